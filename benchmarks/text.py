@@ -199,7 +199,7 @@ def trl(a: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
         place = Path(folder)
         train(place / "first", "--model", first, "--steps", "256", "--batch", "256", task=task)
-        model = Path(api.export(place / "first", place / "model", trust=["outside.letters"]))
+        model = api.export(place / "first", place / "model", trust=["outside.letters"]).path
         prompts = place / "prompts.jsonl"
         lines = [{"prompt": one.prompt, "answer": one.columns["answer"]} for one in tasks.make(task, seed=1).train]
         prompts.write_text("".join(json.dumps(one) + "\n" for one in lines))

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Player", "__version__", "check", "collect", "configured", "evaluate", "export", "forecast", "load", "play", "plot", "program",
-    "resume", "train", "watch", "whatif",
+    "Player", "__version__", "check", "collect", "configured", "evaluate", "export", "forecast", "load", "play", "plot",
+    "program", "resume", "train", "watch", "whatif",
 ]  # fmt: skip
 
 

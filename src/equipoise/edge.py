@@ -6,8 +6,8 @@
     policy = EdgePolicy("ARTIFACT", log="decisions.jsonl")
     action = policy.act(obs, first=True)                an episode begins; then policy.act(obs)
 
-An artifact is a folder: ``policy.onnx``, ``spec.json``, ``weights.safetensors``, this file, and ``manifest.json`` with the SHA-256
-of each. ``Artifact`` checks and loads one and keeps nothing between calls; ``EdgePolicy`` keeps sessions.
+An artifact is a folder: ``policy.onnx``, ``spec.json``, ``weights.safetensors``, this file, and ``manifest.json`` with the
+SHA-256 of each. ``Artifact`` checks and loads one and keeps nothing between calls; ``EdgePolicy`` keeps sessions.
 """
 
 from __future__ import annotations
@@ -52,8 +52,15 @@ class Artifact:
     ``propensity`` says what ``logp`` is the logarithm of: "probability", "density", or "none" where actions are deterministic.
     """
 
+<<<<<<< HEAD
     def __init__(self, model: bytes | None, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json") -> None:
         """Load a graph; ``open`` reads and checks the files of an artifact. None: another one runs the policy."""
+=======
+    def __init__(
+        self, model: bytes, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json"
+    ) -> None:
+        """Load a graph; ``open`` reads and checks the files of an artifact."""
+>>>>>>> export
         self.version, self.spec = version, spec
         try:
             about = spec["artifact"]
@@ -62,19 +69,28 @@ class Artifact:
             self._noise = {name: int(about["noise"][name]) for name in ("fresh", "held", "every")}
             self._explore: dict[str, Any] = dict(about["explore"])
             self._observation, self._action = policy["observation"], policy["action"]
-            self._rows = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in about["rows"].items()}
-            self._state = {name: (one.get("initial", 0), tuple(one["shape"]), one["dtype"]) for name, one in about["state"].items()}
+            inputs = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in about["inputs"].items()}
+            self._rows = {name: inputs[name] for name in about["rows"]}
+            self._state = {name: (one.get("initial", 0), *inputs[name]) for name, one in about["state"].items()}
+            self._kinds = {name: inputs[name][1] for name in self._explore}
+            if inputs["noise"][0] != (self._noise["fresh"] + self._noise["held"],):
+                raise ValueError(f"noise of {self._noise} for an input of {inputs['noise'][0]}")
             self._forms = {name: Form.read(one) for name, one in about["action"].items()}
             found: Any = self._observation
             for key in policy["mask"]:
                 found = branches(found)[key]  # type: ignore[index]
             self._masks = list(choices("/".join(("obs", *policy["mask"])), found, self._action)) if policy["mask"] else []
-            wanted = {name: [one["dtype"], list(one["shape"])] for name, one in about["inputs"].items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
+<<<<<<< HEAD
             raise ValueError(f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}") from error
         self._constant: dict[int, dict[str, Array]] = {}
         if model is None:
             return
+=======
+            raise ValueError(
+                f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}"
+            ) from error
+>>>>>>> export
         import onnxruntime  # not by who only checks hashes
 
         options = onnxruntime.SessionOptions()
@@ -85,8 +101,8 @@ class Artifact:
             self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own kinds, of which there are a dozen
             raise ValueError(f"policy.onnx: expected a graph that onnxruntime loads, got {error}") from error
-        got = {one.name: [_ort_dtype(one.type), list(one.shape[1:])] for one in self._session.get_inputs()}
-        if got != wanted:
+        got = {one.name: (_dtype(one.type), list(one.shape[1:])) for one in self._session.get_inputs()}
+        if got != (wanted := {name: (str(dtype), list(shape)) for name, (shape, dtype) in inputs.items()}):
             raise ValueError(f"policy.onnx: expected the inputs that spec.json names, {wanted}, got {got}")
         self._outputs = [one.name for one in self._session.get_outputs()]
 
@@ -128,7 +144,9 @@ class Artifact:
         for name, begins in self._masks:
             allowed = np.logical_or.reduceat(rows[name].reshape(len(rows[name]), -1) != 0, begins, axis=1).all(1)
             if not allowed.all():
-                raise ValueError(f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), rows[name])}")
+                raise ValueError(
+                    f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), rows[name])}"
+                )
         return rows, single
 
     def _collect(self, space: Any, value: Any, place: str, rows: dict[str, Array]) -> None:
@@ -151,7 +169,7 @@ class Artifact:
             self._collect(one, value[key], f"{place}/{key}", rows)
 
     def asked(self, line: Any) -> tuple[Any, dict[str, Any]]:
-        """{"obs": ..., "session": "a", "first": true}, or an observation itself -> (the observation, what is said beside it)."""
+        """Read {"obs": ..., "session": "a", "first": true}, or an observation itself -> (the observation, the rest)."""
         space = branches(self._observation) or {}
         if not isinstance(line, dict) or "obs" not in line or line.keys() == space.keys():
             return line, {}
@@ -179,7 +197,7 @@ class Artifact:
         """One batch: rows as ``read`` gives them, first [B] bool, state and noise [B, k] as above, deterministic [B] bool.
 
         -> (actions by name, log propensity [B] of each or None, the next state). Rows with ``deterministic`` get the policy's
-        best action, whose ``logp`` is 0. ``noise`` None: all rows are deterministic. ``explore``: instead of the artifact's own.
+        best action, whose ``logp`` is 0. ``noise`` None: all rows are deterministic. ``explore``: in place of the artifact's.
         """
         constant = self.constants(len(first))
         given = {**constant, **rows, **state, **(explore or {}), "first": first, "deterministic": deterministic}
@@ -197,13 +215,10 @@ class Artifact:
         if (found := self._constant.get(count)) is None:
             if len(self._constant) >= KEPT:
                 self._constant.clear()
-            found = {name: np.repeat(np.array([value], self._dtype(name)), count, 0) for name, value in self._explore.items()}
+            found = {name: np.repeat(np.array([value], self._kinds[name]), count, 0) for name, value in self._explore.items()}
             found["noise"] = np.full((count, self._noise["fresh"] + self._noise["held"]), 0.5, np.float32)
             self._constant[count] = found
         return found
-
-    def _dtype(self, name: str) -> str:
-        return str(self.spec["artifact"]["inputs"][name]["dtype"])
 
     def action(self, raw: Mapping[str, Array], row: int | None = None) -> Any:
         """What ``env.step`` takes: of one row, or (None) of all as a vector env takes them. ``plain`` makes JSON of it."""
@@ -302,8 +317,10 @@ ODD = [np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xABC98388
 
 def _mix(x: Array) -> Array:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return x ^ (x >> np.uint64(31))
+        x ^= x >> np.uint64(shift)
+        x *= np.uint64(factor)
+    x ^= x >> np.uint64(31)
+    return x
 
 
 # ------------------------------------------------------------------------------------------------------------------- checks
@@ -329,9 +346,10 @@ def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[st
             raise ValueError(f"{place}: expected {name} among the files, got {sorted(files)}; torch can serve weights alone")
         if not file.is_file():
             raise ValueError(f"{file}: expected a file, since the manifest names it, got none")
-        digest, size, data = hashlib.sha256(), files[name].get("size"), b""
+        size, wanted = files[name].get("size"), files[name].get("sha256")
         if file.stat().st_size != size:
             raise ValueError(f"{file}: expected {size} bytes, got {file.stat().st_size}")
+<<<<<<< HEAD
         with file.open("rb") as stream:
             while chunk := stream.read(1 << 22):
                 digest.update(chunk)
@@ -339,6 +357,16 @@ def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[st
         if digest.hexdigest() != files[name].get("sha256"):
             raise ValueError(f"{file}: expected the SHA-256 {files[name].get('sha256')}, got {digest.hexdigest()}")
         found[name] = data
+=======
+        if name in NEEDED:
+            found[name] = file.read_bytes()  # what is hashed is what is used
+            got = hashlib.sha256(found[name]).hexdigest()
+        else:
+            with file.open("rb") as stream:
+                got = hashlib.file_digest(stream, "sha256").hexdigest()
+        if got != wanted:
+            raise ValueError(f"{file}: expected the SHA-256 {wanted}, got {got}")
+>>>>>>> export
     return hashlib.sha256(said).hexdigest(), found
 
 
@@ -369,16 +397,20 @@ def check_model(data: bytes, place: Path) -> None:
         while left:
             kind, message = left.pop()
             for field, value in _fields(message):
+                inner = MESSAGES.get(kind, {}).get(field)
+                if isinstance(value, int) and (inner is not None or field == DOMAIN.get(kind)):
+                    raise IndexError
                 if field == DOMAIN.get(kind) and bytes(value) not in (b"", b"ai.onnx"):
-                    raise ValueError(f"{place}: expected ONNX's own operators, got those of {bytes(value).decode(errors='replace')!r}")
+                    raise ValueError(
+                        f"{place}: expected ONNX's own operators, got those of {bytes(value).decode(errors='replace')!r}"
+                    )
                 if kind == "tensor" and (field == 13 or (field == 14 and value)):
                     raise ValueError(f"{place}: expected all data within the file, got a tensor with external data")
-                inner = MESSAGES.get(kind, {}).get(field)
                 if inner in ("function", "training"):
                     raise ValueError(f"{place}: expected one plain graph, got one with a {inner}")
                 if inner is not None:
                     left.append((inner, value))
-    except (IndexError, TypeError) as error:
+    except IndexError as error:
         raise ValueError(f"{place}: expected an ONNX file, got one that cannot be read") from error
 
 
@@ -411,7 +443,8 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
             raise IndexError
 
 
-def _ort_dtype(name: str) -> str:
+def _dtype(name: str) -> str:
+    """numpy's name of one of onnxruntime's types."""
     inner = name.removeprefix("tensor(").removesuffix(")")
     return ORT_TYPES.get(inner, inner)
 
@@ -445,20 +478,21 @@ class Session:
 class EdgePolicy:
     """A policy with sessions, in one process, for one caller. Each session has a recurrent state and noise of its own."""
 
-    def __init__(
-        self, path: str | os.PathLike[str] = ".", *, seed: int = 0, log: str | os.PathLike[str] | None = None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str] = ".", *, seed: int = 0, log: str | os.PathLike[str] | None = None) -> None:
         """``log``: a file to which each decision is added, with its observation, as a line of JSON."""
         self.artifact = Artifact.open(path)
         self.seed, self.lost = seed, 0  # lost: decisions that could not be written to the log
         self._sessions: dict[str, Session] = {}
         self._run, self._count = secrets.token_hex(8), 0
-        self._log = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._log = None if log is None else os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        if self._log is not None and (end := os.lseek(self._log, 0, os.SEEK_END)) and os.pread(self._log, 1, end - 1) != b"\n":
+            os.write(self._log, b"\n")  # a killed process left half of a line
 
     def act(self, obs: Any, *, session: str = "0", first: bool = False, deterministic: bool = True) -> Any:
         """The action for one observation of the env's space; ``first``: it begins an episode.
 
-        Not ``deterministic``: drawn as in training, by ``seed``, the session and the number of its decision.
+        ValueError for what is no observation, and for an action that is not finite; the session stays as it was. Not
+        ``deterministic``: drawn as in training, by ``seed``, the session and the number of its decision.
         """
         return self.decide(obs, session=session, first=first, deterministic=deterministic).action
 
@@ -474,15 +508,21 @@ class EdgePolicy:
             kept = self._sessions[session] = Session(stream_of(session), artifact.initial(1))
         noise = None if deterministic else artifact.draw(self.seed, [kept.stream], [kept.row])
         begins, best = np.array([first or kept.begins]), np.array([deterministic])
-        raw, logp, kept.state = artifact.run(rows, begins, kept.state, noise, best)
-        kept.row, kept.begins, self._count = kept.row + 1, False, self._count + 1
+        raw, logp, state = artifact.run(rows, begins, kept.state, noise, best)
+        for name, x in raw.items():
+            if x.dtype.kind == "f" and not np.isfinite(x).all():
+                raise ValueError(f"{name}: expected finite numbers of the policy, got {x[0].tolist()}")
+        kept.state, kept.row, kept.begins, self._count = state, kept.row + 1, False, self._count + 1
         decision = Decision(
             artifact.action(raw, 0), f"{self._run}-{self._count}", session if unit is None else unit, artifact.version,
             propensity(artifact.propensity, logp, 0, deterministic), deterministic, time.time(),
         )  # fmt: skip
         if self._log is not None:
             said = asdict(decision) | {"action": plain(decision.action), "session": session, "first": bool(begins[0])}
-            said |= {"drawn": {name: x[0].tolist() for name, x in raw.items()}, "obs": {name: x[0].tolist() for name, x in rows.items()}}
+            said |= {
+                "drawn": {name: x[0].tolist() for name, x in raw.items()},
+                "obs": {name: x[0].tolist() for name, x in rows.items()},
+            }
             self._keep(said)
         return decision
 
@@ -498,7 +538,9 @@ class EdgePolicy:
             os.ftruncate(self._log, end)
             self.lost += 1
             if self.lost == 1:
-                warnings.warn("a decision could not be written to the log; EdgePolicy.lost counts them", RuntimeWarning, stacklevel=3)
+                warnings.warn(
+                    "a decision could not be written to the log; EdgePolicy.lost counts them", RuntimeWarning, stacklevel=3
+                )
 
     def reset(self, session: str = "0") -> None:
         """The next observation of the session begins an episode."""
@@ -520,7 +562,7 @@ def propensity(kind: str, logp: Array | None, row: int, deterministic: bool) -> 
     """The probability or density of a row's action, None where there is none; a deterministic choice is certain."""
     if kind == "density" and deterministic:
         return None
-    return None if logp is None else math.exp(float(logp[row]))
+    return None if logp is None else math.exp(min(float(logp[row]), 700.0))
 
 
 def plain(action: Any) -> Any:
@@ -544,14 +586,15 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--log", help="file to which each decision is added, as a line of JSON")
     parser.add_argument("--draw", action="store_true", help="draw actions as in training, instead of the best ones")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
-    options, number = parser.parse_args(given), 0
+    options, place = parser.parse_args(given), ""
     try:
         policy = EdgePolicy(options.artifact, seed=options.seed, log=options.log)
         for number, line in enumerate(sys.stdin, 1):
+            place = f"line {number}: "
             obs, how = policy.artifact.asked(json.loads(line))
             print(json.dumps(plain(policy.act(obs, deterministic=not options.draw, **how))), flush=True)
     except ValueError as error:
-        print(f"edge.py: {f'line {number}: ' if number else ''}{error}", file=sys.stderr)
+        print(f"edge.py: {place}{error}", file=sys.stderr)
         return 2
     return 0
 

@@ -31,8 +31,13 @@ class Drawn:
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
         rng = np.random.default_rng(4)
         seen = sampled(one.spec, self.net, rows=16, seed=2).obs
-        row = int(seen["action_mask"][0].sum(-1).argmax()) if one.spec.mask else 0  # where several actions are allowed
-        obs = tree.map(lambda x: torch.from_numpy(x[0, row : row + 1] / 10 if x.dtype.kind == "f" else x[0, row : row + 1]), seen)
+        free = (
+            sum(leaf[0].reshape(16, -1).sum(-1) for leaf in tree.leaves(seen["action_mask"])) if one.spec.mask else np.zeros(1)
+        )
+        row = int(np.argmax(free))  # where several actions are allowed
+        obs = tree.map(
+            lambda x: torch.from_numpy(x[0, row : row + 1] / 10 if x.dtype.kind == "f" else x[0, row : row + 1]), seen
+        )
         state = tree.map(lambda x: x + 0.5, self.net.initial_state(1))
         self._row = obs, state, self.algorithm.explore(np.arange(1), 1, LATER)
         noise = torch.from_numpy(rng.random((draws, policy.noise.columns), np.float32)).clamp(2**-24, 1 - 2**-24)
@@ -106,7 +111,7 @@ LINES: dict[str, Case] = {
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", LINES)
 def test_a_density_is_how_often_an_action_is_near(name: str) -> None:
-    """Integrated over the numbers, with what is clipped to a bound counted there, it is 1; over a part it is that part's share."""
+    """Its integral, with what is clipped to a bound counted there, is 1; over a part it is the share of draws there."""
     drawn = Drawn(LINES[name])
     action = drawn.action.numpy()[:, 0].astype(np.float64)
     low, high = (-1.0, 3.0) if not name.startswith("ppo") else (-60.0, 60.0)

@@ -14,12 +14,13 @@ BOX = spaces.Box(-10.0, 10.0, (4,), np.float32)
 THREE, PUSH = spaces.Discrete(3), spaces.Box(-2.0, np.array([2.0, 5.0], np.float32), (2,), np.float32)
 SHIFTED = spaces.Discrete(3, start=5)
 MANY = spaces.MultiDiscrete([3, 2, 4], start=[0, 1, -2])
-EVEN = spaces.MultiDiscrete([[2, 2], [2, 2]])
+EVEN = spaces.MultiDiscrete(np.full((2, 2), 2))
 BITS = spaces.MultiBinary([2, 2])
 WIDE = spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
 JOINT = spaces.Dict(OrderedDict(
     go=spaces.Discrete(4, start=1), push=PUSH, more=spaces.Tuple((MANY, spaces.Box(0.0, 1.0, (1,), np.float32))),
 ))  # fmt: skip
+JOINT_MASK = spaces.Dict({"go": spaces.MultiBinary(4), "more": spaces.Dict({"0": spaces.MultiBinary(9)})})
 NESTED = spaces.Dict(OrderedDict(
     z=spaces.Discrete(3, start=-1), a=spaces.Tuple((BOX, spaces.MultiDiscrete([2, 5]))), bits=spaces.MultiBinary(3),
     scalar=spaces.Box(-1.0, 1.0, (), np.float64), small=spaces.Box(0, 9, (2, 2), np.int16),
@@ -43,7 +44,7 @@ LSTM, GRU, NORM = {"core": "lstm", "core_size": 16}, {"core": "gru", "core_size"
 CASES: dict[str, Case] = {
     # those of `make test` first
     "ppo gru normalised box": ("ppo", GRU | NORM, of(PUSH)),
-    "ppo joint masked": ("ppo", {}, masked(JOINT, spaces.Dict({"go": spaces.MultiBinary(4), "more": spaces.Dict({"0": spaces.MultiBinary(9)})}))),
+    "ppo joint masked": ("ppo", {}, masked(JOINT, JOINT_MASK)),
     "td3": ("td3", {"hidden": [32], "noise": 0.8}, of(PUSH)),  # most actions are clipped
     "r2d2 lstm masked": ("r2d2", LSTM, masked(SHIFTED, spaces.MultiBinary(3))),
     # every algorithm

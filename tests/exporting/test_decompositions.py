@@ -9,7 +9,9 @@ from equipoise.exporting.decompositions import TABLE, Decomposed, erfinv, log_nd
 
 
 def test_the_inverse_of_the_error_function() -> None:
-    uniform = torch.cat([torch.linspace(2**-24, 1 - 2**-24, 200_001), torch.logspace(-7, -1, 2_000), 1 - torch.logspace(-7, -1, 2_000)])
+    uniform = torch.cat(
+        [torch.linspace(2**-24, 1 - 2**-24, 200_001), torch.logspace(-7, -1, 2_000), 1 - torch.logspace(-7, -1, 2_000)]
+    )
     x = uniform * 2 - 1
     np.testing.assert_allclose(erfinv(x), torch.erfinv(x.double()), rtol=2e-6, atol=1e-9)
     assert erfinv(torch.zeros(1)) == 0 and torch.isinf(erfinv(torch.ones(1)))

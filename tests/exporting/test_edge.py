@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,7 @@ from equipoise.edge import Artifact, EdgePolicy
 from equipoise.exporting.observations import sampled
 from tests.artifacts import KINDS, artifact, untrained
 
+ROBOTS = Path(__file__).parents[2] / "docs" / "robots.md"
 META = {"env_steps": 0, "version": 0}
 
 
@@ -46,7 +49,8 @@ def test_it_acts_as_a_loaded_policy_does(kind: str, deterministic: bool, place: 
     player, edged = Player(policy, one.spec, meta=META, seed=7), EdgePolicy(artifact(place, kind), seed=7)
     for t, obs in enumerate(rows(kind, 30)):
         if t % 11 == 0:
-            player.reset(), edged.reset()
+            player.reset()
+            edged.reset()
         wanted, got = player.act(obs, deterministic=deterministic), edged.act(obs, deterministic=deterministic)
         np.testing.assert_allclose(got, wanted, atol=1e-5)
         assert np.asarray(got).dtype == np.asarray(wanted).dtype
@@ -70,9 +74,9 @@ def test_interleaved_sessions_are_those_played_alone(place: Path) -> None:
             decision = together.decide(obs[name][t], session=name, first=t == 6, deterministic=False, unit=f"user {name}")
             mixed[name].append((int(decision.action), decision.propensity))
             assert decision.unit == f"user {name}" and 0 < (decision.propensity or 0) < 1
-    for name in obs:
+    for name, seen in obs.items():
         alone = EdgePolicy(place)
-        said = [alone.decide(one, session=name, first=t == 6, deterministic=False) for t, one in enumerate(obs[name])]
+        said = [alone.decide(one, session=name, first=t == 6, deterministic=False) for t, one in enumerate(seen)]
         assert mixed[name] == [(int(one.action), one.propensity) for one in said]
     assert len({tuple(actions) for actions in mixed.values()}) == 3  # each session has noise of its own
     together.forget("7")
@@ -143,7 +147,12 @@ def test_decisions_are_logged_and_a_full_disk_does_not_stop_it(place: Path, monk
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [one["id"] for one in lines] == [first.id, lines[1]["id"]] and lines[0]["id"] != lines[1]["id"]
     said = lines[0]
-    assert (said["unit"], said["version"], said["first"], said["obs"]) == ("user 3", policy.artifact.version, True, {"obs": ROW})
+    assert (said["unit"], said["version"], said["first"], said["obs"]) == (
+        "user 3",
+        policy.artifact.version,
+        True,
+        {"obs": ROW},
+    )
     assert said["propensity"] == first.propensity and said["action"] == first.action.tolist() and not said["deterministic"]
     assert lines[1]["propensity"] is None and not lines[1]["first"]  # the best action of a Box has no density
     before, write = log.read_bytes(), os.write
@@ -152,6 +161,37 @@ def test_decisions_are_logged_and_a_full_disk_does_not_stop_it(place: Path, monk
         assert policy.act(ROW, session="a") is not None
     assert policy.lost == 1 and log.read_bytes() == before
     policy.close()
+
+
+def test_half_of_a_line_that_a_killed_process_left_spoils_no_other(place: Path) -> None:
+    log = place.parent / "log.jsonl"
+    log.write_text('{"id": "a"}\n{"id": "b')
+    EdgePolicy(artifact(place), log=log).act(ROW)
+    lines = log.read_text().splitlines()
+    assert lines[:2] == ['{"id": "a"}', '{"id": "b'] and json.loads(lines[2])["obs"] == {"obs": ROW}
+
+
+def test_an_action_that_is_not_finite_is_not_taken(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, run = EdgePolicy(artifact(place, "box")), Artifact.run
+    right = policy.decide(ROW, deterministic=False)
+    broken = [np.array([[0.0, np.nan]], np.float32)]
+
+    def wrong(self: Artifact, *given: Any) -> Any:
+        action, logp, state = run(self, *given)
+        return (action if not broken else {"action": broken.pop()}), logp, state
+
+    monkeypatch.setattr(Artifact, "run", wrong)
+    with pytest.raises(ValueError, match=r"action: expected finite numbers of the policy, got \[0.0, nan\]"):
+        policy.decide(ROW, deterministic=False)
+    again = EdgePolicy(place)
+    assert again.decide(ROW, deterministic=False).propensity == right.propensity
+    assert policy.decide(ROW, deterministic=False).propensity == again.decide(ROW, deterministic=False).propensity
+
+
+def test_bounds_of_a_box_are_read_as_they_are_written() -> None:
+    form = edge.Form.read({"dtype": "float64", "low": ["-inf", 0.0], "high": 1.0})
+    clipped = form(np.array([-1e9, -3.0], np.float32))
+    assert clipped.tolist() == [-1e9, 0.0] and clipped.dtype == np.float64 and form(np.array([7.0, 0.5])).tolist() == [1.0, 0.5]
 
 
 @pytest.fixture(scope="session")
@@ -184,12 +224,38 @@ finally:
 
 def test_it_runs_where_there_is_neither_torch_nor_equipoise(alone: Path, place: Path) -> None:
     artifact(place, "mask")
-    lines = '{"obs": [0, 1, 2, 3], "action_mask": [0, 0, 1]}\n{"obs": {"obs": [0, 1, 2, 3], "action_mask": [1, 0, 0]}, "session": "a", "first": true}\n'
+    obs = {"obs": [0, 1, 2, 3], "action_mask": [0, 0, 1]}
+    given = [obs, {"obs": obs | {"action_mask": [1, 0, 0]}, "session": "a", "first": True}]
+    lines = "".join(json.dumps(one) + "\n" for one in given)
     ran = run_alone(alone, place, lines, "--log", "log.jsonl", "--draw")
     assert ran.stdout == "2\n0\n" and ran.returncode == 0, ran.stderr
     loaded = set(ran.stderr.splitlines()[-1].split())
     assert {"loaded", "numpy", "onnxruntime"} <= loaded and not loaded & {"torch", "equipoise", "gymnasium", "onnx"}
     assert [json.loads(line)["unit"] for line in (place.parent / "log.jsonl").read_text().splitlines()] == ["0", "a"]
+
+
+def test_the_loop_of_the_page_for_robots_runs(alone: Path, place: Path) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```$", ROBOTS.read_text(), re.MULTILINE | re.DOTALL)
+    around = f"""import sys
+sys.path.append({str(alone)!r})
+rows = 5
+def running():
+    return rows > 0
+def sensors():
+    return [0.1] * 4
+def move(action):
+    global rows
+    rows -= 1
+    return rows == 3
+"""
+    code = f"{around}{block}\npolicy.close()"
+    artifact(place)
+    ran = subprocess.run(
+        [sys.executable, "-S", "-E", "-c", code], cwd=place.parent, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = [json.loads(line) for line in (place.parent / "decisions.jsonl").read_text().splitlines()]
+    assert [one["first"] for one in lines] == [True, False, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -204,9 +270,6 @@ def test_it_runs_where_there_is_neither_torch_nor_equipoise(alone: Path, place: 
 def test_the_command_says_which_line_is_wrong(
     line: str, said: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    import io
-    import re
-
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"[0, 1, 2, 3]\n{line}\n"))
     assert edge.main([str(artifact(place))]) == 2
     out, err = capsys.readouterr()

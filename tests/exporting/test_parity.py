@@ -1,4 +1,4 @@
-"""An exported graph says what torch says: every algorithm that acts in envs, every family of spaces, over sequences with seams."""
+"""An exported graph says what torch says: every algorithm, every family of spaces, over sequences with their seams."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from equipoise import tree
 from equipoise.actors.playing import FixedPolicy
 from equipoise.edge import Artifact
 from equipoise.exporting import artifact as artifacts
-from equipoise.exporting.graph import PolicyGraph
+from equipoise.exporting.graph import PolicyGraph, onnx_bytes
 from equipoise.exporting.observations import sampled
 from equipoise.exporting.parity import Differs, compare
+from equipoise.learners.pool import ALONE
 from equipoise.nets.core import Core
 from equipoise.record.playable import Playable
-from equipoise.learners.pool import ALONE
 from tests.artifacts import KINDS, artifact, untrained
 from tests.exporting.cases import CASES, LATER
 
@@ -44,12 +44,23 @@ def exported(name: str, to: Path, rows: int) -> Any:
     return artifacts.write(to, "main", one, policy, step=LATER, lineage={}, seen=seen, rows=rows)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", CASES)
 def test_the_graph_says_what_torch_says(name: str, tmp_path: Path) -> None:
     parity = exported(name, tmp_path / "out", ROWS)
     assert parity.equal >= 0.999 and parity.likely >= 0.999 and parity.state <= 1e-4 and np.isfinite(parity.logp)
     assert parity.rows >= 1.3 * ROWS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_graph_says_what_torch_says_on_ten_thousand_rows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = (1, 2, 7, 64)
+    monkeypatch.setattr("equipoise.exporting.parity.BATCHES", dict.fromkeys(sizes, 1))
+    parity = exported(name, tmp_path / "out", 10_000)
+    assert parity.rows >= 10_000 * len(sizes) and parity.equal >= 0.999 and parity.likely >= 0.999 and parity.logp <= 1e-4
 
 
 # ------------------------------------------------------------------------------------------------------------------ refusals
@@ -74,10 +85,10 @@ def wrong_step(order: str) -> Any:
     return step
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("order", ["reset before the product", "z before r", "right", "without a reset"])
 def test_a_gru_that_is_written_wrongly_is_refused(order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = artifacts.onnx_bytes
+    right = onnx_bytes
 
     def planted(graph: Any) -> bytes:
         with monkeypatch.context() as patched:
@@ -88,7 +99,9 @@ def test_a_gru_that_is_written_wrongly_is_refused(order: str, tmp_path: Path, mo
     if order == "right":
         assert exported("impala gru", tmp_path / "out", ROWS).equal == 1
         return
-    with pytest.raises(Differs, match=r"policy.onnx: expected torch's recurrent state, got one that is .* away, in batches of 1"):
+    with pytest.raises(
+        Differs, match=r"policy.onnx: expected torch's recurrent state, got one that is .* away, in batches of 1"
+    ):
         exported("impala gru", tmp_path / "out", ROWS)
     assert not any(tmp_path.iterdir())  # nothing is left of it
 
@@ -103,8 +116,12 @@ def test_a_graph_with_other_answers_is_refused(what: str, tmp_path: Path, monkey
 
     def wrong(self: Artifact, *given: Any) -> Any:
         action, logp, state = run(self, *given)
-        action = {name: np.where(np.arange(len(x)) % 2, x, (x + 1) % 3) for name, x in action.items()} if what == "action" else action
-        return action, logp + {"logp": 2e-4, "nan": np.nan}.get(what, 0.0), state
+        action = (
+            {name: np.where(np.arange(len(x)) % 2, x, (x + 1) % 3) for name, x in action.items()}
+            if what == "action"
+            else action
+        )
+        return action, np.asarray(logp) + {"logp": 2e-4, "nan": np.nan}.get(what, 0.0), state
 
     assert compare(right, graph, seen, rows=64).equal == 1
     monkeypatch.setattr(Artifact, "run", wrong)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src/equipoise"
 LINES = 400  # of a file at most
+ALONE = {"edge.py": 600}  # one file that every artifact brings along, so that a robot needs no other
 
 
 def too_long(files: dict[str, str]) -> list[str]:
-    return [f"{name}: {len(text.splitlines())} lines" for name, text in files.items() if len(text.splitlines()) > LINES]
+    lines = {name: len(text.splitlines()) for name, text in files.items()}
+    return [f"{name}: {count} lines" for name, count in lines.items() if count > ALONE.get(name, LINES)]
 
 
 def test_no_file_is_long() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from equipoise import files
 from equipoise.balance.shares import Shares
-from equipoise.record import checkpoint
+from equipoise.record import checkpoint, origin
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import RunDirectory, params_sha256
 from equipoise.record.report import Evaluation, Report
@@ -64,6 +64,26 @@ def params(scale=1.0):
 # --------------------------------------------------------------------------------------------------------------- the files
 
 
+def test_the_commit_that_a_run_is_started_in_is_read_without_git(tmp_path):
+    assert origin.commit(tmp_path) is None
+    git, work, one, other = tmp_path / "main" / ".git", tmp_path / "work" / "deeper", "1" * 40, "2" * 40
+    (git / "refs" / "heads").mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    assert origin.commit(git.parent) is None  # nothing is committed
+    (git / "packed-refs").write_text(f"# pack-refs\n{other} refs/heads/other\n{one} refs/heads/main\n")
+    assert origin.commit(git.parent) == one
+    (git / "refs" / "heads" / "main").write_text(f"{other}\n")
+    assert origin.commit(git.parent) == other
+    work.mkdir(parents=True)
+    (git / "worktrees" / "work").mkdir(parents=True)
+    (git / "worktrees" / "work" / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "worktrees" / "work" / "commondir").write_text("../..\n")
+    (work.parent / ".git").write_text(f"gitdir: {git}/worktrees/work\n")
+    assert origin.commit(work) == other
+    (git / "worktrees" / "work" / "HEAD").write_text(f"{one}\n")  # of no branch
+    assert origin.commit(work) == one
+
+
 def test_create_writes_a_run_json_that_open_reads(tmp_path):
     given = program(Toy(gamma=0.5, clip=float("inf")), actors=2, seed=3)
     with RunDirectory.create(tmp_path / "a" / "run", given, on="serial", argv=["equipoise", "train"], notes=["a note"]) as made:
@@ -75,6 +95,7 @@ def test_create_writes_a_run_json_that_open_reads(tmp_path):
         "started",
         "seeds",
         "versions",
+        "commit",
         "host",
         "env_notes",
         "tensorboard",

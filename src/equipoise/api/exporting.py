@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equipoise import trust as trusting
 from equipoise import tree
+from equipoise import trust as trusting
 from equipoise.api.playing import Loaded, read_policies, weights_of
 from equipoise.api.recorded import recordings
 from equipoise.api.writing import export_model
@@ -53,10 +53,10 @@ def export(
     """Write the weights that ``load`` takes as a new folder: ``policy.onnx``, weights, spec, ``edge.py``, hashes.
 
     The graph is compared with torch on ``rows`` observations (10,000; 2,000 of large ones), and refused where it differs
-    (``Differs``). They are played in the run's own env, or ``recorded`` as for ``play``; where there is no env they are made up.
+    (``Differs``). They are played in the run's own env, or ``recorded`` as for ``play``; without an env they are made up.
     Without a ``graph`` there are weights alone, which torch can serve. ``policy``: of several, by default the first.
 
-    Of a run on text: ``config.json`` and ``model.safetensors``, which ``transformers`` loads.
+    A run on text gives ``config.json`` and ``model.safetensors`` instead, which ``transformers`` loads.
     """
     if is_url(to):
         raise ValueError(f"{to}: expected a new directory on this machine, got a URL")
@@ -79,7 +79,7 @@ def export(
             place, name, one, loaded.policies[name], step=step, lineage=lineage(here, loaded, name), seen=seen, rows=wanted,
             graph=graph,
         )  # fmt: skip
-    return Exported(path=place, version=artifacts.version(place), parity=parity, source=seen.source, note=note)
+    return Exported(path=place, version=checkpoint.identity(place), parity=parity, source=seen.source, note=note)
 
 
 def _seen(

@@ -49,8 +49,13 @@ ORDER = (  # of the commands in --help
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
+<<<<<<< HEAD
     "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "export", "forecast", "generate", "main",
     "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "serve", "trace", "train", "whatif",
+=======
+    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "export", "forecast", "generate",
+    "main", "plot", "probe", "recipes", "report", "reproduce", "resume", "runs", "trace", "train", "whatif",
+>>>>>>> export
 ]  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def export(
 ) -> None:
     """Save a policy as data: policy.onnx, weights, spec, edge.py and hashes.
 
-    The graph is compared with torch, and refused where it differs. Of a run on text: the model, as transformers loads it.
+    The graph is compared with torch, and refused where it differs. A run on text gives its model, as transformers loads it.
     """
     with plain_errors("equipoise export", debug):
         from equipoise import api

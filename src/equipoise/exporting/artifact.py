@@ -39,7 +39,11 @@ def write(
     """
     if to.exists():
         raise FileExistsError(f"{to}: expected a new directory for the artifact, got one that is there already")
-    module, files, parity = PolicyGraph(policy, one.spec), {WEIGHTS: checkpoint.weights_bytes(tree.named_tensors(policy.net))}, None
+    module, files, parity = (
+        PolicyGraph(policy, one.spec),
+        {WEIGHTS: checkpoint.weights_bytes(tree.named_tensors(policy.net))},
+        None,
+    )
     spec = spec_json(name, one, policy, module, step=step)
     about: dict[str, Any] = {"lineage": dict(lineage)}
     if graph:
@@ -53,11 +57,6 @@ def write(
     spec["artifact"] |= about
     _publish(to, files | {SPEC: _json(spec)})
     return parity
-
-
-def version(path: Path) -> str:
-    """The version of an artifact: the SHA-256 of its manifest, which has those of all files."""
-    return hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
 
 
 def _publish(to: Path, files: Mapping[str, bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ STREAMS = 16
 ROWS, LARGE_ROWS, LARGE = 10_000, 2_000, 8_192  # rows; of observations with more bytes than this
 QUANTILES = (0.0, 0.001, 0.01, 0.05, 0.5, 0.95, 0.99, 0.999, 1.0)
 MOST = 256  # numbers of an observation that have quantiles of their own; of larger ones all numbers together have some
+LONGEST_S = 60.0  # an env that is slow is played for so long, whatever the number of rows
 SEAM = 0.02  # made-up rows that begin an episode
 
 
@@ -34,21 +36,24 @@ def wanted_rows(spec: EnvSpec) -> int:
 
 
 def played(program: Program, policies: Mapping[str, FixedPolicy], name: str, *, rows: int, step: int, seed: int = 0) -> Seen:
-    """Rows that the policy ``name`` saw in fresh envs, acting as at the end of training. Whatever the env raises goes through."""
+    """Rows that the policy ``name`` saw in fresh envs, acting as at the end of training. What the env raises is not caught."""
     env = blueprint.making(program)(
-        streams=np.arange(STREAMS), seed=derive_seed(seed, "export"), failures=Failures(on_nonfinite=program.source.on_nonfinite)
+        streams=np.arange(STREAMS),
+        seed=derive_seed(seed, "export"),
+        failures=Failures(on_nonfinite=program.source.on_nonfinite),
     )
     try:
         agents = len(env.spec.env.agents)
         playing = {
             one: Playing(
-                policy, agent_streams(np.arange(STREAMS), agents, env.spec.policies[one].places), deterministic=False, seed=seed,
-                step=step, total_streams=STREAMS * agents,
+                policy, agent_streams(np.arange(STREAMS), agents, env.spec.policies[one].places),
+                deterministic=False, seed=seed, step=step, total_streams=STREAMS * agents,
             )
             for one, policy in policies.items()
         }  # fmt: skip
         kept: list[dict[str, Tree]] = []
-        while len(kept) * len(playing[name].streams) < rows:
+        until = time.monotonic() + LONGEST_S
+        while len(kept) * len(playing[name].streams) < rows and (not kept or time.monotonic() < until):
             if (parts := env.recv()) is None:
                 continue
             mine = parts[name]
@@ -78,7 +83,7 @@ def recorded(episodes: Iterable[Tree], source: str, *, rows: int) -> Seen:
 
 
 def sampled(spec: EnvSpec, net: Any, *, rows: int, seed: int = 0) -> Seen:
-    """Made-up rows: drawn from the space, or by the statistics of the network's norm where it has one; masks allow something."""
+    """Made-up rows: drawn from the space, or by the statistics of the network's norm; masks allow something."""
     rng = np.random.default_rng(seed)
     steps = -(-rows // STREAMS)
     obs = _drawn(spec.observation, rng, (steps, STREAMS))

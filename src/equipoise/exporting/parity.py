@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise import tree
 from equipoise.edge import Artifact
 from equipoise.exporting.graph import PolicyGraph, named
 from equipoise.nets.threads import one_thread
@@ -98,7 +97,15 @@ def _compare(artifact: Artifact, graph: PolicyGraph, seen: Seen, rows: int, size
 
 
 def _row(
-    artifact: Artifact, graph: PolicyGraph, obs: dict[str, Any], first: Any, mine: Tree, theirs: Tree, seed: int, column: Any, t: int
+    artifact: Artifact,
+    graph: PolicyGraph,
+    obs: dict[str, Any],
+    first: Any,
+    mine: Tree,
+    theirs: Tree,
+    seed: int,
+    column: Any,
+    t: int,
 ) -> tuple[_Row, Tree, Tree]:
     size = len(first)
     noise, best = artifact.draw(seed, column, np.full(size, t)), (column + t) % BEST == 0

@@ -34,6 +34,12 @@ WEIGHTS, META, SPEC, MANIFEST = "weights.safetensors", "meta.json", "spec.json",
 LEARNER, DRIVER = "learner.safetensors", "driver.json"
 REPLAY = "replay.safetensors"
 REQUIRED = {WEIGHTS, META}
+ARTIFACT = {
+    WEIGHTS,
+    SPEC,
+    "policy.onnx",
+    "edge.py",
+}  # files of an exported policy, which is read like a checkpoint of weights alone
 KNOWN = re.compile(r"[a-z]\w*\.safetensors|(meta|spec|driver)\.json")  # each worker has its own, and each of several replays
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was killed while it replaced step_N
 SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints; each shard, and each of several policies, has its own
@@ -204,7 +210,15 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself."""
+    """What a checkpoint, or an exported policy, says of itself."""
+    if META not in manifest(path)[0]:
+        said = parse_json(read(path, SPEC), path / SPEC)
+        lineage = check(
+            said,
+            {"artifact": {"lineage": {"step": COUNT, "*": Anything()}, "*": Anything()}, "*": Anything()},
+            str(path / SPEC),
+        )
+        return {"version": 0, "env_steps": lineage["artifact"]["lineage"]["step"], "status": "exported"}
     meta: dict[str, Any] = check(parse_json(read(path, META), path / META), META_SCHEMA, str(path / META))
     return meta
 
@@ -215,6 +229,11 @@ def read(path: Path, name: str) -> bytes:
     if name not in files:
         raise ValueError(f"{path}: expected a file {name} in its manifest, got {sorted(files)}")
     return _content(path / name, files[name])
+
+
+def identity(path: Path) -> str:
+    """One number for a checkpoint or an exported policy: the hash of its manifest, which has those of all files."""
+    return _sha256((path / MANIFEST).read_bytes())
 
 
 def segments(path: Path) -> dict[str, Entry]:
@@ -314,6 +333,10 @@ def _verified(path: Path, *, rows: bool) -> dict[str, Entry]:
     return files
 
 
+def _of_run(files: Mapping[str, Any]) -> bool:
+    return files.keys() >= REQUIRED and all(KNOWN.fullmatch(name) for name in files)
+
+
 def manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
     """The files and the segments."""
     if not path.is_dir():
@@ -321,7 +344,7 @@ def manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
     said = read_json(path / MANIFEST)
     files = said.get("files") if isinstance(said, dict) else None
     # Only names known here are opened: a manifest from elsewhere cannot point out of its directory.
-    if not isinstance(files, dict) or not files.keys() >= REQUIRED or not all(KNOWN.fullmatch(name) for name in files):
+    if not isinstance(files, dict) or not (_of_run(files) or {WEIGHTS, SPEC} <= files.keys() <= ARTIFACT):
         raise ValueError(f"{path / MANIFEST}: expected the files {sorted(REQUIRED)} and those of workers, got {files!r}")
     named = said.get("segments", {})
     if not isinstance(named, dict) or not all(SEGMENT.fullmatch(name) for name in named):

@@ -26,7 +26,7 @@ from equipoise.record import checkpoint, paths, wandb_log
 from equipoise.record.checkpoint import Entry, Source, params_sha256
 from equipoise.record.events import Events, scalars
 from equipoise.record.mirror import Mirror
-from equipoise.record.origin import host, versions
+from equipoise.record.origin import commit, host, versions
 from equipoise.record.paths import CAPSULES, RUN
 from equipoise.record.report import Evaluation, Report, read_reports, step_of
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
@@ -91,6 +91,7 @@ class RunDirectory:
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "seeds": {"program": program.schedule.seed},
             "versions": versions(),
+            "commit": commit(Path.cwd()),
             "host": host(),
             "env_notes": list(notes),
             "tensorboard": tensorboard,

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from equipoise.experience.recorded.dataset import Dataset
+from equipoise.record import checkpoint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.types import Program, TextSpec, learning
 
 
 def described(blue: Blueprint) -> dict[str, Any]:
-    """What ``run.json`` says of the data set, or of the task; {} without either."""
+    """What ``run.json`` says of the data set or the task, and of the checkpoint that the run begins with."""
     dataset, env = blue.dataset, blue.spec.env
+    parent = {} if blue.weights is None else {"parent": checkpoint.identity(Path(blue.weights))}
     if isinstance(env, TextSpec):
-        return {"task": {"sha256": env.sha256}}
+        return parent | {"task": {"sha256": env.sha256}}
     if dataset is None:
-        return {}
+        return parent
     facts = {"path": str(dataset.path), "episodes": dataset.episodes, "steps": dataset.steps, "sha256": dataset.sha256()}
-    return {"dataset": {"name": dataset.name} | facts}
+    return parent | {"dataset": {"name": dataset.name} | facts}
 
 
 def doubts(program: Program, dataset: Dataset | None) -> list[str]:

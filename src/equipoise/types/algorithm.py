@@ -203,8 +203,8 @@ class Acts(ABC):
     def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
         """[B], how likely ``act`` is to choose ``action`` [B, ...] where it explores by ``explore``, as a logarithm.
 
-        A probability; a density, in the env's terms, where a Box is among the actions. None: ``act`` draws nothing. Noise that is
-        held for several rows counts as not known.
+        A probability; a density, in the env's terms, where a Box is among the actions. None: ``act`` draws nothing.
+        Noise that is held for several rows counts as not known.
         """
         return None
 
