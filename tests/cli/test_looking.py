@@ -212,7 +212,7 @@ def completed(*words: str) -> list[str]:
 
 
 def test_commands_and_options_are_completed() -> None:
-    assert completed("equipoise", "re") == ["resume", "report", "recipes", "reproduce"]
+    assert completed("equipoise", "re") == ["resume", "report", "recipes", "reproduce", "registry"]
     assert completed("equipoise", "train", "--save") == ["--save-config"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -287,14 +288,14 @@ def gc(
             if not sys.stdin.isatty() or in_ci() or as_json:
                 raise ValueError("gc: expected --yes, since there is nobody to ask, or --dry")
             print("\n".join(found))
-            if input(f"Remove these {len(found)} versions for good? [y/N] ").strip().lower() not in ("y", "yes"):
+            if input(f"Remove {_count(found)} for good? [y/N] ").strip().lower() not in ("y", "yes"):
                 fail("nothing was removed", "equipoise registry gc", code=1)
         if not dry:
             found = to.gc(older_than_s=after_s)
         if as_json:
             _print({"dry": dry, "versions": found})
         else:
-            print("\n".join([*found, f"{len(found)} versions {'would be removed' if dry else 'removed'}"]))
+            print("\n".join([*found, f"{_count(found)} {'would be removed' if dry else 'removed'}"]))
 
 
 # --------------------------------------------------------------------------------------------------------------- printing
@@ -329,6 +330,10 @@ def _short(version: str | None) -> str:
     return "-" if version is None else version[:12]
 
 
+def _count(versions: Sequence[str]) -> str:
+    return f"{len(versions)} version{'' if len(versions) == 1 else 's'}"
+
+
 def _when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
@@ -337,7 +342,7 @@ def _of_policy(about: dict[str, Any]) -> list[str]:
     aliases: dict[str, list[str]] = {}
     for alias, version in about["aliases"].items():
         aliases.setdefault(version, []).append(alias)
-    lines = [f"{about['policy']}: {len(about['versions'])} versions, the newest first"]
+    lines = [f"{about['policy']}: {_count(about['versions'])}, the newest first"]
     shown = [version for place, version in enumerate(about["versions"]) if place < SHOWN or version in aliases]
     lines += [f"  {version[:12]}  {', '.join(aliases.get(version, []))}".rstrip() for version in shown]
     lines += _conflicts(about["policy"], about["conflicts"])
