@@ -30,7 +30,7 @@ from equipoise.run.choices import usual
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.governing import Governing, check_on
 from equipoise.run.keeping import Keeping
-from equipoise.run.outside import Outside
+from equipoise.run.outside import Worlds
 from equipoise.run.reporter import Reporter
 from equipoise.run.saving import RunState, promise, schedules_over
 from equipoise.run.session import SESSION, Interrupt
@@ -85,7 +85,7 @@ class Run:
             self._warnings += [*order_of_stores(), *crowded(place.learners, place.threads)]
         self.program, self.on, self._kinds = program, on, tuple(kinds)
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
-        self._outside = Outside(program, nodes, self)
+        self._worlds = Worlds(program, self)
         self._source = source if resume is None or source is not None else resume.whole_checkpoint()
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
         blue = blueprint.blueprint(program, weights=weights, learner=learner, resume=self._source)
@@ -169,7 +169,7 @@ class Run:
         self._reports.close()
         self._save.reports.clear()
         self._files.close()
-        self._outside.close()
+        self._leave()
 
     def __enter__(self) -> Run:
         return self
@@ -187,11 +187,17 @@ class Run:
             raise
         finally:
             self._files.close()
-            self._outside.close()
+            self._leave()
 
     def _extra(self, blue: Any, chosen: choice.Known | None, forward: choice.Known, url: str | None = None) -> dict[str, Any]:
         placed = {} if self._nodes is None else {CLUSTER: self._nodes.settings(blue, self._kinds)}
         return {choice.KEY: {**(chosen or {}), **forward}} | placed | ({} if url is None else {"mirror": url})
+
+    def _leave(self) -> None:
+        """Disconnect from the cluster, and from worlds outside, if there are any."""
+        self._worlds.close()
+        if self._nodes is not None:
+            self._nodes.disconnect()
 
     def _begin(self, began: float) -> tuple[Runtime, Reporter, EvaluationSchedule]:
         """Start the workers, from the checkpoint ``_source`` where there is one."""
@@ -273,7 +279,8 @@ class Run:
         try:
             while not attempt.runtime.done and not attempt.evaluations.solved and not attempt.reporter.hopeless:
                 interrupt.check()
-                self._outside.tell(attempt.reporter)
+                for note in self._worlds.notes():
+                    attempt.reporter.note(note)
                 if self._keeping.due():
                     attempt.runtime.hold()
                 try:
