@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/serving.py [--peers-home DIR] [--rounds 5] [--rows NAMES] [--json FILE] [--page FILE.md]
 
-One policy of 64x64 (MLP), and one with an LSTM of 64 behind it; all servers load the same ONNX file with one thread. Three loads:
+One policy of 64x64 (MLP), and one with an LSTM of 64 behind it; all servers load the same ONNX file, one thread. Three loads:
 one client that asks again at once, 300 requests/s at fixed moments over 16 connections, and 64 clients that ask again at once.
 Every round starts each server, alone on the machine with the load's process (``load.py``), and stops it again. Ratios are taken
-within a round; the table shows medians. LitServe and Ray Serve run with and without batching and the better one counts, by load.
+within a round; the table shows medians. LitServe and Ray Serve run with and without batching; the better one counts, by load.
 ``peers/serve_policy.py`` has their code, ``peers/setup.sh litserve rayserve`` builds their environments.
 """
 
@@ -133,10 +133,8 @@ def served(a: argparse.Namespace, row: str, policy: str, registry: Path, folder:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(30)
-        except subprocess.TimeoutExpired:
-            pass
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

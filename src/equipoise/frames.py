@@ -69,6 +69,9 @@ class Splitter:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The bodies that are whole now. Read all of them before the next ``feed``."""
         kept, at = self._kept, 0
+        if not kept and len(data) >= HEAD.size and len(data) - HEAD.size == length(data[: HEAD.size], self.most):
+            yield data[HEAD.size :]  # the usual case, without a copy into what is kept
+            return
         kept += data
         try:
             while len(kept) - at >= HEAD.size:
@@ -88,9 +91,9 @@ class Splitter:
 
 def array(value: Any, place: str) -> np.ndarray[Any, Any]:
     """Read an array map, a number, or nested lists of numbers; a map's array is a read-only view of its bytes."""
-    if isinstance(value, Mapping):
+    if type(value) is dict:
         return _mapped(value, place)
-    if not isinstance(value, bool | int | float | list):
+    if not isinstance(value, (bool, int, float, list)):
         raise BadFrame(f"{place}: expected an array, numbers in lists, or a number, got {_short(value)}")
     try:
         read = np.array(value)

@@ -379,8 +379,9 @@ def test_noise_from_the_wire_harms_nobody(env: Any, path: Path, seed: int) -> No
         conn.connect(str(path))
         data = dice.randbytes(dice.randrange(60))
         if number % 3 == 0:
-            data = bytearray(good)
-            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+            spoilt = bytearray(good)
+            spoilt[dice.randrange(len(spoilt))] ^= 1 << dice.randrange(8)
+            data = bytes(spoilt)
         elif number % 3 == 1:
             data = frames.encode({**HELLO, "session": str(number)}) + len(data).to_bytes(4, "big") + data
         conn.sendall(data)
@@ -472,7 +473,7 @@ def test_rows_prove_themselves_whatever_a_connection_does(tmp_path: Path, seed: 
         world = client.World(
             f"unix:{tmp_path / 'near'}", client.box([4], 0, LIVES), client.discrete(8), patience_s=20.0, timeout_s=0.5
         )
-        losses.append(ruled(world, Faulty(stream=world.stream), absences, 4.0))
+        losses.append(ruled(world, Faulty(stream=world.stream), absences, 9.5))
 
     threads = [threading.Thread(target=play) for _ in range(2)]
     for thread in threads:
@@ -480,7 +481,7 @@ def test_rows_prove_themselves_whatever_a_connection_does(tmp_path: Path, seed: 
     program = api.program(
         f"remote:unix:{tmp_path / 'far'}", "equipoise.chaos.ruling:Ruling", actors=2, envs_per_actor=1, unroll=8, max_lag=1,
         steps=1500 if on == "serial" else 4000, evaluate_episodes=0,
-        env_kwargs={"heartbeat_s": 0.02, "grace_s": 3.0 if absent else 30.0},
+        env_kwargs={"heartbeat_s": 0.02, "grace_s": 8.0 if absent else 30.0},
         settings={"algorithm.streams": 2, "algorithm.aborts": True},
     )  # fmt: skip
     for _ in api.train(program, on=on, out=tmp_path / "run", tensorboard=False):
@@ -491,6 +492,5 @@ def test_rows_prove_themselves_whatever_a_connection_does(tmp_path: Path, seed: 
     checkpoint = latest(tmp_path / "run" / "checkpoints")
     assert checkpoint is not None
     counts = dict(zip(COUNTS, load_checkpoint(checkpoint)[0]["ledger.counts"].tolist(), strict=True))
-    print((tmp_path / "run" / "summary.json").read_text())
     assert counts == dict.fromkeys(COUNTS, 0) | {"rows": counts["rows"], "aborted": absent} and counts["rows"] >= 1500
     assert sum(losses) == absent and all(proxy.done.values()), proxy.done

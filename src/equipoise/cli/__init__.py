@@ -43,19 +43,15 @@ from equipoise.console.help import one_line
 from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
-    "train", "resume", "evaluate", "generate", "export", "serve", "runs", "report", "plot", "whatif", "probe", "forecast", "envs",
-    "algorithms", "recipes", "collect", "check", "reproduce", "trace", "chaos", "completion",
+    "train", "resume", "evaluate", "generate", "export", "serve", "runs", "report", "plot", "whatif", "probe", "forecast",
+    "envs", "algorithms", "recipes", "collect", "check", "reproduce", "trace", "chaos", "completion",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
-<<<<<<< HEAD
-    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "export", "forecast", "generate", "main",
-    "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "serve", "trace", "train", "whatif",
-=======
     "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "export", "forecast", "generate",
-    "main", "plot", "probe", "recipes", "report", "reproduce", "resume", "runs", "trace", "train", "whatif",
->>>>>>> export
+    "main", "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "serve", "trace", "train",
+    "whatif",
 ]  # fmt: skip
 
 

@@ -40,7 +40,9 @@ def train(
     env: Annotated[
         str | None,
         typer.Argument(
-            metavar="ENV", help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable; a task such as sort."
+            metavar="ENV",
+            help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable; a task such as sort; "
+            "remote:tcp://HOST:PORT, to which worlds connect.",
         ),
     ] = None,
     algorithm: Annotated[

@@ -16,7 +16,7 @@ import math
 import select
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from equipoise.envs.failures.row_checks import leaves
 from equipoise.envs.infos import NoNumber
 from equipoise.envs.spaces import action_spec, observation_spec
 from equipoise.envs.worlds.door import Door
-from equipoise.envs.worlds.protocol import Reader, Refused, plain
+from equipoise.envs.worlds.protocol import Reader, Refused, plain, plain_rows
 from equipoise.envs.worlds.seat import Seat
 from equipoise.frames import BadFrame, Message
 from equipoise.seeds import stream_seed
@@ -71,7 +71,9 @@ class RemoteEnv(SyncEnv):
         self._playing = np.zeros(count, np.bool_)  # is an episode running, as the rows tell it
         self._session = [0] * count  # which of its seat's sessions the last row was of
         self._lost = np.zeros(count, np.bool_)  # its episode was aborted here, which its world does not know yet
-        self._polled: tuple[tuple[int, ...], Any] = (), None
+        self._conns: list[Any] = []  # that the poll object is of
+        self._polled: Any = None
+        self._by_fd: dict[int, Seat] = {}
         self._beating = threading.Event()  # set: it is over
         self._beats: threading.Thread | None = None
 
@@ -79,13 +81,12 @@ class RemoteEnv(SyncEnv):
 
     def send(self, action: Tree, stream: Array) -> None:
         super().send(action, stream)
-        for seat, one, lost in zip(self._seats, self.form.each(self.action), self._lost.tolist(), strict=True):
-            if not seat.asks:  # it is between two episodes, or there is no world
-                continue
-            if lost:
-                seat.lose()
-            else:
-                seat.answer({"action": plain(one)})
+        for i, (seat, one) in enumerate(zip(self._seats, plain_rows(self.form, self.action), strict=True)):
+            if seat.asks:  # it is not between two episodes, and there is a world
+                if self._lost[i]:
+                    seat.lose()
+                else:
+                    seat.answer({"action": one})
         self._lost.fill(False)
 
     def recv(self) -> TimeStep | None:  # type: ignore[override]
@@ -111,20 +112,20 @@ class RemoteEnv(SyncEnv):
         """Look for what worlds say, for a moment -> is there a row of every stream?"""
         if self._beats is None:
             self._begin()
-        until = time.monotonic() + WAIT_S
-        wait_s = 0.0  # first what has come while nobody listened, else a world would seem to be silent
-        while True:
-            events = self._poll().poll(1000 * wait_s)
-            self._hear({fd for fd, _ in events})
-            if self._ready(now := time.monotonic()):
-                return True
-            if now >= until or (wait_s and not events):
-                return False
+        wait_s, until = WAIT_S, time.monotonic() + WAIT_S
+        while not self._ready():
+            self._hear(self._poll().poll(1000 * wait_s))
+            now = time.monotonic()
+            self._look(now)  # after all was read: what nobody read for long was no silence
             wait_s = until - now
+            if wait_s <= 0:
+                return self._ready()
+        return True
 
     def _begin(self) -> None:
         for seat in self._seats:
             seat.heard = time.monotonic()  # a grace from now on for those that come first
+        self._look(time.monotonic())
         self._beats = threading.Thread(target=self._beat, name=f"beats of {self._target}", daemon=True)
         self._beats.start()
 
@@ -133,45 +134,53 @@ class RemoteEnv(SyncEnv):
             for seat in self._seats:
                 seat.beat()
 
-    def _ready(self, now: float) -> bool:
-        """Has each stream a row, or has it been without a world for longer than a grace? At least one has a row."""
-        waits = some = False
-        for i, seat in enumerate(self._seats):
+    def _ready(self) -> bool:
+        """Has each stream a row, or no world for longer than a grace? At least one has a row."""
+        some = False
+        for seat in self._seats:
             if seat.rows:
                 some = True
-                continue
-            silent = now - seat.heard > self._door.grace_s
-            if silent and seat.session is not None:
-                seat.leave()
+            elif not seat.away:
+                return False
+        return some
+
+    def _look(self, now: float) -> None:
+        """Give up the worlds that were silent for longer than their grace, and ask for others."""
+        for i, seat in enumerate(self._seats):
+            if not seat.rows and now - seat.heard > self._door.grace_s:
+                seat.away = True
+                if seat.session is not None:
+                    seat.leave()
             if seat.session is None and self._wanted[i] != seat.dealt:
                 self._wanted[i] = seat.dealt
                 self._door.want(i, seat.dealt)
-            waits |= not silent
-        return some and not waits
 
     def _poll(self) -> Any:
-        fds = self.fds()
-        if self._polled[0] != fds:
-            self._polled = fds, select.poll()
-            for fd in fds:
-                self._polled[1].register(fd, select.POLLIN)
-        return self._polled[1]
+        conns = [seat.conn for seat in self._seats]
+        if self._conns != conns or self._polled is None:
+            self._conns, self._polled = conns, select.poll()
+            self._by_fd = {seat.conn.fileno(): seat for seat in self._seats if seat.conn is not None}
+            for fd in (self._door.fileno(), *self._by_fd):
+                self._polled.register(fd, select.POLLIN)
+        return self._polled
 
-    def _hear(self, ready: set[int]) -> None:
-        for seat in self._seats:
-            if seat.conn is not None and seat.conn.fileno() in ready:
-                try:
-                    seat.read()
-                except Refused as refused:
-                    seat.refuse(refused)
-        if self._door.fileno() in ready:
-            for one in self._door.read():
-                seat, stream = self._seats[one.seat], int(self.ts.stream[one.seat])
-                seat.dealt += 1
-                seat.connect(
-                    one.conn, one.session, one.name, stream=stream, seed=stream_seed(self._seed, stream, seat.begun),
-                    times={"grace_s": self._door.grace_s, "heartbeat_s": self._door.heartbeat_s},
-                )  # fmt: skip
+    def _hear(self, events: Sequence[tuple[int, int]]) -> None:
+        door = False
+        for fd, _ in events:
+            if (seat := self._by_fd.get(fd)) is None:
+                door = True  # after the others: a new connection may get a descriptor that was closed just now
+                continue
+            try:
+                seat.read()
+            except Refused as refused:
+                seat.refuse(refused)
+        for one in self._door.read() if door else ():
+            seat, stream = self._seats[one.seat], int(self.ts.stream[one.seat])
+            seat.dealt += 1
+            seat.connect(
+                one.conn, one.session, one.name, stream=stream, seed=stream_seed(self._seed, stream, seat.begun),
+                times={"grace_s": self._door.grace_s, "heartbeat_s": self._door.heartbeat_s},
+            )  # fmt: skip
 
     # --------------------------------------------------------------------------------------------------------------- rows
 
@@ -184,9 +193,11 @@ class RemoteEnv(SyncEnv):
     def _step(self) -> None:
         ts = self.ts
         ended = np.logical_or(ts.terminated, ts.truncated).tolist()
+        some_begin = False
         for i in range(len(self._seats)):
             message = self._next(i)
-            begins = message is None or bool(message.get("first", False))
+            begins = message is None or message.get("first", False)
+            some_begin |= begins
             if begins and self._playing[i] and not ended[i]:
                 self._count(i, message)
             self._playing[i] = message is not None
@@ -196,7 +207,7 @@ class RemoteEnv(SyncEnv):
             reward = float(row.get("reward", 0.0))
             ts.reward[i] = math.copysign(math.inf, reward) if abs(reward) > FLOAT32 else reward
             ts.terminated[i], ts.truncated[i] = row.get("terminated", False), row.get("truncated", False)
-        if not self.checks.fine(begins=bool(ts.first.any())):
+        if not self.checks.fine(begins=some_begin):
             self._judge()
 
     def _next(self, i: int) -> Message | None:

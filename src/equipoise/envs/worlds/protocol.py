@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from array import array as floats
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from equipoise import tree
 from equipoise.envs import space_json
 from equipoise.envs.hints import UnsupportedSpace
-from equipoise.envs.spaces import action_spec, differ, member, observation_spec
+from equipoise.envs.spaces import ActionForm, action_spec, differ, member, observation_spec
 from equipoise.frames import BadFrame, Message, array
 from equipoise.schema import Anything, Text, check, count
 from equipoise.tree import ArraySpec
@@ -101,16 +102,18 @@ def read_hello(message: Message, token: str | None, spaces: Spaces | None) -> Sp
 
 def check_observe(message: Message, after_end: bool) -> None:
     """Check the flags and the reward of an observation. ``after_end``: only a first one may come."""
+    get = message.get
+    first, ended = get("first", False), False
     for name in ("first", "terminated", "truncated"):
-        if not isinstance(value := message.get(name, False), bool):
+        if (value := get(name, False)) is True:
+            ended |= name != "first"
+        elif value is not False:
             raise Refused("observe", f"observe.{name}: expected true or false, got {str(value)[:40]!r}")
-    reward = message.get("reward", 0.0)
-    if not isinstance(reward, int | float) or isinstance(reward, bool):
+    if type(reward := get("reward", 0.0)) not in (float, int):
         raise Refused("observe", f"observe.reward: expected a number, got {str(reward)[:40]!r}")
-    first = message.get("first", False)
     if after_end and not first:
         raise Refused("observe", "observe.first: expected true, since no episode is running, got false")
-    if first and (message.get("terminated") or message.get("truncated")):
+    if first and ended:
         raise Refused("observe", "observe.first: expected false where an episode ends, got true")
 
 
@@ -120,11 +123,21 @@ class Reader:
     def __init__(self, spec: Tree, rows: Tree, place: str) -> None:
         self._spec, self._rows, self._place = spec, rows, place
 
+        flat = isinstance(spec, ArraySpec) and spec.dtype == "float32" and len(spec.shape) == 1
+        self._length = spec.shape[0] if flat else -1  # of a list of numbers, the usual case
+
     def __call__(self, i: int, value: Any) -> None:
+        """``value``: of a message. BadFrame says at which place it is not what the spec says."""
+        if type(value) is list and len(value) == self._length:
+            try:
+                self._rows[i] = np.frombuffer(floats("f", value), np.float32)
+                return
+            except TypeError:  # something in it is no number: the other way says what
+                pass
         self._put(i, self._spec, self._rows, value, self._place)
 
     def _put(self, i: int, spec: Tree, rows: Any, value: Any, place: str) -> None:
-        if isinstance(spec, ArraySpec):
+        if type(spec) is ArraySpec:
             read = array(value, place)
             if read.shape != spec.shape:
                 raise BadFrame(f"{place}: expected {spec.dtype} {list(spec.shape)}, got {read.dtype} {list(read.shape)}")
@@ -159,10 +172,15 @@ def cast(read: np.ndarray[Any, Any], dtype: str, place: str) -> np.ndarray[Any, 
     return read.astype(to)
 
 
+def plain_rows(form: ActionForm, actions: Tree) -> list[Any]:
+    """Each row of actions [B, ...] as plain numbers, lists and maps."""
+    return actions.tolist() if form.inner is None else [plain(one) for one in form.each(actions)]
+
+
 def plain(action: Any) -> Any:
     """An action, or a row of its arrays, as plain numbers, lists and maps."""
+    if hasattr(action, "tolist"):
+        return action.tolist()
     if isinstance(action, Mapping):
         return {key: plain(inner) for key, inner in action.items()}
-    if isinstance(action, tuple):
-        return [plain(inner) for inner in action]
-    return action.tolist() if hasattr(action, "tolist") else action
+    return [plain(inner) for inner in action] if isinstance(action, tuple) else action

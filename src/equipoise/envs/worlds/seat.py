@@ -42,6 +42,7 @@ class Seat:
         self.begun = 0  # sessions so far
         self.rows: deque[Message] = deque()  # observations that were not taken yet: at most an end and a first one
         self.heard = time.monotonic()
+        self.away = False  # no world for longer than its grace: others do not wait for it
         self._seen = self._answered = -1
         self._answer = b""
         self._life: Message = {}  # what tells a world whether this side knows it still, and where and how it plays
@@ -56,7 +57,7 @@ class Seat:
             self._seen = self._answered = -1
             self._after_end = True
         self.name = name
-        conn.settimeout(SEND_S)
+        conn.setblocking(False)
         self._splitter = Splitter(self._most)
         self.heard = time.monotonic()
         with self._lock:
@@ -72,6 +73,8 @@ class Seat:
             return
         try:
             data = conn.recv(AT_ONCE)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
         if not data:
@@ -110,6 +113,7 @@ class Seat:
         self._after_end = bool(message.get("terminated") or message.get("truncated"))
         message["session"] = self.begun
         self.rows.append(message)
+        self.away = False
         if self._after_end:
             self.answer({})
 
@@ -152,9 +156,25 @@ class Seat:
 
     def _send(self, frame: bytes) -> None:
         with self._lock:
-            if self.conn is not None:
+            if (conn := self.conn) is not None:
                 try:
-                    self.conn.sendall(frame)
-                except OSError:  # closed, or it reads nothing: the world comes again, or its grace ends
-                    with contextlib.suppress(OSError):
-                        self.conn.shutdown(socket.SHUT_RDWR)
+                    if (sent := conn.send(frame)) < len(frame):
+                        self._send_slowly(conn, frame[sent:])
+                except BlockingIOError:
+                    self._send_slowly(conn, frame)
+                except OSError:
+                    _shut(conn)
+
+    def _send_slowly(self, conn: socket.socket, frame: bytes) -> None:
+        try:
+            conn.settimeout(SEND_S)
+            conn.sendall(frame)
+            conn.setblocking(False)
+        except OSError:
+            _shut(conn)
+
+
+def _shut(conn: socket.socket) -> None:
+    """A connection that is closed, or reads nothing: the next ``read`` says so, and its world comes again or is given up."""
+    with contextlib.suppress(OSError):
+        conn.shutdown(socket.SHUT_RDWR)
