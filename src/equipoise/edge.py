@@ -55,7 +55,7 @@ class Artifact:
     def __init__(
         self, model: bytes | None, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json"
     ) -> None:
-        """Load a graph; ``open`` reads and checks the files of an artifact. None: another one runs the policy."""
+        """Load a graph; ``open`` reads and checks the files of an artifact. None: a subclass runs the policy."""
         self.version, self.spec = version, spec
         try:
             about = spec["artifact"]
@@ -122,18 +122,18 @@ class Artifact:
         else:
             single, counts = False, {shape[:1] for shape in shapes.values()}
             alone = any(shape == self._rows[name][0] for name, shape in shapes.items())  # then the other parts are at fault
-            for name, shape in shapes.items():
-                row = self._rows[name][0]
-                fits = len(shape) > len(row) and shape[0] > 0 and shape[1:] == row and len(counts) == 1
-                if not (shape == row if alone else fits):
+            for name, got in shapes.items():
+                one = self._rows[name][0]
+                batch = len(got) > len(one) and got[0] > 0 and got[1:] == one and len(counts) == 1
+                if not (got == one if alone else batch):
                     raise ValueError(
-                        f"{name}: expected shape {list(row)}, or a batch [B, ...] of it in all parts, got {list(shape)}"
+                        f"{name}: expected shape {list(one)}, or a batch [B, ...] of it in all parts, got {list(got)}"
                     )
         for name, x in rows.items():
             if x.dtype.kind == "f" and not np.isfinite(x).all():
-                bad = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
-                value = x[bad][~np.isfinite(x[bad])].flat[0]
-                raise ValueError(f"{name}: expected finite numbers, got {value}{_of(bad, x)}")
+                row = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
+                value = x[row][~np.isfinite(x[row])].flat[0]
+                raise ValueError(f"{name}: expected finite numbers, got {value}{_of(row, x)}")
         for name, begins in self._masks:
             allowed = np.logical_or.reduceat(rows[name].reshape(len(rows[name]), -1) != 0, begins, axis=1).all(1)
             if not allowed.all():
