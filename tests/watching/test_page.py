@@ -121,6 +121,17 @@ def test_nothing_is_read_while_nobody_looks(client: Client, monkeypatch: pytest.
     assert len(looks) == before
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_look_that_fails_ends_the_streams(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client.events() as events:
+        next(events), next(events)
+        with monkeypatch.context() as broken:
+            broken.setattr(client.page.folder, "poll", lambda: 1 / 0)
+            assert list(events) == [], "a stream that nobody feeds would hang"
+    with client.events() as events:
+        assert next(events)[0] == "hello"
+
+
 def test_too_many_viewers_are_told_so(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "MOST_VIEWERS", 1)
     with client.events() as events:
@@ -264,6 +275,16 @@ def test_versions_are_shown_and_moved_with_the_token(place: Path, tmp_path: Path
 
 
 # ---------------------------------------------------------------------------------------------------------- the command
+
+
+def test_a_registry_that_goes_is_said(place: Path, tmp_path: Path) -> None:
+    registry_of(tmp_path / "registry")
+    with opened(place, tmp_path / "registry") as client:
+        (tmp_path / "registry/policies/pong/audit").rename(tmp_path / "registry/policies/pong/else")
+        (tmp_path / "registry/policies/pong/audit").symlink_to(tmp_path)
+        with client.events() as events:
+            assert [name for name, _ in (next(events), next(events), next(events))] == ["hello", "runs", "versions"]
+        assert client.ask("/api/registry")[0] in (200, 409)
 
 
 def start(*words: str, cwd: Path) -> subprocess.Popen[str]:

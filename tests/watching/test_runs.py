@@ -158,3 +158,18 @@ def test_curves_that_nobody_asks_for_are_dropped(folder: Folder, monkeypatch: py
     monkeypatch.setattr(runs, "FORGET_S", -1.0)
     folder.poll()
     assert run.curves.rows == 0
+
+
+def test_a_folder_that_cannot_be_searched_is_said(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(place: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(place / "secret"))
+
+    before = folder.revision
+    monkeypatch.setattr(runs, "directories", refused)
+    folder.poll()
+    assert len(folder.runs) == 5, "what is known stays"
+    assert "secret" in folder.news(before)["problem"] and folder.revision > before
+    monkeypatch.undo()
+    folder._scanned = -runs.SCAN_S
+    folder.poll()
+    assert folder.news(0)["problem"] == ""

@@ -60,7 +60,7 @@ def watch(
         check_token(host, given)
         word = given or secrets.token_urlsafe(16)
         versions = None if registry is None else Versions(registry)
-        page = Page(folder(place), versions, host=host, token=word, closed=not is_local(host))
+        page = Page(folder(place, PLACE), versions, host=host, token=word, closed=not is_local(host))
         listener = listen(host, port)
         os.nice(NICE)
         at = f"[{host}]" if ":" in host else host

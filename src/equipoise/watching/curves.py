@@ -120,10 +120,6 @@ class Curves:
             at, values = thinned(at, values, most)
         return [float(f"{v:.7g}") for v in at], [float(f"{v:.5g}") for v in values]
 
-    def spark(self) -> list[float]:
-        """The return in a few points, for a picture beside a name."""
-        return self.curve("return", most=32)[1]
-
 
 def _numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """The numbers of a report by the names of curves."""

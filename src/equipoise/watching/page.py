@@ -55,9 +55,8 @@ class Page:
             Route("/api/registry", self._registry), Route("/api/enter", self._enter, methods=["POST"]),
             Route("/api/alias", self._alias, methods=["POST"]), Route("/api/rollback", self._rollback, methods=["POST"]),
         ]  # fmt: skip
-        self._guard = Guard(Starlette(routes=routes, exception_handlers={Refused: _refused}), host=host, token=token,
-                            closed=closed)  # fmt: skip
-        self.app = self._guard
+        inside = Starlette(routes=routes, exception_handlers={Refused: _refused})
+        self.app = Guard(inside, host=host, token=token, closed=closed)
 
     def close(self) -> None:
         """End all streams; a viewer's browser asks again later."""
@@ -83,11 +82,11 @@ class Page:
 
     async def _enter(self, request: Request) -> Response:
         body = await _body(request, {"token"})
-        if not self._guard.right(body["token"]):
+        if not self.app.right(body["token"]):
             await asyncio.sleep(WRONG_S)
             return JSONResponse({"error": "expected the token that 'equipoise watch' was given, got another"}, 401)
         response = JSONResponse({})
-        self._guard.let_in(request.headers, response)
+        self.app.let_in(request.headers, response)
         return response
 
     # -------------------------------------------------------------------------------------------------- what is pushed
@@ -111,12 +110,12 @@ class Page:
             seen = shown = -1
             marks: str | None = None
             silent = 0.0
-            while not self._closing:
+            while not self._closing and self._looking is not None:  # a look that failed ends the streams, which come back
                 said = []
-                if self.folder.revision > seen:
+                if (revision := self.folder.revision) > seen:
                     news = await self._do(partial(self.folder.news, seen))
                     said.append(_event("runs", news | {"all": seen < 0}))
-                    seen = self.folder.revision
+                    seen = revision  # that of before the question: what changed meanwhile is told again
                 if name is not None and (run := self.folder.runs.get(name)) is not None and run.revision > shown:
                     shown = run.revision
                     said.append(_event("run", await self._do(run.told)))
@@ -143,8 +142,8 @@ class Page:
                 await asyncio.sleep(EVERY_S)
         finally:
             self._looking = None
-            if self._closing:
-                self._looked.set()
+            self._looked.set()
+            self._looked = asyncio.Event()
 
     async def _do(self, what: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._hands, what)
@@ -187,7 +186,10 @@ class Page:
     async def _registry(self, _: Request) -> Response:
         if self.versions is None:
             raise Refused(404, "expected 'equipoise watch --registry DIR', got none")
-        return JSONResponse(plain(await self._do(self.versions.told)))
+        try:
+            return JSONResponse(plain(await self._do(self.versions.told)))
+        except (ValueError, OSError) as error:
+            raise Refused(409, str(error)) from error
 
     async def _alias(self, request: Request) -> Response:
         return await self._move(request, {"policy", "alias", "version", "expect", "reason"}, "alias")
@@ -199,7 +201,7 @@ class Page:
         """Move an alias for somebody with the token; the registry writes it down."""
         if self.versions is None:
             raise Refused(404, "expected 'equipoise watch --registry DIR', got none")
-        if not self._guard.says(request.headers):
+        if not self.app.says(request.headers):
             await asyncio.sleep(WRONG_S)
             raise Refused(401, "expected Authorization: Bearer TOKEN with the token of 'equipoise watch'")
         body = await _body(request, keys)
@@ -257,8 +259,8 @@ def palette() -> str:
     ])  # fmt: skip
 
 
-def folder(place: Path) -> Folder:
-    """The runs of a folder; ValueError where there is none."""
-    if not place.is_dir():
+def folder(place: Path, usual: Path | None = None) -> Folder:
+    """The runs of a folder; ValueError where there is none, but for the ``usual`` one, which the first run will make."""
+    if not place.is_dir() and (place.exists() or place != usual):
         raise ValueError(f"{place}: expected a folder with runs, got {'a file' if place.exists() else 'none'}")
     return Folder(place)

@@ -131,7 +131,7 @@ class Watched:
             "steps_per_s": told.get("steps_per_s"), "return": told.get("return_mean"),
             "evaluation": evaluation.get("mean") if isinstance(evaluation, Mapping) else None, "cause": told.get("cause"),
             "wall_s": told.get("wall_s"), "alarms": len(told.get("alarms") or ()),
-            "problems": len(self._problems) + len(self.curves.damaged), "metrics": self._read[METRICS][2],
+            "problems": len(self._problems) + len(self.curves.damaged), "bytes": self._read[METRICS][2],
             "changed": max(at[1] for at in self._read.values()) / 1e9 if status not in GOING else None,
         }  # fmt: skip
 
@@ -210,6 +210,7 @@ class Folder:
         self.place = place
         self.runs: dict[str, Watched] = {}
         self.revision = 0
+        self.problem = ""  # what kept the last search from going everywhere
         self.gone: dict[str, int] = {}  # by name: the revision at which the run was gone
         self._scanned = -SCAN_S
 
@@ -225,14 +226,19 @@ class Folder:
                 run.revision = self.revision
 
     def _scan(self) -> None:
-        found = {}
+        found, before = {}, self.problem
         try:
             for path in directories(self.place):
                 relative = path.relative_to(self.place).as_posix()
                 found[path.absolute().name if relative == "." else relative] = path
+            self.problem = ""
         except FileNotFoundError:  # one that is removed while it is looked for; the next scan sees what is left
             if self.place.exists():
                 return
+        except OSError as error:  # a folder that may not be read: what is known stays
+            self.problem = str(error)
+            found |= {name: run.path for name, run in self.runs.items()}
+        self.revision += self.problem != before
         for name in self.runs.keys() - found.keys():
             self.revision += 1
             self.gone[name] = self.revision
@@ -247,4 +253,5 @@ class Folder:
         return {
             "rows": [run.row for run in self.runs.values() if run.revision > since],
             "gone": [name for name, at in self.gone.items() if at > since],
+            "problem": self.problem,
         }

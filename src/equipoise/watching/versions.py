@@ -27,7 +27,11 @@ class Versions:
     def poll(self) -> None:
         if time.monotonic() - self._looked >= EVERY_S:
             self._looked = time.monotonic()
-            states = {name: self._reader.state(name) for name in self._reader.names()}
+            try:
+                states = {name: self._reader.state(name) for name in self._reader.names()}
+            except (ValueError, OSError) as error:  # ``told`` says it to those who look
+                self.mark = f"damaged: {error}"
+                return
             self.mark = " ".join(f"{name} {len(now.records)} {now.records[-1].name}" for name, now in states.items())
 
     def told(self) -> dict[str, Any]:
@@ -59,9 +63,8 @@ class Versions:
 
     def alias(self, *, policy: str, alias: str, version: str, expect: str, reason: str, where: str) -> str:
         """Move an alias, if it is where the mover saw it ("": not set) -> the version; ValueError where it is not."""
-        moved = Registry(self._place).alias(
-            policy, alias, version, expect=expect or None, reason=reason, who=f"{user()}, {where}"
-        )  # fmt: skip
+        who = f"{user()}, {where}"
+        moved = Registry(self._place).alias(policy, alias, version, expect=expect or None, reason=reason, who=who)
         assert moved is not None
         return moved
 

@@ -59,7 +59,7 @@ export class CompareView {
     keyed(this.table, there, (row) => row.id, (row) => Object.assign(h("tr", null, h("th", { scope: "row" }, row.id), ...Array.from({ length: 7 }, (_, i) => h("td", { class: i > 0 && i < 6 ? "num" : null })))), (node, row) => {
       [row.status, short(row.step), short(row.steps_per_s), number(row.return), number(row.evaluation), clock(row.wall_s), row.cause ?? NONE].forEach((said, i) => text(node.children[i + 1], said));
     });
-    const size = JSON.stringify(there.map((row) => [row.id, row.metrics]));
+    const size = JSON.stringify(there.map((row) => [row.id, row.bytes]));
     if (size !== this.size) this.curves(this.size === "");
   }
 
@@ -70,7 +70,7 @@ export class CompareView {
     if (!there.length || this.busy) return;
     if (!now && wait > 0) { this.timer ??= setTimeout(() => { this.timer = null; this.curves(); }, wait); return; }
     this.asked = performance.now();
-    this.size = JSON.stringify(there.map((id) => [id, this.rows.get(id).metrics]));
+    this.size = JSON.stringify(there.map((id) => [id, this.rows.get(id).bytes]));
     this.busy = true;
     const key = there.join("\n");
     Promise.all([ask(`/api/curves?${query({ run: there, y: this.y, x: this.axis })}`), this.settingsOf === key ? this.settings : ask(`/api/settings?${query({ run: there })}`)])

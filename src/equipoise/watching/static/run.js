@@ -166,10 +166,10 @@ export class RunView {
   curves(now = false) {
     if (this.closed) return;
     const wait = CURVES_MS - (performance.now() - this.asked);
-    if (!now && (this.told?.metrics === this.size || this.busy)) return;
+    if (!now && (this.told?.bytes === this.size || this.busy)) return;
     if (!now && wait > 0) { this.timer ??= setTimeout(() => { this.timer = null; this.curves(); }, wait); return; }
     this.asked = performance.now();
-    this.size = this.told?.metrics;
+    this.size = this.told?.bytes;
     this.busy = true;
     const y = ["return", "evaluation", "steps_per_s", "updates_per_s", "lag", "length", ...SIDES.flatMap((side) => STATES.map((state) => `${side}/${state}`)), ...(this.wanted ? [this.wanted] : [])];
     ask(`/api/curves?${query({ run: this.id, y, x: "steps" })}`).then((answer) => this.closed || this.draw(answer[this.id])).catch((error) => console.warn(error.message)).finally(() => { this.busy = false; });

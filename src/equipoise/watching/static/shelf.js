@@ -1,6 +1,6 @@
 // The list of runs: filtered by words and conditions, one of them shown, several chosen to be compared.
 
-import { h, attr, text, keyed, short, number, last, ago, clock, NONE } from "./dom.js";
+import { h, attr, text, keyed, short, number, last, ago, NONE } from "./dom.js";
 
 const ALIKE = { return: "return", evaluation: "evaluation", eval: "evaluation", steps: "step", step: "step", "steps/s": "steps_per_s", steps_per_s: "steps_per_s", seed: "seed", wall_s: "wall_s", alarms: "alarms",
   env: "env", algorithm: "algorithm", algo: "algorithm", status: "status", verdict: "cause", cause: "cause", name: "id" };
@@ -38,7 +38,8 @@ export class Shelf {
     });
   }
 
-  take({ rows, gone, all }) {
+  take({ rows, gone, all, problem }) {
+    this.problem = problem;
     if (all) for (const id of [...this.rows.keys()]) if (!rows.some((row) => row.id === id)) this.rows.delete(id);
     for (const row of rows) this.rows.set(row.id, row);
     for (const id of gone) this.rows.delete(id);
@@ -56,9 +57,9 @@ export class Shelf {
     attr(this.input, { "aria-invalid": fits ? null : "true" });
     const going = rows.filter((row) => row.status === "running").length;
     text(this.counted, `${this.shown.length === rows.length ? rows.length : `${this.shown.length} of ${rows.length}`} run${rows.length === 1 ? "" : "s"}${going ? `, ${going} running` : ""}`);
-    this.none.hidden = this.shown.length > 0 && !!fits;
-    text(this.none, fits ? (rows.length ? "No run fits the filter." : "No runs yet: 'equipoise train ENV' makes one, and it appears here.")
-      : `A filter is words, and conditions such as return>100 or status=running. Keys: ${KEYS.join(", ")}.`);
+    this.none.hidden = this.shown.length > 0 && !!fits && !this.problem;
+    text(this.none, this.problem || (fits ? (rows.length ? "No run fits the filter." : "No runs yet: 'equipoise train ENV' makes one, and it appears here.")
+      : `A filter is words, and conditions such as return>100 or status=running. Keys: ${KEYS.join(", ")}.`));
     keyed(this.list, this.shown, (row) => row.id, (row) => this.make(row), (node, row) => this.fill(node, row));
   }
 
@@ -86,5 +87,3 @@ export class Shelf {
     parts.dot.classList.toggle("alarm", !!row.alarms);
   }
 }
-
-export const about = (row) => [last(row.env), last(row.algorithm), row.seed === null || row.seed === undefined ? null : `seed ${row.seed}`, row.on ? `on ${row.on}` : null, typeof row.wall_s === "number" ? clock(row.wall_s) : null].filter(Boolean);
