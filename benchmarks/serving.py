@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/serving.py [--peers-home DIR] [--rounds 5] [--rows NAMES] [--json FILE] [--page FILE.md]
 
-One policy of 64x64 (MLP), and one with an LSTM of 64 behind it; all servers load the same ONNX file with one thread. Three loads:
+One policy of 64x64 (MLP), and one with an LSTM of 64 behind it; all servers load the same ONNX file, one thread. Three loads:
 one client that asks again at once, 300 requests/s at fixed moments over 16 connections, and 64 clients that ask again at once.
 Every round starts each server, alone on the machine with the load's process (``load.py``), and stops it again. Ratios are taken
-within a round; the table shows medians. LitServe and Ray Serve run with and without batching and the better one counts, by load.
+within a round; the table shows medians. LitServe and Ray Serve run with and without batching; the better one counts, by load.
 ``peers/serve_policy.py`` has their code, ``peers/setup.sh litserve rayserve`` builds their environments.
 """
 
@@ -108,7 +108,19 @@ def served(a: argparse.Namespace, row: str, policy: str, registry: Path, folder:
         Registry(registry).alias(policy, "shadow", other if "--shadow" in arguments else None)
         uds = folder / "serve.sock"
         places |= {f"{row} uds": str(uds)} if not arguments else {}
-        command = [sys.executable, "-m", "equipoise", "serve", str(registry), "--policy", policy, "--port", str(port), "--uds", str(uds)]
+        command = [
+            sys.executable,
+            "-m",
+            "equipoise",
+            "serve",
+            str(registry),
+            "--policy",
+            policy,
+            "--port",
+            str(port),
+            "--uds",
+            str(uds),
+        ]
         command += ["--decisions", str(folder / f"{time.monotonic_ns()}.decisions")]
     else:
         python = sys.executable if kind == "starlette" else str(a.peers_home / kind / "bin/python")
@@ -121,10 +133,8 @@ def served(a: argparse.Namespace, row: str, policy: str, registry: Path, folder:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(30)
-        except subprocess.TimeoutExpired:
-            pass
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -150,7 +160,9 @@ def _wait(port: int, process: subprocess.Popen[bytes], log: Path, path: str, pol
 def measure(a: argparse.Namespace, place: str, row: str, policy: str, load: str) -> dict[str, Any]:
     kind = "ours" if row.startswith("ours") else "peers"
     command = [sys.executable, str(HERE / "load.py"), place, kind, *LOADS[load], "--seconds", str(a.seconds)]
-    done = subprocess.run([*command, *(["--lstm"] if policy == "lstm" else [])], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [*command, *(["--lstm"] if policy == "lstm" else [])], capture_output=True, text=True, timeout=120, check=False
+    )
     if done.returncode:
         return {"failed": done.stderr[-500:]}
     found: dict[str, Any] = json.loads(done.stdout)
@@ -165,7 +177,11 @@ def ratios(results: list[dict[str, Any]]) -> list[list[str]]:
             for load in loads:
                 found = []
                 for i in {r["round"] for r in results}:
-                    rows = {r["row"]: r[unit] for r in results if (r["round"], r["policy"], r["load"]) == (i, policy, load) and unit in r}
+                    rows = {
+                        r["row"]: r[unit]
+                        for r in results
+                        if (r["round"], r["policy"], r["load"]) == (i, policy, load) and unit in r
+                    }
                     theirs = [rows[one] for one in others if one in rows]
                     if mine in rows and theirs:
                         found.append(rows[mine] / (min(theirs) if unit == "p50_ms" else max(theirs)))
@@ -213,13 +229,22 @@ def main() -> int:
                             for one, place in places.items():
                                 for load in LOADS:
                                     said = measure(a, place, one, policy, load)
-                                    results.append({"round": i, "policy": policy, "row": one, "load": load, "probe": probe, **said})
-                                    print(f"round {i + 1}/{a.rounds} {policy:5s} {one:20s} {load:11s} {said}", file=sys.stderr, flush=True)
+                                    results.append(
+                                        {"round": i, "policy": policy, "row": one, "load": load, "probe": probe, **said}
+                                    )
+                                    print(
+                                        f"round {i + 1}/{a.rounds} {policy:5s} {one:20s} {load:11s} {said}",
+                                        file=sys.stderr,
+                                        flush=True,
+                                    )
                     except (RuntimeError, FileNotFoundError) as error:
                         print(f"round {i + 1}/{a.rounds} {policy:5s} {row:20s} {error}", file=sys.stderr, flush=True)
                     if a.json:
                         a.json.write_text(json.dumps({"host": host(), "results": results}, indent=1), encoding="utf-8")
-    heads = (["policy", "load", "server", "p50 ms", "p99 ms", "requests/s"], ["ratio", "policy", "load", "median", "lowest", "highest", "target"])
+    heads = (
+        ["policy", "load", "server", "p50 ms", "p99 ms", "requests/s"],
+        ["ratio", "policy", "load", "median", "lowest", "highest", "target"],
+    )
     text = table(heads[0], medians(results)) + "\n\n" + table(heads[1], ratios(results))
     print(text)
     if a.page:

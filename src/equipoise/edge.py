@@ -52,15 +52,10 @@ class Artifact:
     ``propensity`` says what ``logp`` is the logarithm of: "probability", "density", or "none" where actions are deterministic.
     """
 
-<<<<<<< ours
     def __init__(
-        self, model: bytes, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json"
+        self, model: bytes | None, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json"
     ) -> None:
-        """Load a graph; ``open`` reads and checks the files of an artifact."""
-=======
-    def __init__(self, model: bytes | None, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json") -> None:
-        """Load a graph; ``open`` reads and checks the files of an artifact. None: another one runs the policy."""
->>>>>>> theirs
+        """Load a graph; ``open`` reads and checks the files of an artifact. None: a subclass runs the policy."""
         self.version, self.spec = version, spec
         try:
             about = spec["artifact"]
@@ -81,16 +76,12 @@ class Artifact:
                 found = branches(found)[key]  # type: ignore[index]
             self._masks = list(choices("/".join(("obs", *policy["mask"])), found, self._action)) if policy["mask"] else []
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-<<<<<<< ours
             raise ValueError(
                 f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}"
             ) from error
-=======
-            raise ValueError(f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}") from error
         self._constant: dict[int, dict[str, Array]] = {}
         if model is None:
             return
->>>>>>> theirs
         import onnxruntime  # not by who only checks hashes
 
         options = onnxruntime.SessionOptions()
@@ -131,16 +122,18 @@ class Artifact:
         else:
             single, counts = False, {shape[:1] for shape in shapes.values()}
             alone = any(shape == self._rows[name][0] for name, shape in shapes.items())  # then the other parts are at fault
-            for name, shape in shapes.items():
-                row = self._rows[name][0]
-                fits = len(shape) > len(row) and shape[0] > 0 and shape[1:] == row and len(counts) == 1
-                if not (shape == row if alone else fits):
-                    raise ValueError(f"{name}: expected shape {list(row)}, or a batch [B, ...] of it in all parts, got {list(shape)}")
+            for name, got in shapes.items():
+                one = self._rows[name][0]
+                batch = len(got) > len(one) and got[0] > 0 and got[1:] == one and len(counts) == 1
+                if not (got == one if alone else batch):
+                    raise ValueError(
+                        f"{name}: expected shape {list(one)}, or a batch [B, ...] of it in all parts, got {list(got)}"
+                    )
         for name, x in rows.items():
             if x.dtype.kind == "f" and not np.isfinite(x).all():
-                bad = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
-                value = x[bad][~np.isfinite(x[bad])].flat[0]
-                raise ValueError(f"{name}: expected finite numbers, got {value}{_of(bad, x)}")
+                row = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
+                value = x[row][~np.isfinite(x[row])].flat[0]
+                raise ValueError(f"{name}: expected finite numbers, got {value}{_of(row, x)}")
         for name, begins in self._masks:
             allowed = np.logical_or.reduceat(rows[name].reshape(len(rows[name]), -1) != 0, begins, axis=1).all(1)
             if not allowed.all():
@@ -349,8 +342,7 @@ def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[st
         size, wanted = files[name].get("size"), files[name].get("sha256")
         if file.stat().st_size != size:
             raise ValueError(f"{file}: expected {size} bytes, got {file.stat().st_size}")
-<<<<<<< ours
-        if name in NEEDED:
+        if name in needed:
             found[name] = file.read_bytes()  # what is hashed is what is used
             got = hashlib.sha256(found[name]).hexdigest()
         else:
@@ -358,15 +350,6 @@ def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[st
                 got = hashlib.file_digest(stream, "sha256").hexdigest()
         if got != wanted:
             raise ValueError(f"{file}: expected the SHA-256 {wanted}, got {got}")
-=======
-        with file.open("rb") as stream:
-            while chunk := stream.read(1 << 22):
-                digest.update(chunk)
-                data += chunk if name in needed else b""
-        if digest.hexdigest() != files[name].get("sha256"):
-            raise ValueError(f"{file}: expected the SHA-256 {files[name].get('sha256')}, got {digest.hexdigest()}")
-        found[name] = data
->>>>>>> theirs
     return hashlib.sha256(said).hexdigest(), found
 
 

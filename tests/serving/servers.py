@@ -113,6 +113,7 @@ def serving(folder: Path, policy: str, *options: str, registry: Path | None = No
             process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0, log.read_text()
     finally:
+        assert process.poll() in (None, 0), (process.returncode, log.read_text()[-3000:])
         process.kill()
         process.wait()
         assert process.stdout is not None

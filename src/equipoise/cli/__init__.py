@@ -44,8 +44,8 @@ from equipoise.console.help import one_line
 from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
-    "train", "resume", "evaluate", "generate", "export", "serve", "runs", "watch", "report", "plot", "whatif", "probe", "forecast",
-    "envs", "algorithms", "recipes", "collect", "check", "reproduce", "trace", "chaos", "completion",
+    "train", "resume", "evaluate", "generate", "export", "serve", "runs", "watch", "report", "plot", "whatif", "probe",
+    "forecast", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "trace", "chaos", "completion",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 

@@ -11,7 +11,7 @@ import typer
 from equipoise.cli.app import Debug, Trust, app
 from equipoise.console.help import Sections, plain_errors
 
-WHO, HOW, SAFE = "Who may ask", "Limits", "The shield: when the safe action takes the place of the policy's"
+WHO, HOW, SAFE = "Who may ask", "Limits", "When the shield takes the place of the policy"
 TOKEN = "EQUIPOISE_TOKEN"
 
 

@@ -1,5 +1,5 @@
-"""Envs in, ``TimeStep`` out: Gymnasium ids and callables, EnvPool, and five of our own (*catch*, *bit flip*, the *T-maze*,
-*repeat the first*, the *ruler*).
+"""Envs in, ``TimeStep`` out: Gymnasium ids and callables, EnvPool, worlds that connect, and five of our own (*catch*,
+*bit flip*, the *T-maze*, *repeat the first*, the *ruler*).
 
 ``make`` is the one way in. Nothing here imports torch: a worker that only steps envs stays small.
 """

@@ -1,8 +1,8 @@
 """Batching: rows that arrive while the model works are its next batch. Nothing waits for a timer.
 
 A slow model works in a worker thread. One that is fast (``Version.inline``) works in the event loop: for the first request of a
-turn of the loop at once, then for all others of that turn together. Rows of one episode are never in one batch: each needs the state after the one before. Recurrent
-states are read and written by the loop alone.
+turn of the loop at once, then for all others of that turn together. Rows of one episode are never in one batch: each needs the
+state after the one before. Recurrent states are read and written by the loop alone.
 """
 
 from __future__ import annotations

@@ -64,7 +64,9 @@ class LimitedProtocol(H11Protocol):
 
     def refuse(self, status: int, sentence: str) -> None:
         """Answer without the application where nothing was answered yet, and close."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not getattr(self.cycle, "response_started", False):
+        cycle: Any = self.cycle  # the last one: it may be over
+        answering = cycle is not None and cycle.response_started and not cycle.response_complete
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not answering:
             body = json.dumps({"error": sentence}).encode()
             head = f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\nconnection: close\r\n"
             self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)

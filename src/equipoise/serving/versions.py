@@ -124,7 +124,7 @@ class Versions:
         if "champion" not in aliases:
             raise ValueError(
                 f"{self.policy}: expected an alias 'champion', got {', '.join(sorted(aliases)) or 'none'}; "
-                f"'equipoise registry alias REGISTRY {self.policy} champion VERSION' sets it"
+                f"'equipoise registry alias {self.policy} champion VERSION' sets it"
             )
         self.now = Loaded(self._load(aliases), revision)
         self._stop = threading.Event()
