@@ -128,16 +128,19 @@ const help = () => {
   dialog.showModal();
 };
 
+/** Go there at once: a hash that is only set is looked at later, when the next key may be down already. */
+const go = (hash) => { if (location.hash !== hash) { history.pushState(null, "", hash); route(); } };
+
 const onward = (step) => {
   const rows = shelf.shown, here = rows.findIndex((row) => row.id === state.id), next = rows[Math.max(0, Math.min(rows.length - 1, here + step))];
-  if (next) { location.hash = `#/run/${encodeURIComponent(next.id)}`; document.querySelector('#runs a[aria-current]')?.scrollIntoView({ block: "nearest" }); }
+  if (next) { go(`#/run/${encodeURIComponent(next.id)}`); document.querySelector('#runs a[aria-current]')?.scrollIntoView({ block: "nearest" }); }
 };
 
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target.matches("input:not([type=checkbox]):not([type=range]), select, textarea")) { if (event.key === "Escape") event.target.blur(); return; }
   const act = {
-    1: () => { location.hash = state.id ? `#/run/${encodeURIComponent(state.id)}` : "#/run"; }, 2: () => { location.hash = compareHash(state.chosen); }, 3: () => { location.hash = "#/versions"; },
+    1: () => go(state.id ? `#/run/${encodeURIComponent(state.id)}` : "#/run"), 2: () => go(compareHash(state.chosen)), 3: () => go("#/versions"),
     "/": () => { $("shelf").open = true; $("filter").focus(); }, j: () => onward(1), k: () => onward(-1), x: () => state.id && choose(state.id, !state.chosen.includes(state.id)), t: () => theme(true), "?": help,
   }[event.key];
   if (act) { event.preventDefault(); act(); }
