@@ -85,7 +85,9 @@ def test_a_run_lives_is_killed_and_is_still_there_after_a_reload(tmp_path: Path,
                 before = page.evaluate(SHARES)
                 page.wait_for_function(f"(before) => ({SHARES})() !== before", arg=before, timeout=2000)
             said = window.text(".sentence")
-            page.wait_for_function("(said) => document.querySelector('.sentence')?.innerText !== said", arg=said, timeout=20_000)
+            page.wait_for_function(
+                "(said) => document.querySelector('.sentence')?.innerText !== said", arg=said, timeout=20_000
+            )
             assert page.locator(".ring .piece").count() >= 12 and page.locator(".ring .dots").count() == 3
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
