@@ -31,10 +31,9 @@ class Drawn:
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
         rng = np.random.default_rng(4)
         seen = sampled(one.spec, self.net, rows=16, seed=2).obs
-        free = (
-            sum(leaf[0].reshape(16, -1).sum(-1) for leaf in tree.leaves(seen["action_mask"])) if one.spec.mask else np.zeros(1)
-        )
-        row = int(np.argmax(free))  # where several actions are allowed
+        masks = tree.leaves(seen["action_mask"]) if one.spec.mask else []
+        free = masks[0][0].reshape(16, -1) if len(masks) == 1 else np.zeros((16, 1))
+        row = int(np.where(free.all(1), 0, free.sum(1)).argmax())  # where several actions are allowed, and one is not
         obs = tree.map(
             lambda x: torch.from_numpy(x[0, row : row + 1] / 10 if x.dtype.kind == "f" else x[0, row : row + 1]), seen
         )

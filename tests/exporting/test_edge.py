@@ -78,7 +78,9 @@ def test_interleaved_sessions_are_those_played_alone(place: Path) -> None:
         alone = EdgePolicy(place)
         said = [alone.decide(one, session=name, first=t == 6, deterministic=False) for t, one in enumerate(seen)]
         assert mixed[name] == [(int(one.action), one.propensity) for one in said]
-    assert len({tuple(actions) for actions in mixed.values()}) == 3  # each session has noise of its own
+    alike = EdgePolicy(place)
+    drawn = {name: tuple(int(alike.act(ROW, session=name, first=True, deterministic=False)) for _ in range(20)) for name in obs}
+    assert len(set(drawn.values())) == 3  # each session has noise of its own
     together.forget("7")
     assert (int(together.act(obs["7"][0], session="7", deterministic=False)), mixed["7"][0][0]) in {(n, n) for n in range(3)}
 
