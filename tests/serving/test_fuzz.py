@@ -27,7 +27,8 @@ PATHS = (
     "/v2/../x",
 )
 VALUES: tuple[Any, ...] = (
-    None, True, 0, -1, 1 << 62, 1 << 70, 1e308, 0.5, "", "x", "é\u0000", [], [[]], [None], {}, {"data": b"", "dtype": "float32"},
+    None, True, 0, -1, 1 << 62, 1 << 70, 1e308, 0.5, "", "x", "é\u0000", [], [[]], [None], {},
+    {"data": b"", "dtype": "float32"},
     {"dtype": "float32", "shape": [4], "data": "AAAA"}, OBS, {"obs": OBS, "action_mask": [1, 1, 1]}, ["nan"] * 4, [[1], [2, 3]],
 )  # fmt: skip
 KEYS = (

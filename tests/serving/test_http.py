@@ -79,29 +79,33 @@ def test_no_torch_no_env(server: Running) -> None:
     assert "onnxruntime" in loaded and "torch" not in loaded and "gymnasium" not in loaded
 
 
+def packed_obs(obs: Any) -> bytes:
+    return frames.encode({"obs": obs})[frames.HEAD.size :]
+
+
 BAD = {
     "not json": (b"{", {}, 400, "body: "),
     "nothing": (b"", {}, 400, "body: "),
     "another key": ({"obss": 1}, {}, 400, "unknown field `obss`; did you mean 'obs'?"),
     "a wrong type": ({"obs": MASKED, "session": 3}, {}, 400, "Expected `str | null`, got `int` - at `$.session`"),
-    "wrong keys": ({"obs": {"obs": OBS, "action_msk": [1, 1, 1]}}, {}, 400, "obs: expected the keys ['action_mask', 'obs'], got"),
+    "wrong keys": ({"obs": {"obs": OBS, "action_msk": [1, 1, 1]}}, {}, 400, "obs: expected the keys ['action_mask', 'obs']"),
     "a wrong shape": ({"obs": {**MASKED, "obs": [1.0, 2.0]}}, {}, 400, "obs/obs: expected shape [4]"),
     "a text": ({"obs": {**MASKED, "obs": ["a", 0, 0, 0]}}, {}, 400, "obs/obs: expected float32 [4], got"),
     "too large a number": ({"obs": {**MASKED, "obs": [1e39, 0, 0, 0]}}, {}, 400, "obs/obs: expected finite numbers, got inf"),
-    "ragged": ({"obs": {**MASKED, "obs": [[1], [1, 2]]}}, {}, 400, "obs/obs: expected float32 [4], got lists of different lengths"),
-    "no action allowed": ({"obs": {**MASKED, "action_mask": [0, 0, 0]}}, {}, 400, "obs/action_mask: expected at least one action allowed"),
+    "ragged": ({"obs": {**MASKED, "obs": [[1], [1, 2]]}}, {}, 400, "obs/obs: expected float32 [4], got lists"),
+    "no action allowed": ({"obs": {**MASKED, "action_mask": [0, 0, 0]}}, {}, 400, "obs/action_mask: expected at least one"),
     "a batch": ({"obs": {"obs": [OBS, OBS], "action_mask": [[1, 1, 1]] * 2}}, {}, 400, "expected one observation, got a batch"),
-    "an unknown version": ({"obs": MASKED, "version": "deadbeefdead"}, {}, 404, "version: expected one that an alias of 'mask' names"),
+    "an unknown version": ({"obs": MASKED, "version": "deadbeefdead"}, {}, 404, "version: expected one that an alias of"),
     "an unknown session": ({"obs": MASKED, "session": "nobody"}, {}, 404, "session: expected an open episode, got 'nobody'"),
     "another type": ({"obs": MASKED}, {"Content_Type": "text/xml"}, 415, "Content-Type: expected application/json"),
-    "a foreign host": ({"obs": MASKED}, {"Host": "evil.example"}, 403, "Host: expected one of 127.0.0.1, ::1, localhost, got 'evil.example'"),
+    "a foreign host": ({"obs": MASKED}, {"Host": "evil.example"}, 403, "Host: expected one of 127.0.0.1, ::1, localhost"),
     "a foreign page": ({"obs": MASKED}, {"Origin": "https://evil.example"}, 403, "Origin: expected https://good.example, got"),
     "a file's page": ({"obs": MASKED}, {"Origin": "null"}, 403, "Origin: expected"),
     "too long": ({"obs": [0.1] * 9999}, {}, 413, "body: expected at most 20,000 bytes, got"),
     "deep": (b'{"obs": ' + b"[" * 5000 + b"]" * 5000 + b"}", {}, 400, "body: "),
-    "nan in msgpack": (frames.encode({"obs": {**MASKED, "obs": np.float32([np.nan, 0, 0, 0])}})[4:], {"Content_Type": MSGPACK}, 400,
+    "nan in msgpack": (packed_obs({**MASKED, "obs": np.float32([np.nan, 0, 0, 0])}), {"Content_Type": MSGPACK}, 400,
         "obs/obs: expected finite numbers, got nan"),
-    "a false array": (frames.encode({"obs": {"dtype": "float32", "shape": [4], "data": b"123"}})[4:], {"Content_Type": MSGPACK}, 400,
+    "a false array": (packed_obs({"dtype": "float32", "shape": [4], "data": b"123"}), {"Content_Type": MSGPACK}, 400,
         "obs.data: expected float32 [4] in 16 bytes, got 3 bytes"),
 }  # fmt: skip
 

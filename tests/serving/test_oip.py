@@ -51,7 +51,8 @@ def infer(
     """(status, the JSON part, the binary part)."""
     head = json.dumps({"inputs": inputs, **more}).encode()
     split = f"Inference-Header-Content-Length: {len(head)}\r\n" if data else ""
-    lines = f"POST /v2/models/{policy}{version}/infer HTTP/1.1\r\nHost: localhost\r\n{split}Content-Length: {len(head) + len(data)}\r\n\r\n"
+    lines = f"POST /v2/models/{policy}{version}/infer HTTP/1.1\r\nHost: localhost\r\n{split}"
+    lines += f"Content-Length: {len(head) + len(data)}\r\n\r\n"
     status, said, headers = exchange(running.port, lines.encode() + head + data)
     if "inference-header-content-length" in headers:
         at = int(headers["inference-header-content-length"])

@@ -22,7 +22,7 @@ STEPS = 12  # of an episode
 async def load(
     place: str, made: Registry, policy: str, swaps: int, rate: float, shadow: bool = False
 ) -> list[tuple[Any, Decision]]:
-    """Episodes at a rate of steps/s, each step when it is due, until there were so many swaps; (observation, answer) of each."""
+    """Episodes at a rate of steps/s until there were so many swaps -> (observation, answer) of each step."""
     versions, rng, told = list(made.versions(policy)), np.random.default_rng(0), []
     begun: list[str] = []  # the versions of episodes as they began
     stop = asyncio.Event()
