@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -35,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_python(uds: bool, server: Running) -> None:
     with Client(f"unix:{server.uds}" if uds else server.url) as client:
         with client.episode() as episode:
-            one = [episode.act(np.float32(OBS)) for _ in range(3)]
+            one = [episode.act(np.array(OBS, np.float32)) for _ in range(3)]
             assert {type(d) for d in one} == {Decision} and one[0].session == episode.name
         with pytest.raises(ServeError, match="404: session: expected an open episode") as refused:
             client.act(OBS, session=episode.name)
@@ -85,7 +86,7 @@ def test_a_restart_is_survived(tmp_path: Path) -> None:
 
 
 def test_its_msgpack_is_msgpack() -> None:
-    values = [
+    values: list[Any] = [
         None, True, False, 0, 1, -1, 127, 128, -32, -33, 255, 70000, 1 << 40, -(1 << 40), 1.5, "", "é" * 40, "x" * 300, b"",
         b"x" * 300,
         [], list(range(20)), {}, {"a": [1, {"b": None}]}, {str(i): i for i in range(20)}, [[]] * 70000,

@@ -158,5 +158,5 @@ def test_no_error_of_the_server(count: int, tmp_path: Path, seed: int) -> None:
             assert {200, 400} <= set(statuses), statuses
             assert grown < 8, f"{grown:.1f} MB more after {count} requests"
         with Client(f"unix:{running.uds}") as client:
-            assert client.act({"obs": np.float32(OBS), "action_mask": [1, 0, 1]}).fallback is None
+            assert client.act({"obs": np.array(OBS, np.float32), "action_mask": [1, 0, 1]}).fallback is None
         assert not [line for line in running.log.read_text().splitlines() if '"level": "error"' in line or "Traceback" in line]

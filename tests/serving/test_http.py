@@ -61,7 +61,7 @@ def recurrent(folder: Path) -> Iterator[Running]:
 def test_json_msgpack_and_frames_say_the_same(server: Running) -> None:
     status, said = server.ask("POST", "/v1/act", {"obs": MASKED})
     assert status == 200 and said["action"] in (0, 2) and said["propensity"] == 1.0 and said["fallback"] is None
-    arrays = {"obs": np.float32(OBS), "action_mask": np.int8([1, 0, 1])}
+    arrays = {"obs": np.array(OBS, np.float32), "action_mask": np.array([1, 0, 1], np.int8)}
     body = frames.encode({"obs": arrays})[4:]
     status, packed = server.ask("POST", "/v1/act", body, Content_Type=MSGPACK)
     assert status == 200
@@ -103,7 +103,7 @@ BAD = {
     "a file's page": ({"obs": MASKED}, {"Origin": "null"}, 403, "Origin: expected"),
     "too long": ({"obs": [0.1] * 9999}, {}, 413, "body: expected at most 20,000 bytes, got"),
     "deep": (b'{"obs": ' + b"[" * 5000 + b"]" * 5000 + b"}", {}, 400, "body: "),
-    "nan in msgpack": (packed_obs({**MASKED, "obs": np.float32([np.nan, 0, 0, 0])}), {"Content_Type": MSGPACK}, 400,
+    "nan in msgpack": (packed_obs({**MASKED, "obs": np.array([np.nan, 0, 0, 0], np.float32)}), {"Content_Type": MSGPACK}, 400,
         "obs/obs: expected finite numbers, got nan"),
     "a false array": (packed_obs({"dtype": "float32", "shape": [4], "data": b"123"}), {"Content_Type": MSGPACK}, 400,
         "obs.data: expected float32 [4] in 16 bytes, got 3 bytes"),
@@ -173,6 +173,18 @@ def test_bytes_that_are_no_request(server: Running) -> None:
     }
 
 
+def test_an_answer_waits_for_no_acknowledgement(server: Running) -> None:
+    """Nagle's algorithm would hold its second half for 40 ms."""
+    took = []
+    with Client(server.url) as client:
+        for _ in range(20):
+            began = time.perf_counter()
+            client.act(MASKED)
+            client.state()  # which Starlette answers
+            took.append(time.perf_counter() - began)
+    assert min(took) < 0.03
+
+
 def test_connections_are_limited(server: Running) -> None:
     held = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(41)]
     try:
@@ -220,7 +232,7 @@ def test_outcomes_are_stored(server: Running, folder: Path) -> None:
     assert file.execute("SELECT data FROM outcomes WHERE id = 'x'").fetchall() == [('[1, {"a": null}]',)]
     observation = file.execute("SELECT observation FROM decisions WHERE unit = 'me'").fetchone()[0]
     file.close()
-    np.testing.assert_array_equal(frames.array(frames.decode(observation)["obs/obs"], "obs"), np.float32([OBS]))
+    np.testing.assert_array_equal(frames.array(frames.decode(observation)["obs/obs"], "obs"), np.array([OBS], np.float32))
 
 
 def test_sessions_over_http(recurrent: Running) -> None:

@@ -45,7 +45,8 @@ async def load(
             await asyncio.sleep(0.02)
 
     async with AsyncClient(place, timeout_s=30) as client:
-        swapping, playing, began = asyncio.ensure_future(swap()), [], time.monotonic()
+        playing: list[asyncio.Future[None]] = []
+        swapping, began = asyncio.ensure_future(swap()), time.monotonic()
         while not stop.is_set():
             playing.append(asyncio.ensure_future(episode(client, f"episode-{len(playing)}")))
             await asyncio.sleep(max(0.0, began + len(playing) * STEPS / rate - time.monotonic()))
