@@ -3,8 +3,8 @@
     python benchmarks/load.py PLACE KIND [--clients 1] [--rate 300] [--seconds 5] [--warmup 1] [--lstm]
 
 ``PLACE``: HOST:PORT, or the path of a unix socket. ``KIND``: what the requests look like: ours, or peers. Runs in a process of
-its own and prints one line of JSON: requests, errors, percentiles of the latency in ms, requests/s. With ``--rate`` they are sent
-at fixed moments, whatever the answers do, and a late answer counts from the moment at which its request was due.
+its own and prints one line of JSON: requests, errors, percentiles of the latency in ms, requests/s. With ``--rate`` they are
+sent at fixed moments, whatever the answers do, and a late answer counts from the moment at which its request was due.
 """
 
 from __future__ import annotations

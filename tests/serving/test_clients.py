@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -35,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_python(uds: bool, server: Running) -> None:
     with Client(f"unix:{server.uds}" if uds else server.url) as client:
         with client.episode() as episode:
-            one = [episode.act(np.float32(OBS)) for _ in range(3)]
+            one = [episode.act(np.array(OBS, np.float32)) for _ in range(3)]
             assert {type(d) for d in one} == {Decision} and one[0].session == episode.name
         with pytest.raises(ServeError, match="404: session: expected an open episode") as refused:
             client.act(OBS, session=episode.name)
@@ -85,8 +86,9 @@ def test_a_restart_is_survived(tmp_path: Path) -> None:
 
 
 def test_its_msgpack_is_msgpack() -> None:
-    values = [
-        None, True, False, 0, 1, -1, 127, 128, -32, -33, 255, 70000, 1 << 40, -(1 << 40), 1.5, "", "é" * 40, "x" * 300, b"", b"x" * 300,
+    values: list[Any] = [
+        None, True, False, 0, 1, -1, 127, 128, -32, -33, 255, 70000, 1 << 40, -(1 << 40), 1.5, "", "é" * 40, "x" * 300, b"",
+        b"x" * 300,
         [], list(range(20)), {}, {"a": [1, {"b": None}]}, {str(i): i for i in range(20)}, [[]] * 70000,
     ]  # fmt: skip
     for value in values:
@@ -98,7 +100,8 @@ def test_its_msgpack_is_msgpack() -> None:
 
 def test_it_is_one_file_without_dependencies(tmp_path: Path) -> None:
     shutil.copy(ROOT / "src" / "equipoise" / "client.py", tmp_path)
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import client; print(sorted({m.split('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)))"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import client; "
+    code += "print(sorted({m.split('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)))"
     done = subprocess.run(
         [sys.executable, "-S", "-I", "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
     )
@@ -118,7 +121,8 @@ for (let t = 0; t < 3; t++) told.push(await episode.act(new Float32Array({json.d
 await episode.end();
 await client.outcome(told[0].id, {{ reward: 1 }});
 let refused;
-try {{ await client.act([1], {{ session: "js2", first: true }}); }} catch (error) {{ refused = [error instanceof ServeError, error.status, error.message]; }}
+try {{ await client.act([1], {{ session: "js2", first: true }}); }}
+catch (error) {{ refused = [error instanceof ServeError, error.status, error.message]; }}
 let gone;
 try {{ await new Client("http://127.0.0.1:9").state(); }} catch (error) {{ gone = error.message; }}
 console.log(JSON.stringify({{ actions: told.map((d) => d.action), refused, gone, ready: (await client.state()).ready }}));

@@ -27,7 +27,8 @@ PATHS = (
     "/v2/../x",
 )
 VALUES: tuple[Any, ...] = (
-    None, True, 0, -1, 1 << 62, 1 << 70, 1e308, 0.5, "", "x", "é\u0000", [], [[]], [None], {}, {"data": b"", "dtype": "float32"},
+    None, True, 0, -1, 1 << 62, 1 << 70, 1e308, 0.5, "", "x", "é\u0000", [], [[]], [None], {},
+    {"data": b"", "dtype": "float32"},
     {"dtype": "float32", "shape": [4], "data": "AAAA"}, OBS, {"obs": OBS, "action_mask": [1, 1, 1]}, ["nan"] * 4, [[1], [2, 3]],
 )  # fmt: skip
 KEYS = (
@@ -157,5 +158,5 @@ def test_no_error_of_the_server(count: int, tmp_path: Path, seed: int) -> None:
             assert {200, 400} <= set(statuses), statuses
             assert grown < 8, f"{grown:.1f} MB more after {count} requests"
         with Client(f"unix:{running.uds}") as client:
-            assert client.act({"obs": np.float32(OBS), "action_mask": [1, 0, 1]}).fallback is None
+            assert client.act({"obs": np.array(OBS, np.float32), "action_mask": [1, 0, 1]}).fallback is None
         assert not [line for line in running.log.read_text().splitlines() if '"level": "error"' in line or "Traceback" in line]

@@ -36,7 +36,7 @@ def recurrent(folder: Path) -> Iterator[Running]:
 
 def tensors(count: int, binary: bool = False) -> tuple[list[dict[str, Any]], bytes]:
     obs = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
-    mask = np.tile(np.int8([1, 0, 1]), (count, 1))
+    mask = np.tile(np.array([1, 0, 1], np.int8), (count, 1))
     said, data = [], b""
     for name, kind, x in (("obs/obs", "FP32", obs), ("obs/action_mask", "INT8", mask)):
         one = {"name": name, "shape": list(x.shape), "datatype": kind}
@@ -51,7 +51,8 @@ def infer(
     """(status, the JSON part, the binary part)."""
     head = json.dumps({"inputs": inputs, **more}).encode()
     split = f"Inference-Header-Content-Length: {len(head)}\r\n" if data else ""
-    lines = f"POST /v2/models/{policy}{version}/infer HTTP/1.1\r\nHost: localhost\r\n{split}Content-Length: {len(head) + len(data)}\r\n\r\n"
+    lines = f"POST /v2/models/{policy}{version}/infer HTTP/1.1\r\nHost: localhost\r\n{split}"
+    lines += f"Content-Length: {len(head) + len(data)}\r\n\r\n"
     status, said, headers = exchange(running.port, lines.encode() + head + data)
     if "inference-header-content-length" in headers:
         at = int(headers["inference-header-content-length"])
@@ -159,8 +160,8 @@ def test_an_existing_client(server: Running) -> None:
     try:
         assert client.is_server_live() and client.is_model_ready("mask")
         obs, mask = http.InferInput("obs/obs", [1, 4], "FP32"), http.InferInput("obs/action_mask", [1, 3], "INT8")
-        obs.set_data_from_numpy(np.float32([OBS]))
-        mask.set_data_from_numpy(np.int8([[1, 0, 1]]))
+        obs.set_data_from_numpy(np.array([OBS], np.float32))
+        mask.set_data_from_numpy(np.array([[1, 0, 1]], np.int8))
         answer = client.infer("mask", [obs, mask], sequence_id=5, sequence_start=True, sequence_end=True)
         assert answer.as_numpy("action").shape == (1,)
     finally:

@@ -22,7 +22,7 @@ STEPS = 12  # of an episode
 async def load(
     place: str, made: Registry, policy: str, swaps: int, rate: float, shadow: bool = False
 ) -> list[tuple[Any, Decision]]:
-    """Episodes at a rate of steps/s, each step when it is due, until there were so many swaps; (observation, answer) of each."""
+    """Episodes at a rate of steps/s until there were so many swaps -> (observation, answer) of each step."""
     versions, rng, told = list(made.versions(policy)), np.random.default_rng(0), []
     begun: list[str] = []  # the versions of episodes as they began
     stop = asyncio.Event()
@@ -45,7 +45,8 @@ async def load(
             await asyncio.sleep(0.02)
 
     async with AsyncClient(place, timeout_s=30) as client:
-        swapping, playing, began = asyncio.ensure_future(swap()), [], time.monotonic()
+        playing: list[asyncio.Future[None]] = []
+        swapping, began = asyncio.ensure_future(swap()), time.monotonic()
         while not stop.is_set():
             playing.append(asyncio.ensure_future(episode(client, f"episode-{len(playing)}")))
             await asyncio.sleep(max(0.0, began + len(playing) * STEPS / rate - time.monotonic()))

@@ -45,7 +45,8 @@ def test_it_says_what_the_graph_says(kind: str, tmp_path: Path) -> None:
         (actions, logp, _), (others, other_logp, _) = told
         for name, x in actions.items():
             np.testing.assert_allclose(others[name], x, atol=1e-4)
-        if logp is not None:
+        assert (logp is None) == (other_logp is None)
+        if logp is not None and other_logp is not None:
             np.testing.assert_allclose(other_logp, logp, atol=1e-4)
         states = [said[2] for said in told]
         for name, x in states[0].items():

@@ -29,7 +29,8 @@ class Act(msgspec.Struct, forbid_unknown_fields=True):
     """A request for one action.
 
     ``session`` names an episode: its recurrent state and its version stay until ``done`` or the next ``first``. ``unit`` is the
-    user or device that the decision is about (default: the session). ``deadline_ms`` counts from the arrival of the request.
+    user or device that the decision is about (default: the session). ``version`` is an alias or the first digits of a version;
+    within an episode an alias says nothing more. ``deadline_ms`` counts from the arrival of the request.
     """
 
     obs: Any

@@ -15,7 +15,7 @@ from equipoise.serving.messages import Act, Decision, Outcome, Refused, arrays
 from equipoise.serving.metrics import Metrics
 from equipoise.serving.sessions import Episode, Sessions, Track
 from equipoise.serving.store import Store
-from equipoise.serving.versions import Version, Versions
+from equipoise.serving.versions import SERVED, Version, Versions
 
 Reply = Callable[[list[Decision]], None]
 
@@ -59,10 +59,11 @@ class Service:
         name = request.session
         episode = self.sessions.find(name) if name is not None and not request.first else None
         version = self.versions.find(request.version) if episode is None else episode.main.version
-        if episode is not None and request.version is not None and self.versions.find(request.version) is not version:
+        asked = request.version
+        if episode is not None and asked is not None and asked not in SERVED and not version.digest.startswith(asked):
             raise Refused(
                 409,
-                f"version: expected {version.digest[:12]}, with which the episode of {name!r} began, got {request.version!r}",
+                f"version: expected {version.digest[:12]}, with which the episode of {name!r} began, got {asked!r}",
             )
         rows, single = self.read(version, request.obs)
         if not single:
