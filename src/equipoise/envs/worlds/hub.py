@@ -102,8 +102,8 @@ class Hub:
         self.address, self._token, self.spaces = address, token, spaces
         self._times = {"grace_s": grace_s, "heartbeat_s": heartbeat_s}
         self._heartbeat_s = heartbeat_s
-        self._public = address.listen()
         self._private_path = address.private
+        self._public = address.listen()
         try:
             self._private = listen_at(self._private_path)
         except OSError:
@@ -190,8 +190,10 @@ class Hub:
 
     def _leave(self, world: World, last: Message | None) -> None:
         """A world that waits has gone, or is to go."""
-        self._waiting.pop(world.session, None)
-        self._sessions.pop(world.session, None)
+        if self._waiting.get(world.session) is world:  # else it came again meanwhile
+            del self._waiting[world.session]
+            if last is not None:  # else it may come again, to the stream that it had
+                self._sessions.pop(world.session, None)
         if last is not None:
             with contextlib.suppress(OSError):
                 world.conn.send(encode(last))
@@ -203,7 +205,10 @@ class Hub:
         conn.close()
 
     def _accept(self) -> None:
-        conn, _ = self._public.accept()
+        try:
+            conn, _ = self._public.accept()
+        except OSError:  # it has gone already, or this process has no descriptor left for now
+            return
         if len(self._waiting) + len(self._greetings) >= WAITING:
             with contextlib.suppress(OSError):
                 conn.send(encode(Refused("full", f"expected at most {WAITING} worlds that wait, got more").message))
@@ -253,13 +258,16 @@ class Hub:
         self._drop(greeting)
 
     def _drop(self, greeting: Greeting) -> None:
-        del self._greetings[greeting]
+        self._greetings.pop(greeting, None)
         self._forget(greeting.conn)
 
     # ------------------------------------------------------------------------------------------------- those with streams
 
     def _attach(self) -> None:
-        conn, _ = self._private.accept()
+        try:
+            conn, _ = self._private.accept()
+        except OSError:
+            return
         conn.setblocking(True)
         one = Attached(conn)
         self._attached.append(one)
@@ -279,7 +287,8 @@ class Hub:
             self._detach(one)
 
     def _detach(self, one: Attached) -> None:
-        self._attached.remove(one)
+        if one in self._attached:
+            self._attached.remove(one)
         for session in [session for session, owner in self._sessions.items() if owner[0] is one]:
             del self._sessions[session]
             self._orphans.add(session)
