@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from equipoise.access import read_token
 from equipoise.cli.app import Debug, Trust, app
 from equipoise.console.help import Sections, plain_errors
 
 WHO, HOW, SAFE = "Who may ask", "Limits", "When the shield takes the place of the policy"
-TOKEN = "EQUIPOISE_TOKEN"
+TOKEN = "EQUIPOISE_SERVE_TOKEN"
 
 
 @app.command(
@@ -123,8 +123,9 @@ def serve(
         )  # fmt: skip
         settings = server.Settings(
             policy=policy, host=host, port=None if port == "none" else _count(port, "--port", least=0, most=65535), uds=uds,
-            token=_token(token_file), hosts=tuple(allow_host or ()), origins=tuple(allow_origin or ()),
-            backend=_one_of(backend, ("onnx", "torch"), "--backend"), threads=_count(threads, "--threads"),
+            token=read_token(TOKEN, token_file, "--token-file"), hosts=tuple(allow_host or ()),
+            origins=tuple(allow_origin or ()), backend=_one_of(backend, ("onnx", "torch"), "--backend"),
+            threads=_count(threads, "--threads"),
             batch=_count(batch, "--batch", most=4096),
             seed=None if seed is None else _count(seed, "--seed", least=0, most=(1 << 62) - 1),
             decisions=None if decisions == "none" else Path(decisions or f"{policy}.decisions"), observations=observations,
@@ -138,14 +139,6 @@ def serve(
         server.serve(
             RegistryReader(registry), settings, lambda places: print(f"serving {policy} at {' and '.join(places)}", flush=True)
         )
-
-
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get(TOKEN)
-    from equipoise.files import read_bounded
-
-    return read_bounded(file, 4096).decode("latin-1").strip()
 
 
 def _count(text: str, where: str, *, least: int = 1, most: int = 1 << 31) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from equipoise.access import is_local, read_token
 from equipoise.cli.app import Debug, app
 from equipoise.cli.runs import PLACE
 from equipoise.console.help import Sections, plain_errors
@@ -34,12 +35,12 @@ def watch(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to listen. Beyond this machine it needs a token.")
     ] = "127.0.0.1",
-    token: Annotated[
-        str | None,
+    token_file: Annotated[
+        Path | None,
         typer.Option(
-            metavar="WORD",
-            help="What a viewer from elsewhere, and whoever moves a version, must say; by default "
-            "$EQUIPOISE_WATCH_TOKEN, which other users of the machine do not see, or a new one.",
+            metavar="FILE",
+            help="File with the token that a viewer from elsewhere, and whoever moves a version, must say; by default "
+            "$EQUIPOISE_WATCH_TOKEN, or a new one.",
         ),
     ] = None,
     debug: Debug = False,
@@ -53,11 +54,11 @@ def watch(
             from equipoise.watching.server import Server, listen
         except ImportError as error:
             raise ImportError(f"a page needs starlette and uvicorn: {install('serve')} ({error})") from error
-        from equipoise.watching.guard import TOKEN, check_token, is_local
+        from equipoise.watching.guard import TOKEN, check_host
         from equipoise.watching.versions import Versions
 
-        given = os.environ.get(TOKEN, "") if token is None else token
-        check_token(host, given)
+        given = read_token(TOKEN, token_file, "--token-file")
+        check_host(host, given)
         word = given or secrets.token_urlsafe(16)
         versions = None if registry is None else Versions(registry)
         page = Page(folder(place, PLACE), versions, host=host, token=word, closed=not is_local(host))
@@ -65,6 +66,6 @@ def watch(
         os.nice(NICE)
         at = f"[{host}]" if ":" in host else host
         print(f"watching {place} at http://{at}:{listener.getsockname()[1]}/ (Ctrl-C ends it)", flush=True)
-        if registry is not None and not given:
+        if registry is not None and given is None:
             print(f"token, to move a version: {word}", flush=True)
         Server(page).run([listener])

@@ -6,8 +6,6 @@ one, are added up here, since Prometheus wants counters that only rise.
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,6 +15,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+from equipoise.access import is_local, same
 from equipoise.balance.shares import STATES
 from equipoise.hints import install
 from equipoise.histograms import EDGES
@@ -52,19 +51,12 @@ def read_address(text: str, environ: Mapping[str, str] = os.environ) -> Address:
     if not port.isdecimal() or not 0 <= int(port) < 1 << 16:
         raise ValueError(f"--prometheus: expected [HOST:]PORT, such as 9090 or 0.0.0.0:9090, got {text!r}")
     token = environ.get(TOKEN, "")
-    if not token and not _local(host):
+    if not token and not is_local(host):
         raise ValueError(
             f"--prometheus: expected a token in the environment variable {TOKEN}, since others reach {host}, got none; "
             f"without one, --prometheus {port} listens on this machine alone"
         )
     return Address(host, int(port), token)
-
-
-def _local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @dataclass(slots=True)
@@ -218,7 +210,7 @@ def guarded(app: Callable[..., Any], token: str) -> Callable[..., Any]:
     """The same application for readers that say the token, if there is one."""
 
     def asked(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
-        if token and not hmac.compare_digest(environ.get("HTTP_AUTHORIZATION", "").encode(), f"Bearer {token}".encode()):
+        if token and not same(environ.get("HTTP_AUTHORIZATION", ""), f"Bearer {token}"):
             start("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")])
             return [b"expected Authorization: Bearer TOKEN\n"]
         return app(environ, start)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import secrets
 import socket
 from collections.abc import Mapping
@@ -14,11 +12,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from equipoise.access import LOCAL, is_address, is_local, named_host, same
+
 TOKEN = "EQUIPOISE_WATCH_TOKEN"  # the environment variable with the token
-SHORTEST = 16  # letters of a token
 LONGEST_BODY = 8 << 10  # bytes of a request
 OPEN = ("/api/enter",)  # what may be asked without the token; the page itself says nothing of the runs
-LOCAL = ("localhost", "127.0.0.1", "::1")
 HEADERS = {
     # The browser itself refuses another host's files, scripts within the page, and text that is set as HTML.
     "Content-Security-Policy": (
@@ -32,24 +30,12 @@ HEADERS = {
 }
 
 
-def is_local(host: str) -> bool:
-    """Does only this machine reach an address?"""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def check_token(host: str, token: str) -> None:
-    """ValueError for a token that is too short, and for a host that others reach where there is none."""
-    if not token and not is_local(host):
+def check_host(host: str, token: str | None) -> None:
+    """ValueError for a host that others reach where there is no token."""
+    if token is None and not is_local(host):
         raise ValueError(
-            f"--host {host}: expected a token, since others reach that, got none; give --token, or set {TOKEN}: "
+            f"--host {host}: expected a token, since others reach that, got none; give --token-file FILE, or set {TOKEN}: "
             f"{TOKEN}=$(openssl rand -hex 16) equipoise watch --host {host}"
-        )
-    if token and (len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token):
-        raise ValueError(
-            f"--token: expected at least {SHORTEST} letters, digits and signs of ASCII without spaces, got {len(token)} letters"
         )
 
 
@@ -59,7 +45,7 @@ class Guard:
     def __init__(self, app: ASGIApp, *, host: str, token: str, closed: bool) -> None:
         """``closed``: reading needs the token as well, not only changes. The cookie of those that said it is random."""
         self._app, self._token, self._closed = app, token, closed
-        self._names = {*LOCAL, host, socket.gethostname()}
+        self._names = {*LOCAL, host.lower(), socket.gethostname().lower()}
         self._secret = secrets.token_urlsafe(32)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,24 +88,15 @@ class Guard:
 
     def _ours(self, host: str) -> bool:
         """A name or address of this machine? Another name could be one that somebody leads here (DNS rebinding)."""
-        name, colon, port = host.rpartition(":")
-        if not colon or not port.isdecimal():
-            name = host
-        name = name.removeprefix("[").removesuffix("]").lower()
-        if name in {one.lower() for one in self._names}:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+        name = named_host(host)
+        return name in self._names or is_address(name)
 
     def says(self, headers: Mapping[str, str]) -> bool:
         """Does a request say the token?"""
         return self.right(headers.get("authorization", "").removeprefix("Bearer "))
 
     def right(self, token: str) -> bool:
-        return bool(self._token) and hmac.compare_digest(token.encode(), self._token.encode())
+        return same(token, self._token)
 
     def entered(self, headers: Mapping[str, str]) -> bool:
         """Does a request have the cookie of somebody who said the token?"""
@@ -127,7 +104,7 @@ class Guard:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie(headers))
         except CookieError:
             return False
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self._secret.encode())
+        return cookie is not None and same(cookie.value, self._secret)
 
     def cookie(self, headers: Mapping[str, str]) -> str:
         """The name of the cookie, with the port, since the servers of a host share their cookies."""

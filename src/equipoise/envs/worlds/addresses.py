@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from equipoise.access import is_local
+
 PREFIX = "remote:"
 EXPECTED = "remote:tcp://HOST:PORT or remote:unix:PATH, such as remote:tcp://127.0.0.1:7000"
 LONGEST_PATH = 100  # bytes: the kernel takes about 107 (macOS 103)
@@ -47,7 +49,7 @@ class Address:
     @property
     def loopback(self) -> bool:
         """Can only this machine connect?"""
-        return bool(self.path) or self.host in ("localhost", "::1") or self.host.startswith("127.")
+        return bool(self.path) or is_local(self.host)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections import deque
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import phases
+from equipoise.access import read_token
 from equipoise.envs.hints import unknown
 from equipoise.envs.worlds.addresses import PREFIX, Address
 from equipoise.envs.worlds.hub import Hub
@@ -137,11 +137,7 @@ def _made(target: str, address: Address, arguments: Mapping[str, Any]) -> Hub:
     if wrong := [name for name in arguments if name not in known]:
         raise unknown("argument", wrong[0], known, f" of {target}")
     check(dict(arguments), ARGUMENTS, "env")
-    token = os.environ.get(TOKEN) or None
-    if (file := arguments.get("token_file")) is not None:
-        token = Path(file).expanduser().read_text().strip()
-        if not token:
-            raise ValueError(f"env.token_file: expected a file with a token, got an empty one: {file}")
+    token = read_token(TOKEN, arguments.get("token_file"), "env.token_file")
     spaces = None
     if (file := arguments.get("spec")) is not None:
         path = Path(file).expanduser()

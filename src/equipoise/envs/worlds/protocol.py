@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from array import array as floats
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from equipoise import tree
+from equipoise.access import same
 from equipoise.envs import space_json
 from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.spaces import ActionForm, action_spec, differ, member, observation_spec
@@ -81,7 +81,7 @@ def read_hello(message: Message, token: str | None, spaces: Spaces | None) -> Sp
         raise Refused("frame", f"expected the kind 'hello' first, got {str(message.get('kind'))[:40]!r}")
     if message.get("version") != VERSION:  # before all else: another version may have other keys
         raise Refused("version", f"expected version {VERSION} of the protocol, got {str(message.get('version'))[:40]}")
-    if token is not None and not hmac.compare_digest(str(message.get("token", "")).encode(), token.encode()):
+    if token is not None and not same(str(message.get("token", "")), token):
         raise Refused("token", f"expected the token of this run, got {'another' if message.get('token') else 'none'}")
     try:
         check(message, HELLO, "hello")

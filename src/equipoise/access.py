@@ -1,0 +1,60 @@
+"""Access: who may ask a server, by the address that it listens at, its token, and the name in a request's Host header."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+from pathlib import Path
+
+LOCAL = ("localhost", "127.0.0.1", "::1")
+SHORTEST, LONGEST = 16, 4096  # letters of a token
+
+
+def is_address(name: str) -> bool:
+    """Is this an IP address, and no name that somebody could lead elsewhere?"""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_local(host: str) -> bool:
+    """Can only this machine reach what listens there?"""
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def named_host(header: str) -> str:
+    """A Host header in small letters, without its port, and an IPv6 address without its brackets."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return (header.rpartition(":")[0] if header.count(":") == 1 else header).lower()
+
+
+def read_token(variable: str, file: str | os.PathLike[str] | None, where: str) -> str | None:
+    """The token in a file, else in an environment variable, else None; ValueError for one that is easily guessed.
+
+    ``where``: what named the file, for the message. No option takes the token itself, since other users of a machine see
+    the arguments of its processes.
+    """
+    if file is None:
+        said, where = os.environ.get(variable, ""), variable
+        if not said:
+            return None
+    else:
+        with Path(file).expanduser().open("rb") as opened:
+            said = opened.read(LONGEST + 1).decode("latin-1").strip()
+    fits = SHORTEST <= len(said) <= LONGEST and said.isascii() and said.isprintable() and " " not in said
+    if not fits:
+        raise ValueError(
+            f"{where}: expected a token of {SHORTEST} to {LONGEST:,} letters, digits and signs without spaces, such as "
+            f"'openssl rand -hex 16' prints, got {'another' if len(said) >= SHORTEST else f'{len(said)} letters'}"
+        )
+    return said
+
+
+def same(one: str | bytes, other: str | bytes) -> bool:
+    """Compare two secrets in a time that does not depend on where they differ."""
+    first, second = (x.encode() if isinstance(x, str) else x for x in (one, other))
+    return hmac.compare_digest(first, second)
