@@ -80,6 +80,7 @@ def read_answer(connection: socket.socket) -> tuple[int, Any, dict[str, str]]:
         part = connection.recv(1 << 16)
         assert part, (head, body)
         body += part
+    body = body[: int(headers.get("content-length", 0))]
     said = json.loads(body) if headers.get("content-type") == "application/json" and body else body
     return int(head.split()[1]), said, headers
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import resource
 import signal
 import socket
 import sqlite3
@@ -22,7 +24,9 @@ import pytest
 
 from equipoise import frames
 from equipoise.client import Client
-from equipoise.registry import Registry
+from equipoise.registry import Registry, RegistryReader
+from equipoise.serving.server import Settings, serve
+from equipoise.serving.shield import Rules
 from tests.serving.servers import OBS, Running, exchange, read_answer, registry, serving
 
 MSGPACK = "application/msgpack"
@@ -247,27 +251,31 @@ def test_sessions_over_http(recurrent: Running) -> None:
     assert [recurrent.ask("POST", "/v1/end", {"session": name})[0] for name in ("a", "b", "d", "d")] == [200, 200, 200, 404]
 
 
-def refused(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "equipoise", "serve", str(folder / "registry"), *options]
+def test_what_is_refused_at_the_start(folder: Path, server: Running, tmp_path: Path) -> None:
+    reader = RegistryReader(folder / "registry")
+
+    def refused(sentence: str, policy: str = "mask", **settings: Any) -> None:
+        with pytest.raises((ValueError, OSError), match=re.escape(sentence)):
+            serve(reader, Settings(policy=policy, **{"port": 0, **settings}))
+
+    refused("--host 0.0.0.0: expected a token where others can ask, got none", host="0.0.0.0")
+    refused("the token: expected at least 16 printable ASCII characters", host="0.0.0.0", token="short")
+    refused("unknown policy 'musk'; did you mean 'mask'?", "musk")
+    refused("policy: expected a name of letters", "../../etc")
+    refused(f"--uds {server.uds}: expected a path on which nobody listens", uds=server.uds)
+    refused("expected no file there, got one", uds=server.log)
+    refused("expected a free port", port=server.port)
+    refused("expected a port or a unix socket to listen on, got neither", port=None)
+    refused("expected a policy whose action is a Box", rules=Rules(low=0))
+    refused("expected a file for decisions that can be written", decisions=tmp_path / "nowhere" / "x")
+    assert server.ask("GET", "/healthz")[0] == 200 and server.uds.exists()
+
+
+def test_the_command_says_it_in_a_line(folder: Path) -> None:
+    command = [sys.executable, "-m", "equipoise", "serve", str(folder / "registry"), "--policy", "mask", "--host", "0.0.0.0"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
-
-
-def test_what_is_refused_at_the_start(folder: Path, server: Running) -> None:
-    assert "--host 0.0.0.0: expected a token where others can ask, got none" in refused(
-        folder, "--policy", "mask", "--host", "0.0.0.0"
-    )
-    assert "unknown policy 'musk'; did you mean 'mask'?" in refused(folder, "--policy", "musk")
-    assert "expected a policy's" in (said := refused(folder, "--policy", "../../etc")) or "policy: expected a name" in said
-    assert f"--uds {server.uds}: expected a path on which nobody listens" in refused(
-        folder, "--policy", "mask", "--port", "0", "--uds", str(server.uds)
-    )
-    assert "expected a free port" in refused(folder, "--policy", "mask", "--port", str(server.port))
-    assert "expected a policy whose action is a Box" in refused(folder, "--policy", "mask", "--low", "0")
-    assert "expected a file for decisions that can be written" in refused(
-        folder, "--policy", "mask", "--port", "0", "--decisions", "/nowhere/x"
-    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("equipoise serve: --host 0.0.0.0: expected a token") and done.stderr.count("\n") == 1
 
 
 def test_a_token(folder: Path, tmp_path: Path) -> None:
@@ -340,20 +348,13 @@ def test_sigterm_under_load_loses_no_answer(folder: Path, tmp_path: Path) -> Non
 
 def test_a_full_disk(folder: Path, tmp_path: Path) -> None:
     """The file may not grow any more: deterministic actions go on, nothing is explored, and an alarm says why."""
-    import resource
-
-    def full() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
-
-    with (
-        serving(tmp_path, "mask", registry=folder / "registry", preexec_fn=full) as running,
-        Client(f"unix:{running.uds}") as client,
-    ):
+    with serving(tmp_path, "mask", registry=folder / "registry") as running, Client(f"unix:{running.uds}") as client:
+        assert client.act(MASKED, deterministic=False).fallback is None
+        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))  # less than a page
         end = time.monotonic() + 60
         while not (state := client.state())["alarms"]:
             assert time.monotonic() < end
-            for _ in range(200):
-                assert client.act(MASKED, unit="u" * 200).fallback is None
+            assert client.act(MASKED).fallback is None
         assert "records are lost" in state["alarms"][0] and state["ready"]
         assert client.act(MASKED).fallback is None
         assert client.act(MASKED, deterministic=False).fallback == "unlogged"

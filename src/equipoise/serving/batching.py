@@ -187,7 +187,7 @@ class Batcher:
             self._asks.append(ask)
 
     def shadow(self, ask: Ask) -> bool:
-        """Take an ask whose answer nobody waits for; False where too many wait. Its track counts it already."""
+        """Take an ask whose answer nobody waits for, and that its track counts already; False where too many wait."""
         if len(self._shadows) >= SHADOWS:
             return False
         self._shadows.append(ask)

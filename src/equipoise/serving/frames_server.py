@@ -1,4 +1,4 @@
-"""Framed msgpack on a unix socket: the fastest way to ask. Its file's mode (0600) says who may.
+"""Framed msgpack on a unix socket: the fastest way to ask. The mode of the socket's file (0600) says who may.
 
 A request is a frame {"op": "act" | "outcome" | "end" | "state", "n": any number, ...}, with the fields of that message. The
 answer is a frame {"n": the same, "status": as in HTTP, ...}, with the fields of a decision, or "error". Answers may come in
