@@ -278,6 +278,21 @@ def test_with_finish_each_sample_has_one_version_and_the_update_comes(net: Decod
     assert engine.version == 2 and _complaints(net, versions, found, 1.0) == []
 
 
+def test_with_finish_no_group_begins_with_older_weights_than_those_that_waited(net: Decoder) -> None:
+    """The first new weights wait for a running sample; others come part by part while a group is there that needs the first."""
+    engine, versions = _engine(net, 16, on_update="finish"), _versions(net, 3)
+    _submit(engine, [0])
+    found = {(one.group, one.index): one for one in engine.step()}
+    engine.update(1, versions[1])
+    _submit(engine, [1])
+    coming = engine.take(2, versions[2], lambda: True)
+    for _ in coming:
+        found |= {(one.group, one.index): one for one in engine.step()}
+    found |= _run(engine)
+    first = {group: {int(one.version[0]) for key, one in found.items() if key[0] == group} for group in (0, 1)}
+    assert first == {0: {0}, 1: {2}} and _complaints(net, versions, found, 1.0) == []
+
+
 class _Stale(TorchEngine):
     def update(self, version: int, params: Any) -> None:
         super().update(version, dict(self._now.params))

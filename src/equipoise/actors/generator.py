@@ -9,6 +9,7 @@ number in the run alone: it does not matter who writes it, and a generator has n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -159,6 +160,8 @@ class Generator:
                 self._taking = None
                 if whole():
                     self._version = version
+                else:  # the publisher is faster, or the engine's own are of two versions now: all at once, before a token
+                    self._until = math.inf
         self._clock.add("fetch", perf_counter() - began)
         return self._version >= wanted
 

@@ -159,10 +159,10 @@ class Weights(Versions):
     def look(self, newer_than: int = -1) -> Look | None:
         count = int(self._latest[0])
         i = count % self.plan.buffers
-        version, ended = int(self._version[i]), int(self._end[i])
-        if count == 0 or version <= newer_than or int(self._begin[i]) != ended:
+        version = int(self._version[i])
+        if count == 0 or version <= newer_than or not int(self._begin[i]) == int(self._end[i]) == count:
             return None
-        return version, self._params[i], lambda: int(self._begin[i]) == ended
+        return version, self._params[i], lambda: int(self._begin[i]) == count
 
     def _read(self, i: int) -> Mapping[str, Tensor]:
         np.copyto(self._copy.numpy(), self._buffers[i].numpy())

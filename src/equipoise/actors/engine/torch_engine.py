@@ -105,6 +105,7 @@ class TorchEngine:
         self._queue: deque[_Group] = deque()
         self._open: dict[int, int] = {}  # samples of a group that have not ended
         self._next: int | None = None  # the spare's version, which waits for running samples to finish
+        self._held = False  # do groups wait for newer weights than those that draw?
         self._paused = False
         self.version, self.live = 0, 0
 
@@ -175,7 +176,7 @@ class TorchEngine:
         """Take groups whose samples all fit behind the live rows, in order; none while an update waits."""
         fresh: list[_Group] = []
         room, longest = self._rows.shape[1] - self.live, 0
-        while self._queue and self._next is None and self._queue[0].samples <= room:
+        while self._queue and not self._held and self._queue[0].samples <= room:
             longest = max(longest, len(self._queue[0].prompt))
             if fresh and longest * (len(fresh) + 1) > PREFILL:
                 break
@@ -290,7 +291,7 @@ class TorchEngine:
         if not whole():
             return
         if waits and self.live:
-            self._next = version
+            self._next, self._held = version, True
         else:
             self._turn(version, target)
 
@@ -303,7 +304,7 @@ class TorchEngine:
         """Draw with these weights from now on."""
         if weights is not self._now:
             self._now, self._spare = weights, self._now
-        self.version, self._next = version, None
+        self.version, self._next, self._held = version, None, False
         if self._on_update == "recompute":
             self._recompute()
 
