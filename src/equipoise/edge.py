@@ -484,6 +484,8 @@ class EdgePolicy:
     ) -> Decision:
         """``act`` with what a log keeps. ``unit``: whom the decision is for, by default the session."""
         artifact = self.artifact
+        if not isinstance(session, str):
+            raise ValueError(f"session: expected a text, got {session!r}")
         rows, single = artifact.read(obs)
         if not single:
             raise ValueError("obs: expected one observation, got a batch of them; Artifact.run takes batches")
@@ -574,9 +576,15 @@ def main(given: list[str] | None = None) -> int:
         policy = EdgePolicy(options.artifact, seed=options.seed, log=options.log)
         for number, line in enumerate(sys.stdin, 1):
             place = f"line {number}: "
-            obs, how = policy.artifact.asked(json.loads(line))
+            if not line.strip():
+                continue
+            try:
+                said = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"expected an observation as JSON, got {line[:80]!r}: {error}") from error
+            obs, how = policy.artifact.asked(said)
             print(json.dumps(plain(policy.act(obs, deterministic=not options.draw, **how))), flush=True)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"edge.py: {place}{error}", file=sys.stderr)
         return 2
     return 0

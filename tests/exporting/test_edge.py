@@ -276,3 +276,19 @@ def test_the_command_says_which_line_is_wrong(
     assert edge.main([str(artifact(place))]) == 2
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 1 and re.search(said, err)
+
+
+def test_the_command_says_what_is_wrong(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact(place, "mlp")
+    for lines, said in (
+        ("\n[0, 0, 0]\n", "line 2: obs: expected shape [4]"),
+        ("hello\n", "line 1: expected an observation as JSON, got 'hello"),
+    ):
+        monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+        assert edge.main([str(place)]) == 2 and said in capsys.readouterr().err
+    assert edge.main([str(place), "--log", str(tmp_path / "none" / "log")]) == 2
+    assert "none/log" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="session: expected a text, got 3"):
+        EdgePolicy(place).act([0.0] * 4, session=3)  # type: ignore[arg-type]

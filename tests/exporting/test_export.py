@@ -51,6 +51,8 @@ def test_a_run_becomes_an_artifact_and_plays_like_it(run: Path, tmp_path: Path) 
     newest = checkpoint.latest(run / "checkpoints")
     assert newest is not None and lineage["step"] == checkpoint.read_meta(newest)["env_steps"]
     assert (lineage["run"], lineage["algorithm"], lineage["data"]) == ("run", "ppo", None)
+    last = json.loads((run / "summary.json").read_text())["evaluation"]
+    assert last is not None and lineage["evaluation"] == {key: last[key] for key in ("mean", "std", "episodes")}
     before = eq.export(run.with_name("before"), tmp_path / "before", rows=100, graph=False)
     parent = checkpoint.latest(run.with_name("before") / "checkpoints")
     assert (

@@ -24,6 +24,7 @@ from equipoise.record.directory import RunDirectory, params_sha256
 from equipoise.record.mirror import local
 from equipoise.record.paths import RUN
 from equipoise.record.report import step_of
+from equipoise.record.summary import SUMMARY
 
 __all__ = ["Exported", "export"]
 
@@ -108,7 +109,7 @@ def lineage(here: str | os.PathLike[str], loaded: Loaded, name: str) -> dict[str
     said = {} if run is None else read_json(run / RUN)
     versions = said.get("versions", {}) if isinstance(said, Mapping) else {}
     data = said.get("dataset") or {}
-    evaluation = loaded.meta.get("evaluation") or {}
+    evaluation = loaded.meta.get("evaluation") or _last_evaluation(run, step_of(loaded.meta))
     return {
         "run": None if run is None else run.absolute().name,
         "step": step_of(loaded.meta),
@@ -120,6 +121,15 @@ def lineage(here: str | os.PathLike[str], loaded: Loaded, name: str) -> dict[str
         "commit": said.get("commit"),
         "versions": versions,
     }
+
+
+def _last_evaluation(run: Path | None, step: int) -> Mapping[str, Any]:
+    """The evaluation of a run's last weights, where they are those of this step; {} where there is none."""
+    if run is None or not (run / SUMMARY).is_file():
+        return {}
+    said = read_json(run / SUMMARY)
+    last = isinstance(said, Mapping) and said.get("status") == "completed" and said.get("env_steps") == step
+    return (said.get("evaluation") or {}) if last else {}
 
 
 def _run_of(path: Path) -> Path | None:

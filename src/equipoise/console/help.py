@@ -60,7 +60,11 @@ class OneLineErrors(TyperGroup):
         except UsageError as error:
             # Not every error knows its command; the first word typed is it.
             typed = list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))
-            command = " ".join(["equipoise", *(word for word in typed[:1] if word in self.commands)])
+            words, known = ["equipoise"], self.commands
+            while len(words) <= len(typed) and (found := known.get(typed[len(words) - 1])) is not None:
+                words.append(typed[len(words) - 1])
+                known = getattr(found, "commands", {})
+            command = " ".join(words)
             fail(f"{_reason(error)} See '{command} --help'.", command)
         except typer.Abort as stop:
             if isinstance(stop.__cause__, EOFError):  # click takes every EOFError for Ctrl-D at a prompt; there is none here

@@ -46,6 +46,7 @@ from equipoise.console.picture import (
     took,
 )
 from equipoise.console.place import in_colour, is_live, joined, say, size_of, width_of, wrapped
+from equipoise.record.paths import CAPSULES
 from equipoise.record.report import Evaluating, Report, SiteStats
 from equipoise.types import Program, TaskSource
 
@@ -236,7 +237,7 @@ def print_summary(
     style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(status, "bold yellow")
     lines: list[RenderableType] = [Text(head, style=style)]
     width = width_of(console.file)
-    for name, value in summary_rows(summary, lag=lag).items():
+    for name, value in summary_rows(summary, lag=lag, capsules=(directory / CAPSULES).is_dir()).items():
         lines.append(Text("\n".join(wrapped(f"  {name:<12}{value}", width, " " * 14))))
     console.print(safe(Group(*lines), console), soft_wrap=True)
     if balance := _shares(summary["balance"]):
@@ -251,8 +252,8 @@ def print_summary(
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
 
 
-def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, str]:
-    """The summary in the words of the live picture."""
+def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag", capsules: bool = True) -> dict[str, str]:
+    """The summary in the words of the live picture. ``capsules``: are there any?"""
     rows = {
         "steps": f"{summary['env_steps']:,}{_not_learned(summary)} in {clock(summary['wall_s'])}, "
         f"{_rate(summary['steps_per_s'])} steps/s, {short(summary['updates'])} updates",
@@ -269,7 +270,8 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, s
     if lines := acting_lines(summary["acting"]["weights"], summary["acting"]["error"]):
         rows["acting"] = "; ".join(lines)
     if aborted := sum(one["aborted"] for one in summary["failures"].values()):
-        rows["failures"] = f"{aborted:,} episodes were aborted, see capsules/ and 'equipoise reproduce'"
+        rows["failures"] = f"{aborted:,} episodes were aborted"
+        rows["failures"] += ", see capsules/ and 'equipoise reproduce'" if capsules else ""
         for text, times in summary["aborted"].items():
             rows["failures"] += f"\n{'':14}{times:,} x {printable(text)}"
     if printed := summary["printed"]:
