@@ -50,7 +50,7 @@ def calls(kind: str, window: int, size: int, streams: int, rows: int) -> dict[st
 
     def unroll() -> None:
         core.zero_grad()
-        core.unroll(x, first, state)[0].sum().backward()
+        core.unroll(x, first, state)[0].sum().backward()  # type: ignore[no-untyped-call]
 
     return {"step": step, "unroll": unroll}
 
@@ -80,7 +80,7 @@ def main() -> None:
         *(f"| {x['core']} | {x['window'] or 'any'} | {x['step_us']:,.0f} | {x['unroll_us_per_step']:.2f} |" for x in rows),
     ]  # fmt: skip
     text = "\n".join(lines)
-    print(text)
+    print(text, flush=True)
     if given.page is not None:
         given.page.write_text(f"# What a core costs\n\n    .venv/bin/python benchmarks/cores.py\n\n{text}\n", encoding="utf-8")
     print(json.dumps(rows))

@@ -219,6 +219,29 @@ def test_a_recurrent_policy_remembers_velocities(on: str, tmp_path: Any) -> None
     assert summary["status"] == "solved", summary
 
 
+LONG_MEMORY: dict[str, tuple[str, str, float, list[str]]] = {  # env, algorithm, 95 % of right answers, settings over the recipe
+    "maze, mingru": ("equipoise/TMaze100-v0", "r2d2", 3.8, []),
+    "maze, gtrxl": (
+        "equipoise/TMaze100-v0", "r2d2", 3.8,
+        ["algorithm.core=gtrxl", "algorithm.core_size=32", "algorithm.length=40", "optimizer.learning_rate=0.001"],
+    ),
+    "repeat, gtrxl": ("equipoise/RepeatFirst-v0", "ppo", 0.95, []),
+    "repeat, mingru": (
+        "equipoise/RepeatFirst-v0", "ppo", 0.95, ["algorithm.core=mingru", "algorithm.core_layers=2", "algorithm.core_size=64"]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", LONG_MEMORY)
+def test_a_linear_time_core_and_a_transformer_remember(name: str, seed: int, tmp_path: Any) -> None:
+    env, algorithm, threshold, settings = LONG_MEMORY[name]
+    summary = train(env, algorithm, "serial", seed, tmp_path, settings=settings, stop_at=threshold)
+    assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= threshold, summary
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -12,6 +12,7 @@ from equipoise import tree
 from equipoise.algorithms._memory import Remembers
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic
+from equipoise.nets.vision import Torso
 from equipoise.types import Algorithm, Count, EnvSpec, LossOutput, Pool, Positive, Share, Trajectory, Tree, Whole
 
 
@@ -20,7 +21,7 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
     hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (64, 64)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "tanh"
     shared: Annotated[bool, Help("One torso for policy and value; images always share theirs."), KEPT] = False
-    torso: Annotated[str, Help("Torso: auto, mlp, nature, resnet, or module:Class for one of your own."), KEPT] = "auto"
+    torso: Torso = "auto"
     squash: Annotated[bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")] = False
     log_std: Annotated[
         float, Help("Logarithm of the deviation of Box actions, at first; with sde_every of the weights of their noise.")
