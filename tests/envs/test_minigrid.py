@@ -28,9 +28,19 @@ def test_codes_are_one_hot_and_the_mission_is_dropped():
     assert one["truncated"].any() and env.spec.resume == "replay"
 
 
+def test_pixels_are_the_view_of_the_agent():
+    minigrid = pytest.importorskip("minigrid")
+    env = env_of(ID, 2, 1, codes="pixels")
+    assert env.spec.observation["image"].shape == (56, 56, 3)
+    got = rows(env, np.ones((5, 2), np.int64))["obs"]["image"]
+    assert got.dtype == np.uint8 and got.shape[-3:] == (56, 56, 3)
+    tile = minigrid.core.grid.Grid.render_tile
+    assert any(np.array_equal(got[0, 0, 48:, 24:32], tile(None, 3, highlight=lit, tile_size=8)) for lit in (True, False))
+
+
 def test_wrong_arguments_and_ids_are_named():
     pytest.importorskip("minigrid")
-    with pytest.raises(ValueError, match="codes: expected one of one-hot, raw, got 'hot'"):
+    with pytest.raises(ValueError, match="codes: expected one of one-hot, raw, pixels, got 'hot'"):
         env_of(ID, codes="hot")
     with pytest.raises(ValueError, match=f"did you mean '{ID}'"):
         env_of("MiniGrid-DorKey-5x5-v0")

@@ -219,6 +219,16 @@ def test_a_recurrent_policy_remembers_velocities(on: str, tmp_path: Any) -> None
     assert summary["status"] == "solved", summary
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("torso", ["resnet", "vit"])
+def test_doorkey_is_learned_from_pixels(torso: str, tmp_path: Any) -> None:
+    pytest.importorskip("minigrid")
+    settings = ["env.codes=pixels", f"algorithm.torso={torso}", "optimizer.learning_rate=3e-4"]
+    summary = train("MiniGrid-DoorKey-5x5-v0", "ppo", "process", 0, tmp_path, settings=settings, steps=600_000, stop_at=0.9)
+    assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= 0.9, summary
+
+
 LONG_MEMORY: dict[str, tuple[str, str, float, list[str]]] = {  # env, algorithm, 95 % of right answers, settings over the recipe
     "maze, mingru": ("equipoise/TMaze100-v0", "r2d2", 3.8, []),
     "maze, gtrxl": (
