@@ -31,9 +31,9 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "replay.selector": "prioritized", "replay.alpha": 0.9, "replay.beta": 0.6,
         "placement.actors": 2, "placement.envs_per_actor": 16, "placement.max_lag": 1, "schedule.steps": 300_000,
     },
-    # Found here, for a corridor of 100. A greedy policy walks straight on, so Q-learning comes to the junction; PPO rarely does.
-    # Windows of 140 rows that begin every 40 hold each episode whole, which minGRU's gradient asks for. GTrXL's reaches into the
-    # stored window, so 40 rows do: algorithm.core=gtrxl, algorithm.core_size=32, algorithm.length=40,
+    # Found here, for a corridor of 100. A greedy policy walks straight on, so Q-learning comes to the junction; PPO rarely did.
+    # Windows of 140 rows that begin every 40 hold each episode whole, which minGRU's gradient asks for. GTrXL's reaches into
+    # the stored window, so 40 rows do: algorithm.core=gtrxl, algorithm.core_size=32, algorithm.length=40,
     # optimizer.learning_rate=0.001.
     ("equipoise/TMaze100-v0", "r2d2"): {
         "policy.unroll": 40, "policy.batch": 16,
