@@ -220,11 +220,11 @@ def test_a_recurrent_policy_remembers_velocities(on: str, tmp_path: Any) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("torso", ["resnet", "vit"])
 def test_doorkey_is_learned_from_pixels(torso: str, tmp_path: Any) -> None:
     pytest.importorskip("minigrid")
-    settings = ["env.codes=pixels", f"algorithm.torso={torso}", "optimizer.learning_rate=3e-4"]
+    settings = ["env.codes=pixels", f"algorithm.torso={torso}", "optimizer.learning_rate=3e-4", "algorithm.epochs=2"]
     summary = train("MiniGrid-DoorKey-5x5-v0", "ppo", "process", 0, tmp_path, settings=settings, steps=600_000, stop_at=0.9)
     assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= 0.9, summary
 
@@ -233,11 +233,15 @@ LONG_MEMORY: dict[str, tuple[str, str, float, list[str]]] = {  # env, algorithm,
     "maze, mingru": ("equipoise/TMaze100-v0", "r2d2", 3.8, []),
     "maze, gtrxl": (
         "equipoise/TMaze100-v0", "r2d2", 3.8,
-        ["algorithm.core=gtrxl", "algorithm.core_size=32", "algorithm.length=40", "optimizer.learning_rate=0.001"],
+        [
+            "algorithm.core=gtrxl", "algorithm.core_layers=1", "algorithm.core_size=32", "algorithm.core_window=128",
+            "algorithm.core_heads=2", "algorithm.length=40", "optimizer.learning_rate=0.001",
+        ],
     ),
     "repeat, gtrxl": ("equipoise/RepeatFirst-v0", "ppo", 0.95, []),
     "repeat, mingru": (
-        "equipoise/RepeatFirst-v0", "ppo", 0.95, ["algorithm.core=mingru", "algorithm.core_layers=2", "algorithm.core_size=64"]
+        "equipoise/RepeatFirst-v0", "ppo", 0.95,
+        ["algorithm.core=mingru", "algorithm.core_layers=2", "algorithm.core_size=64", "algorithm.core_span=60"],
     ),
 }  # fmt: skip
 
