@@ -18,6 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from equipoise.algorithms._memory import Remembers
 from equipoise.facts import Fact, facts, said
 from equipoise.programs.program import algorithm_class
 from equipoise.types import Learns, Optimizer, Rewards
@@ -43,7 +44,7 @@ def table(cls: type[Any], pattern: str = "*") -> str:
     """The settings that a class declares, or declares again with another default."""
     own = inspect.get_annotations(cls)
     shown = [fact for name, fact in facts(cls).items() if name in own and fact.help and fnmatch(name, pattern)]
-    rows = [row(fact, kept=issubclass(cls, Learns | Optimizer | Rewards)) for fact in shown]
+    rows = [row(fact, kept=issubclass(cls, Learns | Optimizer | Rewards | Remembers)) for fact in shown]
     if issubclass(cls, Learns) and cls is not Learns and "default_optimizer" in vars(cls):
         rows += [row(fact, kept=True) for fact in optimizers(cls)]
     return "\n".join(["| setting | default | values | |", "|---|---|---|---|", *rows, ""])

@@ -41,6 +41,8 @@ CASES: dict[str, tuple[Algorithm, spaces.Space[Any], spaces.Space[Any], int]] = 
     "ppo nature": (PPO(), SCREEN, SIX, 1),
     "impala lstm": (IMPALA(core="lstm"), OBS, SIX, 1),
     "impala gru": (IMPALA(core="gru"), OBS, SIX, 1),
+    "impala mingru": (IMPALA(core="mingru", core_layers=2), OBS, SIX, 1),
+    "impala gtrxl": (IMPALA(core="gtrxl", core_size=16, core_layers=2, core_window=8), OBS, SIX, 1),
     "dqn": (DQN(dueling=True), OBS, SIX, 2),
     "dqn masked": (DQN(), MASKED, SIX, 2),
     "c51": (DQN(distribution="c51"), OBS, SIX, 2),
@@ -105,6 +107,8 @@ class Acted:
         self.inputs["first"][:] = self.rng.random(self.streams) < 0.3
         self.inputs["noise"][:] = self.rng.random(self.inputs["noise"].shape)
         tree.map(lambda x: np.copyto(x, self.rng.standard_normal(x.shape), "same_kind"), self.inputs["state"])
+        if "held" in self.inputs["state"]:  # rows
+            self.inputs["state"]["held"][:] = self.rng.integers(0, 9, (self.streams, 1))
         for x in tree.leaves(self.inputs["explore"]):
             x[:] = self.rng.random(x.shape) < 0.5 if x.dtype == bool else self.rng.random(x.shape)
 

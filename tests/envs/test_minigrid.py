@@ -28,9 +28,23 @@ def test_codes_are_one_hot_and_the_mission_is_dropped():
     assert one["truncated"].any() and env.spec.resume == "replay"
 
 
+def test_pixels_are_the_view_of_the_agent():
+    wrappers = pytest.importorskip("minigrid.wrappers")
+    import gymnasium
+
+    assert env_of(ID, 2, 1, codes="pixels").spec.observation["image"].shape == (56, 56, 3)
+    mine = resolve(ID)(codes="pixels")
+    theirs = wrappers.RGBImgPartialObsWrapper(gymnasium.make(ID, disable_env_checker=True), tile_size=8)
+    (got, _), (want, _) = mine.reset(seed=3), theirs.reset(seed=3)
+    for action in (0, 2, 1, 2, 3, 5):
+        assert mine.observation_space.contains(got)
+        np.testing.assert_array_equal(got["image"], want["image"])
+        got, want = mine.step(action)[0], theirs.step(action)[0]
+
+
 def test_wrong_arguments_and_ids_are_named():
     pytest.importorskip("minigrid")
-    with pytest.raises(ValueError, match="codes: expected one of one-hot, raw, got 'hot'"):
+    with pytest.raises(ValueError, match="codes: expected one of one-hot, raw, pixels, got 'hot'"):
         env_of(ID, codes="hot")
     with pytest.raises(ValueError, match=f"did you mean '{ID}'"):
         env_of("MiniGrid-DorKey-5x5-v0")

@@ -10,10 +10,11 @@ import torch
 from gymnasium import spaces
 
 from equipoise import tree
-from equipoise.nets import ActorCritic, Categorical, DiagonalGaussian, action_dims
+from equipoise.nets import ActorCritic, Categorical, CoreOptions, DiagonalGaussian, action_dims
 from equipoise.types import EnvSpec, Network
 
-CORES = ("none", "lstm", "gru")
+CORES = ("none", "lstm", "gru", "mingru", "gtrxl")
+SMALL = CoreOptions(layers=2, heads=2, window=8)
 T, B = 20, 4
 BOX = spaces.Box(-1, 1, (3,), np.float64)
 DICT = spaces.Dict({"position": spaces.Box(-1, 1, (2, 2)), "mode": spaces.Discrete(3, start=1)})
@@ -23,8 +24,9 @@ ACTIONS = {"two": spaces.Discrete(2), "five from -1": spaces.Discrete(5, start=-
 def make(core="none", observation=BOX, action=ACTIONS["five from -1"], **kwargs):
     torch.manual_seed(5)
     net = ActorCritic(
-        EnvSpec(observation=observation, action=action), core=core, hidden=(16, 8), core_size=6, policy_gain=1.0, **kwargs
-    )
+        EnvSpec(observation=observation, action=action), core=core, core_options=SMALL, hidden=(16, 8), core_size=6,
+        policy_gain=1.0, **kwargs,
+    )  # fmt: skip
     assert isinstance(net, torch.nn.Module)
     return net
 
@@ -38,17 +40,25 @@ def rows(observation=BOX, share=0.1):
     return torch.as_tensor(np.array(drawn)), first
 
 
+def some_state(net):
+    """A state in the middle of an episode; of a window all rows are held."""
+    return {
+        name: torch.full_like(leaf, SMALL.window) if name == "held" else torch.randn_like(leaf)
+        for name, leaf in net.initial_state(B).items()
+    }
+
+
 def numbers(policy):
     return policy.log_probs.movedim(0, -1) if isinstance(policy, Categorical) else policy.mean
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3])
-@pytest.mark.parametrize(("core", "shared"), [("none", False), ("none", True), ("lstm", False), ("gru", False)])
+@pytest.mark.parametrize(("core", "shared"), [("none", False), ("none", True), *((core, False) for core in CORES[1:])])
 @pytest.mark.parametrize(("observation", "action"), list(itertools.product((BOX, DICT), ACTIONS)))
 def test_step_unroll_and_policy_agree(core, shared, share, observation, action):
     net = make(core, observation, ACTIONS[action], shared=shared)
     obs, first = rows(observation, share)
-    state = tree.map(torch.randn_like, net.initial_state(B))
+    state = some_state(net)
     (policy, value), end = net.unroll(obs, first, state)
     assert value.shape == (T, B)
     for t in range(T):
@@ -58,14 +68,15 @@ def test_step_unroll_and_policy_agree(core, shared, share, observation, action):
         torch.testing.assert_close(step_value, value[t], atol=1e-5, rtol=1e-4)
         assert torch.equal(numbers(alone), numbers(step))
         tree.map(lambda a, b: torch.testing.assert_close(a, b, atol=0, rtol=0), alone_state, state)
-    torch.testing.assert_close(state, end, atol=1e-5, rtol=1e-4)
+    if core != "gtrxl":  # whose state has rows that nothing reads: tests/nets/test_gtrxl.py
+        torch.testing.assert_close(state, end, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("core", CORES)
 def test_first_matters_to_a_core_only(core):
     net = make(core)
     obs, first = rows(share=0.0)
-    state = tree.map(torch.randn_like, net.initial_state(B))
+    state = some_state(net)
     (before, value_before), _ = net.unroll(obs, first, state)
     first = first.clone()
     first[7, 1] = True
@@ -82,8 +93,9 @@ def test_first_matters_to_a_core_only(core):
 @pytest.mark.parametrize("core", CORES)
 def test_initial_state(core):
     state = make(core).initial_state(3)
-    assert list(state) == {"none": [], "lstm": ["h", "c"], "gru": ["h"]}[core]
-    assert all(leaf.shape == (3, 6) and leaf.dtype == torch.float32 and not leaf.any() for leaf in tree.leaves(state))
+    names = {"none": [], "lstm": ["h", "c"], "gru": ["h"], "mingru": ["h"], "gtrxl": ["memory", "held"]}
+    assert list(state) == names[core]
+    assert all(len(leaf) == 3 and leaf.dtype == torch.float32 and not leaf.any() for leaf in tree.leaves(state))
 
 
 @pytest.mark.parametrize("action", list(ACTIONS))

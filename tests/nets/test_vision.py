@@ -10,10 +10,13 @@ from torch import nn
 
 from equipoise import tree
 from equipoise.nets import MLP, ActorCritic
-from equipoise.nets.vision import Nature, ResNet, Vision, planes, to_planes
+from equipoise.nets.cnn import Nature, ResNet, planes, to_planes
+from equipoise.nets.spatial import SpatialTransformer
+from equipoise.nets.vision import KINDS, Vision
 from equipoise.nets.vision import torso as make_torso
 from equipoise.types import EnvSpec
 
+SMALL_ONES = [kind for kind in KINDS if kind not in ("auto", "mlp", "vit-small")]
 STACK = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = spaces.Box(0, 255, (7, 7, 3), np.uint8)
 MIXED = spaces.Dict(
@@ -63,7 +66,7 @@ def test_what_is_no_image_is_refused():
         made("nature", SMALL)
     with pytest.raises(ValueError, match="'resnet': expected an image among the observations, got Box"):
         made("resnet", spaces.Box(-1, 1, (3,)))
-    with pytest.raises(ValueError, match="'natural' is unknown; known are auto, mlp, nature, resnet and 'module:Class'"):
+    with pytest.raises(ValueError, match="'natural' is unknown; known are auto, mlp, nature, .* and 'module:Class'"):
         made("natural")
 
 
@@ -105,7 +108,7 @@ def test_resnet(shape):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("kind", ["nature", "resnet"])
+@pytest.mark.parametrize("kind", SMALL_ONES)
 def test_both_layouts_give_the_same(kind):
     x = images(STACK)
     first, last = made(kind), made(kind, spaces.Box(0, 255, (84, 84, 4), np.uint8))
@@ -162,6 +165,49 @@ def test_an_image_in_a_tuple_is_one():
     assert got[:, 512:].argmax(1).tolist() == [0, 1, 2, 0, 1]
 
 
+@pytest.mark.parametrize("kind", ["stn", "vit", "cross"])
+@pytest.mark.parametrize("shape", [(96, 96, 3), (3, 10, 21)])
+def test_bytes_are_a_255th_for_attention_as_well(kind, shape):
+    """Sides that no patch divides are padded; every parameter has a gradient once the spatial transformer has moved."""
+    net = made(kind, space := spaces.Box(0, 255, shape, np.uint8))
+    x = images(space)
+    got = net(x)
+    assert got.shape == (5, 256) == (5, net.size_out)
+    torch.testing.assert_close(net(x.float() / 255), got, atol=1e-4, rtol=1e-4)
+    if kind == "stn":
+        nn.init.normal_(net.cnns[0].affine.weight, std=0.01)
+    net(x).square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in net.parameters())
+
+
+def test_a_patch_is_moved_and_seen_as_such():
+    """Places matter: the same patches in another order are other features."""
+    for kind in ("vit", "cross"):
+        net = made(kind, space := spaces.Box(0, 255, (48, 48, 3), np.uint8))
+        x = images(space, 1)
+        with torch.no_grad():
+            net.cnns[0].patches.place.mul_(50)
+            assert (net(x) - net(torch.roll(x, 8, 1))).abs().max() > 1e-3
+
+
+def test_a_spatial_transformer_begins_as_its_resnet_and_can_shift():
+    torch.manual_seed(0)
+    net, shape = SpatialTransformer((3, 40, 40)), (2, 3, 40, 40)
+    x = torch.rand(shape)
+    torch.testing.assert_close(net(x), net.resnet(x), atol=1e-4, rtol=1e-4)
+    net.affine.bias.data[2] = 2 * 4 / 40  # four pixels to the right
+    moved = torch.zeros(shape)
+    moved[..., :-4] = x[..., 4:]
+    torch.testing.assert_close(net(x), net.resnet(moved), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.thorough
+def test_vit_small_is_the_published_one():
+    count = sum(p.numel() for p in made("vit-small", spaces.Box(0, 255, (224, 224, 3), np.uint8)).parameters())
+    head = 384 * 256 + 256
+    assert abs(count - head - 21_665_664) < 1_000  # timm's vit_small_patch16_224 without its classifier; a place for the token
+
+
 def test_one_hot_bytes_are_ones():
     """They count as the space says, not as 255ths."""
     space = spaces.Box(0, 1, (7, 7, 21), np.uint8)
@@ -176,7 +222,7 @@ def network(observation=STACK, action=None, **kwargs):
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
-@pytest.mark.parametrize("kind", ["nature", "resnet"])
+@pytest.mark.parametrize("kind", SMALL_ONES)
 def test_step_and_unroll_agree(kind, core):
     net = network(MIXED, torso=kind, core=core, policy_gain=1.0)
     assert net.value_torso is None
@@ -201,7 +247,7 @@ def test_step_and_unroll_agree(kind, core):
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
-@pytest.mark.parametrize(("space", "kind"), [(STACK, "nature"), (STACK, "resnet"), (spaces.Box(-1, 1, (3,)), "mlp")])
+@pytest.mark.parametrize(("space", "kind"), [*((STACK, kind) for kind in SMALL_ONES), (spaces.Box(-1, 1, (3,)), "mlp")])
 def test_bf16_is_close_and_stays_in_the_torso(space, kind, core):
     net = network(space, torso=kind, core=core, policy_gain=1.0)
     space.seed(0)

@@ -86,7 +86,7 @@ def cartpole(algorithm: str = "ppo", **options: Any) -> Program:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("algorithm", "core"), [("ppo", "none"), ("impala", "lstm")])
+@pytest.mark.parametrize(("algorithm", "core"), [("ppo", "none"), ("impala", "lstm"), ("impala", "gtrxl")])
 def test_in_lockstep_it_is_local_inference_of_half_the_envs_to_the_bit(algorithm: str, core: str, tmp_path: Path) -> None:
     settings = [f"algorithm.core={core}"]
     made = central(cartpole(algorithm, settings=settings))

@@ -220,6 +220,43 @@ def test_a_recurrent_policy_remembers_velocities(on: str, tmp_path: Any) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("torso", ["resnet", "vit"])
+def test_doorkey_is_learned_from_pixels(torso: str, tmp_path: Any) -> None:
+    pytest.importorskip("minigrid")
+    settings = ["env.codes=pixels", f"algorithm.torso={torso}", "optimizer.learning_rate=3e-4", "algorithm.epochs=2"]
+    summary = train("MiniGrid-DoorKey-5x5-v0", "ppo", "process", 0, tmp_path, settings=settings, steps=600_000, stop_at=0.9)
+    assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= 0.9, summary
+
+
+LONG_MEMORY: dict[str, tuple[str, str, float, list[str]]] = {  # env, algorithm, 95 % of right answers, settings over the recipe
+    "maze, mingru": ("equipoise/TMaze100-v0", "r2d2", 3.8, []),
+    "maze, gtrxl": (
+        "equipoise/TMaze100-v0", "r2d2", 3.8,
+        [
+            "algorithm.core=gtrxl", "algorithm.core_layers=1", "algorithm.core_size=32", "algorithm.core_window=128",
+            "algorithm.core_heads=2", "algorithm.length=40", "optimizer.learning_rate=0.001",
+        ],
+    ),
+    "repeat, gtrxl": ("equipoise/RepeatFirst-v0", "ppo", 0.95, []),
+    "repeat, mingru": (
+        "equipoise/RepeatFirst-v0", "ppo", 0.95,
+        ["algorithm.core=mingru", "algorithm.core_layers=2", "algorithm.core_size=64", "algorithm.core_span=60"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", LONG_MEMORY)
+def test_a_linear_time_core_and_a_transformer_remember(name: str, seed: int, tmp_path: Any) -> None:
+    env, algorithm, threshold, settings = LONG_MEMORY[name]
+    summary = train(env, algorithm, "serial", seed, tmp_path, settings=settings, stop_at=threshold)
+    assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= threshold, summary
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(

@@ -14,7 +14,13 @@ ALGORITHMS = ("ppo", "impala", "appo", "a3c", "a2c")
 CASES = [(a, c, k, s) for a in ALGORITHMS for c in ("none", "lstm") for k in (1, 2, 4) for s in (0, 1)]
 NORMALISED = ["algorithm.normalize_obs=true", "rewards.normalize=true"]
 SOME = [("ppo", "none", 2, 0), ("impala", "lstm", 4, 1), ("ppo", "lstm", 1, 0), ("impala", "none", 2, 1)]
-SOME += [("appo", "none", 2, 0), ("a3c", "lstm", 4, 1), ("a2c", "none", 2, 1)]
+SOME += [
+    ("appo", "none", 2, 0),
+    ("a3c", "lstm", 4, 1),
+    ("a2c", "none", 2, 1),
+    ("ppo", "gtrxl", 2, 0),
+    ("impala", "mingru", 2, 1),
+]
 MORE = {"appo": ["algorithm.target_every=3", "algorithm.kl=0.1"]}  # the target policy is an older one, and its KL counts
 
 

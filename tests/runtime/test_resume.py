@@ -34,6 +34,7 @@ CASES = [(a, c, on) for a in ("ppo", "impala") for c in ("none", "lstm", "normal
 SOME = [
     ("impala", "none", "process"), ("ppo", "lstm", "process"), ("impala", "lstm", "serial"),
     ("ppo", "normalised", "process"), ("impala", "normalised", "serial"),
+    ("impala", "gtrxl", "process"), ("ppo", "mingru", "serial"),
 ]  # fmt: skip
 
 

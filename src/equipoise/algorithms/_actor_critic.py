@@ -9,19 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import tree
+from equipoise.algorithms._memory import Remembers
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic
+from equipoise.nets.vision import Torso
 from equipoise.types import Algorithm, Count, EnvSpec, LossOutput, Pool, Positive, Share, Trajectory, Tree, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticAlgorithm(Algorithm):
+class ActorCriticAlgorithm(Algorithm, Remembers):
     hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (64, 64)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "tanh"
     shared: Annotated[bool, Help("One torso for policy and value; images always share theirs."), KEPT] = False
-    torso: Annotated[str, Help("Torso: auto, mlp, nature, resnet, or module:Class for one of your own."), KEPT] = "auto"
-    core: Annotated[Literal["none", "lstm", "gru"], Help("Memory, between one torso and the heads."), KEPT] = "none"
-    core_size: Annotated[Count, Help("Size of the memory's state."), Read("core", "none", unless=True), KEPT] = 64
+    torso: Torso = "auto"
     squash: Annotated[bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")] = False
     log_std: Annotated[
         float, Help("Logarithm of the deviation of Box actions, at first; with sde_every of the weights of their noise.")
@@ -43,9 +43,9 @@ class ActorCriticAlgorithm(Algorithm):
 
     def network(self, spec: EnvSpec) -> nn.Module:
         return ActorCritic(
-            spec, hidden=self.hidden, activation=self.activation, shared=self.shared, core=self.core, core_size=self.core_size,
-            torso=self.torso, squash=self.squash, log_std=self.log_std, by_state=self.sde_every > 0,
-            clip_obs=self.clip_obs if self.normalize_obs else None,
+            spec, hidden=self.hidden, activation=self.activation, shared=self.shared, torso=self.torso, squash=self.squash,
+            log_std=self.log_std, by_state=self.sde_every > 0, clip_obs=self.clip_obs if self.normalize_obs else None,
+            **self.memory,
         )  # fmt: skip
 
     def held_noise(self, net: Any) -> tuple[int, int]:

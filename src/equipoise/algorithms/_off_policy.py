@@ -11,6 +11,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.facts import KEPT, Help
 from equipoise.nets.q import any_of, greedy
+from equipoise.nets.vision import Torso
 from equipoise.types import Algorithm, Array, Count, LossOutput, Optimizer, Range, Share, Trajectory, Tree
 
 
@@ -24,7 +25,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "relu"
-    torso: Annotated[str, Help("Torso: auto, mlp, nature, resnet, or module:Class for one of your own."), KEPT] = "auto"
+    torso: Torso = "auto"
     gamma: Annotated[Share, Help("Discount of a step.")] = 0.99
     n_step: Annotated[
         Count, Help("Rewards of the return before it goes on with a value; it ends where the episode does."), KEPT

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from equipoise import tree
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic
+from equipoise.nets.vision import Torso
 from equipoise.types import (
     Algorithm,
     Batch,
@@ -45,7 +46,7 @@ class BC(Algorithm):
 
     hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "relu"
-    torso: Annotated[str, Help("Torso: auto, mlp, nature, resnet, or module:Class for one of your own."), KEPT] = "auto"
+    torso: Torso = "auto"
     squash: Annotated[bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")] = False
     log_std: Annotated[float, Help("Logarithm of the deviation of Box actions, at first.")] = 0.0
     normalize_obs: Annotated[

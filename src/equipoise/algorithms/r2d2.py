@@ -28,15 +28,21 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import tree
+<<<<<<< HEAD
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, epsilon_propensity, ladder
+=======
+from equipoise.algorithms._memory import Remembers
+from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, ladder
+>>>>>>> cores
 from equipoise.facts import KEPT, Help, Read
+from equipoise.nets.cores import CoreKind
 from equipoise.nets.q import QNetwork, greedy
 from equipoise.returns import nstep, rescale, retrace, unscale
 from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegative, Optimizer, Share, Trajectory, Tree, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class R2D2(OffPolicyAlgorithm):
+class R2D2(OffPolicyAlgorithm, Remembers):
     default_optimizer: ClassVar[Optimizer] = replace(
         OffPolicyAlgorithm.default_optimizer, learning_rate=1e-4, epsilon=1e-5, max_grad_norm=1.0
     )
@@ -49,11 +55,8 @@ class R2D2(OffPolicyAlgorithm):
 
     hidden: tuple[Count, ...] = (128,)
     dueling: Annotated[bool, Help("A head for the state, and one for what actions add to it."), KEPT] = True
-    core: Annotated[Literal["lstm", "gru", "none"], Help("Memory, between the torso and the heads."), KEPT] = "lstm"
-    core_size: Annotated[Count, Help("Size of the memory's state."), Read("core", "none", unless=True), KEPT] = 128
-    core_span: Annotated[
-        Whole, Help("Rows that a fresh memory remembers, about. 0: two or three."), Read("core", "none", unless=True)
-    ] = 0
+    core: CoreKind = "lstm"
+    core_size: Count = 128
     burn_in: Annotated[Whole, Help("Rows of a window that only bring the recurrent state up to date."), KEPT] = 40
     length: Annotated[
         Count,
@@ -77,8 +80,8 @@ class R2D2(OffPolicyAlgorithm):
 
     def network(self, spec: EnvSpec) -> nn.Module:
         return QNetwork(
-            spec, hidden=self.hidden, activation=self.activation, torso=self.torso, dueling=self.dueling, core=self.core,
-            core_size=self.core_size, span=self.core_span,
+            spec, hidden=self.hidden, activation=self.activation, torso=self.torso, dueling=self.dueling,
+            **self.memory,
         )  # fmt: skip
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:

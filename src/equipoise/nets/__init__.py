@@ -2,6 +2,7 @@
 
 from equipoise.nets.actor_critic import ActorCritic, ActorCriticOutput, Policy
 from equipoise.nets.core import Core
+from equipoise.nets.cores import CoreOptions
 from equipoise.nets.distributions import (
     Bernoulli,
     Categorical,
@@ -16,6 +17,7 @@ from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.torso import MLP, encode, encoded_size
 
 __all__ = [
-    "MLP", "ActorCritic", "ActorCriticOutput", "Bernoulli", "Categorical", "Core", "DiagonalGaussian", "Distribution", "Joint",
-    "MultiCategorical", "Policy", "RunningNorm", "SquashedGaussian", "action_dims", "encode", "encoded_size",
+    "MLP", "ActorCritic", "ActorCriticOutput", "Bernoulli", "Categorical", "Core", "CoreOptions", "DiagonalGaussian",
+    "Distribution", "Joint", "MultiCategorical", "Policy", "RunningNorm", "SquashedGaussian", "action_dims", "encode",
+    "encoded_size",
 ]  # fmt: skip

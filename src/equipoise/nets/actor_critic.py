@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.nets import heads
-from equipoise.nets.core import Core
+from equipoise.nets.cores import PLAIN, AnyCore, CoreKind, CoreOptions, make_core
 from equipoise.nets.distributions import Distribution
 from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.precision import exact
@@ -46,7 +46,7 @@ class ActorCritic(nn.Module):
     ``torso`` is that of ``vision.torso``; any but an MLP is shared by policy and value. Under autocast it alone computes in
     low precision: core and heads stay in float32.
 
-    ``state`` is {} without a core, {"h"} for gru, {"h", "c"} for lstm, each [B, core_size].
+    ``state`` is {} without a core, else the core's.
     """
 
     def __init__(
@@ -55,8 +55,9 @@ class ActorCritic(nn.Module):
         *,
         hidden: Sequence[int] = (64, 64),
         activation: str = "tanh",
-        core: Literal["none", "lstm", "gru"] = "none",
+        core: CoreKind = "none",
         core_size: int = 64,
+        core_options: CoreOptions = PLAIN,
         shared: bool = False,
         torso: str = "auto",
         policy_gain: float = 0.01,
@@ -66,17 +67,14 @@ class ActorCritic(nn.Module):
         clip_obs: float | None = None,
     ) -> None:
         super().__init__()
-        if core not in ("none", "lstm", "gru"):
-            raise ValueError(f"core {core!r} is unknown; known are none, lstm, gru")
         self.observation, self.seen = heads.seen(spec)  # without the mask, and where in an observation that is
         self.mask = spec.mask
         self.head = heads.head(spec.action, squash=squash)
-        self.core: Core | None = None
         self.value_torso: MLP | None = None
         self.torso = make_torso(torso, self.observation, hidden=hidden, activation=activation)  # the policy's, or of both
         features = self.torso.size_out
-        if core != "none":
-            self.core = Core(core, features, core_size)
+        self.core: AnyCore | None = make_core(core, features, core_size, core_options)
+        if self.core is not None:
             features = core_size
         elif isinstance(self.torso, MLP) and not shared:
             self.value_torso = make_torso("mlp", self.observation, hidden=hidden, activation=activation)

@@ -1,4 +1,4 @@
-"""Recurrent cores. State is reset where ``first`` is True, before that row is consumed.
+"""LSTM and GRU. State is reset where ``first`` is True, before that row is consumed.
 
 One parameter holder (``nn.LSTM`` or ``nn.GRU`` of one layer), three ways to run it that agree up to rounding: one cell
 for ``step``; the library's fused kernel over the stretches between resets; a loop over T whose input part is multiplied
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 ROWS_PER_RESET = 6  # fewer rows than this for each row with a reset: the loop is faster (measured at T=32 and 128)
 
-State = dict[str, Tensor]  # each [B, size]
+State = dict[str, Tensor]  # each [B, ...]
 
 
 class Core(nn.Module):
@@ -33,8 +33,6 @@ class Core(nn.Module):
     """
 
     def __init__(self, kind: Literal["lstm", "gru"], size_in: int, size: int, *, span: int = 0) -> None:
-        if span and span < 3:
-            raise ValueError(f"span: expected 0 or at least 3 rows, got {span}")
         super().__init__()
         self.kind = kind
         self.size = size
@@ -42,7 +40,7 @@ class Core(nn.Module):
         for name, parameter in self.rnn.named_parameters():
             nn.init.orthogonal_(parameter) if name.startswith("weight") else nn.init.zeros_(parameter)
         if span:
-            gates = torch.empty(size).uniform_(1, span - 1).log()
+            gates = spread_time_constants(size, span)
             bias = self._parameters_of_rnn()[2].data.view(-1, size)  # of the gates i, f, g, o, or r, z, n
             bias[1] = gates
             if kind == "lstm":
@@ -117,6 +115,13 @@ class Core(nn.Module):
                 state = {"h": torch.lerp(candidate, h, z)}
                 outputs.append(state["h"])
         return torch.stack(outputs), state
+
+
+def spread_time_constants(size: int, span: int) -> Tensor:
+    """log u [size], u uniform in 1 .. span - 1: biases of gates that keep, for units that remember up to ``span`` rows."""
+    if span < 3:
+        raise ValueError(f"span: expected 0 or at least 3 rows, got {span}")
+    return torch.empty(size).uniform_(1, span - 1).log()
 
 
 def _reset(state: State, first: Tensor) -> State:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.nets.core import Core
+from equipoise.nets.cores import PLAIN, CoreKind, CoreOptions, make_core
 from equipoise.nets.distributions import MASKED, taken_by
 from equipoise.nets.features import Features
 from equipoise.nets.precision import exact
@@ -29,19 +29,17 @@ class QNetwork(Features):
     float32 also under autocast.
 
     With a ``core`` between the torso and the heads the values depend on the whole episode so far, and only ``step`` and
-    ``unroll`` give them; ``state`` is the core's. ``span``: see ``Core``.
+    ``unroll`` give them; ``state`` is the core's.
     """
 
     def __init__(
         self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, dueling: bool = False, bins: int = 1,
-        core: Literal["none", "lstm", "gru"] = "none", core_size: int = 0, span: int = 0,
+        core: CoreKind = "none", core_size: int = 0, core_options: CoreOptions = PLAIN,
     ) -> None:  # fmt: skip
         super().__init__(spec, hidden=hidden, activation=activation, torso=torso)
-        if core not in ("none", "lstm", "gru"):
-            raise ValueError(f"core {core!r} is unknown; known are none, lstm, gru")
         self.actions, self.start = discrete(spec.action)
         self.bins = bins
-        self.core = None if core == "none" else Core(core, self.size_out, core_size, span=span)
+        self.core = make_core(core, self.size_out, core_size, core_options)
         width = self.size_out if self.core is None else core_size
         self.head = linear(width, self.actions * bins, 1.0)
         self.value_head = linear(width, bins, 1.0) if dueling else None

@@ -80,11 +80,12 @@ def measured(space: spaces.Space[Any]) -> list[bool]:
     return [isinstance(space, spaces.Box)] * encoded_size(space)
 
 
-def linear(size_in: int, size_out: int, gain: float) -> nn.Linear:
-    """A layer with an orthogonal weight (Saxe et al. 2014, arXiv:1312.6120) scaled by ``gain`` and bias 0."""
-    layer = nn.Linear(size_in, size_out)
+def linear(size_in: int, size_out: int, gain: float, *, bias: bool = True) -> nn.Linear:
+    """A layer with an orthogonal weight (Saxe et al. 2014, arXiv:1312.6120) scaled by ``gain`` and bias 0, or without one."""
+    layer = nn.Linear(size_in, size_out, bias=bias)
     nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
     return layer
 
 

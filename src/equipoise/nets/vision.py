@@ -3,143 +3,43 @@
 A torso is a module that maps rows of observations (a tensor [N, ...], or a dict of those) to features [N, ``size_out``]. To
 use your own, write a class that is made from the observation space and name it: ``torso="module:Class"``.
 
-Which axis holds the channels is decided by the shape alone (``planes``): two sides of one length are height and width, else the
-shorter of the first and the last axis holds them, of two that are equal the first. So a stack [4, 84, 84] is four channels, and
-an image [7, 7, 3] three. [H, W] is one channel, and [S, H, W, C] a stack of S images with their channels last: S * C channels.
-
-Bytes stay bytes until the first convolution: their scale, one over the highest of their space (255 of a screen, 1 of one-hots),
-is folded into its weights each time they are used, and they become floats (bf16 under autocast, which holds 0 to 255 exactly)
-in the layout that it wants, channels last.
+A torso for images has a module for each image of an observation, made by an entry of ``IMAGES`` from the image's shape and the
+scale of its integers, that maps images [N, *shape] to [N, ``size_out``].
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from equipoise import tree
+from equipoise.facts import KEPT, Help
 from equipoise.hints import hint, raised
-from equipoise.nets.torso import MLP, encode, encoded_size, linear, ordered
+from equipoise.nets.cnn import SMALLEST, Nature, ResNet, planes
+from equipoise.nets.patches import CrossAttention, ViT
+from equipoise.nets.spatial import SpatialTransformer
+from equipoise.nets.torso import MLP, encode, encoded_size, ordered
 from equipoise.types import Tree
 
-SMALLEST = 36  # sides: below it the Nature CNN's strides leave nothing
-KINDS = ("auto", "mlp", "nature", "resnet")
-
-
-def planes(shape: Sequence[int]) -> tuple[int, int, int]:
-    """(channels, height, width) of an image of this shape; ValueError where it is none."""
-    if len(shape) == 2:
-        return 1, shape[0], shape[1]
-    if len(shape) == 3:
-        return (shape[2], shape[0], shape[1]) if channels_last(shape) else (shape[0], shape[1], shape[2])
-    if len(shape) == 4:
-        return shape[0] * shape[3], shape[1], shape[2]
-    raise ValueError(f"expected an image [H, W], [C, H, W], [H, W, C] or [S, H, W, C], got shape {tuple(shape)}")
-
-
-def channels_last(shape: Sequence[int]) -> bool:
-    """Does the last axis of an image of rank 3 hold the channels? Equal sides tell, else the shorter of both end axes."""
-    if shape[0] == shape[1] or shape[1] == shape[2]:
-        return shape[0] == shape[1] != shape[2]
-    return shape[2] < shape[0]
-
-
-def to_planes(x: Tensor) -> Tensor:
-    """Rows of images [N, ...], in any of these layouts, as [N, C, H, W]: a view but for [N, S, H, W, C]."""
-    if x.ndim == 3:
-        return x.unsqueeze(1)
-    if x.ndim == 4:
-        return x.permute(0, 3, 1, 2) if channels_last(x.shape[1:]) else x
-    return x.permute(0, 2, 3, 1, 4).flatten(3).permute(0, 3, 1, 2)
-
-
-def conv(channels_in: int, channels: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Conv2d:
-    """Orthogonal weight with gain sqrt(2), bias 0 (CleanRL; Huang et al. 2022, "The 37 implementation details of PPO", 2)."""
-    layer = nn.Conv2d(channels_in, channels, kernel, stride, padding)
-    nn.init.orthogonal_(layer.weight, math.sqrt(2))
-    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-    return layer
-
-
-def first_conv(layer: nn.Conv2d, x: Tensor, scale: float) -> Tensor:
-    """Apply ``layer`` to images [N, C, H, W]; integers are multiplied by ``scale``."""
-    weight = layer.weight if x.is_floating_point() else layer.weight * scale
-    kind = x.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-    x = x.to(dtype, memory_format=torch.channels_last)
-    return F.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
-
-
-def flat(x: Tensor) -> Tensor:
-    """[N, C, H, W] -> [N, H * W * C]: no copy where the channels are last in memory."""
-    return x.permute(0, 2, 3, 1).flatten(1)
-
-
-class Nature(nn.Module):
-    """Mnih et al. 2015 (doi:10.1038/nature14236): convolutions 32 8x8/4, 64 4x4/2, 64 3x3/1 and 512 units, all ReLU."""
-
-    def __init__(self, shape: Sequence[int], *, scale: float = 1 / 255) -> None:
-        super().__init__()
-        self.scale = scale
-        channels, height, width = planes(shape)
-        if min(height, width) < SMALLEST:
-            raise ValueError(f"torso 'nature' needs sides of {SMALLEST} and more, got {height}x{width}; take resnet or mlp")
-        self.layers = nn.ModuleList([conv(channels, 32, 8, 4), conv(32, 64, 4, 2), conv(64, 64, 3)])
-        sides = [((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in (height, width)]
-        self.size_out = 512
-        self.out = linear(64 * math.prod(sides), self.size_out, math.sqrt(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        first, *rest = self.layers
-        x = torch.relu_(first_conv(first, to_planes(x), self.scale))  # type: ignore[arg-type]
-        for layer in rest:
-            x = torch.relu_(layer(x))
-        return torch.relu_(self.out(flat(x)))
-
-
-class Residual(nn.Module):
-    """x + conv(relu(conv(relu(x)))), 3x3."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.one, self.two = conv(channels, channels, 3, padding=1), conv(channels, channels, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.two(torch.relu_(self.one(torch.relu(x))))
-        return x + y
-
-
-class ResNet(nn.Module):
-    """Espeholt et al. 2018 (arXiv:1802.01561), figure 3 right: sections of 16, 32, 32 channels, each a 3x3 convolution, a
-    3x3/2 maximum and two residual blocks; then ReLU and 256 units with ReLU."""
-
-    def __init__(self, shape: Sequence[int], sections: Sequence[int] = (16, 32, 32), *, scale: float = 1 / 255) -> None:
-        super().__init__()
-        self.scale = scale
-        channels, height, width = planes(shape)
-        self.convs, self.blocks = nn.ModuleList(), nn.ModuleList()
-        for size in sections:
-            self.convs.append(conv(channels, size, 3, padding=1))
-            self.blocks.append(nn.Sequential(Residual(size), Residual(size)))
-            channels, height, width = size, (height + 1) // 2, (width + 1) // 2
-        self.size_out = 256
-        self.out = linear(channels * height * width, self.size_out, math.sqrt(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = to_planes(x)
-        for n, (layer, blocks) in enumerate(zip(self.convs, self.blocks, strict=True)):
-            x = first_conv(layer, x, self.scale) if n == 0 else layer(x)  # type: ignore[arg-type]
-            x = blocks(F.max_pool2d(x, 3, 2, 1))
-        return torch.relu_(self.out(flat(torch.relu(x))))
+IMAGES: dict[str, Callable[..., Any]] = {
+    "auto": Nature,
+    "nature": Nature,
+    "resnet": ResNet,
+    "stn": SpatialTransformer,
+    "vit": ViT,
+    "vit-small": partial(ViT, patch=16, width=384, layers=12, heads=6),
+    "cross": CrossAttention,
+}
+KINDS = ("auto", "mlp", *list(IMAGES)[1:])
+Torso = Annotated[str, Help(f"Torso: {', '.join(KINDS)}, or module:Class for one of your own."), KEPT]
 
 
 def scale_of(space: Any) -> float:
@@ -148,7 +48,7 @@ def scale_of(space: Any) -> float:
 
 
 class Vision(nn.Module):
-    """A CNN for each image of an observation (a Dict's in sorted key order), beside the other parts, encoded."""
+    """A module for each image of an observation (a Dict's in sorted key order), beside the other parts, encoded."""
 
     def __init__(self, observation: spaces.Space[Any], is_image: Callable[[Any], bool], cnn: Callable[..., Any]) -> None:
         super().__init__()
@@ -200,13 +100,14 @@ def torso(kind: str, observation: spaces.Space[Any], *, hidden: Sequence[int], a
     if ":" in kind:
         return custom(kind, observation)
     if kind not in KINDS:
-        raise ValueError(f"torso {kind!r} is unknown; known are {', '.join(KINDS)} and 'module:Class' for one of your own")
+        known = f"known are {', '.join(KINDS)} and 'module:Class' for one of your own"
+        raise ValueError(f"torso {kind!r} is unknown; {known}{hint(kind, KINDS)}")
     is_image = is_screen if kind == "auto" else could_be_image
     if kind == "mlp" or (not (found := any(is_image(space) for _, space in leaves(observation))) and kind == "auto"):
         return MLP(encoded_size(observation), hidden, activation)
     if not found:
         raise ValueError(f"torso {kind!r}: expected an image among the observations, got {observation}")
-    return Vision(observation, is_image, ResNet if kind == "resnet" else Nature)
+    return Vision(observation, is_image, IMAGES[kind])
 
 
 def custom(name: str, observation: spaces.Space[Any]) -> Any:

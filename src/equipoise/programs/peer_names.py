@@ -105,8 +105,11 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "algorithm.activation": ("activation_fn", "fcnet_activation", "nonlinearity"),
     "algorithm.shared": ("actor_critic_share_weights", "vf_share_layers", "share_features_extractor"),
     "algorithm.torso": ("features_extractor_class", "features_extractor", "encoder_conv_architecture", "cnn", "conv_filters"),
-    "algorithm.core": ("use_lstm", "use_rnn", "rnn_type", "recurrent", "lstm", "gru"),
-    "algorithm.core_size": ("lstm_hidden_size", "rnn_size", "lstm_cell_size", "rnn_hidden_size"),
+    "algorithm.core": ("use_lstm", "use_rnn", "rnn_type", "recurrent", "lstm", "gru", "use_attention", "gtrxl"),
+    "algorithm.core_size": ("lstm_hidden_size", "rnn_size", "lstm_cell_size", "rnn_hidden_size", "attention_dim"),
+    "algorithm.core_layers": ("attention_num_transformer_units", "rnn_num_layers", "n_lstm_layers"),
+    "algorithm.core_heads": ("attention_num_heads",),
+    "algorithm.core_window": ("attention_memory_inference", "attention_memory_training", "memory_length"),
     "algorithm.log_std|algorithm.sde_log_std": ("log_std_init", "initial_stddev", "init_log_std"),
     # rewards
     "rewards.scale": ("reward_scale", "rew_scale", "reward_scaling"),

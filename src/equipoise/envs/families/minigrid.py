@@ -1,8 +1,9 @@
 """MiniGrid (and BabyAI) ids: the agent's view as one-hot bytes, its direction, and no mission.
 
 ``image`` [7, 7, 21] uint8: each cell's object (11), colour (6) and state (4), which MiniGrid gives as three numbers that
-measure nothing; ``codes="raw"`` keeps those, [7, 7, 3]. The mission is a text, which no network here reads, so it is left out.
-BabyAI's missions differ from episode to episode, so its tasks cannot be told apart without them. One Python env a stream.
+measure nothing. ``codes="raw"`` keeps those, [7, 7, 3]; ``codes="pixels"`` draws the view, [56, 56, 3]. The mission is a text,
+which no network here reads, so it is left out. BabyAI's missions differ from episode to episode, so its tasks cannot be told
+apart without them. One Python env a stream.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from equipoise.envs.loop import LoopEnv
 from equipoise.types import Array
 
 PREFIXES = ("MiniGrid-", "BabyAI-")
-Codes = Literal["one-hot", "raw"]
+Codes = Literal["one-hot", "raw", "pixels"]
+TILE = 8  # pixels of a cell's side (minigrid.wrappers.RGBImgPartialObsWrapper)
 KINDS = (11, 6, 4)  # objects, colours, states (an open, closed or locked door; where another agent looks)
 
 
@@ -54,6 +56,9 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise ValueError(f"{env}: expected the observations image and direction, got {given}; take module:callable instead")
         self._tables = [np.eye(n, dtype=np.uint8) for n in KINDS] if codes == "one-hot" else None
         image: Any = given["image"]
+        self._pixels = codes == "pixels"
+        if self._pixels:
+            image = spaces.Box(0, 255, (image.shape[0] * TILE, image.shape[1] * TILE, 3), np.uint8)
         if self._tables is not None:
             size: Any = (*image.shape[:2], sum(KINDS))
             image = spaces.Box(np.zeros(size, np.uint8), np.ones(size, np.uint8), dtype=np.uint8)
@@ -68,7 +73,8 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._seen(obs), reward, terminated, truncated, info
 
     def _seen(self, obs: Any) -> dict[str, Any]:
-        image = obs["image"]
+        unwrapped: Any = self.env.unwrapped
+        image = unwrapped.get_frame(tile_size=TILE, agent_pov=True) if self._pixels else obs["image"]
         if self._tables is not None:
             image = np.concatenate([table[image[..., n]] for n, table in enumerate(self._tables)], -1)
         return {"direction": obs["direction"], "image": image}

@@ -110,4 +110,7 @@ def observed(place: Array, sign: Array, length: int) -> Array:
     return seen
 
 
-gymnasium.register("equipoise/TMaze-v0", f"{__name__}:TMaze", vector_entry_point=f"{__name__}:TMazeVector")
+for name, length in (("TMaze", LENGTH), ("TMaze100", 100)):
+    gymnasium.register(
+        f"equipoise/{name}-v0", f"{__name__}:TMaze", vector_entry_point=f"{__name__}:TMazeVector", kwargs={"length": length}
+    )

@@ -1,0 +1,32 @@
+"""The settings of a policy's memory, for every algorithm whose network may have a core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from equipoise.facts import KEPT, Help, Read
+from equipoise.nets.cores import CoreKind, CoreOptions
+from equipoise.types import Count, Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remembers:
+    core: Annotated[CoreKind, Help("Memory, between one torso and the heads."), KEPT] = "none"
+    core_size: Annotated[Count, Help("Size of the memory's state."), Read("core", "none", unless=True), KEPT] = 64
+    core_span: Annotated[
+        Whole,
+        Help("Rows that a fresh memory remembers, about. 0: two or three."),
+        Read("core", "lstm", "gru", "mingru"),
+    ] = 0
+    core_layers: Annotated[Count, Help("Layers of the memory."), Read("core", "mingru", "gtrxl"), KEPT] = 1
+    core_heads: Annotated[Count, Help("Attention heads of a layer; a divisor of core_size."), Read("core", "gtrxl"), KEPT] = 4
+    core_window: Annotated[
+        Count, Help("Rows before its own that a row attends to, in each layer."), Read("core", "gtrxl"), KEPT
+    ] = 64
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """The arguments of a network that say which core it has."""
+        options = CoreOptions(span=self.core_span, layers=self.core_layers, heads=self.core_heads, window=self.core_window)
+        return {"core": self.core, "core_size": self.core_size, "core_options": options}
