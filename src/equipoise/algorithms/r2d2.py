@@ -28,12 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import tree
-<<<<<<< HEAD
-from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, epsilon_propensity, ladder
-=======
 from equipoise.algorithms._memory import Remembers
-from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, ladder
->>>>>>> cores
+from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, epsilon_propensity, ladder
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.cores import CoreKind
 from equipoise.nets.q import QNetwork, greedy
