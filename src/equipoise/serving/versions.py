@@ -158,10 +158,11 @@ class Versions:
         self._thread = threading.Thread(target=watch, name="versions", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, within_s: float) -> None:
+        """Look no more; a version that is being loaded is waited for so long, and its daemon thread then left behind."""
         if self._thread is not None:
             self._stop.set()
-            self._thread.join()
+            self._thread.join(within_s)
 
     def find(self, name: str | None) -> Version:
         """The champion, or the served version that an alias or (the beginning of) a digest names; Refused (404)."""
