@@ -12,6 +12,8 @@ from equipoise import frames
 from equipoise.hints import hint
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Text = Annotated[str, msgspec.Meta(max_length=256)]  # a name, or "" where there is none
+Deadline = Annotated[float, msgspec.Meta(gt=0)]  # ms after the request arrived
 
 
 class Refused(Exception):
@@ -40,7 +42,7 @@ class Act(msgspec.Struct, forbid_unknown_fields=True):
     unit: Name | None = None
     deterministic: bool = True
     version: Name | None = None
-    deadline_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    deadline_ms: Deadline | None = None
 
 
 class Decision(msgspec.Struct, omit_defaults=False):

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 from equipoise.edge import branches
 from equipoise.hints import hint
 from equipoise.serving import messages
-from equipoise.serving.messages import Decision, Name, Refused
+from equipoise.serving.messages import Deadline, Decision, Name, Refused, Text
 from equipoise.serving.service import Service
 from equipoise.serving.versions import Version
 from equipoise.serving.waiting import Answer
@@ -39,12 +39,12 @@ SPLIT = "Inference-Header-Content-Length"  # bytes of JSON before the binary ten
 class Parameters(msgspec.Struct):
     """Parameters of a request; clients may send others, which mean nothing here."""
 
-    sequence_id: int | str = 0
+    sequence_id: int | Text = 0
     sequence_start: bool = False
     sequence_end: bool = False
     deterministic: bool = True
     unit: Name | None = None
-    deadline_ms: float | None = None
+    deadline_ms: Deadline | None = None
     binary_data_output: bool = False
 
 
