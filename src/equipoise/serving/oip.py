@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from equipoise import tree
 from equipoise.edge import branches
 from equipoise.hints import hint
 from equipoise.serving import messages
@@ -226,14 +227,7 @@ def _obs(version: Version, tensors: Mapping[str, Array]) -> Any:
         raise Refused(400, f"inputs: expected {', '.join(version.rows)}, got {', '.join(tensors) or 'none'}")
     if "obs" in tensors:
         return tensors["obs"]
-    obs: dict[str, Any] = {}
-    for name, x in tensors.items():
-        *way, last = name.split("/")[1:]
-        place = obs
-        for key in way:
-            place = place.setdefault(key, {})
-        place[last] = x
-    return obs
+    return tree.nest({name.removeprefix("obs/"): x for name, x in tensors.items()})
 
 
 def _outputs(version: Version) -> list[tuple[str, str, list[int]]]:
