@@ -355,7 +355,8 @@ def test_without_a_log_nothing_is_explored(made: Registry, tmp_path: Path) -> No
 def test_a_list_of_outcomes_is_stored_whole_or_not_at_all(made: Registry, tmp_path: Path) -> None:
     async def play() -> None:
         store = Store(tmp_path / "decisions", queue=3)
-        service, told = Served(made, "mlp", store).service, []
+        service = Served(made, "mlp", store).service
+        told: list[bool] = []
         with pytest.raises(Refused, match="3 records wait for the disk") as refused:
             service.outcome([Outcome(id="x") for _ in range(4)], told.append)
         assert refused.value.status == 507

@@ -121,11 +121,12 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
         sweeping = loop.create_task(_sweep(service, web, frame_server))
         await _ended(stop, serving)
         end = loop.time() + settings.drain_s
-        await _drain(service, web, frame_server, serving, settings.uds, end)
+        await _drain(service, web, frame_server, serving, end)
         sweeping.cancel()
     finally:
         for one in sockets:
             one.close()
+        frame_server.stop_listening()
         versions.stop(max(0.0, end - loop.time()))
         service.batcher.close()
         store.close()
@@ -140,7 +141,7 @@ async def _ended(stop: asyncio.Event, serving: asyncio.Task[None] | None) -> Non
 
 
 async def _drain(
-    service: Service, web: Server, frame_server: FrameServer, serving: asyncio.Task[None] | None, uds: Path | None, end: float
+    service: Service, web: Server, frame_server: FrameServer, serving: asyncio.Task[None] | None, end: float
 ) -> None:
     """Take no new connections, answer what was asked, close: all before ``end``, on the loop's clock."""
     log.info("draining", extra={"waiting": len(service.batcher)})
@@ -149,8 +150,7 @@ async def _drain(
     if serving is not None:
         for server in web.servers:
             server.close()
-    if uds is not None:
-        frame_server.stop_listening()
+    frame_server.stop_listening()
     quiet = min(loop.time() + QUIET_S, end)
     while loop.time() < quiet and (web.server_state.connections or frame_server.connections):
         await asyncio.sleep(0.01)
