@@ -112,7 +112,7 @@ class Client:
     def _ask(self, op: str, given: dict[str, Any]) -> dict[str, Any]:
         wire, data, got = self._wire, self._wire.request(op, given), bytearray()
         try:
-            if self._socket is not None and select.select([self._socket], [], [], 0)[0]:
+            if self._socket is not None and _readable(self._socket):
                 self.close()  # the server closed it meanwhile
             if self._socket is None:
                 self._socket = wire.connect(self._timeout_s)
@@ -324,6 +324,15 @@ class _Wire:
         if isinstance(error, TimeoutError):
             raise TimeoutError(f"{self.place}: expected an answer within {timeout_s:g} s, got none") from error
         raise ConnectionError(f"{self.place}: expected a server ('equipoise serve'), got: {error}") from error
+
+
+def _readable(opened: socket.socket) -> bool:
+    """Has something come that nobody asked for? ``select`` takes no descriptor above 1023, and Windows has no ``poll``."""
+    if not hasattr(select, "poll"):
+        return bool(select.select([opened], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(opened, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _listed(value: Any) -> Any:

@@ -71,6 +71,11 @@ def nest(flat: dict[str, Any]) -> Tree:
     return tree
 
 
+def named(root: str, tree: Tree) -> dict[str, Any]:
+    """Leaves by ``ROOT/PATH``; a tree that is one leaf is ``ROOT``."""
+    return {f"{root}/{path}" if path else root: leaf for path, leaf in items(tree)}
+
+
 def like(tree: Tree, flat: Tree) -> Tree:
     """The leaves of ``flat`` in the structure of ``tree``, by their paths: for keys with a '/' that ``nest`` took apart."""
     by_path = dict(items(flat))

@@ -57,9 +57,9 @@ class Running:
         return status, said
 
 
-def exchange(port: int, sent: bytes, timeout: float = 10.0) -> tuple[int, Any, dict[str, str]]:
+def exchange(port: int, sent: bytes, timeout: float = 10.0, host: str = "127.0.0.1") -> tuple[int, Any, dict[str, str]]:
     """(status, what it says, headers) of the answer to these bytes on a new connection; status 0: closed without one."""
-    with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+    with socket.create_connection((host, port), timeout) as connection:
         connection.sendall(sent)
         return read_answer(connection)
 
@@ -113,8 +113,10 @@ def serving(folder: Path, policy: str, *options: str, registry: Path | None = No
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0, log.read_text()
+    except BaseException as error:
+        error.add_note(f"the server's exit status was {process.poll()}, its log: {log.read_text()[-3000:]}")
+        raise
     finally:
-        assert process.poll() in (None, 0), (process.returncode, log.read_text()[-3000:])
         process.kill()
         process.wait()
         assert process.stdout is not None

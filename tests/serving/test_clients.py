@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import json
+import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -83,6 +86,18 @@ def test_a_restart_is_survived(tmp_path: Path) -> None:
         first.process.wait(20)
         with serving(tmp_path, "mlp"):
             assert client.act(OBS).action == before.action
+
+
+def test_a_client_of_a_process_with_many_files(server: Running) -> None:
+    """Its descriptor is above 1023, which ``select`` refuses."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        while stack.enter_context(open(os.devnull)).fileno() < 1024:
+            pass
+        client = stack.enter_context(Client(f"unix:{server.uds}"))
+        assert client.state()["ready"] and client.state()["ready"]
 
 
 def test_its_msgpack_is_msgpack() -> None:

@@ -106,7 +106,7 @@ def request(rng: random.Random) -> bytes:
 
 
 def fuzz_http(running: Running, count: int, rng: random.Random) -> dict[int, int]:
-    """How often each status came; 0: closed without an answer, or no answer within 50 ms to what is not whole."""
+    """How often each status came; 0: closed without an answer, or no answer within 5 s to what is not whole."""
     seen: dict[int, int] = {}
     for _ in range(count):
         with socket.create_connection(("127.0.0.1", running.port), 10) as connection:

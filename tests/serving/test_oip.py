@@ -152,6 +152,10 @@ def test_bad_requests(server: Running) -> None:
     assert infer(server, "mask", [])[0] == infer(server, "mask", "x")[0] == 400
     assert server.ask("POST", "/v2/models/mask/infer", {"inputs": []}, Inference_Header_Content_Length="99999")[0] == 400
     assert "B of at most 4096" in infer(server, "mask", tensors(5000)[0])[1]["error"]
+    for name, value in (("sequence_id", "x" * 257), ("deadline_ms", -5), ("deadline_ms", 0)):
+        status, said, _ = infer(server, "mask", tensors(1)[0], parameters={name: value})
+        assert status == 400 and f"$.parameters.{name}" in said["error"], said
+    assert infer(server, "mask", tensors(1)[0], parameters={"sequence_id": ""})[0] == 200
 
 
 def test_an_existing_client(server: Running) -> None:

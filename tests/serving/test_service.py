@@ -350,3 +350,68 @@ def test_without_a_log_nothing_is_explored(made: Registry, tmp_path: Path) -> No
         store.close()
 
     asyncio.run(play())
+
+
+def test_a_list_of_outcomes_is_stored_whole_or_not_at_all(made: Registry, tmp_path: Path) -> None:
+    async def play() -> None:
+        store = Store(tmp_path / "decisions", queue=3)
+        service = Served(made, "mlp", store).service
+        told: list[bool] = []
+        with pytest.raises(Refused, match="3 records wait for the disk") as refused:
+            service.outcome([Outcome(id="x") for _ in range(4)], told.append)
+        assert refused.value.status == 507
+        with pytest.raises(Refused, match="data: expected what JSON can say"):
+            service.outcome([Outcome(id="x"), Outcome(id="x", data=float("nan"))], told.append)
+        service.outcome([Outcome(id="y") for _ in range(3)], told.append)
+        store.close()
+        assert told == [True] and store.written == 3 and store.lost == 4
+        service.batcher.close()
+
+    asyncio.run(play())
+    file = sqlite3.connect(tmp_path / "decisions")
+    assert file.execute("SELECT id FROM outcomes").fetchall() == [("y",)] * 3
+    file.close()
+
+
+def test_a_broken_shadow_delays_no_champion(made: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The registry is polled as ever, and what is broken is read again only where something moved."""
+    a, b = versions_of(made, "mlp")
+    aliases, polls, reads = {"champion": a, "shadow": "broken"}, [], []
+
+    class Source:
+        def revision(self, name: str) -> Any:
+            polls.append(name)
+            return aliases["champion"]
+
+        def aliases(self, name: str) -> dict[str, str]:
+            return dict(aliases)
+
+        def resolve(self, name: str, version: str) -> tuple[str, Path]:
+            if version == "broken":
+                reads.append(version)
+                return version, tmp_path
+            return made.resolve(name, version)
+
+    async def follow() -> None:
+        versions = Versions(Source(), "mlp", Rules(), poll_s=0.001)
+        versions.start()
+        versions.follow(asyncio.get_running_loop())
+
+        async def until(true: Any) -> None:
+            async with asyncio.timeout(20):
+                while not true():
+                    await asyncio.sleep(0.001)
+
+        try:
+            await until(lambda: len(polls) > 50)
+            assert len(reads) == 1 and versions.alarm is not None
+            aliases["champion"] = b
+            await until(lambda: versions.now.champion.digest == b)
+            moved = len(polls)
+            await until(lambda: len(polls) > moved + 50)
+            assert len(reads) == 2
+        finally:
+            versions.stop(20)
+
+    monkeypatch.setattr("equipoise.serving.versions.RETRY_S", 1000.0)
+    asyncio.run(follow())

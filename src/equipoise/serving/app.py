@@ -128,7 +128,9 @@ class App:
 
     async def _ready(self, request: Request) -> Response:
         state = self.service.state()
-        return Response(messages.json.encode(state), 200 if state["ready"] else 503, media_type="application/json")
+        known = self.guard.knows(request.scope["headers_by_name"].get(b"authorization"))
+        said = state if known else {"ready": state["ready"]}  # versions and files are not for strangers
+        return Response(messages.json.encode(said), 200 if state["ready"] else 503, media_type="application/json")
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.service.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")

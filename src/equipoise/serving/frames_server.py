@@ -8,8 +8,6 @@ another order than requests. After bytes that are no frame the connection is clo
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -22,6 +20,7 @@ from equipoise.serving.messages import Act, Decision, End, Outcome, Refused
 from equipoise.serving.service import Service
 from equipoise.serving.waiting import stored
 
+PROBE_S = 2.0  # for another server to take a connection
 MOST_WAITING = 1024  # requests of a connection that may wait for their answer
 
 
@@ -101,7 +100,7 @@ class Connection(asyncio.Protocol):
                 self._service.act(request, lambda decisions: self._decided(n, decisions[0]))
                 return
             if isinstance(request, _Outcome):
-                self._later(n, self._stored(n, request))
+                self._later(self._stored(n, request))
                 return
             if isinstance(request, _End):
                 self._service.end(request.session)
@@ -123,7 +122,7 @@ class Connection(asyncio.Protocol):
         except Refused as no:
             self._done("outcome", {"n": n, "status": no.status, **no.body()})
 
-    def _later(self, n: int, work: Coroutine[Any, Any, None]) -> None:
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -158,16 +157,21 @@ class FrameServer:
     def __init__(self, service: Service, *, most_body: int, most_connections: int, request_s: float) -> None:
         self.service, self.most_body, self.most_connections, self._request_s = service, most_body, most_connections, request_s
         self.connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._path: Path | None = None  # of the socket's file, while it is this server's
 
     async def listen(self, path: Path) -> None:
         """ValueError where another server listens there, or where the path is something else."""
         unused(path)
-        before = os.umask(0o177)
+        listening = socket.socket(socket.AF_UNIX)
         try:
-            self._server = await asyncio.get_running_loop().create_unix_server(lambda: Connection(self), str(path))
-        finally:
-            os.umask(before)
-        self._path = path
+            listening.bind(str(path))
+            self._path = path
+            path.chmod(0o600)  # nobody can connect before it listens
+            self._server = await asyncio.get_running_loop().create_unix_server(lambda: Connection(self), sock=listening)
+        except BaseException:
+            listening.close()
+            raise
 
     def sweep(self, now: float) -> None:
         """Close connections whose frame takes too long to arrive."""
@@ -179,9 +183,12 @@ class FrameServer:
                 one.transport.close()
 
     def stop_listening(self) -> None:
-        self._server.close()
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
+        """Also where it listens no more, or never did: another server's file at the same path stays."""
+        if self._server is not None:
+            self._server.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        self._server = self._path = None
 
     async def drain(self, until: Callable[[], bool]) -> None:
         """Answer what was asked, then close; ``until`` says when the time is over."""
@@ -200,9 +207,12 @@ def unused(path: Path) -> None:
     if not path.is_socket():
         raise ValueError(f"--uds {path}: expected no file there, got one")
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(PROBE_S)
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
             return
+        except (TimeoutError, BlockingIOError):
+            pass  # it listens, and too many wait for it
     raise ValueError(f"--uds {path}: expected a path on which nobody listens, got one on which a server does")

@@ -39,12 +39,14 @@ class Guard:
             self._check_host(host)
         if origin is not None:
             self._check_origin(origin, host)
-        if self._token is not None and path not in OPEN:
-            if authorization is None:
-                raise Refused(401, "Authorization: expected 'Bearer TOKEN', got none")
-            if not same(authorization, self._token):
-                raise Refused(401, "Authorization: expected 'Bearer TOKEN' with this server's token, got another")
+        if path not in OPEN and not self.knows(authorization):
+            got = "got none" if authorization is None else "with this server's token, got another"
+            raise Refused(401, f"Authorization: expected 'Bearer TOKEN', {got}")
         return origin
+
+    def knows(self, authorization: bytes | None) -> bool:
+        """Does the caller have the token, where one is needed?"""
+        return self._token is None or (authorization is not None and same(authorization, self._token))
 
     def _check_host(self, host: bytes | None) -> None:
         said = (host or b"").decode("latin-1").lower()

@@ -79,14 +79,14 @@ class LimitedProtocol(H11Protocol):
 
 
 MOST_HEADERS = 32 << 10  # bytes
+IDLE_S = 75  # an HTTP connection that asks nothing is closed
 
 
-def config(app: Any, *, most_connections: int, request_s: float, idle_s: float, drain_s: float) -> Config:
+def config(app: Any, *, most_connections: int, request_s: float) -> Config:
     """Uvicorn's configuration: this protocol, no websockets, and logging as the process has it."""
     limits = {"most_connections": most_connections, "request_s": request_s}
     return Config(
         app, http=type("Protocol", (LimitedProtocol,), limits), ws="none", loop="asyncio", lifespan="off", interface="asgi3",
         log_config=None, access_log=False, proxy_headers=False, server_header=False, date_header=False,
-        timeout_keep_alive=max(1, round(idle_s)), timeout_graceful_shutdown=max(1, round(drain_s)),
-        h11_max_incomplete_event_size=MOST_HEADERS,
+        timeout_keep_alive=IDLE_S, h11_max_incomplete_event_size=MOST_HEADERS,
     )  # fmt: skip

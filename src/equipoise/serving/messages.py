@@ -12,6 +12,8 @@ from equipoise import frames
 from equipoise.hints import hint
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Text = Annotated[str, msgspec.Meta(max_length=256)]  # a name, or "" where there is none
+Deadline = Annotated[float, msgspec.Meta(gt=0)]  # ms after the request arrived
 
 
 class Refused(Exception):
@@ -40,14 +42,15 @@ class Act(msgspec.Struct, forbid_unknown_fields=True):
     unit: Name | None = None
     deterministic: bool = True
     version: Name | None = None
-    deadline_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    deadline_ms: Deadline | None = None
 
 
 class Decision(msgspec.Struct, omit_defaults=False):
     """The answer to ``Act``.
 
     ``propensity``: how probable the action was (``kind`` "probability"), or its density; None where the policy knows none, and
-    where the shield chose. ``fallback``: why the shield chose in place of the policy; None where it did not.
+    where a rule was broken. ``fallback``: why the shield chose in place of the policy; None where it did not. With "unlogged"
+    the action is the policy's best one, and ``propensity`` that one's.
     """
 
     id: str
@@ -88,7 +91,7 @@ class Codec:
     def __init__(self, content_type: bytes, decoder: Any, encode: Callable[[Any], bytes]) -> None:
         self.content_type, self.encode = content_type, encode
         self._decoders = {
-            "act": decoder(Act), "outcome": decoder(Outcome | Outcomes), "end": decoder(End), "any": decoder(dict[str, Any]),
+            "act": decoder(Act), "outcome": decoder(Outcome | Outcomes), "end": decoder(End),
         }  # fmt: skip
 
     def decode(self, kind: str, body: bytes) -> Any:

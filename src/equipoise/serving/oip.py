@@ -17,10 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from equipoise import tree
 from equipoise.edge import branches
 from equipoise.hints import hint
 from equipoise.serving import messages
-from equipoise.serving.messages import Decision, Name, Refused
+from equipoise.serving.messages import Deadline, Decision, Name, Refused, Text
 from equipoise.serving.service import Service
 from equipoise.serving.versions import Version
 from equipoise.serving.waiting import Answer
@@ -39,12 +40,12 @@ SPLIT = "Inference-Header-Content-Length"  # bytes of JSON before the binary ten
 class Parameters(msgspec.Struct):
     """Parameters of a request; clients may send others, which mean nothing here."""
 
-    sequence_id: int | str = 0
+    sequence_id: int | Text = 0
     sequence_start: bool = False
     sequence_end: bool = False
     deterministic: bool = True
     unit: Name | None = None
-    deadline_ms: float | None = None
+    deadline_ms: Deadline | None = None
     binary_data_output: bool = False
 
 
@@ -226,14 +227,7 @@ def _obs(version: Version, tensors: Mapping[str, Array]) -> Any:
         raise Refused(400, f"inputs: expected {', '.join(version.rows)}, got {', '.join(tensors) or 'none'}")
     if "obs" in tensors:
         return tensors["obs"]
-    obs: dict[str, Any] = {}
-    for name, x in tensors.items():
-        *way, last = name.split("/")[1:]
-        place = obs
-        for key in way:
-            place = place.setdefault(key, {})
-        place[last] = x
-    return obs
+    return tree.nest({name.removeprefix("obs/"): x for name, x in tensors.items()})
 
 
 def _outputs(version: Version) -> list[tuple[str, str, list[int]]]:

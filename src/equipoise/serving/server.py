@@ -56,7 +56,6 @@ class Settings:
     most_body: int = 8 << 20
     most_connections: int = 1024
     request_s: float = 10.0
-    idle_s: float = 75.0
     drain_s: float = 10.0
     deadline_ms: float | None = None
     rules: Rules = field(default_factory=Rules)
@@ -93,11 +92,11 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
     service = Service(versions, store, sessions, seed=seed, batch=settings.batch, deadline_ms=settings.deadline_ms)
     app = App(service, guard, most_body=settings.most_body)
     most, request_s = settings.most_connections, settings.request_s
-    web = Server(config(app, most_connections=most, request_s=request_s, idle_s=settings.idle_s, drain_s=settings.drain_s))
+    web = Server(config(app, most_connections=most, request_s=request_s))
     frame_server = FrameServer(service, most_body=settings.most_body, most_connections=most, request_s=request_s)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    places, sockets = [], []
+    places, sockets, end = [], [], loop.time()
     try:
         if settings.port is not None:
             sockets.append(_listen(settings.host, settings.port))
@@ -121,12 +120,14 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
         started(places)
         sweeping = loop.create_task(_sweep(service, web, frame_server))
         await _ended(stop, serving)
-        await _drain(service, web, frame_server, serving, settings)
+        end = loop.time() + settings.drain_s
+        await _drain(service, web, frame_server, serving, end)
         sweeping.cancel()
     finally:
         for one in sockets:
             one.close()
-        versions.stop()
+        frame_server.stop_listening()
+        versions.stop(max(0.0, end - loop.time()))
         service.batcher.close()
         store.close()
     log.info("ended", extra={"decisions": sum(service.metrics.decisions.values()), "records_lost": store.lost})
@@ -140,22 +141,22 @@ async def _ended(stop: asyncio.Event, serving: asyncio.Task[None] | None) -> Non
 
 
 async def _drain(
-    service: Service, web: Server, frame_server: FrameServer, serving: asyncio.Task[None] | None, settings: Settings
+    service: Service, web: Server, frame_server: FrameServer, serving: asyncio.Task[None] | None, end: float
 ) -> None:
-    """Take no new connections, answer what was asked, close."""
+    """Take no new connections, answer what was asked, close: all before ``end``, on the loop's clock."""
     log.info("draining", extra={"waiting": len(service.batcher)})
     loop = asyncio.get_running_loop()
-    service.draining, end = True, loop.time() + settings.drain_s
+    service.draining = True
     if serving is not None:
         for server in web.servers:
             server.close()
-    if settings.uds is not None:
-        frame_server.stop_listening()
-    quiet = loop.time() + min(QUIET_S, settings.drain_s)
+    frame_server.stop_listening()
+    quiet = min(loop.time() + QUIET_S, end)
     while loop.time() < quiet and (web.server_state.connections or frame_server.connections):
         await asyncio.sleep(0.01)
     await frame_server.drain(lambda: loop.time() > end)
     if serving is not None:
+        web.config.timeout_graceful_shutdown = max(0.0, end - loop.time())  # type: ignore[assignment]  # it takes fractions
         web.should_exit = True
         await serving
 

@@ -112,15 +112,16 @@ class Service:
             self.sessions.end(session)
 
     def outcome(self, outcomes: list[Outcome], written: Callable[[bool], None]) -> None:
-        """Store outcomes; ``written`` is called by the writer's thread, after all. Refused (501, 507) where that cannot be."""
+        """Store all outcomes or none; ``written`` is called by the writer's thread. Refused (501, 507) where that cannot be."""
         if self.store.path is None:
             raise Refused(501, "outcome: expected a server with a file for decisions (--decisions FILE), got one without")
         now = time.time()
-        for place, one in enumerate(outcomes):
-            data = None if one.data is None else _json(one.data)
-            told = written if place == len(outcomes) - 1 else None
-            if not self.store.put("outcomes", (one.id, one.reward, data, now if one.time is None else one.time), told):
-                raise Refused(507, f"outcome: expected room for it, got none: {self.store.alarm}")
+        rows = [
+            (one.id, one.reward, None if one.data is None else _json(one.data), now if one.time is None else one.time)
+            for one in outcomes
+        ]
+        if not self.store.put("outcomes", *rows, written=written):
+            raise Refused(507, f"outcome: expected room for it, got none: {self.store.alarm}")
 
     def end(self, session: str) -> None:
         if not self.sessions.end(session):

@@ -138,11 +138,6 @@ class Sessions:
         self._open[name] = episode
         return episode
 
-    def version_of(self, name: str) -> Version | None:
-        """The version of an open episode."""
-        episode = self._open.get(name)
-        return None if episode is None else episode.main.version
-
     def end(self, name: str) -> bool:
         """End a session's episode; False where none was open."""
         episode = self._open.pop(name, None)

@@ -54,15 +54,19 @@ class Store:
             self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
             self._thread.start()
 
-    def put(self, table: str, values: tuple[Any, ...], written: Callable[[bool], None] | None = None) -> bool:
-        """Queue a record; False where it is lost at once. ``written`` is called by the writer thread, which then hurries."""
+    def put(self, table: str, *rows: tuple[Any, ...], written: Callable[[bool], None] | None = None) -> bool:
+        """Queue records of one table; False where they are lost at once, all of them.
+
+        ``written`` is called by the writer thread, which then hurries.
+        """
         if self._thread is None:
             return False
-        if len(self._waiting) >= self._most:
-            self.lost += 1
+        if len(self._waiting) + len(rows) > self._most:
+            self.lost += len(rows)
             self.alarm = self.alarm or f"{self.path}: {self._most:,} records wait for the disk, and more are lost"
             return False
-        self._waiting.append((table, values, written))
+        records: list[Record] = [(table, values, None) for values in rows[:-1]]
+        self._waiting.extend([*records, (table, rows[-1], written)])  # in one step: the writer takes all of it, or none
         if written is not None:
             self._wake.set()
         return True

@@ -70,7 +70,7 @@ class TorchModel(Artifact):
 
                 action, after = tree.map(chosen, action, drawn), tree.map(chosen, after, drawn_after)
                 logp = None if logp is None or likely is None else chosen(logp, likely.float())
-        out, following = (_named(root, tree.numpy_views(branch)) for root, branch in (("action", action), ("state", after)))
+        out, following = (tree.named(root, tree.numpy_views(branch)) for root, branch in (("action", action), ("state", after)))
         return out, None if logp is None else logp.numpy(), following
 
 
@@ -79,7 +79,3 @@ def _branch(root: str, tensors: Mapping[str, Tensor]) -> Tree:
     if root in tensors:
         return tensors[root]
     return tree.nest({name[len(root) + 1 :]: x for name, x in tensors.items() if name.startswith(f"{root}/")})
-
-
-def _named(root: str, branch: Tree) -> dict[str, Array]:
-    return {f"{root}/{path}" if path else root: leaf for path, leaf in tree.items(branch)}

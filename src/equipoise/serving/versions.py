@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +27,8 @@ log = logging.getLogger("equipoise.serving")
 Array = np.ndarray[Any, np.dtype[Any]]
 SERVED = ("champion", "candidate", "shadow", "previous")
 POLL_S = 0.2
-RETRY_S = 1.0  # after a version that could not be loaded: it may still be copied
+RETRY_S = 1.0  # after a version that could not be loaded: it may still be copied; twice as long after each further time,
+RETRY_MOST_S = 60.0  # up to this
 INLINE_S = 1e-4  # a run of one row below this is done in the event loop: a thread would cost more
 INLINE_BATCH_S = 1e-3  # and so must be a run of a whole batch
 TIMED = 15  # runs that are timed
@@ -129,39 +130,40 @@ class Versions:
         self.now = Loaded(self._load(aliases), revision)
         self._stop = threading.Event()
 
-    def follow(self, loop: asyncio.AbstractEventLoop, swapped: Callable[[], None] = lambda: None) -> None:
-        """Begin to look for moved aliases. ``swapped`` is called in the loop after each swap."""
+    def follow(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to look for moved aliases; their versions are taken in the loop."""
 
         def take(loaded: Loaded) -> None:
             before, self.now = self.now, loaded
             if before.champion is not loaded.champion:
                 self.swaps += 1
                 log.info("swapped", extra={"from": before.champion.digest, "to": loaded.champion.digest})
-            swapped()
 
         def watch() -> None:
-            seen = self.now.revision
-            while not self._stop.wait(self.poll_s if self.alarm is None else RETRY_S):
+            seen, gap_s, again = self.now.revision, RETRY_S, time.monotonic() + RETRY_S
+            while not self._stop.wait(self.poll_s):
                 try:
                     revision = self.source.revision(self.policy)
-                    if revision == seen and self.alarm is None:
+                    if revision == seen and (self.alarm is None or time.monotonic() < again):
                         continue
+                    gap_s = min(2 * gap_s, RETRY_MOST_S) if revision == seen else RETRY_S
+                    seen, again = revision, time.monotonic() + gap_s
                     aliases = self.source.aliases(self.policy)
                     loaded = Loaded(self._load(aliases), revision)
                 except Exception as error:  # the old version serves on, whatever is wrong with the new one
                     self._warn(f"champion: {error}")
                     continue
-                seen = revision
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(take, loaded)
 
         self._thread = threading.Thread(target=watch, name="versions", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, within_s: float) -> None:
+        """Look no more; a version that is being loaded is waited for so long, and its daemon thread then left behind."""
         if self._thread is not None:
             self._stop.set()
-            self._thread.join()
+            self._thread.join(within_s)
 
     def find(self, name: str | None) -> Version:
         """The champion, or the served version that an alias or (the beginning of) a digest names; Refused (404)."""
