@@ -60,6 +60,7 @@ from equipoise.types.rows import (
 from equipoise.types.sources import (
     LONG,
     OUT,
+    REMOTE,
     WHAT,
     WHERE,
     EnvFactory,
@@ -73,6 +74,7 @@ from equipoise.types.sources import (
 __all__ = [
     "LONG",
     "OUT",
+    "REMOTE",
     "PACKED_SAMPLES",
     "PACKED_TOKENS",
     "TRAJECTORY_EDGES",
