@@ -74,9 +74,9 @@ from equipoise.types.sources import (
 __all__ = [
     "LONG",
     "OUT",
-    "REMOTE",
     "PACKED_SAMPLES",
     "PACKED_TOKENS",
+    "REMOTE",
     "TRAJECTORY_EDGES",
     "TRAJECTORY_ROWS",
     "TRAJECTORY_STREAMS",

@@ -26,6 +26,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from equipoise.envs.worlds.addresses import Address, listen_at
@@ -48,16 +49,14 @@ class Greeting:
     kept: bytearray = field(default_factory=bytearray)
 
     def read(self) -> Message | None:
-        """The hello, once it is whole. EOFError where the connection ended."""
+        """The hello, once it is whole; None after a beat: who sends many keeps nobody waiting. EOFError at the end."""
         while True:
             size = HEAD.size
             if len(self.kept) >= size:
                 size += length(self.kept[:size], HELLO_BYTES)
                 if len(self.kept) == size:
                     message, self.kept = decode(self.kept[HEAD.size :]), bytearray()
-                    if message.get("kind") != "beat":  # a thread of the world's may have been quicker
-                        return message
-                    continue
+                    return None if message.get("kind") == "beat" else message  # a thread of the world's may have been quicker
             try:
                 data = self.conn.recv(size - len(self.kept))
             except BlockingIOError:
@@ -120,7 +119,8 @@ class Hub:
         self._refused: set[str] = set()  # codes that were noted
         self._closing = 0.0  # when it ends; 0: not asked to
         self.says_over = False  # are the worlds told that the run is over when this ends? Else they try to connect again
-        for listening, answer in ((self._public, self._accept), (self._private, self._attach), (self._wake_read, None)):
+        woken = partial(self._wake_read.recv, 64)
+        for listening, answer in ((self._public, self._accept), (self._private, self._attach), (self._wake_read, woken)):
             listening.setblocking(False)
             self._selector.register(listening, selectors.EVENT_READ, answer)
         self._thread = threading.Thread(target=self._run, name=f"worlds at {address}", daemon=True)
@@ -147,8 +147,7 @@ class Hub:
             beat_at = 0.0
             while not self._closing or (self._orphans | {*self._sessions} and time.monotonic() < self._closing):
                 for key, _ in self._selector.select(0.05 if self._closing else self._heartbeat_s / 2):
-                    if key.data is not None:
-                        key.data()
+                    key.data()
                 if (now := time.monotonic()) >= beat_at or self._closing:
                     beat_at = now + self._heartbeat_s
                     self._look(now)
