@@ -55,6 +55,6 @@ def read_token(variable: str, file: str | os.PathLike[str] | None, where: str) -
 
 
 def same(one: str | bytes, other: str | bytes) -> bool:
-    """Compare two secrets in a time that does not depend on where they differ."""
-    first, second = (x.encode() if isinstance(x, str) else x for x in (one, other))
+    """Compare two secrets in a time that does not depend on where they differ. JSON can say half a letter (a surrogate)."""
+    first, second = (x.encode("utf-8", "surrogatepass") if isinstance(x, str) else x for x in (one, other))
     return hmac.compare_digest(first, second)
