@@ -54,7 +54,7 @@ class Door:
         try:
             self._conn = self._connected(target, arguments)
             self._held.callback(self._conn.close)
-            said = self._spaces(target)
+            said = self._spaces()
         except BaseException:
             self.close()
             raise
@@ -88,7 +88,7 @@ class Door:
             conn.connect(self.address.private)
         return conn
 
-    def _spaces(self, target: str) -> dict[str, Any]:
+    def _spaces(self) -> dict[str, Any]:
         self._conn.settimeout(LOOK_S)
         phases.say(f"waiting for a world that connects to {self.address} and states its spaces")
         while True:
