@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from equipoise.access import is_local
 from equipoise.types import REMOTE
 
 EXPECTED = "remote:tcp://HOST:PORT or remote:unix:PATH, such as remote:tcp://127.0.0.1:7000"
@@ -45,11 +44,6 @@ class Address:
         if parts.scheme != "tcp" or not parts.hostname or not port or parts.path.strip("/") or parts.query or parts.username:
             raise ValueError(f"{target}: expected {EXPECTED}")
         return cls(host=parts.hostname, port=port)
-
-    @property
-    def loopback(self) -> bool:
-        """Can only this machine connect?"""
-        return bool(self.path) or is_local(self.host)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

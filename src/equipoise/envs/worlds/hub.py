@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from equipoise.access import need_token
 from equipoise.envs.worlds.addresses import Address, listen_at
 from equipoise.envs.worlds.protocol import HELLO_BYTES, Refused, Spaces, read_hello
 from equipoise.frames import HEAD, BadFrame, Message, Splitter, decode, encode, length
@@ -93,11 +94,9 @@ class Hub:
         self, address: Address, *, token: str | None, spaces: Spaces | None, grace_s: float, heartbeat_s: float
     ) -> None:
         """``spaces``: None for those of the first world. ValueError without a token where other machines can connect."""
-        if not address.loopback and not token:
-            raise ValueError(
-                f"remote:{address}: expected a token where other machines can connect, got none: set EQUIPOISE_WORLD_TOKEN, or "
-                "env.token_file to a file with one"
-            )
+        if not address.path:
+            how = "set EQUIPOISE_WORLD_TOKEN, or env.token_file to a file with one"
+            need_token(address.host, token, f"remote:{address}", how)
         self.address, self._token, self.spaces = address, token, spaces
         self._times = {"grace_s": grace_s, "heartbeat_s": heartbeat_s}
         self._heartbeat_s = heartbeat_s
