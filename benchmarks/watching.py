@@ -3,10 +3,11 @@
     .venv/bin/python benchmarks/watching.py [--runs 200] [--seconds 15] [--rounds 20] [--viewer reader|chromium] [--json FILE]
 
 The folder has ``--runs`` runs that ended and one that trains all the while. First the server's share of a core is taken over
-``--seconds``, after a viewer has come and gone. Then windows of ``--seconds`` alternate: the page open, the page closed. Each
-pair of windows gives one ratio of the run's steps/s, by its own ``live.json``; printed are the mean loss and the upper end of
-its one-sided 95 % interval. ``reader`` asks for what the page asks for, as a browser on another machine does; ``chromium`` is a
-headless one on this machine at the lowest priority, which draws without a graphics card.
+``--seconds``, after a viewer has come and gone, then the time from a changed verdict to a viewer who is told it. Then windows
+of ``--seconds`` alternate: the page open, the page closed. Each pair of windows gives one ratio of the run's steps/s, by its
+own ``live.json``; printed are the mean loss and the upper end of its one-sided 95 % interval. ``reader`` asks for what the page
+asks for, as a browser on another machine does; ``chromium`` is a headless one on this machine at the lowest priority, which draws
+without a graphics card.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from harness import host
 
 from equipoise.record.live import LIVE
 from tests.report import made
+from tests.watching.test_runs import write_live
 
-MOST_IDLE, MOST_LOSS = 0.02, 0.01  # of a core; of the steps/s
+MOST_IDLE, MOST_LOSS, MOST_DELAY = 0.02, 0.01, 2.0  # of a core; of the steps/s; seconds
 RUN = "train CartPole-v1 --algorithm impala --actors 1 --max-lag 1 --steps 1G --quiet --no-tensorboard --out runs/live"
 CURVES = "/api/curves?run=live&y=return&y=steps_per_s&y=lag&y=learning/worked&y=sampling/worked&x=steps"
 CURVES_S = 1.5  # as static/run.js
@@ -89,6 +91,22 @@ def reader(port: int) -> Iterator[None]:
         connection.close()
 
 
+def delay(port: int, run: Path) -> float:
+    """Seconds from a verdict that is written to a viewer of the run who is told it: the longest of ten."""
+    connection, took = http.client.HTTPConnection("127.0.0.1", port, timeout=30), list[float]()
+    connection.request("GET", f"/api/events?run={run.name}")
+    answer = connection.getresponse()
+    for n in range(10):
+        said = f"Learning-bound: {n}."
+        write_live(run, cause="Learning-bound", verdict=said, wall_s=1000.0 + n)  # the time of a run goes on, too
+        begun = time.monotonic()
+        while said.encode() not in answer.readline():
+            pass
+        took.append(time.monotonic() - begun)
+    connection.close()
+    return max(took)
+
+
 @contextmanager
 def chromium(port: int) -> Iterator[None]:
     program = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -137,6 +155,8 @@ def main() -> None:
         place = Path(home)
         for i in range(at.runs):
             made.run(place / f"runs/ended_{i:03}", seed=i)
+        made.run(place / "runs/told", summary=False)
+        write_live(place / "runs/told")
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         watch = started(["watch", "runs", "--port", "0"], place, stdout=subprocess.PIPE)
         with started(RUN.split(), place, **quiet), watch as server:
@@ -151,7 +171,9 @@ def main() -> None:
             before, begun = cpu_s(server.pid), time.monotonic()
             time.sleep(at.seconds)
             idle = (cpu_s(server.pid) - before) / (time.monotonic() - begun)
-            print(f"nobody looks: {idle:.2%} of a core ({at.runs + 1} runs; at most {MOST_IDLE:.0%})", flush=True)
+            print(f"nobody looks: {idle:.2%} of a core ({at.runs + 2} runs; at most {MOST_IDLE:.0%})", flush=True)
+            told = delay(port, place / "runs/told")
+            print(f"a changed verdict is told within {told:.2f} s (at most {MOST_DELAY:g})", flush=True)
             losses, looked = list[float](), list[float]()
             for n in range(at.rounds):
                 with viewer(port):
@@ -170,6 +192,7 @@ def main() -> None:
     found = {
         "host": host(),
         "idle": idle,
+        "told": told,
         "watched": looked,
         "losses": losses,
         "mean": mean,
@@ -178,7 +201,8 @@ def main() -> None:
     }
     if at.json is not None:
         at.json.write_text(json.dumps(found, indent=1))
-    failed = [f"idle {idle:.2%} > {MOST_IDLE:.0%}"] * (idle > MOST_IDLE) + [f"loss {most:.2%} > {MOST_LOSS:.0%}"] * (
+    failed = [f"told after {told:.2f} s > {MOST_DELAY:g} s"] * (told > MOST_DELAY)
+    failed += [f"idle {idle:.2%} > {MOST_IDLE:.0%}"] * (idle > MOST_IDLE) + [f"loss {most:.2%} > {MOST_LOSS:.0%}"] * (
         most > MOST_LOSS
     )
     sys.exit("; ".join(failed) or 0)

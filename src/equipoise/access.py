@@ -54,7 +54,13 @@ def read_token(variable: str, file: str | os.PathLike[str] | None, where: str) -
     return said
 
 
+def need_token(host: str, token: str | None, where: str, how: str) -> None:
+    """ValueError for a host that others reach where there is no token. ``where`` named the host; ``how`` to give a token."""
+    if token is None and not is_local(host):
+        raise ValueError(f"{where}: expected a token where others can ask, got none; {how}")
+
+
 def same(one: str | bytes, other: str | bytes) -> bool:
-    """Compare two secrets in a time that does not depend on where they differ."""
-    first, second = (x.encode() if isinstance(x, str) else x for x in (one, other))
+    """Compare two secrets in a time that does not depend on where they differ. JSON can say half a letter (a surrogate)."""
+    first, second = (x.encode("utf-8", "surrogatepass") if isinstance(x, str) else x for x in (one, other))
     return hmac.compare_digest(first, second)

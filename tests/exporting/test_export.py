@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -13,8 +14,12 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise import api, cli
+from equipoise.api.playing import read_policies
 from equipoise.edge import Artifact, EdgePolicy
+from equipoise.exporting import observations
 from equipoise.record import checkpoint
+from equipoise.record.directory import RunDirectory
+from equipoise.runtime import blueprint
 from tests.runtime.test_playable import MODULE, Blocked, observation, recording, trained  # noqa: F401  # the fixture too
 
 
@@ -35,6 +40,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for _ in api.train("CartPole-v1", "ppo", out=out, init_from=out.with_name("before"), evaluate_every=32, **given):
         pass
     return out
+
+
+class Silent:
+    """An env that never has a row."""
+
+    def __init__(self, env: Any) -> None:
+        self.spec, self.close = env.spec, env.close
+
+    def recv(self) -> None:
+        return None
 
 
 def spec(place: Path) -> dict[str, Any]:
@@ -93,6 +108,28 @@ def test_a_run_whose_env_is_gone_is_exported(trained: Path, without: None, tmp_p
     quantiles = spec(seen.path)["artifact"]["quantiles"]
     assert seen.source.endswith("rows.npz") and not seen.note and sorted(quantiles) == ["obs/a", "obs/z"]  # not of the mask
     assert seen.version != made.version
+
+
+def test_a_run_on_worlds_outside_waits_for_none(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = RunDirectory.open(run).program
+    env = dataclasses.replace(program.env, target=f"remote:unix:{tmp_path / 'w'}")
+    source: Any = program.source
+    outside = dataclasses.replace(program, source=dataclasses.replace(source, env=env))
+    monkeypatch.setattr(RunDirectory, "program", outside)
+    monkeypatch.setattr(observations, "played", lambda *_, **__: pytest.fail("nobody knows when a world will come"))
+    made = eq.export(run, tmp_path / "policy", rows=100)
+    assert made.source == "made-up observations"
+    assert made.note == f"the worlds of {env.target} are outside; --recorded FILE takes rows"
+
+
+def test_an_env_that_gives_nothing_is_left(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = RunDirectory.open(run).program
+
+    making = blueprint.making
+    monkeypatch.setattr(observations, "LONGEST_S", 0.1)
+    monkeypatch.setattr(blueprint, "making", lambda _: lambda **how: Silent(making(program)(**how)))
+    with pytest.raises(TimeoutError, match="CartPole-v1: expected an observation within 0 s, got none"):
+        observations.played(program, read_policies(run).policies, "main", rows=10, step=0)
 
 
 def test_the_command(run: Path, tmp_path: Path) -> None:

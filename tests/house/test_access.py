@@ -46,3 +46,4 @@ def test_a_token_that_is_easily_guessed_is_refused(tmp_path: Path, said: str) ->
 
 def test_secrets_are_compared_whole() -> None:
     assert same("a token", b"a token") and not same("a token", "a tokem") and not same("", "a token")
+    assert same("\ud800", "\ud800") and not same("\ud800", "a token")  # JSON can say half of a letter

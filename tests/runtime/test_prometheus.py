@@ -27,6 +27,7 @@ FULL: dict[str, Any] = {
     "occupancy": {"queue": 0.5}, "moved": {"written": 1000}, "usage": {"learner": {"cpu_s": 2.5, "rss": 1 << 20}},
     "gpus": {"gpu 0": {"busy": 0.5, "used": 1 << 30, "total": 2 << 30, "power_w": 200.0}}, "metrics": {"loss": 0.25},
 }  # fmt: skip
+SECRET = "a-word-of-19-letters"
 
 
 def said(endpoint: Endpoint, token: str = "") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -84,21 +85,25 @@ def test_a_token_is_wanted_where_there_is_one() -> None:
     [
         ("9090", {}, Address("127.0.0.1", 9090)),
         ("localhost:0", {}, Address("localhost", 0)),
-        ("[::1]:9090", {TOKEN: "x"}, Address("::1", 9090, "x")),
-        ("0.0.0.0:9090", {TOKEN: "x"}, Address("0.0.0.0", 9090, "x")),
-        ("0.0.0.0:9090", {}, "expected a token in the environment variable EQUIPOISE_PROMETHEUS_TOKEN"),
-        ("10.0.0.7:9090", {}, "since others reach 10.0.0.7"),
+        ("[::1]:9090", {TOKEN: SECRET}, Address("::1", 9090, SECRET)),
+        ("0.0.0.0:9090", {TOKEN: SECRET}, Address("0.0.0.0", 9090, SECRET)),
+        ("0.0.0.0:9090", {}, "expected a token where others can ask, got none; set EQUIPOISE_PROMETHEUS_TOKEN"),
+        ("0.0.0.0:9090", {TOKEN: "x"}, "EQUIPOISE_PROMETHEUS_TOKEN: expected a token of 16 to 4,096 letters"),
+        ("10.0.0.7:9090", {}, "--prometheus 10.0.0.7:9090: expected a token where others can ask"),
         ("port", {}, r"expected \[HOST:\]PORT, such as 9090 .*, got 'port'"),
         ("127.0.0.1:70000", {}, "got '127.0.0.1:70000'"),
         ("", {}, "got ''"),
     ],
 )
-def test_addresses(text: str, environ: dict[str, str], wanted: Any) -> None:
+def test_addresses(text: str, environ: dict[str, str], wanted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN, raising=False)
+    for name, token in environ.items():
+        monkeypatch.setenv(name, token)
     if isinstance(wanted, Address):
-        assert read_address(text, environ) == wanted
+        assert read_address(text) == wanted
     else:
         with pytest.raises(ValueError, match=wanted):
-            read_address(text, environ)
+            read_address(text)
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:

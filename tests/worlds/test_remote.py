@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "clients"))
 import world as client  # type: ignore[import-not-found]
 
 OBSERVATION, ACTION = client.box([2], -100, 100), client.discrete(3)
+RIGHT = "a-token-of-24-letters-xx"
 HELLO = {"kind": "hello", "version": 1, "session": "s", "observation": OBSERVATION, "action": ACTION}
 
 
@@ -90,7 +91,7 @@ def env(path: Path) -> Iterator[Callable[..., Any]]:
             import json
 
             spec.write_text(json.dumps({"observation": OBSERVATION, "action": ACTION}))
-        kwargs = {"spec": str(spec), "heartbeat_s": 0.05, "grace_s": 0.3} | arguments
+        kwargs = {"spec": str(spec), "heartbeat_s": 0.05, "grace_s": 20.0} | arguments
         made.append(
             make(
                 EnvFactory(target=f"remote:unix:{path}", kwargs=kwargs), streams=np.arange(streams), seed=3,
@@ -169,7 +170,7 @@ def test_rows_are_those_of_the_same_env_stepped_here(path: Path) -> None:
 
 
 def test_a_world_that_is_gone_costs_its_episode_and_the_others_go_on(env: Any, path: Path) -> None:
-    made = env(2)
+    made = env(2, grace_s=2.0)
     one, two = Lone(path, made, session="one"), Lone(path, made, session="two")
     welcomes = [one.hear("welcome"), two.hear("welcome")]
     lives = [welcome["life"] for welcome in welcomes]
@@ -184,7 +185,7 @@ def test_a_world_that_is_gone_costs_its_episode_and_the_others_go_on(env: Any, p
     two.observe(1, (3.0, 4.0), reward=0.5)
     began = time.monotonic()
     row = rows(made)
-    assert time.monotonic() - began > 0.2, "its grace is waited for"
+    assert time.monotonic() - began > 1.0, "its grace is waited for"
     assert flags(row, 0) == "f..." and flags(row, 1) == ".v.." and row["obs"].tolist() == [[0, 0], [3, 4]]
     assert made.failures.counts[0] == 1 and "gone for longer" in made.failures.causes.told[0][1]
     for seq in (2, 3):  # the other goes on without waiting any more
@@ -207,7 +208,7 @@ def test_a_world_that_is_gone_costs_its_episode_and_the_others_go_on(env: Any, p
 
 
 def test_a_world_that_comes_again_within_its_grace_goes_on(env: Any, path: Path) -> None:
-    made = env(grace_s=20.0)
+    made = env()
     one = Lone(path, made)
     first = one.hear("welcome")
     one.observe(0, first=True)
@@ -225,7 +226,7 @@ def test_a_world_that_comes_again_within_its_grace_goes_on(env: Any, path: Path)
 
 
 def test_what_is_doubled_or_late_is_dropped_and_what_is_lost_is_said_again(env: Any, path: Path) -> None:
-    made = env(grace_s=20.0)
+    made = env()
     one = Lone(path, made)
     one.say(**HELLO)  # a doubled hello
     one.hear("welcome")
@@ -248,7 +249,7 @@ def test_what_is_doubled_or_late_is_dropped_and_what_is_lost_is_said_again(env: 
 
 
 def test_a_world_may_begin_anew_and_may_leave(env: Any, path: Path) -> None:
-    made = env(grace_s=0.1)
+    made = env()
     one = Lone(path, made)
     one.hear("welcome")
     one.observe(0, first=True)
@@ -321,15 +322,15 @@ def test_a_value_that_is_not_finite_costs_the_episode(env: Any, path: Path) -> N
 def test_a_hello_that_is_refused(
     env: Any, path: Path, monkeypatch: pytest.MonkeyPatch, hello: dict[str, Any], code: str, text: str
 ) -> None:
-    monkeypatch.setenv("EQUIPOISE_WORLD_TOKEN", "right")
+    monkeypatch.setenv("EQUIPOISE_WORLD_TOKEN", RIGHT)
     made = env()
-    wrong = Lone(path, made, **{"token": "right"} | hello)
+    wrong = Lone(path, made, **{"token": RIGHT} | hello)
     refused = wrong.hear("refuse")
     assert refused["code"] == code and text in refused["text"]
     with pytest.raises(AssertionError, match="the end of the connection"):
         wrong.hear("welcome")
     wrong.close()
-    right = Lone(path, made, token="right")
+    right = Lone(path, made, token=RIGHT)
     right.observe(0, first=True)
     assert flags(rows(made)) == "f...", "the run goes on"
     right.close()
@@ -352,7 +353,7 @@ def test_a_hello_that_is_refused(
 )  # fmt: skip
 @pytest.mark.few(10)
 def test_an_observation_that_is_refused(env: Any, path: Path, message: dict[str, Any], text: str) -> None:
-    made = env(grace_s=0.1)
+    made = env()
     one = Lone(path, made)
     one.hear("welcome")
     one.observe(0, first=True)
@@ -371,7 +372,7 @@ def test_an_observation_that_is_refused(env: Any, path: Path, message: dict[str,
 
 def test_noise_from_the_wire_harms_nobody(env: Any, path: Path, seed: int) -> None:
     """Bytes of all kinds, before a hello and after: refusals, and a good world's rows after that."""
-    made, dice = env(grace_s=0.05), random.Random(seed)
+    made, dice = env(grace_s=2.0), random.Random(seed)
     good = frames.encode(HELLO)
     for number in range(300):
         conn = socket.socket(socket.AF_UNIX)
@@ -399,7 +400,7 @@ def test_noise_from_the_wire_harms_nobody(env: Any, path: Path, seed: int) -> No
 
 def test_an_address_that_cannot_be_listened_at(env: Any, path: Path, tmp_path: Path) -> None:
     for target, said in (
-        ("remote:tcp://0.0.0.0:7000", "expected a token where other machines can connect"),
+        ("remote:tcp://0.0.0.0:7000", "expected a token where others can ask"),
         ("remote:tcp://127.0.0.1", "expected remote:tcp://HOST:PORT or remote:unix:PATH"),
         ("remote:http://127.0.0.1:70", "expected remote:tcp://HOST:PORT"),
         ("remote:tcp://127.0.0.1:70000", "expected remote:tcp://HOST:PORT"),

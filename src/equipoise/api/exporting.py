@@ -95,6 +95,9 @@ def _seen(
         program = RunDirectory.open(here, trusted=trust).program
         if data := program.source.dataset:
             return observations.recorded((one.obs for one in recordings(data, spec)), f"data set {data}", rows=rows), ""
+        if program.outside:  # nobody knows when a world will come
+            why = f"the worlds of {program.env.target} are outside; --recorded FILE takes rows"
+            return observations.sampled(spec, loaded.policies[name].net, rows=rows), why
         return observations.played(program, loaded.policies, name, rows=rows, step=step_of(loaded.meta)), ""
     except (FileNotFoundError, trusting.Untrusted) as error:
         why = str(error)

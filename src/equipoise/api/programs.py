@@ -14,7 +14,6 @@ from equipoise import recipes
 from equipoise.api.sizing import cut
 from equipoise.envs.check.check import SECONDS, STEPS, check_env
 from equipoise.envs.check.report import Report as CheckReport
-from equipoise.envs.worlds.addresses import PREFIX as REMOTE
 from equipoise.facts import AUTO
 from equipoise.hints import hint
 from equipoise.language.tasks import BUILT_IN
@@ -319,5 +318,5 @@ def _default(target: str, algorithm: str) -> Program:
     if cls.needs_task:
         return apply_settings(Program(source=TaskSource(task=target), policies={"main": policy}), {**TEXT, **cls.defaults})
     start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})
-    kind, worlds = REPLAY if cls.needs_replay else QUEUE, WORLDS if target.startswith(REMOTE) else {}
+    kind, worlds = REPLAY if cls.needs_replay else QUEUE, WORLDS if start.outside else {}
     return apply_settings(start, {**MEASURED, **kind, **cls.defaults, **worlds})

@@ -38,7 +38,7 @@ def export(
         ),
     ] = None,
     rows: Annotated[str | None, typer.Option(metavar="N", help="Observations to compare on. Default 10000.")] = None,
-    graph: Annotated[
+    no_graph: Annotated[
         bool, typer.Option("--no-graph", help="Weights alone, for a server with torch.", show_default=False)
     ] = False,
     trust: Trust = None,
@@ -54,7 +54,7 @@ def export(
 
         count = None if rows is None else at_least_one(rows, "--rows")
         found = api.export(
-            place(directory), to, policy=policy, best=best, recorded=recorded, rows=count, graph=not graph, **vouched(trust)
+            place(directory), to, policy=policy, best=best, recorded=recorded, rows=count, graph=not no_graph, **vouched(trust)
         )
     if not found.version:
         print(found.path)

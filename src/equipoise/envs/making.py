@@ -44,8 +44,7 @@ from equipoise.envs.families.old_gym import OldGym, advice, is_old
 from equipoise.envs.foreign_ids import meant_by, not_installed, removed
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
-from equipoise.envs.worlds.addresses import PREFIX as REMOTE
-from equipoise.types import EnvFactory
+from equipoise.types import REMOTE, EnvFactory
 
 Streams = np.ndarray[Any, np.dtype[np.int64]]
 PETTINGZOO = "pettingzoo:"

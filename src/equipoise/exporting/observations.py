@@ -53,7 +53,7 @@ def played(program: Program, policies: Mapping[str, FixedPolicy], name: str, *, 
         }  # fmt: skip
         kept: list[dict[str, Tree]] = []
         until = time.monotonic() + LONGEST_S
-        while len(kept) * len(playing[name].streams) < rows and (not kept or time.monotonic() < until):
+        while len(kept) * len(playing[name].streams) < rows and time.monotonic() < until:
             if (parts := env.recv()) is None:
                 continue
             mine = parts[name]
@@ -61,6 +61,8 @@ def played(program: Program, policies: Mapping[str, FixedPolicy], name: str, *, 
             env.send({one: playing[one](parts[one].obs, parts[one].first) for one in playing})
     finally:
         env.close()
+    if not kept:
+        raise TimeoutError(f"{program.env.target}: expected an observation within {LONGEST_S:.0f} s, got none")
     whole = tree.stack(kept)
     return Seen(obs=whole["obs"], first=whole["first"], source=f"{program.env.target}", recorded=True)
 

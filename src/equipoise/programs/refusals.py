@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
-from equipoise.envs.worlds.addresses import PREFIX as REMOTE
 from equipoise.hints import hint
 from equipoise.programs import fields
 from equipoise.programs.fields import why_unread
@@ -178,7 +177,7 @@ def _central_problems(program: Program) -> list[str]:
     problems = []
     if program.actors == 0:
         problems.append("placement.inference: expected local without actors, since nothing acts, got central")
-    elif program.env.target.startswith(REMOTE):
+    elif program.outside:
         problems.append(
             f"placement.inference: expected local with {program.env.target}, whose actors have the worlds, got central"
         )

@@ -6,7 +6,6 @@ one, are added up here, since Prometheus wants counters that only rise.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from equipoise.access import is_local, same
+from equipoise.access import need_token, read_token, same
 from equipoise.balance.shares import STATES
 from equipoise.hints import install
 from equipoise.histograms import EDGES
@@ -44,19 +43,17 @@ class Address:
     token: str = ""
 
 
-def read_address(text: str, environ: Mapping[str, str] = os.environ) -> Address:
-    """Read "[HOST:]PORT"; ValueError for another text, and for a host that others reach where there is no token."""
+def read_address(text: str) -> Address:
+    """Read "[HOST:]PORT"; ValueError for another text, and for a host that others reach without a token in the environment."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not port.isdecimal() or not 0 <= int(port) < 1 << 16:
         raise ValueError(f"--prometheus: expected [HOST:]PORT, such as 9090 or 0.0.0.0:9090, got {text!r}")
-    token = environ.get(TOKEN, "")
-    if not token and not is_local(host):
-        raise ValueError(
-            f"--prometheus: expected a token in the environment variable {TOKEN}, since others reach {host}, got none; "
-            f"without one, --prometheus {port} listens on this machine alone"
-        )
-    return Address(host, int(port), token)
+    token = read_token(TOKEN, None, "--prometheus")
+    need_token(
+        host, token, f"--prometheus {text}", f"set {TOKEN}; without one, --prometheus {port} listens on this machine alone"
+    )
+    return Address(host, int(port), token or "")
 
 
 @dataclass(slots=True)

@@ -23,7 +23,6 @@ import torch
 
 from equipoise import phases
 from equipoise.cores import usable
-from equipoise.envs.worlds.addresses import PREFIX as REMOTE
 from equipoise.programs.fields import alter
 from equipoise.programs.limits import check_devices, check_processes
 from equipoise.programs.refusals import check
@@ -88,7 +87,7 @@ def _fixed(program: Program, on: str) -> str:
         return "in one thread nothing is measured"
     if program.placement.max_lag == 0:
         return "with max_lag=0 nothing that is measured may decide what is computed"
-    if program.source.env is not None and program.source.env.target.startswith(REMOTE):
+    if program.outside:
         return "worlds outside set the pace"
     if program.placement.compile:
         return "torch.compile takes longer than a measurement may"

@@ -16,7 +16,6 @@ from equipoise.actors.examiner import Examiner, spread
 from equipoise.actors.playing import FixedPolicy
 from equipoise.actors.recorder import Recorder
 from equipoise.envs.failures.capsule import Failures
-from equipoise.envs.worlds.addresses import PREFIX as REMOTE
 from equipoise.record.report import Evaluating, Evaluation
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
@@ -77,7 +76,7 @@ def evaluator(
     ``step`` of training: how much is explored where the policies are not deterministic. ``failures``: what an env's failure
     costs; None: as the program says, and no capsule is written.
     """
-    envs = 1 if program.env.target.startswith(REMOTE) else min(episodes, STREAMS)  # one world more than training has
+    envs = 1 if program.outside else min(episodes, STREAMS)  # one world more than training has
     costs = Failures(on_nonfinite=program.source.on_nonfinite) if failures is None else failures
     metrics = program.source.metrics
     env = blueprint.making(program)(streams=np.arange(envs), seed=seed, failures=costs, metrics=metrics)

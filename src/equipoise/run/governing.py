@@ -10,7 +10,6 @@ from pathlib import Path
 
 from equipoise.balance.governor import Governor, Lever
 from equipoise.balance.shares import add
-from equipoise.envs.worlds.addresses import PREFIX as REMOTE
 from equipoise.run.attempt import Attempt
 from equipoise.run.reporter import Reporter
 from equipoise.run.starting import Runtime
@@ -26,7 +25,7 @@ def check_on(program: Program, on: On) -> None:
     """Refuse what cannot run there: a task over a cluster, a governor where there is nothing that it could balance."""
     if on == "ray" and isinstance(program.source, TaskSource):
         raise ValueError("on: expected serial or process with a task, whose generators write where the queue is, got ray")
-    if on == "ray" and program.source.env is not None and program.source.env.target.startswith(REMOTE):
+    if on == "ray" and program.outside:
         raise ValueError(f"on: expected serial or process with {program.env.target}, where worlds find one machine, got ray")
     if program.placement.balance == "auto" and on == "serial":
         raise ValueError("balance: expected off with on=serial, where actors and learner take turns anyway, got auto")

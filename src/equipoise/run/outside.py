@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from equipoise.envs.worlds.addresses import PREFIX as REMOTE
 from equipoise.types import Program
 
 
@@ -18,12 +17,11 @@ class Worlds:
         """ValueError for an address or a setting that cannot work; OSError where the address is taken."""
         self._hub: Any = None
         self._held = contextlib.ExitStack()
-        env = program.source.env
-        if env is None or not env.target.startswith(REMOTE):
+        if not program.outside:
             return
         from equipoise.envs.worlds.door import listening
 
-        self._hub = self._held.enter_context(listening(env.target, env.kwargs))
+        self._hub = self._held.enter_context(listening(program.env.target, program.env.kwargs))
         self._hub.says_over = True
         weakref.finalize(run, self._held.close)
 

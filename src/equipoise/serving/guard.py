@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
-from equipoise.access import LOCAL, is_address, is_local, named_host, same
+from equipoise.access import LOCAL, is_address, is_local, named_host, need_token, same
 from equipoise.serving.messages import Refused
 
 OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")  # without a token: what asks them has none
@@ -24,10 +24,7 @@ class Guard:
         "https://example.org".
         """
         self._everywhere = not is_local(host)
-        if self._everywhere and token is None:
-            raise ValueError(
-                f"--host {host}: expected a token where others can ask, got none; give --token-file FILE, or serve on 127.0.0.1"
-            )
+        need_token(host, token, f"--host {host}", "give --token-file FILE, or serve on 127.0.0.1")
         self._token = None if token is None else f"Bearer {token}".encode()
         self._hosts = {name.lower() for name in (*LOCAL, host, *hosts)}
         self._origins = {origin.rstrip("/").lower() for origin in origins}

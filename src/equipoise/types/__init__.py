@@ -60,6 +60,7 @@ from equipoise.types.rows import (
 from equipoise.types.sources import (
     LONG,
     OUT,
+    REMOTE,
     WHAT,
     WHERE,
     EnvFactory,
@@ -75,6 +76,7 @@ __all__ = [
     "OUT",
     "PACKED_SAMPLES",
     "PACKED_TOKENS",
+    "REMOTE",
     "TRAJECTORY_EDGES",
     "TRAJECTORY_ROWS",
     "TRAJECTORY_STREAMS",

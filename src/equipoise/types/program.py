@@ -9,7 +9,7 @@ from typing import Annotated, Literal, cast
 from equipoise.facts import AUTO, FREE, Count, Flag, Help, NonNegative, Positive, Read, Share, Whole
 from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
 from equipoise.types.rows import ActingPrecision, Balance, Inference, Precision
-from equipoise.types.sources import LONG, OUT, WHAT, WHERE, EnvFactory, EnvSource, Live, RecordedSource, TaskSource
+from equipoise.types.sources import LONG, OUT, REMOTE, WHAT, WHERE, EnvFactory, EnvSource, Live, RecordedSource, TaskSource
 
 Prioritized = Read("selector", "prioritized", why="nothing is prioritized")
 
@@ -296,6 +296,11 @@ class Program:
         if self.source.env is None:
             raise ValueError("source.env: expected an env, got none: this run knows recorded rows alone")
         return self.source.env
+
+    @property
+    def outside(self) -> bool:
+        """Are the envs worlds outside, which connect to the run?"""
+        return self.source.env is not None and self.source.env.target.startswith(REMOTE)
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from equipoise.facts import FREE, Count, Flag, Help, Positive, Range, Read, Whole
 from equipoise.types.rows import OnNonfinite
 
+REMOTE = "remote:"  # begins the target of worlds outside, which connect to the run
 WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"  # the sections of ``train --help``
 
 

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from equipoise.access import LOCAL, is_address, is_local, named_host, same
+from equipoise.access import LOCAL, is_address, named_host, need_token, same
 
 TOKEN = "EQUIPOISE_WATCH_TOKEN"  # the environment variable with the token
 LONGEST_BODY = 8 << 10  # bytes of a request
@@ -32,11 +32,8 @@ HEADERS = {
 
 def check_host(host: str, token: str | None) -> None:
     """ValueError for a host that others reach where there is no token."""
-    if token is None and not is_local(host):
-        raise ValueError(
-            f"--host {host}: expected a token, since others reach that, got none; give --token-file FILE, or set {TOKEN}: "
-            f"{TOKEN}=$(openssl rand -hex 16) equipoise watch --host {host}"
-        )
+    example = f"{TOKEN}=$(openssl rand -hex 16) equipoise watch --host {host}"
+    need_token(host, token, f"--host {host}", f"give --token-file FILE, or set {TOKEN}: {example}")
 
 
 class Guard:

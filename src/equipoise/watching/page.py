@@ -207,7 +207,8 @@ class Page:
         body = await _body(request, keys)
         client = request.client.host if request.client else "?"
         try:
-            to = await self._do(lambda: getattr(self.versions, what)(where=f"by the page from {client}", **body))
+            # Not in the thread that reads files: a move hashes an artifact and may wait for another's.
+            to = await asyncio.to_thread(getattr(self.versions, what), where=f"by the page from {client}", **body)
         except (ValueError, OSError) as error:
             raise Refused(409, str(error)) from error
         return JSONResponse({"version": to})

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from equipoise.access import is_local
+from equipoise.types import REMOTE
 
-PREFIX = "remote:"
 EXPECTED = "remote:tcp://HOST:PORT or remote:unix:PATH, such as remote:tcp://127.0.0.1:7000"
 LONGEST_PATH = 100  # bytes: the kernel takes about 107 (macOS 103)
 
@@ -29,7 +28,7 @@ class Address:
     @classmethod
     def of(cls, target: str) -> Address:
         """Read a target; ValueError for any other text."""
-        said = target.removeprefix(PREFIX)
+        said = target.removeprefix(REMOTE)
         if said.startswith("unix:") and (path := said.removeprefix("unix:").removeprefix("//")):
             path = os.path.abspath(os.path.expanduser(path))
             if len(os.fsencode(path)) > LONGEST_PATH:
@@ -45,11 +44,6 @@ class Address:
         if parts.scheme != "tcp" or not parts.hostname or not port or parts.path.strip("/") or parts.query or parts.username:
             raise ValueError(f"{target}: expected {EXPECTED}")
         return cls(host=parts.hostname, port=port)
-
-    @property
-    def loopback(self) -> bool:
-        """Can only this machine connect?"""
-        return bool(self.path) or is_local(self.host)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -14,12 +14,13 @@ from typing import Any
 from equipoise import phases
 from equipoise.access import read_token
 from equipoise.envs.hints import unknown
-from equipoise.envs.worlds.addresses import PREFIX, Address
+from equipoise.envs.worlds.addresses import Address
 from equipoise.envs.worlds.hub import Hub
 from equipoise.envs.worlds.protocol import Spaces
 from equipoise.files import parse_json
 from equipoise.frames import Splitter, decode, encode
 from equipoise.schema import Number, Text, check
+from equipoise.types import REMOTE
 
 TOKEN = "EQUIPOISE_WORLD_TOKEN"
 LOOK_S = 0.2  # a wait for the first world can be interrupted so often
@@ -53,7 +54,7 @@ class Door:
         try:
             self._conn = self._connected(target, arguments)
             self._held.callback(self._conn.close)
-            said = self._spaces(target)
+            said = self._spaces()
         except BaseException:
             self.close()
             raise
@@ -87,7 +88,7 @@ class Door:
             conn.connect(self.address.private)
         return conn
 
-    def _spaces(self, target: str) -> dict[str, Any]:
+    def _spaces(self) -> dict[str, Any]:
         self._conn.settimeout(LOOK_S)
         phases.say(f"waiting for a world that connects to {self.address} and states its spaces")
         while True:
@@ -150,4 +151,4 @@ def _made(target: str, address: Address, arguments: Mapping[str, Any]) -> Hub:
         return Hub(address, token=token, spaces=spaces, **times)
     except OSError as error:
         said = error.strerror or str(error)
-        raise type(error)(error.errno, f"{PREFIX}{address}: expected an address to listen at, got: {said}") from error
+        raise type(error)(error.errno, f"{REMOTE}{address}: expected an address to listen at, got: {said}") from error

@@ -26,8 +26,10 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from equipoise.access import need_token
 from equipoise.envs.worlds.addresses import Address, listen_at
 from equipoise.envs.worlds.protocol import HELLO_BYTES, Refused, Spaces, read_hello
 from equipoise.frames import HEAD, BadFrame, Message, Splitter, decode, encode, length
@@ -48,16 +50,14 @@ class Greeting:
     kept: bytearray = field(default_factory=bytearray)
 
     def read(self) -> Message | None:
-        """The hello, once it is whole. EOFError where the connection ended."""
+        """The hello, once it is whole; None after a beat: who sends many keeps nobody waiting. EOFError at the end."""
         while True:
             size = HEAD.size
             if len(self.kept) >= size:
                 size += length(self.kept[:size], HELLO_BYTES)
                 if len(self.kept) == size:
                     message, self.kept = decode(self.kept[HEAD.size :]), bytearray()
-                    if message.get("kind") != "beat":  # a thread of the world's may have been quicker
-                        return message
-                    continue
+                    return None if message.get("kind") == "beat" else message  # a thread of the world's may have been quicker
             try:
                 data = self.conn.recv(size - len(self.kept))
             except BlockingIOError:
@@ -94,11 +94,9 @@ class Hub:
         self, address: Address, *, token: str | None, spaces: Spaces | None, grace_s: float, heartbeat_s: float
     ) -> None:
         """``spaces``: None for those of the first world. ValueError without a token where other machines can connect."""
-        if not address.loopback and not token:
-            raise ValueError(
-                f"remote:{address}: expected a token where other machines can connect, got none: set EQUIPOISE_WORLD_TOKEN, or "
-                "env.token_file to a file with one"
-            )
+        if not address.path:
+            how = "set EQUIPOISE_WORLD_TOKEN, or env.token_file to a file with one"
+            need_token(address.host, token, f"remote:{address}", how)
         self.address, self._token, self.spaces = address, token, spaces
         self._times = {"grace_s": grace_s, "heartbeat_s": heartbeat_s}
         self._heartbeat_s = heartbeat_s
@@ -120,7 +118,8 @@ class Hub:
         self._refused: set[str] = set()  # codes that were noted
         self._closing = 0.0  # when it ends; 0: not asked to
         self.says_over = False  # are the worlds told that the run is over when this ends? Else they try to connect again
-        for listening, answer in ((self._public, self._accept), (self._private, self._attach), (self._wake_read, None)):
+        woken = partial(self._wake_read.recv, 64)
+        for listening, answer in ((self._public, self._accept), (self._private, self._attach), (self._wake_read, woken)):
             listening.setblocking(False)
             self._selector.register(listening, selectors.EVENT_READ, answer)
         self._thread = threading.Thread(target=self._run, name=f"worlds at {address}", daemon=True)
@@ -147,8 +146,7 @@ class Hub:
             beat_at = 0.0
             while not self._closing or (self._orphans | {*self._sessions} and time.monotonic() < self._closing):
                 for key, _ in self._selector.select(0.05 if self._closing else self._heartbeat_s / 2):
-                    if key.data is not None:
-                        key.data()
+                    key.data()
                 if (now := time.monotonic()) >= beat_at or self._closing:
                     beat_at = now + self._heartbeat_s
                     self._look(now)
