@@ -6,8 +6,8 @@ The folder has ``--runs`` runs that ended and one that trains all the while. Fir
 ``--seconds``, after a viewer has come and gone, then the time from a changed verdict to a viewer who is told it. Then windows
 of ``--seconds`` alternate: the page open, the page closed. Each pair of windows gives one ratio of the run's steps/s, by its
 own ``live.json``; printed are the mean loss and the upper end of its one-sided 95 % interval. ``reader`` asks for what the page
-asks for, as a browser on another machine does; ``chromium`` is a headless one on this machine at the lowest priority, which draws
-without a graphics card.
+asks for, as a browser on another machine does; ``chromium`` is a headless one on this machine at the lowest priority, which
+draws without a graphics card.
 """
 
 from __future__ import annotations

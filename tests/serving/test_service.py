@@ -301,6 +301,10 @@ def test_observations_out_of_their_quantiles(made: Registry) -> None:
         Shield(Rules(low=0), spec)
     with pytest.raises(ValueError, match=r"safe action: expected numbers of shape \[\]"):
         Shield(Rules(safe=[1, 2]), spec)
+    for wrong in (9, -1, 0.5):
+        with pytest.raises(ValueError, match=rf"safe action: expected whole numbers from 0.0 to .*, got {wrong}"):
+            Shield(Rules(safe=wrong), spec)
+    Shield(Rules(safe=1), spec)
 
 
 @pytest.mark.parametrize("inline", [True, False])
@@ -415,3 +419,31 @@ def test_a_broken_shadow_delays_no_champion(made: Registry, monkeypatch: pytest.
 
     monkeypatch.setattr("equipoise.serving.versions.RETRY_S", 1000.0)
     asyncio.run(follow())
+
+
+def test_a_champion_with_other_spaces_is_not_served(made: Registry) -> None:
+    """Who asks knows the old ones: the champion goes on, with an alarm, and its shadow stays."""
+    a, b = versions_of(made, "mlp")
+    (other,) = made.versions("box")
+    paths = {version: made.resolve(policy, version) for policy, version in (("mlp", a), ("mlp", b), ("box", other))}
+
+    class Source:
+        aliases_ = {"champion": a, "shadow": b}
+
+        def aliases(self, name: str) -> dict[str, str]:
+            return self.aliases_
+
+        def revision(self, name: str) -> Any:
+            return 0
+
+        def resolve(self, name: str, version: str) -> tuple[str, Path]:
+            return paths[version]
+
+    source = Source()
+    versions = Versions(source, "mlp", Rules())
+    versions.start()
+    source.aliases_ = {"champion": other, "shadow": b}
+    with pytest.raises(ValueError, match=r"expected the serving champion's actions, action: int64 \[\], got action: float32"):
+        versions._load(source.aliases("mlp"))
+    source.aliases_ = {"champion": b, "candidate": other}
+    assert versions._load(source.aliases("mlp"))["candidate"].digest == other, "who names it knows its spaces"

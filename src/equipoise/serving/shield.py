@@ -143,6 +143,23 @@ def _like(value: Any, action: Mapping[str, Any], place: str) -> None:
         got = None
     if got != shape:
         raise ValueError(f"{place}: expected numbers of shape {list(shape)}, got {value!r}")
+    x, (low, high) = np.asarray(value, np.float64), _ends(action, shape)
+    whole = action["type"] == "Box" or bool((x == np.floor(x)).all())
+    if not whole or not bool(((x >= low) & (x <= high)).all()):
+        numbers = "numbers" if action["type"] == "Box" else "whole numbers"
+        raise ValueError(f"{place}: expected {numbers} from {low.tolist()} to {high.tolist()}, got {value!r}")
+
+
+def _ends(action: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """The lowest and the highest action of a space without parts."""
+    kind = action["type"]
+    if kind == "Box":
+        low, high = (np.broadcast_to(np.asarray(action[end], np.float64), shape) for end in ("low", "high"))
+        return low, high
+    if kind == "MultiBinary":
+        return np.zeros(shape), np.ones(shape)
+    start = np.asarray(action["start"], np.float64)
+    return start, start + np.asarray(action["n" if kind == "Discrete" else "nvec"], np.float64) - 1
 
 
 def _shape(action: Mapping[str, Any]) -> tuple[int, ...]:
@@ -166,7 +183,7 @@ def _middle(action: Mapping[str, Any], firsts: Iterator[int]) -> Any:
         return picked.tolist()
     if kind == "MultiBinary":
         return np.zeros(shape, int).tolist()
-    low, high = (np.broadcast_to(np.asarray(action[end], np.float64), shape) for end in ("low", "high"))
+    low, high = _ends(action, shape)
     with np.errstate(invalid="ignore"):  # inf - inf
         middle = np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.clip(0.0, low, high))
     return middle.astype(action["dtype"]).tolist()

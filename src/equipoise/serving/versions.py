@@ -55,6 +55,8 @@ class Version:
         self.episodes = 0  # open ones, of which this version is the main or the shadow
         about = model.spec["artifact"]["rows"]
         self.rows = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in about.items()}
+        forms = model.spec["artifact"]["action"]
+        self.action = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in forms.items()}
         self._arrays = {name: np.zeros((batch, *shape), dtype) for name, (shape, dtype) in self.rows.items()}
         self.inline = self._seconds(1) < INLINE_S and self._seconds(batch) < INLINE_BATCH_S
 
@@ -120,6 +122,7 @@ class Versions:
     def start(self) -> None:
         """Load what the aliases name now; ValueError where there is no champion, or where it cannot be served."""
         self._known: dict[str, Version] = {}
+        self._serves: Version | None = None  # the champion, whose observations and actions the next one has to have
         revision = self.source.revision(self.policy)
         aliases = self.source.aliases(self.policy)
         if "champion" not in aliases:
@@ -128,6 +131,7 @@ class Versions:
                 f"'equipoise registry alias {self.policy} champion VERSION' sets it"
             )
         self.now = Loaded(self._load(aliases), revision)
+        self._serves = self.now.champion
         self._stop = threading.Event()
 
     def follow(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -188,10 +192,15 @@ class Versions:
         wrong = []
         for alias in (alias for alias in SERVED if alias in aliases):
             try:
-                by_alias[alias] = self._version(aliases[alias], like=None if alias != "shadow" else by_alias["champion"])
+                found = by_alias[alias] = self._version(aliases[alias])
+                if alias == "shadow":
+                    same_spaces(found, by_alias["champion"], "the champion's")
+                elif alias == "champion" and self._serves is not None:
+                    same_spaces(found, self._serves, "the serving champion's")
             except (ValueError, OSError) as error:
                 if alias == "champion":
                     raise
+                by_alias.pop(alias, None)
                 wrong.append(f"{alias}: {error}")
         self._known = {version.digest: version for version in by_alias.values()}
         self._warn("; ".join(wrong) or None)
@@ -202,14 +211,24 @@ class Versions:
             log.error("a version cannot be served", extra={"policy": self.policy, "reason": alarm})
         self.alarm = alarm
 
-    def _version(self, version: str, like: Version | None) -> Version:
+    def _version(self, version: str) -> Version:
         digest, path = self.source.resolve(self.policy, version)
         if digest not in self._known:
             model = load(path, self.backend, threads=self.threads, trusted=self.trusted)
             if model.version != digest:
                 raise ValueError(f"{path}: expected version {digest}, got {model.version}")
             self._known[digest] = Version(model, self.rules, self.batch)
-        found = self._known[digest]
-        if like is not None and found.rows != like.rows:
-            raise ValueError(f"expected the champion's observations {like.rows}, got {found.rows}")
-        return found
+        return self._known[digest]
+
+
+def same_spaces(one: Version, other: Version, whose: str) -> None:
+    """ValueError where a version takes other observations, or gives other actions: whoever asks now knows the old ones."""
+    for what, mine, theirs in (("observations", one.rows, other.rows), ("actions", one.action, other.action)):
+        if mine != theirs:
+            raise ValueError(
+                f"expected {whose} {what}, {_said(theirs)}, got {_said(mine)}; serve another policy by another name"
+            )
+
+
+def _said(spaces: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
+    return ", ".join(f"{name}: {dtype} {list(shape)}" for name, (shape, dtype) in spaces.items())
