@@ -198,7 +198,7 @@ class AsyncClient:
 
     async def _answer(self, op: str, given: dict[str, Any]) -> _Answer:
         data, got = self._wire.request(op, given), bytearray()
-        while self._idle and self._idle[-1][0].at_eof():
+        while self._idle and (self._idle[-1][0].at_eof() or self._idle[-1][1].is_closing()):  # also after a reset
             self._idle.pop()[1].close()
         reader, writer = self._idle.pop() if self._idle else await self._wire.open()
         try:

@@ -23,6 +23,8 @@ from equipoise.serving.waiting import stored
 PROBE_S = 2.0  # for another server to take a connection
 MOST_WAITING = 1024  # requests of a connection that may wait for their answer
 
+BACKLOG = 1024  # connections that wait to be accepted: beyond it Linux takes no more, and a caller may not notice
+
 
 class _Act(Act, kw_only=True, tag_field="op", tag="act"):
     n: int = 0
@@ -168,7 +170,9 @@ class FrameServer:
             listening.bind(str(path))
             self._path = path
             path.chmod(0o600)  # nobody can connect before it listens
-            self._server = await asyncio.get_running_loop().create_unix_server(lambda: Connection(self), sock=listening)
+            self._server = await asyncio.get_running_loop().create_unix_server(
+                lambda: Connection(self), sock=listening, backlog=BACKLOG
+            )
         except BaseException:
             listening.close()
             raise
