@@ -143,9 +143,7 @@ class Blueprint:
         on a device, or where learners are on several machines.
         """
         frozen = any(role.frozen is not None for role in self.roles.values())
-        return self.learners > 1 and not (
-            self.apart or self.replays or frozen or (self.inferences and self.program.placement.device != "cpu")
-        )
+        return self.learners > 1 and not (self.apart or self.replays or frozen or self.acting_device != "cpu")
 
     def learner_of(self, group: int) -> int:
         """The learner that a group of envs writes its rows for."""
@@ -179,6 +177,17 @@ class Blueprint:
     def inferences(self) -> int:
         """The number of inference workers; 0: inference is local."""
         return self.program.placement.inference_workers if self.program.placement.inference == "central" else 0
+
+    @property
+    def rolls_out(self) -> bool:
+        """Are envs stepped beside their policy, on its device?"""
+        env = self.program.source.env
+        return env is not None and env.on_device and not self.inferences
+
+    @property
+    def acting_device(self) -> str:
+        """The device of the networks that act."""
+        return self.program.placement.device if self.inferences or self.rolls_out else "cpu"
 
     @property
     def acting_workers(self) -> int:

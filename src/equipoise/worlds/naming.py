@@ -1,0 +1,41 @@
+"""Names of device envs: ``device:cartpole`` is one of ours, ``device:module:callable`` one of yours."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from equipoise.hints import hint
+from equipoise.naming import called
+from equipoise.worlds.world import World, as_next_step
+
+NAMES: dict[str, str] = {  # where each is; imported when it is made
+    "cartpole": "equipoise.worlds.cartpole:CartPole",
+    "pendulum": "equipoise.worlds.pendulum:Pendulum",
+}
+
+
+def make_world(name: str, kwargs: Mapping[str, Any], *, streams: int, device: torch.device | str = "cpu") -> World:
+    """Make the world ``name`` (without ``device:``), as a NEXT_STEP one.
+
+    The class or function is called with ``kwargs``, and with ``num_envs`` (how many streams) and ``device`` where its signature
+    names them: simulators need both. ValueError names the nearest name or argument, or what a world lacks.
+    """
+    if name not in NAMES and ":" not in name:
+        raise ValueError(f"unknown device env {name!r}{hint(name, NAMES)}; device:module:callable is one of yours")
+    maker = called(NAMES.get(name, name), "device env")
+    parameters = inspect.signature(maker).parameters
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        for key in kwargs:
+            if key not in parameters:
+                taken = ", ".join(parameters) or "none"
+                raise ValueError(f"device:{name} takes no argument {key!r}{hint(key, parameters)}; it takes: {taken}")
+    offer = {"num_envs": streams, "device": str(device)}
+    made = maker(**{key: value for key, value in offer.items() if key in parameters}, **kwargs)
+    for needed in ("observation", "action", "exact", "reset", "step"):
+        if not hasattr(made, needed):
+            raise ValueError(f"device:{name}: expected a world with {needed!r} (equipoise.worlds.World), got {made!r}")
+    return as_next_step(made, name)

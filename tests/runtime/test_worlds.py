@@ -1,0 +1,68 @@
+"""Runs on device envs: one hash on every runtime, exact resumes, and what cannot work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from equipoise import api
+from tests.runtime.resuming import arguments, finish, kill_after, told
+
+SIZES = "--actors 2 --envs-per-actor 32 --unroll 16 --max-lag 0 --evaluate-episodes 0 --no-recipe"
+N = 16_384
+ALGORITHMS = [("ppo", "cartpole"), ("impala", "cartpole"), ("appo", "cartpole"), ("dqn", "cartpole"), ("sac", "pendulum")]
+
+
+def ran(env: str, algorithm: str, on: Any, out: Path, steps: int = 4096, **options: Any) -> dict[str, Any]:
+    made = api.program(
+        env, algorithm, actors=2, envs_per_actor=16, unroll=8, max_lag=options.pop("max_lag", 0), steps=steps, recipe=False,
+        evaluate_episodes=options.pop("evaluate_episodes", 0), **options,
+    )  # fmt: skip
+    with api.train(made, on=on, out=out) as run:
+        for _ in run:
+            pass
+    assert run.summary is not None
+    return run.summary
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("algorithm", "env"), ALGORITHMS)
+def test_serial_and_process_agree_to_the_bit(algorithm: str, env: str, tmp_path: Path) -> None:
+    found = {on: ran(f"device:{env}", algorithm, on, tmp_path / on) for on in ("serial", "process")}
+    assert found["serial"]["params_sha256"] == found["process"]["params_sha256"]
+    assert found["serial"]["episodes"] == found["process"]["episodes"] > 0 or env == "pendulum"
+    assert found["serial"]["lag"]["max"] == 0 and "rollout 1" in found["serial"]["balance"]
+
+
+@pytest.mark.thorough
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, deadline: Any) -> None:
+    words = arguments("ppo", "lstm", "device:cartpole", N, SIZES)
+    finish(["train", *words, "--quiet", "--out", str(tmp_path / "whole")])
+    there = tmp_path / "killed" / "checkpoints" / f"step_{N}" / "manifest.json"
+    kill_after(["train", *words, "--out", str(tmp_path / "killed")], there.exists, deadline, 0.0)
+    text = finish(["resume", str(tmp_path / "killed")])
+    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+    assert "rollout 0: 32 envs exactly as they were" in " ".join(text.split())
+
+
+def test_the_lag_is_bounded_and_an_evaluation_takes_the_same_env(tmp_path: Path) -> None:
+    summary = ran("device:cartpole", "impala", "process", tmp_path, max_lag=1, evaluate_episodes=4)
+    assert summary["lag"]["max"] <= 1
+    assert summary["evaluation"]["episodes"] == 4 and 5 < summary["evaluation"]["mean"] <= 500
+
+
+def test_a_stream_does_not_depend_on_who_else_is_in_the_batch() -> None:
+    from equipoise.envs import make
+    from equipoise.types import EnvFactory
+
+    both = make(EnvFactory(target="device:cartpole"), streams=np.arange(8), seed=3)
+    late = make(EnvFactory(target="device:cartpole"), streams=np.arange(5, 8), seed=3)
+    for step in range(60):
+        a, b = both.recv(), late.recv()
+        assert np.array_equal(a.obs[5:], b.obs) and np.array_equal(a.first[5:], b.first)
+        action = np.arange(8) + step & 1
+        both.send(action, a.stream)
+        late.send(action[5:], b.stream)
