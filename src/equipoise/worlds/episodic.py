@@ -35,7 +35,10 @@ class Episodic(ABC):
 
     @abstractmethod
     def advance(self, world: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
-        """One step of every stream -> the state after it, reward [B] float32, terminated [B] bool."""
+        """One step of every stream -> the state after it, reward [B] float32, terminated [B] bool.
+
+        A stream whose episode has ended is stepped as well, and what comes of it is thrown away: it must not fail.
+        """
 
     @abstractmethod
     def observe(self, world: Tree) -> Tree:

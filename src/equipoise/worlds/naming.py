@@ -15,6 +15,9 @@ from equipoise.worlds.world import World, as_next_step
 NAMES: dict[str, str] = {  # where each is; imported when it is made
     "cartpole": "equipoise.worlds.cartpole:CartPole",
     "pendulum": "equipoise.worlds.pendulum:Pendulum",
+    "rooms": "equipoise.worlds.rooms:Rooms",
+    "bricks": "equipoise.worlds.bricks:Bricks",
+    "reacher": "equipoise.worlds.reacher:Reacher",
 }
 
 
