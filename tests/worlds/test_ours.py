@@ -11,8 +11,9 @@ import torch
 
 from equipoise import tree
 from equipoise.envs import action_spec, observation_spec
-from equipoise.worlds import NAMES, make_world
 from equipoise.worlds.bricks import BALL, BRICK, PADDLE, TRAIL, Bricks
+from equipoise.worlds.names import WORLDS
+from equipoise.worlds.naming import make_world
 from equipoise.worlds.reacher import Reacher
 from equipoise.worlds.rooms import MOVES, Rooms
 from equipoise.worlds.world import check, check_state
@@ -34,7 +35,7 @@ def acted(world: Any, count: int, generator: torch.Generator) -> Any:
     return torch.rand(count, *spec.shape, generator=generator) * 2 - 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WORLDS)
 def test_rows_are_as_the_spaces_say_and_seams_follow_ends(name: str) -> None:
     world, streams = make_world(name, {"max_episode_steps": 9}, streams=64), torch.arange(64)
     generator = torch.Generator().manual_seed(0)
@@ -52,7 +53,7 @@ def test_rows_are_as_the_spaces_say_and_seams_follow_ends(name: str) -> None:
     assert bool((state["episode"] > 2).all())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WORLDS)
 def test_a_step_is_a_pure_function_and_the_same_of_fixed_shape(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph resets rows by ``where``; without one only those that begin are computed: to the same bits."""
     world, streams = make_world(name, {"max_episode_steps": 7}, streams=32), torch.arange(32)

@@ -1,15 +1,13 @@
 """The rollout: a world and a policy on one device, whose tick is a whole unroll, written in place into its slot.
 
-A slot is reserved when the unroll starts and the weights are fetched just after, as in ``LocalAgent``: so the bound on the lag
-is the same. Row t of the slot is written by the policy (action, behaviour) and by the world (reward, mask, bootstrap, obs[t+1]),
-each once. What lasts from one unroll to the next are tensors that stay in place, so that a graph may be captured over them
+A slot is reserved when the unroll starts and the weights are fetched just after, as in ``LocalAgent``, so the lag has the same
+bound. Row t of the slot is written by the policy (action, behaviour) and by the world (reward, mask, bootstrap, obs[t+1]), each
+once. What lasts from one unroll to the next are tensors that stay in place, so that a graph may be captured over them
 (``capture.py``): the world's state, the recurrent state, the row that opens the next unroll, and the streams' row numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -18,8 +16,9 @@ import torch
 from torch import Tensor
 
 from equipoise import schema, tree
+from equipoise.actors.capture import Capture, Plainly
 from equipoise.actors.episodes import Episodes
-from equipoise.actors.forward.forward import Forward, Row, cut
+from equipoise.actors.forward.forward import Forward, Row
 from equipoise.actors.forward.noise import Noise
 from equipoise.actors.forward.rounding import Rounding, errors
 from equipoise.clock import Clock
@@ -31,23 +30,20 @@ from equipoise.worlds.world import Bounds, World, check, check_state, streams_on
 PARTS = ("env", "reset", "write", "fetch", "act")  # as an actor's: "env" is the unroll with the acting, "write" the statistics
 
 
-@dataclass(slots=True)
 class Unrolled:
     """The tensors that an unroll is written into: a slot's, and what only the statistics read."""
 
-    data: Trajectory
-    rows: list[Row]
-    noise: Tensor  # [T, B, k]
-    terminated: Tensor  # [T, B]
-    truncated: Tensor  # [T, B]
-
-
-Capture = Callable[[Callable[[Unrolled], None], Unrolled], None]  # (work, its tensors): do it, or what was captured of it
-
-
-def plainly(work: Callable[[Unrolled], None], out: Unrolled) -> None:
-    """Do the work, operation by operation."""
-    work(out)
+    def __init__(self, data: Trajectory, noise_columns: int) -> None:
+        self.data = data
+        reward, mask = data.reward, data.mask
+        self.noise = torch.zeros(*reward.shape, noise_columns, device=reward.device)  # [T, B, k]
+        self.terminated, self.truncated = torch.zeros_like(mask), torch.zeros_like(mask)  # [T, B]
+        self.written = {
+            "action": data.action, "behaviour": data.behaviour, "reward": reward, "mask": mask, "bootstrap": data.bootstrap,
+            "terminated": self.terminated, "truncated": self.truncated,
+        }  # fmt: skip
+        self.rows = [tree.index(self.written, t) for t in range(len(reward))]  # the outputs of row t
+        self.edges = [tree.index({"obs": data.obs, "first": data.first}, t) for t in range(len(reward) + 1)]
 
 
 class Rollout:
@@ -58,12 +54,15 @@ class Rollout:
     def __init__(
         self, world: World, *, name: str, forward: Forward, places: Places, weights: WeightStore, episodes: Episodes,
         streams: np.ndarray[Any, np.dtype[np.int64]], total_streams: int, unroll: int, noise: Noise, seed: int,
-        world_seed: int, observation: Tree, clock: Clock, rounding: Rounding | None = None, capture: Capture = plainly,
+        world_seed: int, observation: Tree, clock: Clock, rounding: Rounding | None = None, capture: Capture | None = None,
     ) -> None:  # fmt: skip
-        """``name``: of the env, for errors. ``seed``: of the actions. ``observation``: the specs of one stream's."""
+        """``name``: of the env, for errors. ``seed``: of the actions. ``observation``: the specs of one stream's.
+
+        ``capture``: how an unroll is done; None: operation by operation.
+        """
         self.world, self.net, self._name = world, forward.net, name
         self._forward, self._places, self._weights, self._episodes = forward, places, weights, episodes
-        self._clock, self._rounding, self._capture = clock, rounding, capture
+        self._clock, self._rounding, self._capture = clock, rounding, capture or Plainly()
         self._numbers, self._total, self._unroll = streams, total_streams, unroll
         self._noise, self._key = noise, key_of(seed)
         device = forward.device
@@ -76,6 +75,7 @@ class Rollout:
         self._start = torch.zeros_like(self._streams)
         self._state: dict[str, Tree] = {"world": state, "recurrent": forward.initial_state(len(streams))}
         self._state = tree.map(torch.clone, self._state)
+        self._step = self._capture.step(self._pure)
         self._carry: dict[str, Tree] = tree.map(torch.clone, {"obs": ts.obs, "first": ts.first})
         self._explore: Tree = {}
         self._next_row = 0  # the row number of the next unroll's first row, of every stream
@@ -91,8 +91,8 @@ class Rollout:
             return Tick.BLOCKED
         self._clock.begin()
         out = self._opened(slot.data)
-        with torch.inference_mode():
-            self._capture(self._write, out)
+        with self._forward.acting():
+            self._capture.unroll(self._write, out)
         self._clock.lap("env")
         data = out.data
         self._look(data)
@@ -106,7 +106,7 @@ class Rollout:
         """Fetch the newest weights, and write what stands in a slot once an unroll."""
         began = perf_counter()
         if self._forward.refresh(self._weights):
-            self._known.clear()  # a graph was captured over other weights
+            self._known.clear()  # and the graphs that were captured over the other weights
         self._clock.add("fetch", perf_counter() - began)
         version = self._forward.version
         self._episodes.begins(version, self._next_row + self._unroll)
@@ -117,7 +117,8 @@ class Rollout:
         self._forward.begin(self._explore)
         if self._rounding is not None and self._rounding.due(version):
             self._first_row(out)
-            self._rounding.add(version, errors(self._forward, out.rows[0], self._state["recurrent"], self._explore))
+            row = Row(**out.edges[0], noise=out.noise[0], action=out.rows[0]["action"], behaviour=out.rows[0]["behaviour"])
+            self._rounding.add(version, errors(self._forward, row, self._state["recurrent"], self._explore))
         return out
 
     def _tensors(self, data: Trajectory) -> Unrolled:
@@ -125,18 +126,13 @@ class Rollout:
         fields = {name: tree.torch_views(getattr(data, name)) for name in Trajectory.__slots__}
         at = int(fields["reward"].data_ptr())
         if (found := self._known.get(at)) is None:
-            reward = fields["reward"]
-            noise = torch.zeros(*reward.shape, self._noise.columns, device=reward.device)
-            flags = [torch.zeros_like(fields["mask"]) for _ in range(2)]
-            parts = fields["obs"], fields["first"], noise, fields["action"], fields["behaviour"]
-            rows = cut(tree.map(lambda x: x.unbind(0), part) for part in parts)
-            found = self._known[at] = Unrolled(Trajectory(**fields), rows, noise, *flags)
+            found = self._known[at] = Unrolled(Trajectory(**fields), self._noise.columns)
         return found
 
     def _first_row(self, out: Unrolled) -> None:
         """Write what the unroll begins with: the row that the last one ended with, the state before it, and all noise."""
         data = out.data
-        _written(tree.map(lambda x: x[0], {"obs": data.obs, "first": data.first}), self._carry)
+        _written(out.edges[0], self._carry)
         _written(data.state, self._state["recurrent"])
         data.context["stream"].copy_(self._streams)
         data.context["start"].copy_(self._start)
@@ -145,23 +141,29 @@ class Rollout:
     def _write(self, out: Unrolled) -> None:
         """Write all rows of an unroll, and leave the state for the next one: work that a graph may capture."""
         self._first_row(out)
-        data, state = out.data, self._state
+        state: Tree = self._state
         for t, row in enumerate(out.rows):
-            recurrent = self._forward(row, state["recurrent"])
-            world, ts = self.world.step(state["world"], self._bounds(row.action))
-            if not self._checked:
-                self._check(ts, state["world"], world)
-            state = {"world": world, "recurrent": recurrent}
-            data.reward[t].copy_(ts.reward)
-            data.mask[t].copy_(ts.valid)
-            torch.logical_not(ts.terminated, out=data.bootstrap[t])
-            _written(tree.map(lambda x, t=t: x[t + 1], data.obs), ts.obs)
-            data.first[t + 1].copy_(ts.first)
-            out.terminated[t].copy_(ts.terminated)
-            out.truncated[t].copy_(ts.truncated)
+            state, did, seen = self._step(out.edges[t], out.noise[t], self._explore, state)
+            _written(row, did)
+            _written(out.edges[t + 1], seen)
         _written(self._state, state)
-        _written(self._carry, tree.map(lambda x: x[-1], {"obs": data.obs, "first": data.first}))
+        _written(self._carry, out.edges[-1])
         self._start += self._unroll
+
+    def _pure(self, edge: Tree, noise: Tensor, explore: Tree, state: Tree) -> tuple[Tree, Tree, Tree]:
+        """One row: the next state, what is written of it, and what is seen next."""
+        algorithm, net = self._forward.algorithm, self._forward.net
+        action, behaviour, recurrent = algorithm.act(
+            net, edge["obs"], edge["first"], state["recurrent"], explore=explore, noise=noise
+        )
+        world, ts = self.world.step(state["world"], self._bounds(action))
+        if not self._checked:
+            self._check(ts, state["world"], world)
+        did = {
+            "action": action, "behaviour": behaviour, "reward": ts.reward, "mask": ts.valid, "bootstrap": ~ts.terminated,
+            "terminated": ts.terminated, "truncated": ts.truncated,
+        }  # fmt: skip
+        return {"world": world, "recurrent": recurrent}, did, {"obs": ts.obs, "first": ts.first}
 
     # ------------------------------------------------------------------------------------------------- what was written
 

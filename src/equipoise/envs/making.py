@@ -10,7 +10,7 @@ Targets::
     python:TARGET           one Python env a stream, also where the id has a native vector env
     envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
     pettingzoo:butterfly/knights_archers_zombies_v11   PettingZoo's parallel env of that name (extra ``pettingzoo``)
-    device:cartpole         functions on tensors (``equipoise.worlds``): here as a vector env, on the CPU; device:module:callable
+    device:cartpole         functions on tensors, and device:module:callable (``equipoise.worlds``): here as a vector env
     MiniGrid-Empty-5x5-v0   MiniGrid and BabyAI, without their mission (``minigrid.py``; extra ``minigrid``)
     ALE/Pong-v5             an Atari game, and python:ALE/..., envpool:Pong-v5: all of them with ``atari.AtariSpec``
 

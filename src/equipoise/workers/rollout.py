@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from equipoise.actors.capture import capture
 from equipoise.actors.forward.forward import Forward
 from equipoise.actors.rollout import PARTS, Rollout
 from equipoise.actors.routed import PolicySlot, SharedBlock
@@ -14,7 +15,7 @@ from equipoise.types.sources import DEVICE
 from equipoise.workers.agents import forward_parts
 from equipoise.workers.env import SamplingKind, env_seed, say_what_was_restored
 from equipoise.workers.kind import Job, Measured, Queue, Site
-from equipoise.worlds import make_world
+from equipoise.worlds.naming import make_world
 
 if TYPE_CHECKING:
     from equipoise.runtime.blueprint import Blueprint
@@ -50,12 +51,16 @@ class RolloutKind(SamplingKind):
             total_streams=program.actors * program.placement.envs_per_actor, unroll=blue.unroll, noise=role.noise,
             seed=derive_seed(program.schedule.seed, "actions"), world_seed=env_seed(blue, shared, index, job.life),
             observation=role.row.obs, clock=site.clock, rounding=memory.rounding[index] if memory.rounding else None,
+            capture=capture(forward.device, compile_rows=program.placement.compile, pure=world.exact, note=site.note),
         )  # fmt: skip
         if job.life:
             worker.continue_after_gap()
         elif site.load(worker):
             say_what_was_restored(site, [worker])
         return worker
+
+    def threads(self, blue: Blueprint) -> int:
+        return blue.program.placement.threads  # one batch of many streams, as the learner has
 
     def groups(self, blue: Blueprint, index: int) -> range:
         return blue.groups(index)

@@ -10,15 +10,8 @@ import torch
 
 from equipoise.hints import hint
 from equipoise.naming import called
+from equipoise.worlds.names import WORLDS
 from equipoise.worlds.world import World, as_next_step
-
-NAMES: dict[str, str] = {  # where each is; imported when it is made
-    "cartpole": "equipoise.worlds.cartpole:CartPole",
-    "pendulum": "equipoise.worlds.pendulum:Pendulum",
-    "rooms": "equipoise.worlds.rooms:Rooms",
-    "bricks": "equipoise.worlds.bricks:Bricks",
-    "reacher": "equipoise.worlds.reacher:Reacher",
-}
 
 
 def make_world(name: str, kwargs: Mapping[str, Any], *, streams: int, device: torch.device | str = "cpu") -> World:
@@ -27,9 +20,9 @@ def make_world(name: str, kwargs: Mapping[str, Any], *, streams: int, device: to
     The class or function is called with ``kwargs``, and with ``num_envs`` (how many streams) and ``device`` where its signature
     names them: simulators need both. ValueError names the nearest name or argument, or what a world lacks.
     """
-    if name not in NAMES and ":" not in name:
-        raise ValueError(f"unknown device env {name!r}{hint(name, NAMES)}; device:module:callable is one of yours")
-    maker = called(NAMES.get(name, name), "device env")
+    if name not in WORLDS and ":" not in name:
+        raise ValueError(f"unknown device env {name!r}{hint(name, WORLDS)}; device:module:callable is one of yours")
+    maker = called(WORLDS.get(name, name), "device env")
     parameters = inspect.signature(maker).parameters
     if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         for key in kwargs:

@@ -11,7 +11,6 @@ for i, j = 0 .. n - 1, where t_i is the torque of joint i and t_n = 0.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -69,14 +68,16 @@ class Reacher(Episodic):
         joint = torque - self._friction * (speed - torch.nn.functional.pad(speed, (1, 0))[:, :-1])
         pulls = joint - torch.nn.functional.pad(joint, (0, 1))[:, 1:]
         pulls = pulls - ((self._weights * apart.sin()) @ speed.square().unsqueeze(-1)).squeeze(-1)
-        solved: Tensor = torch.linalg.solve_ex(self._weights * apart.cos(), pulls)[0]  # without a wait for the device
+        solved: Tensor
+        solved, _ = torch.linalg.solve_ex(self._weights * apart.cos(), pulls)  # without a wait for the device
         return solved
 
     def observe(self, world: Tree) -> Tree:
         angle = world["angle"]
         joints = angle - torch.nn.functional.pad(angle, (1, 0))[:, :-1]
         return torch.cat(
-            [joints.cos(), joints.sin(), world["speed"] / 10, world["target"] / self._bodies, self._way(world) / self._bodies], -1
+            [joints.cos(), joints.sin(), world["speed"] / 10, world["target"] / self._bodies, self._way(world) / self._bodies],
+            -1,
         )
 
     def _way(self, world: Tree) -> Tensor:

@@ -48,6 +48,7 @@ class World(Protocol):
 
     observation: gymnasium.Space[Any]  # of one stream
     action: gymnasium.Space[Any]  # of one stream
+
     @property
     def autoreset(self) -> Autoreset: ...
 

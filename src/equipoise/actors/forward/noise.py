@@ -57,16 +57,16 @@ class Noise:
         return np.concatenate([fresh, held[period, np.arange(len(stream))]], axis=2)
 
     def draw_on(self, key: int, stream: Tensor, start: Tensor, rows: int) -> Tensor:
-        """Draw the same bits on the device of ``stream`` and ``start``; ``key``: ``worlds.key_of`` of the seed."""
+        """Draw the same bits on the device of ``stream``; ``key``: that of the seed (``worlds.counter.key_of``)."""
         import torch
 
-        from equipoise import worlds
+        from equipoise.worlds.counter import uniform as drawn
 
         row = start + torch.arange(rows, device=start.device)[:, None]  # [rows, B]
-        fresh = worlds.uniform(key, stream, row, self.fresh)
+        fresh = drawn(key, stream, row, self.fresh)
         if not self.held:
             return fresh
-        return torch.cat([fresh, worlds.uniform(key, stream, row // self.every, self.held, skip=self.fresh)], 2)
+        return torch.cat([fresh, drawn(key, stream, row // self.every, self.held, skip=self.fresh)], 2)
 
 
 def uniform(
