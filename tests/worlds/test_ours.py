@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,7 @@ from equipoise.worlds.reacher import Reacher
 from equipoise.worlds.rooms import MOVES, Rooms
 from equipoise.worlds.world import check, check_state
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in a rollout: threads of small operations wait for each other on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def acted(world: Any, count: int, generator: torch.Generator) -> Any:

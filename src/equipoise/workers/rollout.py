@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from equipoise.actors.capture import capture
 from equipoise.actors.forward.forward import Forward
 from equipoise.actors.rollout import PARTS, Rollout
 from equipoise.actors.routed import PolicySlot, SharedBlock
+from equipoise.experience.staged import Staged
 from equipoise.seeds import derive_seed
-from equipoise.types import stream_ids
+from equipoise.types import Places, stream_ids
 from equipoise.types.sources import DEVICE
 from equipoise.workers.agents import forward_parts
 from equipoise.workers.env import SamplingKind, env_seed, say_what_was_restored
@@ -44,9 +46,13 @@ class RolloutKind(SamplingKind):
         target = program.env.target
         forward = Forward(**forward_parts(blue, name))
         world = make_world(target.removeprefix(DEVICE), program.env.kwargs, streams=len(streams), device=forward.device)
+        places: Places = PolicySlot(SharedBlock(site.queues[blue.learner_of(index)], 1), name)
+        if forward.device.type != "cpu":
+            said = f"{site.title}: rows go through the host's memory; with --on serial and no replay they stay on the device"
+            places = Staged(places, role.row, blue.unroll, len(streams), forward.device, partial(site.note, said))
         worker = Rollout(
             world, name=target, forward=forward,
-            places=PolicySlot(SharedBlock(site.queues[blue.learner_of(index)], 1), name),
+            places=places,
             weights=memory.actor_weights.handle(), episodes=memory.episodes[index], streams=streams,
             total_streams=program.actors * program.placement.envs_per_actor, unroll=blue.unroll, noise=role.noise,
             seed=derive_seed(program.schedule.seed, "actions"), world_seed=env_seed(blue, shared, index, job.life),

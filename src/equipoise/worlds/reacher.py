@@ -68,8 +68,7 @@ class Reacher(Episodic):
         joint = torque - self._friction * (speed - torch.nn.functional.pad(speed, (1, 0))[:, :-1])
         pulls = joint - torch.nn.functional.pad(joint, (0, 1))[:, 1:]
         pulls = pulls - ((self._weights * apart.sin()) @ speed.square().unsqueeze(-1)).squeeze(-1)
-        solved: Tensor
-        solved, _ = torch.linalg.solve_ex(self._weights * apart.cos(), pulls)  # without a wait for the device
+        solved: Tensor = torch.linalg.solve_ex(self._weights * apart.cos(), pulls)[0]  # does not wait for the device
         return solved
 
     def observe(self, world: Tree) -> Tree:
@@ -82,5 +81,7 @@ class Reacher(Episodic):
 
     def _way(self, world: Tree) -> Tensor:
         """The way [B, 2] from the tip to the target."""
-        angle = world["angle"]
-        return world["target"] - torch.stack([angle.cos().sum(-1), angle.sin().sum(-1)], -1)
+        angle: Tensor = world["angle"]
+        tip = torch.stack([angle.cos().sum(-1), angle.sin().sum(-1)], -1)
+        away: Tensor = world["target"] - tip
+        return away
