@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from equipoise.envs import make
 from equipoise.learners.learner import Learner
 from equipoise.runtime import build
 from equipoise.types import EnvFactory
+from equipoise.worlds.cartpole import CartPole
 from tests.runtime.resuming import arguments, finish, kill_after, told
 
 SIZES = "--actors 2 --envs-per-actor 32 --unroll 16 --max-lag 0 --evaluate-episodes 0 --no-recipe"
@@ -62,7 +65,11 @@ def test_rows_in_a_devices_memory_are_learned_from_as_they_lie(
 
     monkeypatch.setattr(Learner, "step", watched)
     plain = build.lay_out
-    monkeypatch.setattr(build, "lay_out", lambda *args, rows, **options: plain(*args, rows=allocate, **options))
+
+    def lay_out(*args: Any, **options: Any) -> Any:
+        return plain(*args, **options | {"rows": allocate})
+
+    monkeypatch.setattr(build, "lay_out", lay_out)
     there = ran("device:cartpole", algorithm, "serial", tmp_path / "there")
     assert there["params_sha256"] == whole["params_sha256"]
     begin, end = memory[0].data_ptr(), memory[0].data_ptr() + memory[0].numel()
@@ -117,3 +124,34 @@ def test_what_a_device_env_cannot_do_is_refused(options: Any, said: str) -> None
 def test_an_unknown_name_has_a_nearest_one() -> None:
     with pytest.raises(ValueError, match="unknown device env 'cartpoll'; did you mean 'cartpole'"):
         make(EnvFactory(target="device:cartpoll"), streams=np.arange(1), seed=0)
+
+
+class Dying(CartPole):
+    """CartPole that kills its process once, amid an unroll."""
+
+    def __init__(self, marker: str = "") -> None:
+        super().__init__()
+        self._marker, self._steps = Path(marker), 0
+
+    def step(self, state: Any, action: Any) -> Any:
+        self._steps += 1
+        if self._marker.name and self._steps == 60 and not self._marker.exists():
+            self._marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(state, action)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("algorithm", ["impala", "dqn"])
+def test_a_killed_rollout_is_replaced_and_no_row_is_lost_track_of(algorithm: str, tmp_path: Path) -> None:
+    kwargs = {"marker": str(tmp_path / "died")}
+    summary = ran(f"device:{__name__}:Dying", algorithm, "process", tmp_path / "run", env_kwargs=kwargs)
+    assert (tmp_path / "died").exists() and summary["status"] == "completed"
+    rows = summary["rows"]
+    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"] and rows["dropped"] == 16 * 8, rows
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_learners_share_the_rows_of_rollouts(on: Any, tmp_path: Path) -> None:
+    assert ran("device:cartpole", "impala", on, tmp_path, learners=2)["status"] == "completed"

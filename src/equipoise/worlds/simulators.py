@@ -66,7 +66,7 @@ class Simulator:
 class IsaacLab(Simulator):
     """An env of Isaac Lab (``ManagerBasedRLEnv`` or ``DirectRLEnv``; https://isaac-sim.github.io/IsaacLab).
 
-    Its surface: ``num_envs``, ``single_observation_space`` (a Dict of groups), ``single_action_space``, ``reset(seed=)`` ->
+    The surface: ``num_envs``, ``single_observation_space`` (a Dict of groups), ``single_action_space``, ``reset(seed=)`` ->
     (obs, extras), ``step(action)`` -> (obs, reward, terminated, time outs, extras), where obs is a dict of groups of tensors. A
     truncation bootstraps where ``extras["final_obs"]`` has the same groups; without it, it counts as a termination.
     """
@@ -95,7 +95,7 @@ class IsaacLab(Simulator):
 class Genesis(Simulator):
     """A vector env as Genesis' examples have it, that of rsl_rl (https://genesis-world.readthedocs.io, locomotion).
 
-    Its surface: ``num_envs``, ``num_actions``, ``reset()`` -> (obs, extras), ``step(action)`` -> (obs, reward, done, extras).
+    The surface: ``num_envs``, ``num_actions``, ``reset()`` -> (obs, extras), ``step(action)`` -> (obs, reward, done, extras).
     ``done`` is both kinds of end; ``extras["time_outs"]`` says which of them a clock cut. Observations are [B, ``num_obs``],
     or a mapping of groups. A truncation bootstraps where ``extras["final_obs"]`` is given.
     """

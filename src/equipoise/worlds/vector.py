@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from equipoise import tree
+from equipoise.seeds import stream_seed
 from equipoise.types import Tree
 from equipoise.worlds.naming import make_world
 from equipoise.worlds.world import Bounds, World, streams_on
@@ -28,13 +29,15 @@ class WorldVector(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(world.action, self.num_envs)
         self._streams, self._bounds = streams_on(streams, CPU), Bounds(world.action, CPU)
         self._state: Tree = {}
-        self._resets = 0
+        self._first = stream_seed(seed, int(streams[0]))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin all streams; the first time with the seed of the run, whatever ``seed`` is, as the streams' are made of it."""
+        """Begin all streams; without a ``seed`` by one that ``np_random`` draws."""
         super().reset(seed=seed)
-        run = self._run if not self._resets else int(self.np_random.integers(2**62))
-        self._resets += 1
+        drawn = int(self.np_random.integers(2**62)) if seed is None else seed
+        # Envs are given the seed of their first stream. A world takes the run's and makes those of all streams of it, so that
+        # a stream's episodes do not depend on which streams are beside it.
+        run = self._run if seed == self._first else drawn
         with torch.inference_mode():
             self._state, ts = self.world.reset(run, self._streams)
         return tree.numpy_views(ts.obs), {}
