@@ -36,7 +36,7 @@ def ran(env: str, algorithm: str, on: Any, out: Path, steps: int = 4096, **optio
     return run.summary
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("algorithm", "env"), ALGORITHMS)
 def test_serial_and_process_agree_to_the_bit(algorithm: str, env: str, tmp_path: Path) -> None:
     found = {on: ran(f"device:{env}", algorithm, on, tmp_path / on) for on in ("serial", "process")}
@@ -45,6 +45,7 @@ def test_serial_and_process_agree_to_the_bit(algorithm: str, env: str, tmp_path:
     assert "rollout 1" in found["serial"]["balance"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("algorithm", ["impala", "ppo"])
 def test_rows_in_a_devices_memory_are_learned_from_as_they_lie(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -141,7 +142,7 @@ class Dying(CartPole):
         return super().step(state, action)
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["impala", "dqn"])
 def test_a_killed_rollout_is_replaced_and_no_row_is_lost_track_of(algorithm: str, tmp_path: Path) -> None:
     kwargs = {"marker": str(tmp_path / "died")}
