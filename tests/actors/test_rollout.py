@@ -27,6 +27,8 @@ from equipoise.weights.store import WeightPlan, Weights
 from equipoise.workers.agents import forward_parts
 from equipoise.worlds.cartpole import CartPole
 from equipoise.worlds.naming import make_world
+from equipoise.worlds.simulators import IsaacLab
+from equipoise.worlds.world import NextStep
 from tests.worlds.test_world import Counting
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -245,9 +247,39 @@ def test_a_state_of_another_form_is_refused(said: str) -> None:
         made.load(file)  # type: ignore[arg-type]
 
 
-def simulator(num_envs: int) -> Any:
-    from equipoise.worlds.simulators import IsaacLab
+def test_a_state_with_views_of_the_one_before_is_kept() -> None:
+    """Bricks remember where the ball was by a view of the last state; an unroll of one row ends with that."""
 
+    class Shifting(CartPole):
+        """The state's two parts change places: each is a view of the other of the step before."""
+
+        def begin(self, u: torch.Tensor) -> Any:
+            return {"a": super().begin(u), "b": -super().begin(u)}
+
+        def advance(self, world: Any, action: Any) -> Any:
+            _, reward, ended = super().advance(world["a"], action)
+            return {"a": world["b"][:], "b": world["a"][:]}, reward, ended
+
+        def observe(self, world: Any) -> Any:
+            return super().observe(world["a"])
+
+    made, places = rollout(plan(), world=Shifting())
+    for rows in ticked(made, places, 3):
+        assert all(np.array_equal(rows["obs"][t + 1], -rows["obs"][t]) for t in range(T))
+
+
+def test_a_person_is_told_that_final_observations_are_missing() -> None:
+    said = list[str]()
+    made, places = rollout(plan(env=f"device:{__name__}:simulator"), world=NextStep(IsaacLab(Counting(B, final=False))))
+    made._note = said.append
+    ticked(made, places, 2)
+    assert said == [
+        "warning: device:cartpole: truncation treated as termination: expected the final observations of truncated episodes, "
+        "got none"
+    ]
+
+
+def simulator(num_envs: int) -> Any:
     return IsaacLab(Counting(num_envs))
 
 

@@ -8,6 +8,7 @@ once. What lasts from one unroll to the next are tensors that stay in place, so 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -55,14 +56,15 @@ class Rollout:
         self, world: World, *, name: str, forward: Forward, places: Places, weights: WeightStore, episodes: Episodes,
         streams: np.ndarray[Any, np.dtype[np.int64]], total_streams: int, unroll: int, noise: Noise, seed: int,
         world_seed: int, observation: Tree, clock: Clock, rounding: Rounding | None = None, capture: Capture | None = None,
+        note: Callable[[str], object] = lambda text: None,
     ) -> None:  # fmt: skip
         """``name``: of the env, for errors. ``seed``: of the actions. ``observation``: the specs of one stream's.
 
-        ``capture``: how an unroll is done; None: operation by operation.
+        ``capture``: how an unroll is done; None: operation by operation. ``note`` is told what a person has to know.
         """
         self.world, self.net, self._name = world, forward.net, name
         self._forward, self._places, self._weights, self._episodes = forward, places, weights, episodes
-        self._clock, self._rounding, self._capture = clock, rounding, capture or Plainly()
+        self._clock, self._rounding, self._capture, self._note = clock, rounding, capture or Plainly(), note
         self._numbers, self._total, self._unroll = streams, total_streams, unroll
         self._noise, self._key = noise, key_of(seed)
         device = forward.device
@@ -92,7 +94,7 @@ class Rollout:
         self._clock.begin()
         out = self._opened(slot.data)
         with self._forward.acting():
-            self._capture.unroll(self._write, out)
+            self._capture.unroll(self._rows, out)
         self._clock.lap("env")
         data = out.data
         self._look(data)
@@ -113,7 +115,10 @@ class Rollout:
         out = self._tensors(data)
         out.data.version.fill_(version)
         explore = self._forward.algorithm.explore(self._numbers, self._total, self._next_row * self._total)
-        self._explore = _written(self._explore, tree.to(explore, self._forward.device))
+        if tree.spec(explore) == tree.spec(self._explore):
+            _write(self._explore, explore)
+        else:
+            self._explore = tree.map(lambda x: x.to(self._forward.device, copy=True), explore)
         self._forward.begin(self._explore)
         if self._rounding is not None and self._rounding.due(version):
             self._first_row(out)
@@ -132,22 +137,22 @@ class Rollout:
     def _first_row(self, out: Unrolled) -> None:
         """Write what the unroll begins with: the row that the last one ended with, the state before it, and all noise."""
         data = out.data
-        _written(out.edges[0], self._carry)
-        _written(data.state, self._state["recurrent"])
+        _write(out.edges[0], self._carry)
+        _write(data.state, self._state["recurrent"])
         data.context["stream"].copy_(self._streams)
         data.context["start"].copy_(self._start)
         out.noise.copy_(self._noise.draw_on(self._key, self._streams, self._start, self._unroll))
 
-    def _write(self, out: Unrolled) -> None:
+    def _rows(self, out: Unrolled) -> None:
         """Write all rows of an unroll, and leave the state for the next one: work that a graph may capture."""
         self._first_row(out)
         state: Tree = self._state
         for t, row in enumerate(out.rows):
             state, did, seen = self._step(out.edges[t], out.noise[t], self._explore, state)
-            _written(row, did)
-            _written(out.edges[t + 1], seen)
-        _written(self._state, state)
-        _written(self._carry, out.edges[-1])
+            _write(row, did)
+            _write(out.edges[t + 1], seen)
+        _write(self._state, tree.map(torch.clone, state))  # of a world whose state has views of the one before
+        _write(self._carry, out.edges[-1])
         self._start += self._unroll
 
     def _pure(self, edge: Tree, noise: Tensor, explore: Tree, state: Tree) -> tuple[Tree, Tree, Tree]:
@@ -172,6 +177,8 @@ class Rollout:
         check(self._name, ts, self._observation, self._streams)
         check_state(self._name, before, after)
         self._checked = True
+        for text in getattr(self.world, "notes", ()):
+            self._note(f"warning: {self._name}: {text}: expected the final observations of truncated episodes, got none")
 
     def _look(self, data: Trajectory) -> None:
         """WrongValue where a reward or an observation is not finite: one sum of each array tells, for all rows."""
@@ -211,8 +218,8 @@ class Rollout:
         self._start.copy_(state["start"])
         self._next_row = int(self._start[0])
         if self.world.exact:
-            _written(self._state, state["state"])
-            _written(self._carry, state["carry"])
+            _write(self._state, state["state"])
+            _write(self._carry, state["carry"])
         else:  # what the reset of this process gave opens the next unroll
             self._go_on_at(self._next_row + 1)
             self._episodes.abandon()
@@ -236,9 +243,6 @@ class Rollout:
             closing()
 
 
-def _written(to: Tree, x: Tree) -> Tree:
-    """Write every leaf of ``x`` into the tensor at its place -> that tree; ``x`` itself where there is none yet."""
-    if tree.spec(to) != tree.spec(x):
-        return tree.map(torch.clone, x)
+def _write(to: Tree, x: Tree) -> None:
+    """Write every leaf of ``x`` into the tensor at its place."""
     tree.map(lambda a, b: a.copy_(b), to, x)
-    return to

@@ -58,6 +58,7 @@ class RolloutKind(SamplingKind):
             seed=derive_seed(program.schedule.seed, "actions"), world_seed=env_seed(blue, shared, index, job.life),
             observation=role.row.obs, clock=site.clock, rounding=memory.rounding[index] if memory.rounding else None,
             capture=capture(forward.device, compile_rows=program.placement.compile, pure=world.exact, note=site.note),
+            note=site.note,
         )  # fmt: skip
         if job.life:
             worker.continue_after_gap()

@@ -32,7 +32,8 @@ class Pendulum(Episodic):
         self.max_episode_steps, self._dtype = max_episode_steps, dtype
 
     def begin(self, u: Tensor) -> Tree:
-        return (u.to(self._dtype) * 2 - 1) * u.new_tensor([math.pi, 1.0])
+        angle, speed = (u.to(self._dtype) * 2 - 1).unbind(-1)
+        return torch.stack([angle * math.pi, speed], -1)
 
     def advance(self, world: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
         angle, speed = world.unbind(-1)

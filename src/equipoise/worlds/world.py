@@ -46,13 +46,14 @@ class World(Protocol):
     ========  ====================================================================================================
     """
 
-    observation: gymnasium.Space[Any]  # of one stream
-    action: gymnasium.Space[Any]  # of one stream
-
+    @property
+    def observation(self) -> gymnasium.Space[Any]: ...  # of one stream
+    @property
+    def action(self) -> gymnasium.Space[Any]: ...  # of one stream
     @property
     def autoreset(self) -> Autoreset: ...
-
-    exact: bool
+    @property
+    def exact(self) -> bool: ...
 
     def reset(self, seed: int, streams: Tensor) -> tuple[Tree, TimeStep]:
         """Begin all streams [B] int64 anew: the same (seed, stream) gives the same episodes, whoever else is in the batch."""
