@@ -16,6 +16,10 @@ from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.forward import Forward
 from equipoise.actors.rollout import PARTS, Rollout
 from equipoise.clock import Clock
+from equipoise.device_envs.cartpole import CartPole
+from equipoise.device_envs.device_env import NextStep
+from equipoise.device_envs.naming import make_device_env
+from equipoise.device_envs.simulators import IsaacLab
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.experience.discard import Discard
 from equipoise.experience.staged import Staged
@@ -25,11 +29,7 @@ from equipoise.runtime.ipc import Heap
 from equipoise.types import Slot, Tick, Trajectory
 from equipoise.weights.store import WeightPlan, Weights
 from equipoise.workers.agents import forward_parts
-from equipoise.worlds.cartpole import CartPole
-from equipoise.worlds.naming import make_world
-from equipoise.worlds.simulators import IsaacLab
-from equipoise.worlds.world import NextStep
-from tests.worlds.test_world import Counting
+from tests.device_envs.test_device_env import Counting
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 B, T = 6, 9
@@ -61,18 +61,18 @@ def plan(algorithm: str = "impala", env: str = "device:cartpole", **options: Any
     )  # fmt: skip
 
 
-def rollout(blue: Blueprint, capture: Capture | None = None, world: Any = None, staged: bool = False) -> tuple[Rollout, Places]:
+def rollout(blue: Blueprint, capture: Capture | None = None, env: Any = None, staged: bool = False) -> tuple[Rollout, Places]:
     role, places, net = blue.roles["main"], Places(blue), blue.network("main")
     weights = WeightPlan(tree.named_tensors(net))
     store = Weights(weights, Heap("", weights.nbytes))
     store.publish(0, tree.named_tensors(net))
     device = torch.device("cpu")
     made = Rollout(
-        world or make_world("cartpole", {"max_episode_steps": 30}, streams=B), name="device:cartpole",
+        env or make_device_env("cartpole", {"max_episode_steps": 30}, streams=B), name="device:cartpole",
         forward=Forward(**forward_parts(blue, "main")),
         places=Staged(places, role.row, T, B, device, lambda: None) if staged else places,
         weights=store.handle(), episodes=Episodes(B, Heap("", tree.nbytes(Episodes.layout()))), streams=np.arange(B),
-        total_streams=B, unroll=T, noise=role.noise, seed=3, world_seed=5, observation=role.row.obs, clock=Clock(PARTS),
+        total_streams=B, unroll=T, noise=role.noise, seed=3, env_seed=5, observation=role.row.obs, clock=Clock(PARTS),
         capture=capture,
     )  # fmt: skip
     return made, places
@@ -90,12 +90,12 @@ def same(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize("settings", [["algorithm.core=lstm"], []])
 def test_rows_are_those_that_an_actor_writes(settings: list[str]) -> None:
-    """Each row is acted again, by its own observation, state and noise; the world's rows follow from its actions."""
+    """Each row is acted again, by its own observation, state and noise; the env's rows follow from its actions."""
     blue = plan(settings=settings)
     made, places = rollout(blue)
     role, net = blue.roles["main"], cast("Any", blue.network("main"))
-    world: Any = make_world("cartpole", {"max_episode_steps": 30}, streams=B)
-    state, ts = world.reset(5, torch.arange(B))
+    env: Any = make_device_env("cartpole", {"max_episode_steps": 30}, streams=B)
+    state, ts = env.reset(5, torch.arange(B))
     recurrent, before = net.initial_state(B), None
     for number, rows in enumerate(ticked(made, places, 8)):
         assert rows["context"]["start"].tolist() == [number * T] * B and rows["version"].tolist() == [[0] * B] * T
@@ -110,7 +110,7 @@ def test_rows_are_those_that_an_actor_writes(settings: list[str]) -> None:
                     net, ts.obs, ts.first, recurrent, explore={}, noise=torch.from_numpy(noise[t])
                 )
             assert same(rows["action"][t], action.numpy()) and same(tree.index(rows["behaviour"], t), tree.on_host(behaviour))
-            state, ts = world.step(state, action)
+            state, ts = env.step(state, action)
             assert np.array_equal(rows["reward"][t], ts.reward) and np.array_equal(rows["mask"][t], ts.valid)
             assert np.array_equal(rows["bootstrap"][t], ~ts.terminated)
         before = rows
@@ -256,21 +256,21 @@ def test_a_state_with_views_of_the_one_before_is_kept() -> None:
         def begin(self, u: torch.Tensor) -> Any:
             return {"a": super().begin(u), "b": -super().begin(u)}
 
-        def advance(self, world: Any, action: Any) -> Any:
-            _, reward, ended = super().advance(world["a"], action)
-            return {"a": world["b"][:], "b": world["a"][:]}, reward, ended
+        def advance(self, state: Any, action: Any) -> Any:
+            _, reward, ended = super().advance(state["a"], action)
+            return {"a": state["b"][:], "b": state["a"][:]}, reward, ended
 
-        def observe(self, world: Any) -> Any:
-            return super().observe(world["a"])
+        def observe(self, state: Any) -> Any:
+            return super().observe(state["a"])
 
-    made, places = rollout(plan(), world=Shifting())
+    made, places = rollout(plan(), env=Shifting())
     for rows in ticked(made, places, 3):
         assert all(np.array_equal(rows["obs"][t + 1], -rows["obs"][t]) for t in range(T))
 
 
 def test_a_person_is_told_that_final_observations_are_missing() -> None:
     said = list[str]()
-    made, places = rollout(plan(env=f"device:{__name__}:simulator"), world=NextStep(IsaacLab(Counting(B, final=False))))
+    made, places = rollout(plan(env=f"device:{__name__}:simulator"), env=NextStep(IsaacLab(Counting(B, final=False))))
     made._note = said.append
     ticked(made, places, 2)
     assert said == [
@@ -285,12 +285,12 @@ def simulator(num_envs: int) -> Any:
 
 def test_a_simulators_episodes_begin_anew_after_a_gap() -> None:
     blue = plan(env=f"device:{__name__}:simulator")
-    world: Callable[[], Any] = partial(make_world, f"{__name__}:simulator", {}, streams=B)
-    made, places = rollout(blue, world=world())
+    env: Callable[[], Any] = partial(make_device_env, f"{__name__}:simulator", {}, streams=B)
+    made, places = rollout(blue, env=env())
     ticked(made, places, 3)
     file = File()
     made.save(file)  # type: ignore[arg-type]
-    other, its = rollout(blue, world=world())
+    other, its = rollout(blue, env=env())
     other.load(file)  # type: ignore[arg-type]
     (rows,) = ticked(other, its, 1)
     assert rows["context"]["start"].tolist() == [3 * T + 1] * B and rows["first"][0].all()
@@ -304,25 +304,25 @@ def test_a_simulators_episodes_begin_anew_after_a_gap() -> None:
 class Blind(CartPole):
     """CartPole whose observations become nan after some steps."""
 
-    def observe(self, world: Any) -> Any:
-        obs = super().observe(world)
+    def observe(self, state: Any) -> Any:
+        obs = super().observe(state)
         return torch.where(obs[:, :1].abs() > 0.06, torch.nan, obs)
 
 
 class Double(CartPole):
-    def observe(self, world: Any) -> Any:
-        return super().observe(world).double()
+    def observe(self, state: Any) -> Any:
+        return super().observe(state).double()
 
 
 def test_a_number_that_is_not_finite_ends_the_run_with_its_place() -> None:
-    made, places = rollout(plan(), world=Blind())
+    made, places = rollout(plan(), env=Blind())
     with pytest.raises(WrongValue, match=r"device env device:cartpole, stream \d, row \d+ of an unroll: obs: expected finite"):
         ticked(made, places, 5)
 
 
 def test_rows_are_checked_before_the_first_unroll() -> None:
     with pytest.raises(ValueError, match=r"device:cartpole, obs: expected float32 \[6, 4\] on cpu, got float64"):
-        rollout(plan(), world=Double())
+        rollout(plan(), env=Double())
 
 
 def test_the_usual_capture_is_none() -> None:

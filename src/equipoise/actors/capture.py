@@ -1,7 +1,7 @@
 """How an unroll is done: operation by operation, as a CUDA graph, or with a compiled row; and why not where that fails.
 
 A rollout's unroll is a fixed row of operations over tensors that stay in place, so a graph of all of it can be replayed: a
-launch an unroll instead of some fifty a row. On the CPU one row (policy and world) may be compiled instead.
+launch an unroll instead of some fifty a row. On the CPU one row (policy and env) may be compiled instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CudaGraphs:
 
 
 class Graphed(Plainly):
-    """A graph for each slot. The first unroll is done plainly: it checks what a world returns, and libraries allocate in it."""
+    """A graph for each slot. The first unroll is done plainly: in it rows are checked, and libraries allocate."""
 
     def __init__(self, note: Note, record: Callable[[Callable[[], None]], Replay]) -> None:
         """``note`` is told, once, why work is done plainly after all. ``record``: makes a graph of work, without doing it."""
@@ -89,7 +89,7 @@ class Compiled(Plainly):
             if plain:
                 return pure(*args)
             if fast is None:
-                pure(*args)  # checks what a world returns, which is no part of what is compiled
+                pure(*args)  # checks what a device env returns, which is no part of what is compiled
                 fast = _compiled(pure)
             try:
                 return fast(*args)
@@ -117,7 +117,7 @@ def _said(error: Exception) -> str:
 
 
 def capture(device: torch.device, *, compile_rows: bool, pure: bool, note: Note) -> Capture:
-    """Choose how unrolls are done on ``device``. ``pure``: is a step of the world a pure function of tensors?"""
+    """Choose how unrolls are done on ``device``. ``pure``: is a step of the env a pure function of tensors?"""
     if not pure:
         return Plainly()  # a simulator's step is code of its own, with a state that a graph would not see
     if device.type == "cuda":

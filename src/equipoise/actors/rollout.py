@@ -1,9 +1,9 @@
-"""The rollout: a world and a policy on one device, whose tick is a whole unroll, written in place into its slot.
+"""The rollout: a device env and a policy on one device, whose tick is a whole unroll, written in place into its slot.
 
 A slot is reserved when the unroll starts and the weights are fetched just after, as in ``LocalAgent``, so the lag has the same
-bound. Row t of the slot is written by the policy (action, behaviour) and by the world (reward, mask, bootstrap, obs[t+1]), each
+bound. Row t of the slot is written by the policy (action, behaviour) and by the env (reward, mask, bootstrap, obs[t+1]), each
 once. What lasts from one unroll to the next are tensors that stay in place, so that a graph may be captured over them
-(``capture.py``): the world's state, the recurrent state, the row that opens the next unroll, and the streams' row numbers.
+(``capture.py``): the env's state, the recurrent state, the row that opens the next unroll, and the streams' row numbers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from equipoise.actors.forward.forward import Forward, Row
 from equipoise.actors.forward.noise import Noise
 from equipoise.actors.forward.rounding import Rounding, errors
 from equipoise.clock import Clock
+from equipoise.device_envs.counter import key_of
+from equipoise.device_envs.device_env import Bounds, DeviceEnv, check, check_state, streams_on
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.types import Places, StateReader, StateWriter, Tick, TimeStep, Trajectory, Tree, WeightStore
-from equipoise.worlds.counter import key_of
-from equipoise.worlds.world import Bounds, World, check, check_state, streams_on
 
 PARTS = ("env", "reset", "write", "fetch", "act")  # as an actor's: "env" is the unroll with the acting, "write" the statistics
 
@@ -48,34 +48,34 @@ class Unrolled:
 
 
 class Rollout:
-    """``Worker`` of one world of B streams and one policy."""
+    """``Worker`` of one env of B streams and one policy."""
 
     ready = Tick.BLOCKED  # between two unrolls
 
     def __init__(
-        self, world: World, *, name: str, forward: Forward, places: Places, weights: WeightStore, episodes: Episodes,
+        self, env: DeviceEnv, *, name: str, forward: Forward, places: Places, weights: WeightStore, episodes: Episodes,
         streams: np.ndarray[Any, np.dtype[np.int64]], total_streams: int, unroll: int, noise: Noise, seed: int,
-        world_seed: int, observation: Tree, clock: Clock, rounding: Rounding | None = None, capture: Capture | None = None,
+        env_seed: int, observation: Tree, clock: Clock, rounding: Rounding | None = None, capture: Capture | None = None,
         note: Callable[[str], object] = lambda text: None,
     ) -> None:  # fmt: skip
         """``name``: of the env, for errors. ``seed``: of the actions. ``observation``: the specs of one stream's.
 
         ``capture``: how an unroll is done; None: operation by operation. ``note`` is told what a person has to know.
         """
-        self.world, self.net, self._name = world, forward.net, name
+        self.env, self.net, self._name = env, forward.net, name
         self._forward, self._places, self._weights, self._episodes = forward, places, weights, episodes
         self._clock, self._rounding, self._capture, self._note = clock, rounding, capture or Plainly(), note
         self._numbers, self._total, self._unroll = streams, total_streams, unroll
         self._noise, self._key = noise, key_of(seed)
         device = forward.device
-        self._streams, self._bounds = streams_on(streams, device), Bounds(world.action, device)
+        self._streams, self._bounds = streams_on(streams, device), Bounds(env.action, device)
         with torch.inference_mode():
-            state, ts = world.reset(world_seed, self._streams)
+            state, ts = env.reset(env_seed, self._streams)
         check(name, ts, observation, self._streams)
         self._observation = observation
         self._checked = False  # the rows of a step
         self._start = torch.zeros_like(self._streams)
-        self._state: dict[str, Tree] = {"world": state, "recurrent": forward.initial_state(len(streams))}
+        self._state: dict[str, Tree] = {"env": state, "recurrent": forward.initial_state(len(streams))}
         self._state = tree.map(torch.clone, self._state)
         self._step = self._capture.step(self._pure)
         self._carry: dict[str, Tree] = tree.map(torch.clone, {"obs": ts.obs, "first": ts.first})
@@ -151,7 +151,7 @@ class Rollout:
             state, did, seen = self._step(out.edges[t], out.noise[t], self._explore, state)
             _write(row, did)
             _write(out.edges[t + 1], seen)
-        _write(self._state, tree.map(torch.clone, state))  # of a world whose state has views of the one before
+        _write(self._state, tree.map(torch.clone, state))  # of a device env whose state has views of the one before
         _write(self._carry, out.edges[-1])
         self._start += self._unroll
 
@@ -161,14 +161,14 @@ class Rollout:
         action, behaviour, recurrent = algorithm.act(
             net, edge["obs"], edge["first"], state["recurrent"], explore=explore, noise=noise
         )
-        world, ts = self.world.step(state["world"], self._bounds(action))
+        env, ts = self.env.step(state["env"], self._bounds(action))
         if not self._checked:
-            self._check(ts, state["world"], world)
+            self._check(ts, state["env"], env)
         did = {
             "action": action, "behaviour": behaviour, "reward": ts.reward, "mask": ts.valid, "bootstrap": ~ts.terminated,
             "terminated": ts.terminated, "truncated": ts.truncated,
         }  # fmt: skip
-        return {"world": world, "recurrent": recurrent}, did, {"obs": ts.obs, "first": ts.first}
+        return {"env": env, "recurrent": recurrent}, did, {"obs": ts.obs, "first": ts.first}
 
     # ------------------------------------------------------------------------------------------------- what was written
 
@@ -177,7 +177,7 @@ class Rollout:
         check(self._name, ts, self._observation, self._streams)
         check_state(self._name, before, after)
         self._checked = True
-        for text in getattr(self.world, "notes", ()):
+        for text in getattr(self.env, "notes", ()):
             self._note(f"warning: {self._name}: {text}: expected the final observations of truncated episodes, got none")
 
     def _look(self, data: Trajectory) -> None:
@@ -201,14 +201,14 @@ class Rollout:
     # ------------------------------------------------------------------------------------------------------ checkpoints
 
     def save(self, to: StateWriter) -> None:
-        """Put the state between two unrolls: tensors, so that a resume goes on exactly; none of a world that cannot."""
-        kept = self._state if self.world.exact else {"recurrent": self._state["recurrent"]}
+        """Put the state between two unrolls: tensors, so that a resume goes on exactly; none of a device env that cannot."""
+        kept = self._state if self.env.exact else {"recurrent": self._state["recurrent"]}
         to.put({"state": kept, "carry": self._carry, "start": self._start, "episodes": self._episodes.state()})
 
     def load(self, source: StateReader) -> None:
-        """Load a state; ValueError where types or shapes differ. Episodes of a world that is not exact begin anew."""
+        """Load a state; ValueError where types or shapes differ. Episodes of a device env that is not exact begin anew."""
         state, count = source.state(), len(self._numbers)
-        kept = {name: schema.like(part) for name, part in self._state.items() if name == "recurrent" or self.world.exact}
+        kept = {name: schema.like(part) for name, part in self._state.items() if name == "recurrent" or self.env.exact}
         wanted = {
             "state": kept, "carry": schema.like(self._carry), "episodes": self._episodes.schema(),
             "start": schema.Array((count,), "int64", 0, schema.MOST, tensor=True),
@@ -217,14 +217,14 @@ class Rollout:
         self._episodes.load(state["episodes"])
         self._start.copy_(state["start"])
         self._next_row = int(self._start[0])
-        if self.world.exact:
+        if self.env.exact:
             _write(self._state, state["state"])
             _write(self._carry, state["carry"])
         else:  # what the reset of this process gave opens the next unroll
             self._go_on_at(self._next_row + 1)
             self._episodes.abandon()
         self.restarts = (
-            {} if self.world.exact else dict.fromkeys(self._numbers.tolist(), "its simulator keeps a state of its own")
+            {} if self.env.exact else dict.fromkeys(self._numbers.tolist(), "its simulator keeps a state of its own")
         )
         self.resumed = {"exact": count - len(self.restarts), "replay": 0, "restart": len(self.restarts)}
 
@@ -238,7 +238,7 @@ class Rollout:
 
     def close(self) -> None:
         """Nothing is open, but a simulator may have something."""
-        closing = getattr(self.world, "close", None)
+        closing = getattr(self.env, "close", None)
         if closing is not None:
             closing()
 

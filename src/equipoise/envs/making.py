@@ -10,7 +10,7 @@ Targets::
     python:TARGET           one Python env a stream, also where the id has a native vector env
     envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
     pettingzoo:butterfly/knights_archers_zombies_v11   PettingZoo's parallel env of that name (extra ``pettingzoo``)
-    device:cartpole         functions on tensors, and device:module:callable (``equipoise.worlds``): here as a vector env
+    device:cartpole         functions on tensors, and device:module:callable (``equipoise.device_envs``): here as a vector env
     MiniGrid-Empty-5x5-v0   MiniGrid and BabyAI, without their mission (``minigrid.py``; extra ``minigrid``)
     ALE/Pong-v5             an Atari game, and python:ALE/..., envpool:Pong-v5: all of them with ``atari.AtariSpec``
 
@@ -50,7 +50,7 @@ from equipoise.types.sources import DEVICE
 
 Streams = np.ndarray[Any, np.dtype[np.int64]]
 PETTINGZOO = "pettingzoo:"
-WORLDS = "equipoise.worlds.vector:vector"  # imported for a device env alone, since it loads torch
+DEVICE_ENVS = "equipoise.device_envs.vector:vector"  # imported for a device env alone, since it loads torch
 FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (  # ids, the module that registers them, the function that makes them
     (("ALE/",), "ale_py", atari.Game),
     (minigrid.PREFIXES, "minigrid", minigrid.Grid),
@@ -109,7 +109,7 @@ def named(target: str) -> Any:
     if target.startswith(PETTINGZOO):
         return partial(parallel, target.removeprefix(PETTINGZOO))
     if target.startswith(DEVICE):
-        return partial(called(WORLDS, "worlds"), target.removeprefix(DEVICE))
+        return partial(called(DEVICE_ENVS, "device envs"), target.removeprefix(DEVICE))
     return resolve(target)
 
 

@@ -50,7 +50,7 @@ class TimeStep:
     valid: Array  # [B] bool, False: the action was ignored (reset row, aborted episode, absent agent, another stream's hold)
     stream: Array  # [B] int64, which streams these rows are
     info: Array | None = None  # [B, M] float64, the numbers of Program.metrics from the last step, nan where absent
-    final: Tree | None = None  # [B, ...] of a SAME_STEP world (equipoise.worlds): the last obs of the episodes that ended here
+    final: Tree | None = None  # [B, ...] of a SAME_STEP device env: the last observation of the episodes that ended here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from equipoise.facts import FREE, Count, Flag, Help, Positive, Range, Read, Whole
 from equipoise.types.rows import OnNonfinite
 
-DEVICE = "device:"  # begins the target of an env that is a function on tensors (equipoise.worlds)
+DEVICE = "device:"  # begins the target of an env that is a function on tensors (equipoise.device_envs)
 WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"  # the sections of ``train --help``
 
 

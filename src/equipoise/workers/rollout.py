@@ -1,4 +1,4 @@
-"""The rollout (``actors/rollout.py``): a world and its policy on the learner's device, a whole unroll a tick."""
+"""The rollout (``actors/rollout.py``): a device env and its policy on the learner's device, a whole unroll a tick."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from equipoise.actors.capture import capture
 from equipoise.actors.forward.forward import Forward
 from equipoise.actors.rollout import PARTS, Rollout
 from equipoise.actors.routed import PolicySlot, SharedBlock
+from equipoise.device_envs.naming import make_device_env
 from equipoise.experience.staged import Staged
 from equipoise.seeds import derive_seed
 from equipoise.types import Places, stream_ids
@@ -17,7 +18,6 @@ from equipoise.types.sources import DEVICE
 from equipoise.workers.agents import forward_parts
 from equipoise.workers.env import SamplingKind, env_seed, say_what_was_restored
 from equipoise.workers.kind import Job, Measured, Queue, Site
-from equipoise.worlds.naming import make_world
 
 if TYPE_CHECKING:
     from equipoise.runtime.blueprint import Blueprint
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RolloutKind(SamplingKind):
-    """Steps a world and acts in it. A successor begins new episodes, as an actor's does."""
+    """Steps a device env and acts in it. A successor begins new episodes, as an actor's does."""
 
     name = "rollout"
     writes = True
@@ -45,19 +45,19 @@ class RolloutKind(SamplingKind):
         streams = role.streams(stream_ids(index, program.placement.group_envs))
         target = program.env.target
         forward = Forward(**forward_parts(blue, name))
-        world = make_world(target.removeprefix(DEVICE), program.env.kwargs, streams=len(streams), device=forward.device)
+        env = make_device_env(target.removeprefix(DEVICE), program.env.kwargs, streams=len(streams), device=forward.device)
         places: Places = PolicySlot(SharedBlock(site.queues[blue.learner_of(index)], 1), name)
         if forward.device.type != "cpu":
             said = f"{site.title}: rows go through the host's memory; with --on serial and no replay they stay on the device"
             places = Staged(places, role.row, blue.unroll, len(streams), forward.device, partial(site.note, said))
         worker = Rollout(
-            world, name=target, forward=forward,
+            env, name=target, forward=forward,
             places=places,
             weights=memory.actor_weights.handle(), episodes=memory.episodes[index], streams=streams,
             total_streams=program.actors * program.placement.envs_per_actor, unroll=blue.unroll, noise=role.noise,
-            seed=derive_seed(program.schedule.seed, "actions"), world_seed=env_seed(blue, shared, index, job.life),
+            seed=derive_seed(program.schedule.seed, "actions"), env_seed=env_seed(blue, shared, index, job.life),
             observation=role.row.obs, clock=site.clock, rounding=memory.rounding[index] if memory.rounding else None,
-            capture=capture(forward.device, compile_rows=program.placement.compile, pure=world.exact, note=site.note),
+            capture=capture(forward.device, compile_rows=program.placement.compile, pure=env.exact, note=site.note),
             note=site.note,
         )  # fmt: skip
         if job.life:

@@ -57,10 +57,10 @@ class Noise:
         return np.concatenate([fresh, held[period, np.arange(len(stream))]], axis=2)
 
     def draw_on(self, key: int, stream: Tensor, start: Tensor, rows: int) -> Tensor:
-        """Draw the same bits on the device of ``stream``; ``key``: that of the seed (``worlds.counter.key_of``)."""
+        """Draw the same bits on the device of ``stream``; ``key``: that of the seed (``device_envs.counter.key_of``)."""
         import torch
 
-        from equipoise.worlds.counter import uniform as drawn
+        from equipoise.device_envs.counter import uniform as drawn
 
         row = start + torch.arange(rows, device=start.device)[:, None]  # [rows, B]
         fresh = drawn(key, stream, row, self.fresh)

@@ -1,4 +1,4 @@
-"""Rooms: a grid world of four rooms (Sutton, Precup & Singh 1999), with a new start and a new goal in each episode."""
+"""Rooms: a grid state of four rooms (Sutton, Precup & Singh 1999), with a new start and a new goal in each episode."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from equipoise.device_envs.episodic import Episodic
 from equipoise.types import Tree
-from equipoise.worlds.episodic import Episodic
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left, as (rows, columns)
 STEP = 0.01  # what a step costs; the goal gives 1
@@ -54,11 +54,11 @@ class Rooms(Episodic):
         apart = 1 + (u[:, 1] * (count - 1)).long().clamp(max=count - 2)  # the goal is another cell
         return self._free[torch.stack([start, (start + apart) % count], -1)]
 
-    def advance(self, world: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
-        self._next = self._next.to(world.device)
-        walker, goal = self._next[world[:, 0], action], world[:, 1]
+    def advance(self, state: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
+        self._next = self._next.to(state.device)
+        walker, goal = self._next[state[:, 0], action], state[:, 1]
         there = walker == goal
         return torch.stack([walker, goal], -1), there.float() - STEP, there
 
-    def observe(self, world: Tree) -> Tree:
-        return world
+    def observe(self, state: Tree) -> Tree:
+        return state

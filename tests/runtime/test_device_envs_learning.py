@@ -36,7 +36,7 @@ CASES: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {  # the evaluated 
 @pytest.mark.parametrize(("env", "algorithm"), CASES)
 def test_it_reaches_its_return(env: str, algorithm: str, seed: int, tmp_path: Path) -> None:
     goal, options = CASES[env, algorithm]
-    lag = {} if algorithm in ("sac", "dqn") else {"max_lag": 0}
+    lag: dict[str, Any] = {} if algorithm in ("sac", "dqn") else {"max_lag": 0}
     made = api.program(
         f"device:{env}", algorithm, actors=1, seed=seed, recipe=False, evaluate_episodes=100, threads=1, precision="fp32",
         **options, **lag,

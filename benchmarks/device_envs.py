@@ -1,6 +1,6 @@
 """Device envs beside native ones: env steps a second of whole training runs, and of acting alone.
 
-    .venv/bin/python benchmarks/device_worlds.py [--streams 4096] [--rounds 3] [--device cpu] [--epochs 1] [--steps 4M]
+    .venv/bin/python benchmarks/device_envs.py [--streams 4096] [--rounds 3] [--device cpu] [--epochs 1] [--steps 4M]
 
 Both learn CartPole by PPO with the same network, epochs and rows of a minibatch. ``device:cartpole`` has ``--streams`` streams
 on one rollout. ``CartPole-v1``, Gymnasium's native vector env, is run at each setting of ``NATIVE`` first, and its fastest

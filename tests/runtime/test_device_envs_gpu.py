@@ -11,9 +11,9 @@ import torch
 
 from equipoise import api
 from equipoise.actors.forward import noise
+from equipoise.device_envs import counter
+from equipoise.device_envs.names import NAMES
 from equipoise.learners.learner import Learner
-from equipoise.worlds import counter
-from equipoise.worlds.names import WORLDS
 
 pytestmark = pytest.mark.gpu
 
@@ -39,7 +39,7 @@ def test_random_numbers_have_the_bits_of_the_hosts() -> None:
     assert np.array_equal(drawn.cpu().numpy(), noise.uniform(3, stream, start, 5, 2))
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_world_is_captured_as_a_graph(name: str, tmp_path: Path) -> None:
     assert not [text for text in ran(f"device:{name}", "impala", tmp_path) if "graphs:" in text]
 

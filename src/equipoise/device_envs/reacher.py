@@ -17,8 +17,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from equipoise.device_envs.episodic import Episodic
 from equipoise.types import Tree
-from equipoise.worlds.episodic import Episodic
 
 DT, SUBSTEPS = 0.05, 5  # s a step; parts of it that are integrated one by one
 FASTEST = 20.0  # rad/s
@@ -52,12 +52,12 @@ class Reacher(Episodic):
             "target": reach[:, None] * torch.stack([where.cos(), where.sin()], -1),
         }  # fmt: skip
 
-    def advance(self, world: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
-        angle, speed = world["angle"], world["speed"]
+    def advance(self, state: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
+        angle, speed = state["angle"], state["speed"]
         for _ in range(SUBSTEPS):
             speed = (speed + DT / SUBSTEPS * self.accelerations(angle, speed, action * self._torque)).clamp(-FASTEST, FASTEST)
             angle = angle + DT / SUBSTEPS * speed
-        after = {"angle": angle, "speed": speed, "target": world["target"]}
+        after = {"angle": angle, "speed": speed, "target": state["target"]}
         away = torch.linalg.vector_norm(self._way(after), dim=-1) / self._bodies
         return after, -away - 0.01 * action.square().mean(-1), torch.zeros_like(away, dtype=torch.bool)
 
@@ -71,17 +71,17 @@ class Reacher(Episodic):
         solved: Tensor = torch.linalg.solve_ex(self._weights * apart.cos(), pulls)[0]  # does not wait for the device
         return solved
 
-    def observe(self, world: Tree) -> Tree:
-        angle = world["angle"]
+    def observe(self, state: Tree) -> Tree:
+        angle = state["angle"]
         joints = angle - torch.nn.functional.pad(angle, (1, 0))[:, :-1]
         return torch.cat(
-            [joints.cos(), joints.sin(), world["speed"] / 10, world["target"] / self._bodies, self._way(world) / self._bodies],
+            [joints.cos(), joints.sin(), state["speed"] / 10, state["target"] / self._bodies, self._way(state) / self._bodies],
             -1,
         )
 
-    def _way(self, world: Tree) -> Tensor:
+    def _way(self, state: Tree) -> Tensor:
         """The way [B, 2] from the tip to the target."""
-        angle: Tensor = world["angle"]
+        angle: Tensor = state["angle"]
         tip = torch.stack([angle.cos().sum(-1), angle.sin().sum(-1)], -1)
-        away: Tensor = world["target"] - tip
+        away: Tensor = state["target"] - tip
         return away

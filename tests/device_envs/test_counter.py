@@ -8,7 +8,7 @@ import torch
 
 from equipoise.actors.forward import noise
 from equipoise.actors.forward.noise import Noise
-from equipoise.worlds import counter
+from equipoise.device_envs import counter
 
 STREAM, START = np.array([0, 1, 5, 4095, 2**40]), np.array([0, 7, 2**33, 3, 1])
 

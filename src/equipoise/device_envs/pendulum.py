@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from equipoise.device_envs.episodic import Episodic
 from equipoise.types import Tree
-from equipoise.worlds.episodic import Episodic
 
 GRAVITY, MASS, LENGTH, DT, FASTEST, TORQUE = 10.0, 1.0, 1.0, 0.05, 8.0, 2.0  # m/s2, kg, m, s, rad/s, Nm
 
@@ -35,9 +35,9 @@ class Pendulum(Episodic):
         angle, speed = (u.to(self._dtype) * 2 - 1).unbind(-1)
         return torch.stack([angle * math.pi, speed], -1)
 
-    def advance(self, world: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
-        angle, speed = world.unbind(-1)
-        torque = action.to(world.dtype).squeeze(-1).clamp(-TORQUE, TORQUE)
+    def advance(self, state: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
+        angle, speed = state.unbind(-1)
+        torque = action.to(state.dtype).squeeze(-1).clamp(-TORQUE, TORQUE)
         tilt = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
         cost = tilt.square() + 0.1 * speed.square() + 0.001 * torque.square()
         pull = 3 * GRAVITY / (2 * LENGTH) * angle.sin() + 3.0 / (MASS * LENGTH**2) * torque
@@ -45,6 +45,6 @@ class Pendulum(Episodic):
         after = torch.stack([angle + speed * DT, speed], -1)
         return after, -cost.float(), torch.zeros_like(cost, dtype=torch.bool)
 
-    def observe(self, world: Tree) -> Tree:
-        angle, speed = world.unbind(-1)
+    def observe(self, state: Tree) -> Tree:
+        angle, speed = state.unbind(-1)
         return torch.stack([angle.cos(), angle.sin(), speed], -1).float()

@@ -1,16 +1,16 @@
-"""``World``: the Protocol of an env on a device, the checks of what one returns, and SAME_STEP turned into NEXT_STEP.
+"""``DeviceEnv``: the Protocol of an env on a device, the checks of what one returns, and SAME_STEP turned into NEXT_STEP.
 
-Row by row of a SAME_STEP world behind ``NextStep`` (d: the row ended an episode; t: a clock cut it)::
+Row by row of a SAME_STEP env behind ``NextStep`` (d: the row ended an episode; t: a clock cut it)::
 
     terminated  obs  o0  o1  p0  p1         the next episode begins in the same row, which is valid: nobody asks for the value
                 d            x              of a final observation after which nothing comes
                 first x      x
-    truncated   obs  o0  o1  o2(final)  p1  p2     the row shows the final observation, which bootstraps. The world is stepped
+    truncated   obs  o0  o1  o2(final)  p1  p2     the row shows the final observation, which bootstraps. The env is stepped
                 t            x                     all the same: the next row shows the new episode after its first step, as
                 first x                 x          a seam. So an episode that follows a truncation lacks its first step
 
 ``envs/adapter.py`` loses no step, since it can hold all streams for a row; of many thousand streams some are cut in
-nearly every row, so holding all of them would cost half of the rows. Where the world gives no final observation, a truncation
+nearly every row, so holding all of them would cost half of the rows. Where the env gives no final observation, a truncation
 counts as a termination, and a note says so.
 """
 
@@ -33,7 +33,7 @@ MODES: tuple[Autoreset, ...] = ("next_step", "same_step")
 TRUNCATION = "truncation treated as termination"  # as ``envs/final.py`` says it
 
 
-class World(Protocol):
+class DeviceEnv(Protocol):
     """An env of B streams as functions on tensors; the state is a tree of tensors that the caller keeps.
 
     ========  ====================================================================================================
@@ -63,21 +63,21 @@ class World(Protocol):
 
 
 class NextStep:
-    """A SAME_STEP world as a NEXT_STEP one."""
+    """A SAME_STEP env as a NEXT_STEP one."""
 
     autoreset: ClassVar[Autoreset] = "next_step"
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.observation, self.action, self.exact = world.observation, world.action, world.exact
+    def __init__(self, env: DeviceEnv) -> None:
+        self.env = env
+        self.observation, self.action, self.exact = env.observation, env.action, env.exact
         self.notes: tuple[str, ...] = ()  # known after the first step
 
     def reset(self, seed: int, streams: Tensor) -> tuple[Tree, TimeStep]:
-        state, ts = self.world.reset(seed, streams)
-        return {"world": state, "cut": torch.zeros_like(ts.first)}, ts
+        state, ts = self.env.reset(seed, streams)
+        return {"env": state, "cut": torch.zeros_like(ts.first)}, ts
 
     def step(self, state: Tree, action: Tree) -> tuple[Tree, TimeStep]:
-        inner, ts = self.world.step(state["world"], action)
+        inner, ts = self.env.step(state["env"], action)
         seam = state["cut"]
         done, valid = ts.terminated | ts.truncated, ~seam
         cut, obs = torch.zeros_like(seam), ts.obs
@@ -90,7 +90,7 @@ class NextStep:
             obs=obs, reward=ts.reward * valid, terminated=done & ~cut & valid, truncated=cut, first=seam | (done & ~cut),
             valid=valid, stream=ts.stream,
         )  # fmt: skip
-        return {"world": inner, "cut": cut}, rows
+        return {"env": inner, "cut": cut}, rows
 
 
 def _wide(flag: Tensor, like: Tensor) -> Tensor:
@@ -103,19 +103,19 @@ def where(flag: Tensor, one: Tree, other: Tree) -> Tree:
     return tree.map(lambda a, b: torch.where(_wide(flag, a), a, b), one, other)
 
 
-def as_next_step(world: World, name: str) -> World:
-    """The world as a NEXT_STEP one; ValueError where it does not say how it resets."""
-    said = getattr(world, "autoreset", None)
+def as_next_step(env: DeviceEnv, name: str) -> DeviceEnv:
+    """The env as a NEXT_STEP one; ValueError where it does not say how it resets."""
+    said = getattr(env, "autoreset", None)
     if said not in MODES:
         raise ValueError(
             f"device env {name}: expected autoreset = {' or '.join(map(repr, MODES))}, whichever is true of an episode's end, "
             f"got {said!r}"
         )
-    return NextStep(world) if said == "same_step" else world
+    return NextStep(env) if said == "same_step" else env
 
 
 class Bounds:
-    """A policy's actions [B, ...] as a world takes them: a Box within its bounds."""
+    """A policy's actions [B, ...] as a device env takes them: a Box within its bounds."""
 
     def __init__(self, space: gymnasium.Space[Any], device: torch.device) -> None:
         self._inner = {key: Bounds(one, device) for key, one in (tree.branches(space) or {}).items()}
@@ -157,7 +157,7 @@ def _described(x: Tensor) -> str:
 
 
 def check_state(name: str, before: Tree, after: Tree) -> None:
-    """ValueError where a step changed the structure of an exact world's state, which graphs and checkpoints rely on."""
+    """ValueError where a step changed the structure of an exact env's state, which graphs and checkpoints rely on."""
     try:
         differ = [
             (path, a, b)

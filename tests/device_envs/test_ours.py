@@ -1,4 +1,4 @@
-"""The rules of our own worlds, each beside a plain one; and what all of them have in common."""
+"""The rules of our own device envs, each beside a plain one; and what all of them have in common."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ import pytest
 import torch
 
 from equipoise import tree
+from equipoise.device_envs.bricks import BALL, BRICK, PADDLE, TRAIL, Bricks
+from equipoise.device_envs.device_env import check, check_state
+from equipoise.device_envs.names import NAMES
+from equipoise.device_envs.naming import make_device_env
+from equipoise.device_envs.reacher import Reacher
+from equipoise.device_envs.rooms import MOVES, Rooms
 from equipoise.envs import action_spec, observation_spec
-from equipoise.worlds.bricks import BALL, BRICK, PADDLE, TRAIL, Bricks
-from equipoise.worlds.names import WORLDS
-from equipoise.worlds.naming import make_world
-from equipoise.worlds.reacher import Reacher
-from equipoise.worlds.rooms import MOVES, Rooms
-from equipoise.worlds.world import check, check_state
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def acted(world: Any, count: int, generator: torch.Generator) -> Any:
-    spec = action_spec(world.action)
+def acted(env: Any, count: int, generator: torch.Generator) -> Any:
+    spec = action_spec(env.action)
     if spec.dtype == "int64":
-        return torch.randint(0, int(world.action.n), (count,), generator=generator)
+        return torch.randint(0, int(env.action.n), (count,), generator=generator)
     return torch.rand(count, *spec.shape, generator=generator) * 2 - 1
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_rows_are_as_the_spaces_say_and_seams_follow_ends(name: str) -> None:
-    world, streams = make_world(name, {"max_episode_steps": 9}, streams=64), torch.arange(64)
+    env, streams = make_device_env(name, {"max_episode_steps": 9}, streams=64), torch.arange(64)
     generator = torch.Generator().manual_seed(0)
-    state, ts = world.reset(5, streams)
-    check(name, ts, observation_spec(world.observation), streams)
+    state, ts = env.reset(5, streams)
+    check(name, ts, observation_spec(env.observation), streams)
     ended = torch.zeros(64, dtype=torch.bool)
     for _ in range(40):
         before = state
-        state, ts = world.step(state, acted(world, 64, generator))
-        check(name, ts, observation_spec(world.observation), streams)
+        state, ts = env.step(state, acted(env, 64, generator))
+        check(name, ts, observation_spec(env.observation), streams)
         check_state(name, before, state)
         assert torch.equal(ts.first, ended) and torch.equal(ts.valid, ~ended) and not ts.reward[ended].any()
-        assert world.observation.contains(ts.obs[3].numpy())
+        assert env.observation.contains(ts.obs[3].numpy())
         ended = ts.terminated | ts.truncated
     assert bool((state["episode"] > 2).all())
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_step_is_a_pure_function_and_the_same_of_fixed_shape(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph resets rows by ``where``; without one only those that begin are computed: to the same bits."""
-    world, streams = make_world(name, {"max_episode_steps": 7}, streams=32), torch.arange(32)
+    env, streams = make_device_env(name, {"max_episode_steps": 7}, streams=32), torch.arange(32)
     generator, found = torch.Generator().manual_seed(0), []
-    state, _ = world.reset(5, streams)
+    state, _ = env.reset(5, streams)
     for _ in range(20):
-        action = acted(world, 32, generator)
+        action = acted(env, 32, generator)
         kept = tree.map(torch.clone, state)
-        after, ts = world.step(state, action)
+        after, ts = env.step(state, action)
         assert all(torch.equal(a, b) for a, b in zip(tree.leaves(kept), tree.leaves(state), strict=True))
         with monkeypatch.context() as patch:
             patch.setattr(torch.compiler, "is_compiling", lambda: True)
-            other, rows = world.step(state, action)
+            other, rows = env.step(state, action)
         same = zip(tree.leaves({"s": after, "o": ts.obs}), tree.leaves({"s": other, "o": rows.obs}), strict=True)
         found += [torch.equal(a, b) for a, b in same]
         state = after
@@ -66,18 +66,18 @@ def test_a_step_is_a_pure_function_and_the_same_of_fixed_shape(name: str, monkey
 
 
 def test_rooms_have_walls_and_doors_and_a_goal() -> None:
-    world, streams = Rooms(size=9), torch.arange(200)
-    state, ts = world.reset(0, streams)
-    assert not world.wall.reshape(-1)[state["world"].numpy()].any() and bool((ts.obs[:, 0] != ts.obs[:, 1]).all())
+    env, streams = Rooms(size=9), torch.arange(200)
+    state, ts = env.reset(0, streams)
+    assert not env.wall.reshape(-1)[state["inner"].numpy()].any() and bool((ts.obs[:, 0] != ts.obs[:, 1]).all())
     generator, goals = torch.Generator().manual_seed(1), 0
     for _ in range(300):
         action = torch.randint(0, 4, (200,), generator=generator)
         before, seam = ts.obs, state["done"]
-        state, ts = world.step(state, action)
+        state, ts = env.step(state, action)
         for i in np.flatnonzero(~seam.numpy())[:20]:
             (y, x), (down, right) = divmod(int(before[i, 0]), 9), MOVES[int(action[i])]
             to = (y + down, x + right)
-            open_ = 0 <= to[0] < 9 and 0 <= to[1] < 9 and not world.wall[to]
+            open_ = 0 <= to[0] < 9 and 0 <= to[1] < 9 and not env.wall[to]
             assert int(ts.obs[i, 0]) == (to[0] * 9 + to[1] if open_ else y * 9 + x)
         there = (ts.obs[:, 0] == ts.obs[:, 1]) & ts.valid
         assert torch.equal(there, ts.terminated) and torch.allclose(ts.reward, (there.float() - 0.01) * ts.valid)
@@ -128,18 +128,18 @@ class PlainBricks:
 
 
 def test_bricks_have_the_rules_of_minatars_breakout() -> None:
-    world, count = Bricks(scale=2), 32
-    state, ts = world.reset(0, torch.arange(count))
-    plain = [PlainBricks(int(ball[1]), int(ball[3])) for ball in state["world"]["ball"]]
+    env, count = Bricks(scale=2), 32
+    state, ts = env.reset(0, torch.arange(count))
+    plain = [PlainBricks(int(ball[1]), int(ball[3])) for ball in state["inner"]["ball"]]
     rng, rewards, ends = np.random.default_rng(0), 0.0, 0
     for _ in range(500):
         toward = [np.sign(one.x + one.right - one.pos) if rng.random() < 0.95 else 0 for one in plain]
         action = torch.tensor([{0: 0, -1: 1, 1: 2}[int(t)] for t in toward])
         seam = state["done"].tolist()
-        state, ts = world.step(state, action)
+        state, ts = env.step(state, action)
         for i, one in enumerate(plain):
             if seam[i]:
-                ball = state["world"]["ball"][i]
+                ball = state["inner"]["ball"][i]
                 plain[i] = one = PlainBricks(int(ball[1]), int(ball[3]))
                 reward, over = 0.0, False
             else:
@@ -174,9 +174,9 @@ def test_a_free_arm_keeps_its_energy_and_its_momentum() -> None:
 
 
 def test_an_arm_has_as_many_bodies_as_it_is_told() -> None:
-    world = make_world("reacher", {"bodies": 7}, streams=4)
-    assert world.observation.shape == (25,) and world.action.shape == (7,)
-    state, _ = world.reset(0, torch.arange(4))
-    still = world.step(state, torch.zeros(4, 7))[0]["world"]
-    moved = world.step(state, torch.ones(4, 7))[0]["world"]
-    assert torch.equal(still["angle"], state["world"]["angle"]) and not torch.equal(moved["angle"], still["angle"])
+    env = make_device_env("reacher", {"bodies": 7}, streams=4)
+    assert env.observation.shape == (25,) and env.action.shape == (7,)
+    state, _ = env.reset(0, torch.arange(4))
+    still = env.step(state, torch.zeros(4, 7))[0]["inner"]
+    moved = env.step(state, torch.ones(4, 7))[0]["inner"]
+    assert torch.equal(still["angle"], state["inner"]["angle"]) and not torch.equal(moved["angle"], still["angle"])

@@ -1,4 +1,4 @@
-"""Worlds that reset in the same step, the simulators' surfaces, and what a world may not return."""
+"""Device envs that reset in the same step, the simulators' surfaces, and what a env may not return."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from equipoise.device_envs.cartpole import CartPole
+from equipoise.device_envs.device_env import TRUNCATION, NextStep, as_next_step, check, check_state
+from equipoise.device_envs.naming import make_device_env
+from equipoise.device_envs.simulators import Genesis, IsaacLab
 from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep
-from equipoise.worlds.cartpole import CartPole
-from equipoise.worlds.naming import make_world
-from equipoise.worlds.simulators import Genesis, IsaacLab
-from equipoise.worlds.world import TRUNCATION, NextStep, as_next_step, check, check_state
 
 SPEC = ArraySpec((3,), "float32")
 ENDS = ((3, "terminated"), (4, "truncated"), (2, "truncated"))  # the length and the end of a stream's episodes, in turn
@@ -24,12 +24,14 @@ ENDS = ((3, "terminated"), (4, "truncated"), (2, "truncated"))  # the length and
 class Counting:
     """Isaac Lab's surface over two counters: obs is (stream, episode, t); the reward is t; episodes end as ``ENDS`` says."""
 
+    dtype = torch.float32
+
     def __init__(self, num_envs: int = 2, final: bool = True) -> None:
         self.num_envs, self.num_obs, self.num_actions, self._final = num_envs, 3, 1, final
         box = spaces.Box(-np.inf, np.inf, (3,), np.float32)
         self.single_observation_space = spaces.Dict({"policy": box, "critic": box})
         self.single_action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
-        self.obs = torch.zeros(num_envs, 3, dtype=torch.float64)  # one buffer, as simulators have
+        self.obs = torch.zeros(num_envs, 3, dtype=self.dtype)  # one buffer, as simulators have
         self.seed: Any = None
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
@@ -56,6 +58,8 @@ class Counting:
 class GenesisCounting(Counting):
     """The same as Genesis' examples give it."""
 
+    dtype = torch.float64
+
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         return super().reset()[0]["policy"], {"observations": {}}
 
@@ -71,14 +75,15 @@ KINDS = [(IsaacLab, Counting), (Genesis, GenesisCounting)]
 @pytest.mark.parametrize(("adapter", "stand_in"), KINDS)
 def test_a_simulators_rows_are_those_of_next_step(adapter: Any, stand_in: Any) -> None:
     """Each row proves itself: t rises by one in an episode, a final observation is shown where a clock cut it."""
-    world = as_next_step(adapter(stand_in(3)), "counting")
+    env = as_next_step(adapter(stand_in(3)), "counting")
     streams = torch.arange(3)
-    state, ts = world.reset(7, streams)
+    state, ts = env.reset(7, streams)
     check("counting", ts, SPEC, streams)
     seen, ended = ts.obs.clone(), {"terminated": 0, "truncated": 0}
     finished, before = torch.zeros(3, dtype=torch.bool), ts
     for _ in range(60):
-        state, ts = world.step(state, torch.zeros(3, 1))
+        state, ts = env.step(state, torch.zeros(3, 1))
+        assert torch.equal(before.obs, seen), "rows stay as they were, though the simulator has one buffer"
         check("counting", ts, SPEC, streams)
         for i in range(3):
             _, episode, t = seen[i].tolist()
@@ -104,28 +109,27 @@ def test_a_simulators_rows_are_those_of_next_step(adapter: Any, stand_in: Any) -
 
 @pytest.mark.parametrize(("adapter", "stand_in"), KINDS)
 def test_without_a_final_observation_a_truncation_is_a_termination(adapter: Any, stand_in: Any) -> None:
-    world: Any = as_next_step(adapter(stand_in(2, final=False)), "counting")
-    state, _ = world.reset(0, torch.arange(2))
+    env: Any = as_next_step(adapter(stand_in(2, final=False)), "counting")
+    state, _ = env.reset(0, torch.arange(2))
     for _ in range(20):
-        state, ts = world.step(state, torch.zeros(2, 1))
+        state, ts = env.step(state, torch.zeros(2, 1))
         assert not ts.truncated.any() and torch.equal(ts.first, ts.terminated) and bool(ts.valid.all())
-    assert world.notes == (TRUNCATION,)
+    assert env.notes == (TRUNCATION,)
 
 
 def test_a_simulator_is_seeded_and_counted() -> None:
-    env = Counting(2)
-    world = IsaacLab(env)
-    world.reset(7, torch.arange(2))
-    first = env.seed
-    world.reset(8, torch.arange(2))
-    assert 0 <= first < 2**31 and env.seed != first
-    assert world.action == spaces.Box(-100.0, 100.0, (1,), np.float32)
+    simulator = Counting(2)
+    env = IsaacLab(simulator)
+    env.reset(7, torch.arange(2))
+    first = simulator.seed
+    env.reset(8, torch.arange(2))
+    assert 0 <= first < 2**31 and simulator.seed != first
+    assert env.action == spaces.Box(-100.0, 100.0, (1,), np.float32)
     with pytest.raises(ValueError, match="Counting: expected num_envs=3, one env a stream, got 2"):
-        world.reset(0, torch.arange(3))
-    with pytest.raises(
-        ValueError, match="group: expected a group of Counting's observations, got 'polcy'; did you mean 'policy'"
-    ):
-        IsaacLab(env, "polcy")
+        env.reset(0, torch.arange(3))
+    said = "group: expected a group of Counting's observations, got 'polcy'; did you mean 'policy'"
+    with pytest.raises(ValueError, match=said):
+        IsaacLab(simulator, "polcy")
 
 
 class Odd(CartPole):
@@ -152,9 +156,9 @@ WRONG = [
 
 @pytest.mark.parametrize(("changes", "said"), WRONG)
 def test_another_device_dtype_or_shape_is_refused(changes: Any, said: str) -> None:
-    world, streams = Odd(**changes), torch.arange(5)
-    state, _ = world.reset(0, streams)
-    _, ts = world.step(state, torch.zeros(5, dtype=torch.int64))
+    env, streams = Odd(**changes), torch.arange(5)
+    state, _ = env.reset(0, streams)
+    _, ts = env.step(state, torch.zeros(5, dtype=torch.int64))
     with pytest.raises(ValueError) as error:
         check("odd", ts, ArraySpec((4,), "float32"), streams)
     assert str(error.value) == f"device env odd, {said}"
@@ -187,15 +191,15 @@ BAD = [
         {},
         "expected autoreset = 'next_step' or 'same_step', whichever is true of an episode's end, got None",
     ),
-    (f"{__name__}:nothing", {}, "expected a world with 'observation'"),
+    (f"{__name__}:nothing", {}, "expected an env with 'observation'"),
     (f"{__name__}:nowhere", {}, "unknown function 'nowhere'"),
 ]
 
 
 @pytest.mark.parametrize(("name", "kwargs", "said"), BAD)
-def test_what_is_no_world_is_refused(name: str, kwargs: Any, said: str) -> None:
+def test_what_is_no_device_env_is_refused(name: str, kwargs: Any, said: str) -> None:
     with pytest.raises(ValueError) as error:
-        make_world(name, kwargs, streams=2)
+        make_device_env(name, kwargs, streams=2)
     assert said in str(error.value)
 
 
@@ -219,10 +223,10 @@ def test_a_step_after_a_cut_that_ends_at_once_stays_a_seam() -> None:
                 obs=-obs, reward=yes.float(), terminated=~yes, truncated=yes, first=yes, valid=yes, stream=action, final=obs
             )
 
-    world: Any = NextStep(Short())  # type: ignore[arg-type]
-    state, _ = world.reset(0, torch.arange(1))
+    env: Any = NextStep(Short())  # type: ignore[arg-type]
+    state, _ = env.reset(0, torch.arange(1))
     rows = []
     for _ in range(4):
-        state, ts = world.step(state, torch.zeros(1, dtype=torch.int64))
+        state, ts = env.step(state, torch.zeros(1, dtype=torch.int64))
         rows.append((float(ts.obs), float(ts.reward), bool(ts.truncated), bool(ts.first), bool(ts.valid), bool(ts.terminated)))
     assert rows == [(1, 1, True, False, True, False), (-1, 0, False, True, False, False)] * 2

@@ -13,8 +13,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from equipoise.device_envs.episodic import Episodic
 from equipoise.types import Tree
-from equipoise.worlds.episodic import Episodic
 
 SIDE, WALL = 10, slice(1, 4)  # cells; rows of the wall
 BRICK, TRAIL, PADDLE, BALL = 100, 60, 160, 255  # grey levels
@@ -47,20 +47,20 @@ class Bricks(Episodic):
             "hit": torch.zeros_like(right, dtype=torch.bool), "wall": wall,
         }  # fmt: skip
 
-    def advance(self, world: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
-        row, column, down, right = world["ball"].unbind(-1)
-        paddle = (world["paddle"] + (action == 2).long() - (action == 1).long()).clamp(0, SIDE - 1)
+    def advance(self, state: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
+        row, column, down, right = state["ball"].unbind(-1)
+        paddle = (state["paddle"] + (action == 2).long() - (action == 1).long()).clamp(0, SIDE - 1)
         y, x = row + down, column + right
         side = (x < 0) | (x >= SIDE)
         x, right = x.clamp(0, SIDE - 1), torch.where(side, -right, right)
         top = y < 0
         y = y.clamp(0, SIDE - 1)  # also of a ball that was missed, whose row is a seam
         every = torch.arange(len(row), device=row.device)
-        brick = world["wall"][every, y, x] & ~top
+        brick = state["wall"][every, y, x] & ~top
         bottom = (y == SIDE - 1) & ~top & ~brick
         straight, corner = bottom & (column == paddle), bottom & (column != paddle) & (x == paddle)
-        struck = brick & ~world["hit"]
-        wall = world["wall"].clone()
+        struck = brick & ~state["hit"]
+        wall = state["wall"].clone()
         wall[every, y, x] &= ~struck
         cleared = bottom & ~wall.flatten(1).any(1)
         wall[:, WALL] |= cleared[:, None, None]
@@ -69,16 +69,16 @@ class Bricks(Episodic):
         right = torch.where(corner, -right, right)
         y = torch.where(struck | straight | corner, row, y)
         after = {
-            "ball": torch.stack([y, x, down, right], -1), "last": world["ball"][:, :2], "paddle": paddle, "hit": brick,
+            "ball": torch.stack([y, x, down, right], -1), "last": state["ball"][:, :2], "paddle": paddle, "hit": brick,
             "wall": wall,
         }  # fmt: skip
         return after, struck.float(), bottom & ~straight & ~corner
 
-    def observe(self, world: Tree) -> Tree:
-        screen = world["wall"].to(torch.uint8) * BRICK
+    def observe(self, state: Tree) -> Tree:
+        screen = state["wall"].to(torch.uint8) * BRICK
         every = torch.arange(len(screen), device=screen.device)
-        screen[every, world["last"][:, 0], world["last"][:, 1]] = TRAIL
-        screen[every, SIDE - 1, world["paddle"]] = PADDLE
-        screen[every, world["ball"][:, 0], world["ball"][:, 1]] = BALL
+        screen[every, state["last"][:, 0], state["last"][:, 1]] = TRAIL
+        screen[every, SIDE - 1, state["paddle"]] = PADDLE
+        screen[every, state["ball"][:, 0], state["ball"][:, 1]] = BALL
         larger = screen.repeat_interleave(self._scale, 1).repeat_interleave(self._scale, 2)
         return larger.unsqueeze(1)

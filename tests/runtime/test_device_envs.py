@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from equipoise import api
+from equipoise.device_envs.cartpole import CartPole
 from equipoise.envs import make
 from equipoise.learners.learner import Learner
 from equipoise.runtime import build
 from equipoise.types import EnvFactory
-from equipoise.worlds.cartpole import CartPole
 from tests.runtime.resuming import arguments, finish, kill_after, told
 
 SIZES = "--actors 2 --envs-per-actor 32 --unroll 16 --max-lag 0 --evaluate-episodes 0 --no-recipe"

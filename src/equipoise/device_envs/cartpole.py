@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from equipoise.device_envs.episodic import Episodic
 from equipoise.types import Tree
-from equipoise.worlds.episodic import Episodic
 
 GRAVITY, CART, POLE, HALF, FORCE, TAU = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02  # m/s2, kg, kg, m (half of the pole), N, s
 FAR, STEEP = 2.4, 12 * 2 * math.pi / 360  # m, rad: where an episode ends
@@ -35,9 +35,9 @@ class CartPole(Episodic):
     def begin(self, u: Tensor) -> Tree:
         return (u.to(self._dtype) * 2 - 1) * BEGIN
 
-    def advance(self, world: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
-        x, speed, angle, turn = world.unbind(-1)
-        force = (action.to(world.dtype) * 2 - 1) * FORCE
+    def advance(self, state: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
+        x, speed, angle, turn = state.unbind(-1)
+        force = (action.to(state.dtype) * 2 - 1) * FORCE
         cos, sin = angle.cos(), angle.sin()
         whole, moment = CART + POLE, POLE * HALF
         push = (force + moment * turn.square() * sin) / whole
@@ -48,5 +48,5 @@ class CartPole(Episodic):
         terminated = (x.abs() > FAR) | (angle.abs() > STEEP)
         return after, torch.ones_like(x, dtype=torch.float32), terminated
 
-    def observe(self, world: Tree) -> Tree:
-        return world.float()
+    def observe(self, state: Tree) -> Tree:
+        return state.float()
