@@ -1,4 +1,4 @@
-"""Batch-stepped simulators as worlds: the vector envs of Isaac Lab and of Genesis, neither of which is imported here.
+"""Batch-stepped simulators as device envs: the vector envs of Isaac Lab and of Genesis, neither of which is imported here.
 
 Your function makes the simulator and hands it to ``IsaacLab`` or ``Genesis``; ``device:module:function`` names the function::
 
@@ -22,10 +22,10 @@ from gymnasium import spaces
 from torch import Tensor
 
 from equipoise import tree
+from equipoise.device_envs.device_env import Autoreset
 from equipoise.hints import hint
 from equipoise.seeds import derive_seed
 from equipoise.types import TimeStep, Tree
-from equipoise.worlds.world import Autoreset
 
 
 class Simulator:
