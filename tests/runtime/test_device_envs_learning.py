@@ -23,8 +23,8 @@ CASES: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {  # the evaluated 
         "steps": 3_000_000, "envs_per_actor": 64, "unroll": 16, "batch": 64,
         "settings": ["optimizer.learning_rate=2e-3", "algorithm.entropy=0.005", "algorithm.gamma=0.97"],
     }),
-    ("rooms", "dqn"): (0.8, {
-        "steps": 300_000, "envs_per_actor": 64, "unroll": 4, "batch": 256,
+    ("rooms", "dqn"): (0.7, {
+        "steps": 600_000, "envs_per_actor": 64, "unroll": 4, "batch": 256,
         "settings": [ADAM, "replay.updates=8", "algorithm.target_every=200"],
     }),
 }  # fmt: skip
