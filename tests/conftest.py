@@ -210,3 +210,12 @@ def segments() -> set[str]:
         if target.startswith("/memfd:equipoise-"):
             found.add(f"fd {fd.name} {target}")
     return found
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One thread of torch: those of small operations wait for each other on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

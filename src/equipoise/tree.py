@@ -198,3 +198,13 @@ def numpy_views(tree: Tree) -> Tree:
 def to(tree: Tree, device: torch.device | str, *, non_blocking: bool = False) -> Tree:
     """Every tensor leaf on ``device`` (itself where it is there already)."""
     return map(lambda x: x.to(device, non_blocking=non_blocking), tree)
+
+
+def on_host(tree: Tree) -> Tree:
+    """Numpy arrays of leaves that are numpy arrays, themselves, or tensors of any device, which are copied from there."""
+    return map(lambda x: x if isinstance(x, np.ndarray) else x.detach().cpu().numpy(), tree)
+
+
+def put(target: Tree, source: Tree) -> None:
+    """``copy`` where the leaves of either tree may be tensors of any device."""
+    map(lambda t, s: t.copy_(s), torch_views(target), torch_views(source))

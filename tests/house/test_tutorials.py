@@ -64,6 +64,10 @@ def test_what_a_tutorial_says_works(tutorial: Path, tmp_path: Path, monkeypatch:
         assert result(tmp_path, "corridor")["status"] == "solved"
         resumed = next(text for line, text in said.items() if line.startswith("equipoise resume"))
         assert "16 envs exactly as they were" in resumed
+    if tutorial.stem == "device-env":
+        assert float(str(result(tmp_path, "docking")["return_mean"])) > 0.8
+        resumed = next(text for line, text in said.items() if line.startswith("equipoise resume"))
+        assert "128 envs exactly as they were" in " ".join(resumed.split())
     if tutorial.stem == "custom-algorithm":
         returns = result(tmp_path, "reinforce")
         assert returns["env_steps"] == 40448 and float(str(returns["return_mean"])) > 50, "it learned nothing"

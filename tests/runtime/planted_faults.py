@@ -42,9 +42,8 @@ def freezing(after: int = 5, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     if multiprocessing.current_process().name == AT:
         real = Forward.refresh
 
-        def refresh(self: Forward, weights: Any) -> None:
-            if self.version < after:
-                real(self, weights)
+        def refresh(self: Forward, weights: Any) -> bool:
+            return self.version < after and real(self, weights)
 
         Forward.refresh = refresh  # type: ignore[method-assign]
     return gymnasium.make("CartPole-v1", **kwargs)

@@ -86,7 +86,7 @@ def test_the_nearest_setting_that_fits_is_told(
 ) -> None:
     """On a machine of 1 GiB: a sentence names the setting and its nearest value, which is taken; the next larger one is not."""
     monkeypatch.setattr(memory, "machine", lambda: Machine(total=GIB, free=None))
-    monkeypatch.setattr(blueprint, "_small", lambda plan, policies: [])  # a batch of more items than there are rows
+    monkeypatch.setattr(blueprint, "too_small", lambda plan, policies: [])  # a batch of more items than there are rows
 
     def made(number: Any) -> Any:
         given = {key: number} if "." not in key else {}

@@ -309,6 +309,9 @@ REPLAY = {  # four streams, and an update a step
     "policy.unroll": 1, "policy.batch": 256, "replay.updates": 4,
     "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1,
 }  # fmt: skip
+# Over these, where the env is on a device: one rollout of many streams.
+ON_DEVICE = {"policy.unroll": 32, "placement.actors": 1, "placement.envs_per_actor": 1_024}
+REPLAY_ON_DEVICE = {"placement.actors": 1, "placement.envs_per_actor": 64, "replay.updates": 64}
 
 
 def _default(target: str, algorithm: str) -> Program:
@@ -318,5 +321,6 @@ def _default(target: str, algorithm: str) -> Program:
     if cls.needs_task:
         return apply_settings(Program(source=TaskSource(task=target), policies={"main": policy}), {**TEXT, **cls.defaults})
     start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})
-    kind, worlds = REPLAY if cls.needs_replay else QUEUE, WORLDS if start.outside else {}
-    return apply_settings(start, {**MEASURED, **kind, **cls.defaults, **worlds})
+    usual, there = (REPLAY, REPLAY_ON_DEVICE) if cls.needs_replay else (QUEUE, ON_DEVICE)
+    there = WORLDS if start.outside else there if start.env.on_device else {}
+    return apply_settings(start, {**MEASURED, **usual, **cls.defaults, **there})

@@ -58,8 +58,10 @@ def _installed(modules: Iterable[str]) -> dict[str, list[str]]:
 
     import gymnasium
 
+    from equipoise.device_envs.names import NAMES
     from equipoise.envs.hints import importable
     from equipoise.envs.making import FAMILIES, PETTINGZOO
+    from equipoise.types.sources import DEVICE
 
     prefixes: dict[str, tuple[str, ...]] = {"equipoise": ("equipoise/",)}
     prefixes |= {family: begins for begins, family, _ in FAMILIES}
@@ -84,6 +86,7 @@ def _installed(modules: Iterable[str]) -> dict[str, list[str]]:
         from pettingzoo import parallel_registry
 
         groups["pettingzoo"] = [f"{PETTINGZOO}{env_id}" for env_id in sorted(parallel_registry)]
+    groups["device"] = [f"{DEVICE}{name}" for name in sorted(NAMES)]
     return {name: ids for name, ids in groups.items() if ids}
 
 

@@ -10,6 +10,7 @@ Targets::
     python:TARGET           one Python env a stream, also where the id has a native vector env
     envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
     pettingzoo:butterfly/knights_archers_zombies_v11   PettingZoo's parallel env of that name (extra ``pettingzoo``)
+    device:cartpole         functions on tensors, and device:module:callable (``equipoise.device_envs``): here as a vector env
     MiniGrid-Empty-5x5-v0   MiniGrid and BabyAI, without their mission (``minigrid.py``; extra ``minigrid``)
     remote:tcp://HOST:PORT  worlds that connect there, and remote:unix:PATH (``worlds/``; extra ``serve``)
     ALE/Pong-v5             an Atari game, and python:ALE/..., envpool:Pong-v5: all of them with ``atari.AtariSpec``
@@ -44,10 +45,13 @@ from equipoise.envs.families.old_gym import OldGym, advice, is_old
 from equipoise.envs.foreign_ids import meant_by, not_installed, removed
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
+from equipoise.naming import called
 from equipoise.types import REMOTE, EnvFactory
+from equipoise.types.sources import DEVICE
 
 Streams = np.ndarray[Any, np.dtype[np.int64]]
 PETTINGZOO = "pettingzoo:"
+DEVICE_ENVS = "equipoise.device_envs.vector:vector"  # imported for a device env alone, since it loads torch
 FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (  # ids, the module that registers them, the function that makes them
     (("ALE/",), "ale_py", atari.Game),
     (minigrid.PREFIXES, "minigrid", minigrid.Grid),
@@ -95,7 +99,7 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
 
             name = target.removeprefix("envpool:")
             return make_pool(name, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask)
-        found = partial(parallel, target.removeprefix(PETTINGZOO)) if target.startswith(PETTINGZOO) else resolve(target)
+        found = named(target)
         phases.say(f"making an env of {target}")
         with wrong.unexpected(target, kwargs, partial(handed_on, found)):
             if isinstance(found, atari.Game | minigrid.Grid):
@@ -106,6 +110,15 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
             if isinstance(found, Registered):
                 return make_registered(found, kwargs, offer, python=python, mask=factory.action_mask)
             return make_called(target, found, kwargs, offer, python=python, mask=factory.action_mask)
+
+
+def named(target: str) -> Any:
+    """Find what a target without ``python:`` and ``envpool:`` names."""
+    if target.startswith(PETTINGZOO):
+        return partial(parallel, target.removeprefix(PETTINGZOO))
+    if target.startswith(DEVICE):
+        return partial(called(DEVICE_ENVS, "device envs"), target.removeprefix(DEVICE))
+    return resolve(target)
 
 
 def parallel(name: str, **kwargs: Any) -> Any:

@@ -45,7 +45,7 @@ class Sums:
 
         Returns the distinct lags of windows that a policy of this run acted in, and how often each came.
         """
-        lag, times = distinct(version - acted.numpy())
+        lag, times = distinct(version - acted.cpu().numpy())
         if lag[-1] > version:  # rows that no policy of this run chose the actions of
             lag, times = lag[lag <= version], times[lag <= version]
         if len(lag):

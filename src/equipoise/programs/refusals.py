@@ -37,6 +37,7 @@ __all__ = ["check", "check_read", "check_replays", "check_resume", "fixed", "ref
 def check(program: Program) -> None:
     """Check a program; one ValueError lists everything that cannot work, each with a value that would."""
     env = [] if program.source.env is None else _env_problems(program.source.env)
+    env += _device_env_problems(program)
     problems = [*_run_problems(program), *_source_problems(program), *env, *_together_problems(program)]
     for name, policy in learning(program).items():
         room = f"policies.{name}." if len(program.policies) > 1 else ""
@@ -231,6 +232,30 @@ def _env_problems(env: EnvFactory) -> list[str]:
         to_plain(env.kwargs, "env")
     except ValueError as error:
         problems.append(str(error))
+    return problems
+
+
+def _device_env_problems(program: Program) -> list[str]:
+    """What an env on a device cannot do: its rows are tensors, an unroll at a time."""
+    source, problems = program.source, []
+    if source.env is None or not source.env.on_device or source.dataset:
+        return []
+    if program.placement.inference == "central":
+        problems.append(
+            f"placement.inference: expected local with {source.env.target}, whose policy acts beside it on its device, got "
+            "'central'"
+        )
+    if source.on_nonfinite != "stop":
+        problems.append(
+            f"source.on_nonfinite: expected stop with {source.env.target}, whose rows are looked at once an unroll, got "
+            f"{source.on_nonfinite!r}"
+        )
+    if source.metrics:
+        problems.append(f"source.metrics: expected none with {source.env.target}, which has no info, got {source.metrics[0]!r}")
+    if len(program.policies) > 1:
+        problems.append(
+            f"policies: expected one with {source.env.target}, whose streams are one agent's, got {len(program.policies)}"
+        )
     return problems
 
 

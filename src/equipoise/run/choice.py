@@ -79,6 +79,10 @@ def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str,
     program, kept_ones, found = blue.program, known or {}, {}
     for policy, role in blue.roles.items() if program.actors and program.source.env is not None else ():
         net, name = network(program, blue.spec, policy), _name(blue, policy)
+        if blue.rolls_out:
+            can_round(net, program.placement.acting_precision)
+            found[name] = dataclasses.asdict(Choice(value="torch", why="the env is on the policy's device"))
+            continue
         can_round(net, program.placement.acting_precision)
         if kept_ones.get(name, {}).get("value") in FORWARDS:
             found[name] = kept_ones[name]

@@ -21,8 +21,7 @@ from equipoise.experience.recorded import dataset as datasets
 from equipoise.experience.recorded import offline
 from equipoise.experience.recorded.dataset import Dataset
 from equipoise.experience.replay import codec
-from equipoise.experience.replay.plan import ReplayPlan, first_round, share
-from equipoise.experience.replay.row_layout import Layout
+from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.learners.learner import Learner
 from equipoise.learners.pool import ALONE, Learners
 from equipoise.programs import memory_needed as memory
@@ -30,6 +29,7 @@ from equipoise.programs.limits import check_devices, check_nvtx
 from equipoise.programs.refusals import refuse
 from equipoise.record import begin, checkpoint, playable
 from equipoise.record.checkpoint import Source
+from equipoise.runtime.replays import codecs_of, common, pace_of, replays_of, room, too_small
 from equipoise.runtime.roles import Pace, Role, learns_first, network, role_of, teacher
 from equipoise.seeds import policy_seed
 from equipoise.types import DealtEnv, EnvSpec, Policy, Program, RunSpec, TaskSource, agent_streams, learning, stream_ids
@@ -124,12 +124,12 @@ class Blueprint:
     @property
     def unroll(self) -> int:
         """Rows of an unroll: the same for all policies, which act in the same envs."""
-        return _common(self.program).unroll
+        return common(self.program).unroll
 
     @property
     def round(self) -> int:
         """Envs whose unrolls make a round: the envs of a batch; with replays all of them."""
-        policy, groups = _common(self.program), max(self.program.groups, 1)  # without any there is room for one
+        policy, groups = common(self.program), max(self.program.groups, 1)  # without any there is room for one
         return policy.batch if policy.replay is None else groups * self.program.placement.group_envs
 
     @property
@@ -143,9 +143,7 @@ class Blueprint:
         on a device, or where learners are on several machines.
         """
         frozen = any(role.frozen is not None for role in self.roles.values())
-        return self.learners > 1 and not (
-            self.apart or self.replays or frozen or (self.inferences and self.program.placement.device != "cpu")
-        )
+        return self.learners > 1 and not (self.apart or self.replays or frozen or self.acting_device != "cpu")
 
     def learner_of(self, group: int) -> int:
         """The learner that a group of envs writes its rows for."""
@@ -181,6 +179,22 @@ class Blueprint:
         return self.program.placement.inference_workers if self.program.placement.inference == "central" else 0
 
     @property
+    def rolls_out(self) -> bool:
+        """Are envs stepped beside their policy, on its device?"""
+        env = self.program.source.env
+        return env is not None and env.on_device and not self.inferences
+
+    @property
+    def acting_device(self) -> str:
+        """The device of the networks that act."""
+        return self.program.placement.device if self.inferences or self.rolls_out else "cpu"
+
+    @property
+    def rows_device(self) -> str:
+        """The device that rows may lie on where all workers are in one process, so that a learner reads them without a copy."""
+        return self.acting_device if self.rolls_out and not self.replays else "cpu"
+
+    @property
     def acting_workers(self) -> int:
         """The number of workers that step envs or act for them."""
         return self.program.actors + self.inferences
@@ -212,12 +226,6 @@ class Blueprint:
         return [(name, number) for name, shards in kept.items() if shards > 1 for number in range(shards)]
 
 
-def _common(program: Program) -> Policy:
-    """Any policy that learns, for what they have in common (``refusals.check``)."""
-    policy, *_ = learning(program).values()
-    return policy
-
-
 def making(program: Program) -> Making:
     return Making(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.source.metrics)
 
@@ -243,7 +251,7 @@ def blueprint(
     if dataset is not None:
         one = next(role for role in roles.values() if role.frozen is None)
         offline.look(dataset, one.row, one.spec.stacks)
-    pace = _pace(program, roles)
+    pace = pace_of(program, roles)
     updates, schedule = (
         pace.versions(program.schedule.steps),
         pace.versions(program.schedule.schedule_steps or program.schedule.steps),
@@ -256,12 +264,12 @@ def blueprint(
             f"{program.schedule.steps:,}"
         )
     try:
-        codecs, replays = _codecs(program, roles), _replays(program, spec, roles, pace)
+        codecs, replays = codecs_of(program, roles), replays_of(program, spec, roles, pace)
     except ValueError as error:
         problems.append(str(error))
     for name, replay in replays.items():
         problems += [
-            _room(program, name) + problem for problem in (*_small(replay, learning(program)[name]), *memory.disk(replay))
+            room(program, name) + problem for problem in (*too_small(replay, learning(program)[name]), *memory.disk(replay))
         ]
     refuse(problems)
     codec.installed(codecs.values())
@@ -291,8 +299,8 @@ def _parts(blue: Blueprint, sizes: Mapping[str, int], program: Program) -> dict[
         return memory.parts(blue, sizes)
     known = {name: teacher(program, name).algorithm == role.algorithm for name, role in blue.roles.items()}
     counts = {name: sizes[name] if same else _count(program, blue.spec, name) for name, same in known.items()}
-    pace = _pace(program, blue.roles)
-    made = replace(blue, program=program, pace=pace, replays=_replays(program, blue.spec, blue.roles, pace))
+    pace = pace_of(program, blue.roles)
+    made = replace(blue, program=program, pace=pace, replays=replays_of(program, blue.spec, blue.roles, pace))
     return memory.parts(made, counts)
 
 
@@ -331,70 +339,3 @@ def _alone(spec: RunSpec, setting: str) -> None:
 def goals(program: Program) -> Goals:
     """Make the rules of other goals, with an env of their own."""
     return Goals(make(program.env, streams=np.arange(1), seed=program.schedule.seed))
-
-
-def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
-    """Return the pace. Steps count envs; a replay and ``starts_at`` count the rows of all agents of the policy.
-
-    Policies with replays have one round in common: it brings rows to each of them, and the first updates follow the round
-    after which each has ``starts_at`` rows.
-    """
-    one = _common(program)
-    if one.replay is None:
-        return Pace(rows=one.unroll * one.batch)
-    if not program.actors:
-        return Pace(rows=1, offline=True)
-    steps, begins = one.unroll * program.actors * program.placement.envs_per_actor, 1
-    for name, policy in learning(program).items():
-        assert policy.replay is not None
-        window, rows = policy.algorithm.item_rows or policy.unroll, steps * len(roles[name].places)
-        begins = max(begins, first_round(policy.replay.starts_at, rows=rows, unroll=policy.unroll, window=window))
-    return Pace(rows=steps, updates=one.replay.updates, begins=begins)
-
-
-def _room(program: Program, name: str) -> str:
-    """What stands in front of a setting of this policy; empty where it is the only one."""
-    return f"policies.{name}." if len(program.policies) > 1 else ""
-
-
-def _replays(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace: Pace) -> dict[str, ReplayPlan]:
-    """The replays of the policies that learn; ValueError where one could hold too little."""
-    envs, learners, plans = program.placement.group_envs, program.placement.learners, {}
-    for name, policy in learning(program).items() if program.actors else ():
-        if policy.replay is None:
-            continue
-        role = roles[name]
-        try:
-            plans[name] = ReplayPlan(
-                settings=share(policy.replay, learners), row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
-                window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places),
-                actors=program.groups // learners, learners=learners,
-                span=envs * len(spec.env.agents), offsets=tuple(role.streams(np.arange(envs)).tolist()),
-                rounds=-(-(program.schedule.schedule_steps or program.schedule.steps) // pace.rows),
-            )  # fmt: skip
-        except ValueError as error:
-            raise ValueError(f"{_room(program, name)}{error}") from None
-    return plans
-
-
-def _codecs(program: Program, roles: Mapping[str, Role]) -> dict[str, str]:
-    """The codecs of the rows of all replays, or of a data set alone; ValueError as ``codec.chosen`` says."""
-    found: dict[str, str] = {}
-    for name, policy in learning(program).items():
-        if policy.replay is not None:
-            layout = Layout.of(roles[name].row, roles[name].spec.stacks)
-            chosen = codec.chosen(policy.replay.codec, layout.large, layout.small)
-            found |= {f"{name}/{path}": one for path, one in chosen.items()}
-    return found
-
-
-def _small(plan: ReplayPlan, policy: Policy) -> list[str]:
-    """List what a replay is too small for."""
-    settings = plan.settings
-    held = (plan.slots - plan.unroll) * plan.streams
-    batch = policy.batch // plan.learners
-    live = batch - (settings.recorded(batch) if settings.dataset else 0)
-    if live <= held:
-        return []
-    what = f"replay.memory={settings.memory}" if settings.memory else f"replay.capacity={settings.capacity}"
-    return [f"batch: expected at most {held:,} live items, the rows of {what}, got {live:,}"]

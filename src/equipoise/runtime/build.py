@@ -39,18 +39,20 @@ from equipoise.workers.shared import Own, PolicyMemory, Shared
 def lay_out(
     blue: Blueprint, kinds: Sequence[Kind], memory: Callable[[str, int], Any], channel: Callable[[], Channel],
     share: Share | None = None, note: Callable[[str], object] = lambda text: None, site: Sequence[Member] | None = None,
+    rows: Callable[[int], Tensor] | None = None,
 ) -> tuple[Shared, Board, Any]:  # fmt: skip
     """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them.
 
     ``share``: how workers that act reach memory of the learner's device; None: weights go through the memory of the host.
     ``note`` is told what a person has to know. ``site``: the workers of a machine that is not home. It has queues for the
-    learners there alone; without any it has no weights yet. It has mailboxes if it has shards.
+    learners there alone; without any it has no weights yet. It has mailboxes if it has shards. ``rows`` allocates a device's
+    memory [bytes] uint8 for the rows of a queue; None: they lie beside all else.
     """
     program, plan = blue.program, queue_plan(blue)
-    rows = {member.title: member.kind.measured for member in (crew(blue, kinds) if site is None else site)}
+    measured = {member.title: member.kind.measured for member in (crew(blue, kinds) if site is None else site)}
     if program.placement.nvtx and site is None:
         shown = {member.title for member in crew(blue, kinds) if member.kind.torch}
-        rows = {title: replace(row, nvtx=title in shown) for title, row in rows.items()}
+        measured = {title: replace(row, nvtx=title in shown) for title, row in measured.items()}
     ranks = list(range(blue.learners)) if site is None else [one.index for one in site if one.kind.side == "learning"]
     groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
     outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners) if site is not None]
@@ -58,7 +60,7 @@ def lay_out(
     rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
     weight_plans = {name: WeightPlan(params, **program.source.stored()) for name, params in initial.items()}
-    sizes = [tree.nbytes(Board.specs(rows)), *lanes]
+    sizes = [tree.nbytes(Board.specs(measured)), *lanes]
     for name, weight_plan in weight_plans.items():
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.source.metrics))] * program.groups]
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
@@ -76,10 +78,11 @@ def lay_out(
     whole = memory("run", sum(sizes))
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
-    board = Board(rows, next(parts), "" if site is not None else _traces(blue), program.placement.trace_s)
+    board = Board(measured, next(parts), "" if site is not None else _traces(blue), program.placement.trace_s)
     queues = {}
     for rank in ranks:
-        queues[rank] = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel())
+        place = None if rows is None else rows(plan.rows_nbytes)
+        queues[rank] = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel(), rows=place)
     outbound = [Outbound(plan, mine, next(parts)) for mine in outgoing]
     policies = {}
     for name, role in blue.roles.items():

@@ -77,7 +77,9 @@ class SerialRuntime:
         self._blue, self._members = blue, crew(blue, kinds)
         self._usages, self._gpus = Usages(), Gpus(blue.program.placement.device)
         self._out: list[Message] = []
-        self._shared, self._board, _ = build.lay_out(blue, kinds, Heap, LocalChannel, note=self._note)
+        device = blue.rows_device
+        rows = None if device == "cpu" else partial(torch.zeros, dtype=torch.uint8, device=device)
+        self._shared, self._board, _ = build.lay_out(blue, kinds, Heap, LocalChannel, note=self._note, rows=rows)
         self.done = self._shared.version >= blue.updates
         self._join = joiner(blue, self._shared)
         self._at_once = Threads(blue.program.placement.threads)

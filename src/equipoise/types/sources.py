@@ -10,12 +10,13 @@ from equipoise.facts import FREE, Count, Flag, Help, Positive, Range, Read, Whol
 from equipoise.types.rows import OnNonfinite
 
 REMOTE = "remote:"  # begins the target of worlds outside, which connect to the run
+DEVICE = "device:"  # begins the target of an env that is a function on tensors (equipoise.device_envs)
 WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"  # the sections of ``train --help``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvFactory:
-    """An env as data: a Gymnasium id, ``module:id`` or ``module:callable``, and its JSON arguments."""
+    """An env as data: a Gymnasium id, ``module:id``, ``module:callable`` or ``device:NAME``, and its JSON arguments."""
 
     target: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -24,6 +25,11 @@ class EnvFactory:
         Help("Where the allowed actions stand: auto (the observation's key action_mask, if any), info, obs/KEY or none."),
         Flag(WHAT, "CHOICE"),
     ] = "auto"
+
+    @property
+    def on_device(self) -> bool:
+        """Is it stepped beside the policy, on the policy's device?"""
+        return self.target.startswith(DEVICE)
 
 
 Live = Read("source.dataset", "", why="there is no live experience")

@@ -28,7 +28,7 @@ class ActorKind(SamplingKind):
     parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
-        return 0 if blue.inferences or blue.program.source.env is None else blue.program.actors
+        return 0 if blue.inferences or blue.rolls_out or blue.program.source.env is None else blue.program.actors
 
     def build(self, job: Job, site: Site) -> ActorWorker:
         blue, shared, index = job.blueprint, job.shared, job.index

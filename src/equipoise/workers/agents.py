@@ -28,7 +28,7 @@ def forward_parts(blue: Blueprint, name: str) -> dict[str, Any]:
     program = blue.program
     return {
         "algorithm": blue.roles[name].algorithm, "net": blue.network(name), "precision": program.placement.precision,
-        "acting": program.placement.acting_precision, "device": program.placement.device if blue.inferences else "cpu",
+        "acting": program.placement.acting_precision, "device": blue.acting_device,
     }  # fmt: skip
 
 

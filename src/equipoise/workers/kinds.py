@@ -8,6 +8,9 @@ from equipoise.workers.generator import GeneratorKind
 from equipoise.workers.inference import InferenceKind
 from equipoise.workers.kind import Kind
 from equipoise.workers.learner import LearnerKind
+from equipoise.workers.rollout import RolloutKind
 from equipoise.workers.shard import ShardKind
 
-KINDS: tuple[Kind, ...] = (LearnerKind(), ActorKind(), EnvKind(), GeneratorKind(), InferenceKind(), ShardKind())
+KINDS: tuple[Kind, ...] = (
+    LearnerKind(), ActorKind(), EnvKind(), RolloutKind(), GeneratorKind(), InferenceKind(), ShardKind(),
+)  # fmt: skip

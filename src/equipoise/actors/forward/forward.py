@@ -87,11 +87,12 @@ class Forward:
         """The initial recurrent state [streams, ...]."""
         return tree.to(self.net.initial_state(streams), self.device)
 
-    def refresh(self, weights: WeightStore) -> None:
-        """Fetch newer weights, if there are any."""
-        if (fetched := weights.fetch(self.version)) is not None:
-            self.version = fetched[0]
-            self.use(fetched[1])
+    def refresh(self, weights: WeightStore) -> bool:
+        """Fetch newer weights, if there are any -> do they lie at other addresses than before?"""
+        if (fetched := weights.fetch(self.version)) is None:
+            return False
+        self.version = fetched[0]
+        return self.use(fetched[1])
 
     def use(self, params: Mapping[str, Tensor]) -> bool:
         """Use these weights from now on -> do they lie at other addresses than before?

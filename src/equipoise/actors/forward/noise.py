@@ -8,9 +8,12 @@ of Stafford's variant 13), applied to a sum of odd multiples of the coordinates 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 F32 = np.ndarray[Any, np.dtype[np.float32]]
@@ -52,6 +55,18 @@ class Noise:
         period = (np.arange(rows)[:, None] + start) // self.every - begin  # [rows, B]
         held = uniform(seed, stream, begin, int(period.max()) + 1, self.held, skip=self.fresh)
         return np.concatenate([fresh, held[period, np.arange(len(stream))]], axis=2)
+
+    def draw_on(self, key: int, stream: Tensor, start: Tensor, rows: int) -> Tensor:
+        """Draw the same bits on the device of ``stream``; ``key``: that of the seed (``device_envs.counter.key_of``)."""
+        import torch
+
+        from equipoise.device_envs.counter import uniform as drawn
+
+        row = start + torch.arange(rows, device=start.device)[:, None]  # [rows, B]
+        fresh = drawn(key, stream, row, self.fresh)
+        if not self.held:
+            return fresh
+        return torch.cat([fresh, drawn(key, stream, row // self.every, self.held, skip=self.fresh)], 2)
 
 
 def uniform(

@@ -81,6 +81,7 @@ class Plan:
             "limits": ArraySpec((2,), "int64"),  # actors that may reserve, blocks ahead; 0: all. Written by the driver
         }
         self.nbytes = tree.nbytes(self.specs)
+        self.rows_nbytes = tree.nbytes(self.specs["groups"])
         self.row_nbytes = tree.nbytes(group) / (unroll * self.width * self.columns)  # of one stream, about
         # Lockstep deals by a fixed rule, so that a run does not depend on the order of arrival.
         self.channels = self.actors if max_lag == 0 else 1
@@ -97,9 +98,15 @@ class Plan:
 class Queue:
     """The rows of all policies, in memory that several processes may map. One learner samples; each actor owns its envs."""
 
-    def __init__(self, plan: Plan, memory: Memory, *, free: Sequence[Channel], full: Channel) -> None:
-        """``free``: ``plan.channels`` channels of tokens to actors; ``full``: completed blocks, used without a bound."""
-        self._plan, self._memory, self._free, self._full = plan, memory, free, full
+    def __init__(
+        self, plan: Plan, memory: Memory, *, free: Sequence[Channel], full: Channel, rows: torch.Tensor | None = None
+    ) -> None:
+        """``free``: ``plan.channels`` channels of tokens to actors; ``full``: completed blocks, used without a bound.
+
+        ``rows`` [``plan.rows_nbytes``] uint8: memory of a device for the rows, where all that read and write them run in
+        this process; None: they lie in ``memory``.
+        """
+        self._plan, self._memory, self._free, self._full, self._rows = plan, memory, free, full, rows
         self._open_views()
 
     def _open_views(self) -> None:
@@ -111,19 +118,24 @@ class Queue:
         self._limits = views["limits"]
         self._begun: dict[int, float] = {}  # when a block was reserved in this process, by its place
         per_group = self._plan.width // self._plan.block
-        self._groups = list(views["groups"].values())
+        groups = views["groups"] if self._rows is None else tree.tensor_views(self._plan.specs["groups"], self._rows)
+        self._groups = list(groups.values())
         self._blocks = [self._columns(self._groups[b // per_group], b % per_group) for b in range(self._plan.blocks)]
         self._slots: dict[int, dict[str, Slot]] = {}
         self._ready: list[int] = []  # unordered: completed and not yet sampled
         self._batches: dict[int, dict[str, dict[str, Tree]]] = {}
         batch = self._plan.batch
-        self._weight = {name: torch.ones(batch * row.columns) for name, row in self._plan.rows.items()}
+        device = None if self._rows is None else self._rows.device
+        self._weight = {name: torch.ones(batch * row.columns, device=device) for name, row in self._plan.rows.items()}
 
     def __getstate__(self) -> tuple[Any, ...]:
+        if self._rows is not None:
+            raise TypeError("queue: expected rows in shared memory to travel to another process, got rows on a device")
         return self._plan, self._memory, self._free, self._full
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._plan, self._memory, self._free, self._full = state
+        self._rows = None
         self._open_views()
 
     def fill(self) -> None:
@@ -296,11 +308,12 @@ class Queue:
         together = self._plan.ordered or self._plan.per_batch == 1
         which = places[0] * self._plan.block // self._plan.width if together else -1
         if which not in self._batches:
-            self._batches[which] = tree.torch_views(self._groups[which] if together else tree.zeros(self._plan.gathered))
+            fresh = tree.torch_views(self._groups[which] if together else tree.zeros(self._plan.gathered))
+            self._batches[which] = tree.to(fresh, self._weight[self._plan.first].device)
         fields = self._batches[which]
         if not together:
             for i, place in enumerate(places):
-                tree.map(lambda t, s: np.copyto(t.numpy(), s), self._columns(fields, i), self._blocks[place])
+                tree.put(self._columns(fields, i), self._blocks[place])
         return fields
 
     def _columns(self, fields: Mapping[str, Any], block: int) -> dict[str, dict[str, Tree]]:
@@ -360,7 +373,7 @@ class Queue:
             "restarted": self._restarted,
             "next": self._next,
             "ready": np.array(self._ready, np.int64),
-            "blocks": {str(place): self._blocks[place] for place in np.flatnonzero(word % 4 == FULL)},
+            "blocks": {str(place): tree.on_host(self._blocks[place]) for place in np.flatnonzero(word % 4 == FULL)},
         }
 
     def load(self, state: Tree) -> None:
@@ -370,13 +383,13 @@ class Queue:
             "restarted": self._restarted,
         }  # fmt: skip
         counts = {name: schema.Array(array.shape, str(array.dtype), 0, schema.MOST) for name, array in arrays.items()}
-        blocks = {f"{place}?": schema.like(fields) for place, fields in enumerate(self._blocks)}
+        blocks = {f"{place}?": schema.like(tree.on_host(fields)) for place, fields in enumerate(self._blocks)}
         schema.check(state, counts | {"ready": schema.Array((None,), "int64", 0, schema.MOST), "blocks": blocks}, "queue")
         for name, array in arrays.items():
             array[:] = state[name]
         self._stepped[:] = perf_counter()
         for place, fields in state["blocks"].items():
-            tree.copy(self._blocks[int(place)], fields)
+            tree.put(self._blocks[int(place)], fields)
         self._tokens.free(sorted((self._word[self._word % 4 == FREE] // 4).tolist()))
         if len(state["ready"]):
             self._full.put(state["ready"].tolist())

@@ -1,0 +1,137 @@
+"""Batch-stepped simulators as device envs: the vector envs of Isaac Lab and of Genesis, neither of which is imported here.
+
+Your function makes the simulator and hands it to ``IsaacLab`` or ``Genesis``; ``device:module:function`` names the function::
+
+    def cartpole(num_envs: int, device: str) -> IsaacLab:
+        ...  # start the app, make the env with num_envs and device
+        return IsaacLab(env)
+
+Both reset in the same step (SAME_STEP), keep their state to themselves (so a resume begins new episodes), and draw their own
+random numbers (so a stream's episodes depend on how many there are).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.device_envs.device_env import Autoreset
+from equipoise.hints import hint
+from equipoise.seeds import derive_seed
+from equipoise.types import TimeStep, Tree
+
+
+class Simulator:
+    """What both have in common: flags, dtypes, and one group of a dict of observations."""
+
+    autoreset: ClassVar[Autoreset] = "same_step"
+    exact: ClassVar[bool] = False
+
+    def __init__(self, env: Any, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
+        self.env, self.observation, self.action = env, observation, action
+        self._streams = torch.empty(0)
+
+    def _begin(self, streams: Tensor) -> None:
+        if self.env.num_envs != len(streams):
+            raise ValueError(f"{self._name}: expected num_envs={len(streams)}, one env a stream, got {self.env.num_envs}")
+        self._streams = streams
+
+    def _rows(self, obs: Tree, reward: Tensor | None, terminated: Any, truncated: Any, final: Tree | None) -> TimeStep:
+        """Rows of all streams; ``reward`` None: those of a reset. The simulator may write over its tensors: they are copied."""
+        no = torch.zeros_like(self._streams, dtype=torch.bool)
+        begins = reward is None
+        ends, cuts = (no if flag is None else flag.bool().reshape(-1).clone() for flag in (terminated, truncated))
+        return TimeStep(
+            obs=tree.map(_copied, obs), reward=no.float() if reward is None else reward.float().reshape(-1).clone(),
+            terminated=ends, truncated=cuts, first=~no if begins else ends | cuts, valid=no if begins else ~no,
+            stream=self._streams, final=None if final is None else tree.map(_copied, final),
+        )  # fmt: skip
+
+    @property
+    def _name(self) -> str:
+        return type(self.env).__name__
+
+    def close(self) -> None:
+        if hasattr(self.env, "close"):
+            self.env.close()
+
+
+class IsaacLab(Simulator):
+    """An env of Isaac Lab (``ManagerBasedRLEnv`` or ``DirectRLEnv``; https://isaac-sim.github.io/IsaacLab).
+
+    The surface: ``num_envs``, ``single_observation_space`` (a Dict of groups), ``single_action_space``, ``reset(seed=)`` ->
+    (obs, extras), ``step(action)`` -> (obs, reward, terminated, time outs, extras), where obs is a dict of groups of tensors. A
+    truncation bootstraps where ``extras["final_obs"]`` has the same groups; without it, it counts as a termination.
+    """
+
+    def __init__(self, env: Any, group: str = "policy") -> None:
+        """``group``: of the observations that the policy sees."""
+        groups = env.single_observation_space
+        if group not in groups.spaces:
+            known = hint(group, list(groups.spaces))
+            raise ValueError(f"group: expected a group of {type(env).__name__}'s observations, got {group!r}{known}")
+        super().__init__(env, groups[group], bounded(env.single_action_space))
+        self._group = group
+
+    def reset(self, seed: int, streams: Tensor) -> tuple[Tree, TimeStep]:
+        self._begin(streams)
+        obs, _ = self.env.reset(seed=derive_seed(seed, f"simulator {int(streams[0])}") % 2**31)
+        return {}, self._rows(obs[self._group], None, None, None, None)
+
+    def step(self, state: Tree, action: Tree) -> tuple[Tree, TimeStep]:
+        obs, reward, terminated, truncated, extras = self.env.step(action)
+        final = extras.get("final_obs") if isinstance(extras, Mapping) else None
+        last = None if final is None else final[self._group]
+        return {}, self._rows(obs[self._group], reward, terminated, truncated, last)
+
+
+class Genesis(Simulator):
+    """A vector env as Genesis' examples have it, that of rsl_rl (https://genesis-world.readthedocs.io, locomotion).
+
+    The surface: ``num_envs``, ``num_actions``, ``reset()`` -> (obs, extras), ``step(action)`` -> (obs, reward, done, extras).
+    ``done`` is both kinds of end; ``extras["time_outs"]`` says which of them a clock cut. Observations are [B, ``num_obs``],
+    or a mapping of groups. A truncation bootstraps where ``extras["final_obs"]`` is given.
+    """
+
+    def __init__(self, env: Any, group: str = "policy", *, clip: float = 100.0) -> None:
+        """``group``: of the observations, where they are a mapping. ``clip``: bound of an action, unknown to the env."""
+        action = spaces.Box(-clip, clip, (env.num_actions,), np.float32)
+        super().__init__(env, spaces.Box(-np.inf, np.inf, (env.num_obs,), np.float32), action)
+        self._group = group
+
+    def reset(self, seed: int, streams: Tensor) -> tuple[Tree, TimeStep]:
+        self._begin(streams)
+        answer = self.env.reset()  # Genesis is seeded where it is initialised: gs.init(seed=)
+        obs = answer[0] if isinstance(answer, tuple) else answer
+        return {}, self._rows(self._seen(obs), None, None, None, None)
+
+    def step(self, state: Tree, action: Tree) -> tuple[Tree, TimeStep]:
+        obs, reward, done, extras = self.env.step(action)
+        done, late = done.bool().reshape(-1), extras.get("time_outs")
+        cut = torch.zeros_like(done) if late is None else late.bool().reshape(-1) & done
+        last = extras.get("final_obs")
+        return {}, self._rows(self._seen(obs), reward, done & ~cut, cut, None if last is None else self._seen(last))
+
+    def _seen(self, obs: Any) -> Tensor:
+        found: Tensor = obs if isinstance(obs, Tensor) else obs[self._group]
+        return found
+
+
+def _copied(x: Tensor) -> Tensor:
+    """A tensor's numbers, floats as float32."""
+    return x.float().clone() if x.is_floating_point() else x.clone()
+
+
+def bounded(space: gymnasium.Space[Any], most: float = 100.0) -> gymnasium.Space[Any]:
+    """A Box whose bounds are infinite, as Isaac Lab's are, within ``most``: algorithms scale actions by bounds."""
+    if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        low, high = np.clip(space.low, -most, most), np.clip(space.high, -most, most)
+        return spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+    return space

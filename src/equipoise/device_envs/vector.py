@@ -1,0 +1,87 @@
+"""A device env as a Gymnasium vector env on the CPU: what looks at an env, evaluates or records it takes this one."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from equipoise import tree
+from equipoise.device_envs.device_env import Bounds, DeviceEnv, streams_on
+from equipoise.device_envs.naming import make_device_env
+from equipoise.seeds import stream_seed
+from equipoise.types import Tree
+
+CPU = torch.device("cpu")
+
+
+class DeviceVector(VectorEnv[Any, Any, Any]):
+    """B streams of a device env."""
+
+    def __init__(self, env: DeviceEnv, streams: Any, seed: int) -> None:
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.env, self.num_envs, self._run = env, len(streams), seed
+        self.single_observation_space, self.single_action_space = env.observation, env.action
+        self.observation_space = batch_space(env.observation, self.num_envs)
+        self.action_space = batch_space(env.action, self.num_envs)
+        self._streams, self._bounds = streams_on(streams, CPU), Bounds(env.action, CPU)
+        self._state: Tree = {}
+        self._first = stream_seed(seed, int(streams[0]))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin all streams; without a ``seed`` by one that ``np_random`` draws."""
+        super().reset(seed=seed)
+        drawn = int(self.np_random.integers(2**62)) if seed is None else seed
+        # Envs are given the seed of their first stream. A device env takes the run's, and makes those of all streams of it,
+        # so that a stream's episodes do not depend on which streams are beside it.
+        run = self._run if seed == self._first else drawn
+        with torch.inference_mode():
+            self._state, ts = self.env.reset(run, self._streams)
+        return tree.numpy_views(ts.obs), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        with torch.inference_mode():
+            self._state, ts = self.env.step(self._state, self._bounds(_tensors(actions)))
+        rows = tree.numpy_views({"obs": ts.obs, "reward": ts.reward, "end": ts.terminated, "cut": ts.truncated})
+        return rows["obs"], rows["reward"], rows["end"], rows["cut"], {}
+
+
+class ExactDeviceVector(DeviceVector):
+    """B streams of a device env whose state is all that the next rows depend on."""
+
+    snapshot_attributes: ClassVar[tuple[str, ...]] = ("bytes",)
+
+    @property
+    def bytes(self) -> Any:
+        """The state as [n] uint8, leaf after leaf."""
+        leaves = [np.ascontiguousarray(x.numpy()).reshape(-1).view(np.uint8) for x in tree.leaves(self._state)]
+        return np.concatenate(leaves)
+
+    @bytes.setter
+    def bytes(self, packed: Any) -> None:
+        at = 0
+
+        def taken(x: torch.Tensor) -> torch.Tensor:
+            nonlocal at
+            at += x.nbytes
+            return torch.from_numpy(packed[at - x.nbytes : at].copy().view(x.numpy().dtype).reshape(x.shape))
+
+        self._state = tree.map(taken, self._state)
+
+
+def _tensors(actions: Any) -> Tree:
+    """A vector env's actions as tensors; a Tuple's parts by "0", "1", ...."""
+    if isinstance(actions, tuple):
+        actions = {str(i): one for i, one in enumerate(actions)}
+    if isinstance(actions, dict):
+        return {key: _tensors(one) for key, one in actions.items()}
+    return torch.from_numpy(np.asarray(actions))
+
+
+def vector(name: str, *, streams: Any, seed: int, **kwargs: Any) -> DeviceVector:
+    """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a run's ``seed``."""
+    env = make_device_env(name, kwargs, streams=len(streams))
+    return (ExactDeviceVector if env.exact else DeviceVector)(env, streams, seed)

@@ -1,0 +1,47 @@
+"""Places on a device for a rollout whose slots lie in memory of the host: one copy an unroll, when it is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from equipoise import tree
+from equipoise.experience.layout import RowSpec, trajectory_specs
+from equipoise.types import Array, Places, Slot, Trajectory
+
+
+class Staged:
+    """``Places`` of one rollout, which writes one unroll at a time. Slots that lie on the device are handed on."""
+
+    def __init__(
+        self, places: Places, row: RowSpec, unroll: int, streams: int, device: torch.device, copies: Callable[[], object]
+    ) -> None:
+        """``copies`` is called once, where rows have to be copied."""
+        self._places, self._specs, self._device, self._copies = places, trajectory_specs(row, unroll, streams), device, copies
+        self._data: Trajectory | None = None  # on the device
+        self._host: Slot | None = None  # of the unroll that is under way
+
+    def reserve(self, streams: Array) -> Slot | None:
+        slot = self._places.reserve(streams)
+        if slot is None or isinstance(slot.data.reward, torch.Tensor):
+            return slot
+        if self._data is None:
+            self._copies()
+            memory = torch.zeros(tree.nbytes(self._specs), dtype=torch.uint8, device=self._device)
+            self._data = Trajectory(**tree.tensor_views(self._specs, memory))
+        self._host = slot
+        return replace(slot, data=self._data)
+
+    def commit(self, slot: Slot) -> None:
+        host, self._host = self._host, None
+        if host is None:
+            self._places.commit(slot)
+            return
+        for name in Trajectory.__slots__:
+            tree.map(lambda to, x: to.copy_(x), tree.torch_views(getattr(host.data, name)), getattr(slot.data, name))
+        self._places.commit(host)
+
+    def restart(self, slot: Slot) -> None:
+        self._places.restart(self._host or slot)

@@ -1,0 +1,78 @@
+"""The rollout (``actors/rollout.py``): a device env and its policy on the learner's device, a whole unroll a tick."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from equipoise.actors.capture import capture
+from equipoise.actors.forward.forward import Forward
+from equipoise.actors.rollout import PARTS, Rollout
+from equipoise.actors.routed import PolicySlot, SharedBlock
+from equipoise.device_envs.naming import make_device_env
+from equipoise.experience.staged import Staged
+from equipoise.seeds import derive_seed
+from equipoise.types import Places, stream_ids
+from equipoise.types.sources import DEVICE
+from equipoise.workers.agents import forward_parts
+from equipoise.workers.env import SamplingKind, env_seed, say_what_was_restored
+from equipoise.workers.kind import Job, Measured, Queue, Site
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.workers.shared import Shared
+
+
+class RolloutKind(SamplingKind):
+    """Steps a device env and acts in it. A successor begins new episodes, as an actor's does."""
+
+    name = "rollout"
+    writes = True
+    parts = PARTS
+
+    @property
+    def measured(self) -> Measured:
+        return Measured(kind=self.name, parts=self.parts)  # a tick is an unroll: none is like a step
+
+    def count(self, blue: Blueprint) -> int:
+        return blue.program.actors if blue.rolls_out else 0
+
+    def build(self, job: Job, site: Site) -> Rollout:
+        blue, shared, index = job.blueprint, job.shared, job.index
+        program, (name,) = blue.program, blue.learns
+        role, memory = blue.roles[name], shared.policies[name]
+        streams = role.streams(stream_ids(index, program.placement.group_envs))
+        target = program.env.target
+        forward = Forward(**forward_parts(blue, name))
+        env = make_device_env(target.removeprefix(DEVICE), program.env.kwargs, streams=len(streams), device=forward.device)
+        places: Places = PolicySlot(SharedBlock(site.queues[blue.learner_of(index)], 1), name)
+        if forward.device.type != "cpu":
+            said = f"{site.title}: rows go through the host's memory; with --on serial and no replay they stay on the device"
+            places = Staged(places, role.row, blue.unroll, len(streams), forward.device, partial(site.note, said))
+        worker = Rollout(
+            env, name=target, forward=forward,
+            places=places,
+            weights=memory.actor_weights.handle(), episodes=memory.episodes[index], streams=streams,
+            total_streams=program.actors * program.placement.envs_per_actor, unroll=blue.unroll, noise=role.noise,
+            seed=derive_seed(program.schedule.seed, "actions"), env_seed=env_seed(blue, shared, index, job.life),
+            observation=role.row.obs, clock=site.clock, rounding=memory.rounding[index] if memory.rounding else None,
+            capture=capture(forward.device, compile_rows=program.placement.compile, pure=env.exact, note=site.note),
+            note=site.note,
+        )  # fmt: skip
+        if job.life:
+            worker.continue_after_gap()
+        elif site.load(worker):
+            say_what_was_restored(site, [worker])
+        return worker
+
+    def threads(self, blue: Blueprint) -> int:
+        return blue.program.placement.threads  # one batch of many streams, as the learner has
+
+    def groups(self, blue: Blueprint, index: int) -> range:
+        return blue.groups(index)
+
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
+        for group in self.groups(blue, index):
+            queues[blue.learner_of(group)].cancel(blue.streams(group))
+        return ""
