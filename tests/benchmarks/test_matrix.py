@@ -97,7 +97,7 @@ def test_every_row_can_be_run() -> None:
             assert ours.kind == "ours" and ours.case == row.case, name
             assert all(int(matrix.option(ours.command, f"--{x}")) > 0 for x in ("envs-per-actor", "unroll", "batch"))
     of_replay = {library for library, _ in replay.ROWS.values()} - {"ours"}
-    assert venvs == {row.venv for row in ROWS.values()} - {None} | of_replay | {"trl"}  # which compares losses
+    assert venvs == {row.venv for row in ROWS.values()} - {None} | of_replay | {"trl", "litserve", "rayserve"}
 
 
 def test_every_ratio_is_within_a_case() -> None:

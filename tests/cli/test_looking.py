@@ -72,8 +72,8 @@ def test_envs_are_listed_by_the_ids_that_train_takes() -> None:
     listed = out("envs")
     for group in ("gymnasium (", "equipoise (", "ale_py (", "minigrid (", "pettingzoo ("):
         assert group in listed
-    assert out("envs", "cartpole").split() == ["CartPole-v1"]
-    assert out("envs", "cartpole", "--all").split() == ["CartPole-v0", "CartPole-v1"]
+    assert out("envs", "cartpole").split() == ["CartPole-v1", "device:cartpole"]
+    assert out("envs", "cartpole", "--all").split() == ["CartPole-v0", "CartPole-v1", "device:cartpole"]
     assert "ALE/Pong-v5" in out("envs", "pong").split() and "PongNoFrameskip-v4" not in out("envs", "pong", "--all")
     assert "gymnasium_robotics:FetchReach-v4" in refused("envs", "FetchReach-v4")
     assert "no env with 'xyzzy' in its id" in refused("envs", "xyzzy")

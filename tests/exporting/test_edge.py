@@ -264,7 +264,7 @@ def move(action):
     ("line", "said"),
     [
         ("[1, 2, 3]", r"edge.py: line 2: obs: expected shape \[4\]"),
-        ("nonsense", "edge.py: line 2: Expecting value"),
+        ("nonsense", "edge.py: line 2: expected an observation as JSON, got 'nonsense"),
         ('{"obs": [0, 1, 2, 3], "sesion": "a"}', "edge.py: line 2: expected .*, got 'sesion': 'a'"),
         ('{"obs": [0, 1, 2, 3], "session": 3}', "edge.py: line 2: expected .*, got 'session': 3"),
     ],

@@ -60,14 +60,14 @@ def unknown_files(text: str) -> list[str]:
     """Python files that a text names in backticks and that are not there; decisions may name what was."""
     known = [
         str(path.relative_to(ROOT))
-        for folder in ("src", "tests", "tools", "benchmarks")
+        for folder in ("src", "tests", "tools", "benchmarks", "clients")
         for path in (ROOT / folder).rglob("*.py")
     ]
     named = set(re.findall(r"`([\w/]+\.py)`", text)) - OF_A_USER
     return sorted(name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in known))
 
 
-OF_A_USER = {"my_envs.py", "my_package/envs.py", "my_algorithms.py", "torch/multiprocessing/reductions.py"}
+OF_A_USER = {"my_envs.py", "my_device_envs.py", "my_package/envs.py", "my_algorithms.py", "torch/multiprocessing/reductions.py"}
 
 
 @pytest.mark.thorough

@@ -142,7 +142,7 @@ def device(laid_out: list[Shared], monkeypatch: Any) -> list[Shared]:
     ],
 )  # fmt: skip
 def test_where_a_device_is_in_common(inferences: int, device: str, release: str, shared: bool, monkeypatch: Any) -> None:
-    blue: Any = SimpleNamespace(inferences=inferences, program=SimpleNamespace(placement=SimpleNamespace(device=device)))
+    blue: Any = SimpleNamespace(acting_device=device if inferences else "cpu")
     monkeypatch.setattr(platform, "release", lambda: release)
     assert (process.shared_device(blue) is not None) == shared
 
