@@ -34,6 +34,8 @@ from typing import Any
 from harness import host
 
 from equipoise.record.live import LIVE
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.report import made
 from tests.watching.test_runs import write_live
 
