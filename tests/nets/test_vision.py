@@ -216,8 +216,8 @@ def test_one_hot_bytes_are_ones():
     assert torch.equal(made("resnet", space)(bits), made("resnet", floats)(bits.float()))
 
 
-def network(observation=STACK, action=None, **kwargs):
-    torch.manual_seed(5)
+def network(observation=STACK, action=None, seed=5, **kwargs):
+    torch.manual_seed(seed)
     return ActorCritic(EnvSpec(observation=observation, action=action or spaces.Discrete(6)), core_size=6, **kwargs)
 
 
@@ -249,7 +249,8 @@ def test_step_and_unroll_agree(kind, core):
 @pytest.mark.parametrize("core", ["none", "gru"])
 @pytest.mark.parametrize(("space", "kind"), [*((STACK, kind) for kind in SMALL_ONES), (spaces.Box(-1, 1, (3,)), "mlp")])
 def test_bf16_is_close_and_stays_in_the_torso(space, kind, core):
-    net = network(space, torso=kind, core=core, policy_gain=1.0)
+    seed = 6 if kind == "vit" else 5  # of the ViT seed 5 makes values near 0, of which a share says nothing
+    net = network(space, torso=kind, core=core, policy_gain=1.0, seed=seed)
     space.seed(0)
     obs = np.stack([space.sample() for _ in range(8)]) if space is not STACK else None
     x = torch.as_tensor(obs) if obs is not None else images(STACK, 8)
@@ -262,9 +263,8 @@ def test_bf16_is_close_and_stays_in_the_torso(space, kind, core):
     assert seen == [torch.bfloat16]
     for tensor in (got.logits, low, *tree.leaves(end)):
         assert tensor.dtype == torch.float32
-    most = 0.15 if kind in ("stn", "vit", "cross") else 0.04  # softmax and sampling round more often on the way
     for a, b in ((got.logits, want.logits), (low, value)):
-        assert (a - b).norm() < most * b.norm()
+        assert (a - b).norm() < 0.04 * b.norm()
     assert not torch.equal(low, value)
     assert not torch.equal(low, low.bfloat16().float())  # the head's product is exact
     low.sum().backward()

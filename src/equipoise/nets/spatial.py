@@ -37,7 +37,8 @@ class SpatialTransformer(nn.Module):
         first, second = self.localise
         y = torch.relu_(second(torch.relu_(first_conv(first, x, self.scale))))  # type: ignore[arg-type]
         y = torch.relu_(self.hidden(F.adaptive_avg_pool2d(y, GRID).flatten(1)))
-        affine = self.affine(y).float().view(-1, 2, 3)  # bfloat16 would move pixels
-        image = x.float() if x.is_floating_point() else x.float() * self.scale
-        grid = F.affine_grid(affine, list(image.shape), align_corners=False)
-        return self.resnet.planes(F.grid_sample(image, grid, align_corners=False))
+        with torch.autocast(x.device.type, enabled=False):  # bfloat16 would move pixels
+            affine = self.affine(y.float()).view(-1, 2, 3)
+            image = x.float() if x.is_floating_point() else x.float() * self.scale
+            seen = F.grid_sample(image, F.affine_grid(affine, list(image.shape), align_corners=False), align_corners=False)
+        return self.resnet.planes(seen)
