@@ -22,6 +22,7 @@ from equipoise.programs.fields import alter
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import params_sha256
 from equipoise.runtime import build
+from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.process import process
 from equipoise.types import Batch, Program
 from equipoise.weights.device import DeviceWeights
@@ -142,7 +143,10 @@ def device(laid_out: list[Shared], monkeypatch: Any) -> list[Shared]:
     ],
 )  # fmt: skip
 def test_where_a_device_is_in_common(inferences: int, device: str, release: str, shared: bool, monkeypatch: Any) -> None:
-    blue: Any = SimpleNamespace(acting_device=device if inferences else "cpu")
+    blue: Any = SimpleNamespace(
+        inferences=inferences, rolls_out=False, program=SimpleNamespace(placement=SimpleNamespace(device=device))
+    )
+    blue.acting_device = Blueprint.acting_device.fget(blue)  # type: ignore[attr-defined]
     monkeypatch.setattr(platform, "release", lambda: release)
     assert (process.shared_device(blue) is not None) == shared
 
