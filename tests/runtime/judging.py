@@ -24,8 +24,3 @@ def never(completions: list[str], **columns: Any) -> list[float]:
 
 async def later(completions: list[str], *, answer: list[str], ended: list[bool]) -> list[float]:
     return answered(completions, answer=answer, ended=ended)
-
-
-def rarely(completions: list[str], **_: Any) -> list[float]:
-    """Most groups get nothing."""
-    return [float(text.startswith("00")) for text in completions]

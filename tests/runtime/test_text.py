@@ -37,8 +37,8 @@ def finished(run: Any) -> dict[str, Any]:
     return dict(run.summary)
 
 
-def trained(out: Path, **options: Any) -> dict[str, Any]:
-    return finished(api.train("sort", out=out, **SMALL | options))
+def trained(out: Path, env: str = "sort", **options: Any) -> dict[str, Any]:
+    return finished(api.train(env, out=out, **SMALL | options))
 
 
 def shown(out: Path, name: str) -> float:
@@ -71,7 +71,8 @@ def test_the_same_bits_wherever_it_runs_where_several_write(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("on", ["serial", pytest.param("process", marks=pytest.mark.thorough)])
 def test_groups_of_equal_rewards_are_written_anew(on: Any, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"actors": 2, "steps": 256, "reward": f"{JUDGING}:rarely"}
+    # A built-in task is judged in place: when another process answers decides what is drawn side by side, and so the last bit.
+    options: dict[str, Any] = {"actors": 2, "steps": 256, "max_completion_length": 1, "env": "reverse_add"}
     refilling = [*SMALL["settings"], "algorithm.refills=3"]
     found = trained(tmp_path / "run", on=on, settings=refilling, **options)
     again = trained(tmp_path / "again", on="serial", settings=refilling, **options)
