@@ -87,7 +87,7 @@ def _frame(said: dict[str, Any]) -> bytes:
 
 def run(callers: list[Caller], rate: float | None, seconds: float, warmup: float) -> dict[str, Any]:
     """Ask for so long; what was due in the warm-up does not count."""
-    waiting = selectors.DefaultSelector()
+    waiting = selectors.SelectSelector()  # epoll's rounds a wait up to whole milliseconds, and the next request would be late
     for caller in callers:
         waiting.register(caller.socket, selectors.EVENT_READ, caller)
     free, due, busy = list(callers), deque[float](), 0
