@@ -130,7 +130,7 @@ class Artifact:
                         f"{name}: expected shape {list(one)}, or a batch [B, ...] of it in all parts, got {list(got)}"
                     )
         for name, x in rows.items():
-            if x.dtype.kind == "f" and not np.isfinite(x).all():
+            if x.dtype.kind == "f" and not math.isfinite(np.vdot(x, x)) and not np.isfinite(x).all():  # a sum is faster
                 row = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
                 value = x[row][~np.isfinite(x[row])].flat[0]
                 raise ValueError(f"{name}: expected finite numbers, got {value}{_of(row, x)}")
@@ -271,6 +271,8 @@ def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str)
         raise ValueError(f"{place}: expected {dtype} {list(shape)}, got lists of different lengths") from None
     if x.dtype == dtype:
         return np.ascontiguousarray(x).reshape(x.shape)
+    if x.dtype.kind == dtype.kind == "f" and dtype.itemsize >= 4 and np.vdot(x, x) < 1e38:  # nothing overflows: the usual case
+        return x.astype(dtype, order="C")
     fits = x.dtype.kind in ("fiub" if dtype.kind == "f" else "iub")
     if fits and dtype.kind != "f" and x.size:
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

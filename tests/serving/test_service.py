@@ -260,6 +260,7 @@ def test_the_shield(made: Registry) -> None:
         if wrong:
             version.model = Wrong(version.model, **wrong)
         decision = await served.ask(**given)
+        served.service.record()
         assert served.service.metrics.decisions[version.digest, decision.fallback or "policy"] == 1
         return decision
 

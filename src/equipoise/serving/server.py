@@ -129,6 +129,7 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
         frame_server.stop_listening()
         versions.stop(max(0.0, end - loop.time()))
         service.batcher.close()
+        service.record()
         store.close()
     log.info("ended", extra={"decisions": sum(service.metrics.decisions.values()), "records_lost": store.lost})
 

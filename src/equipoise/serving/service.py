@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import time
@@ -51,6 +52,8 @@ class Service:
         self._run, self._count = secrets.token_hex(6), count()
         self.metrics.gauges = self._gauges
         self.draining = False
+        self._loop = asyncio.get_running_loop()
+        self._unrecorded: list[tuple[Ask, list[Decision], float]] = []  # when each was answered, on the monotonic clock
 
     # -------------------------------------------------------------------------------------------------------- requests
 
@@ -140,25 +143,36 @@ class Service:
     # --------------------------------------------------------------------------------------------------------- answers
 
     def _answer(self, ask: Ask, choices: list[Choice]) -> None:
+        """Answer now; the record can wait for the loop's next turn."""
         about: About = ask.about
-        version, kind, decisions = ask.version.digest, ask.version.model.propensity, []
-        for i, (action, propensity, deterministic, reason) in enumerate(choices):
-            if reason is None and about.unlogged:
-                reason = "unlogged"
-            self.metrics.decisions[version, reason or "policy"] += 1
-            decision = Decision(
-                id=f"{self._run}-{next(self._count):x}", action=action, version=version, propensity=propensity, kind=kind,
-                deterministic=deterministic, session=about.session, fallback=reason,
-            )  # fmt: skip
-            rows = ask.rows if ask.n == 1 else {name: x[i : i + 1] for name, x in ask.rows.items()}
-            self.store.put("decisions", (
-                decision.id, about.unit, about.session, ask.step, self.versions.policy, version, deterministic, propensity,
-                kind, reason, time.time(), action, rows,
-            ))  # fmt: skip
-            decisions.append(decision)
-        self.metrics.seconds.add(time.monotonic() - ask.arrived)
+        kind, unlogged = ask.version.model.propensity, "unlogged" if about.unlogged else None
+        decisions = [
+            Decision(
+                id=f"{self._run}-{next(self._count):x}", action=action, version=ask.version.digest, propensity=propensity,
+                kind=kind, deterministic=deterministic, session=about.session, fallback=reason or unlogged,
+            )
+            for action, propensity, deterministic, reason in choices
+        ]  # fmt: skip
         about.reply(decisions)
-        self._shadow(ask, decisions)
+        if not self._unrecorded:
+            self._loop.call_soon(self.record)
+        self._unrecorded.append((ask, decisions, time.monotonic()))
+
+    def record(self) -> None:
+        """Count and store what was answered, and ask the shadow."""
+        unrecorded, self._unrecorded = self._unrecorded, []
+        now = time.time()
+        for ask, decisions, answered in unrecorded:
+            about: About = ask.about
+            self.metrics.seconds.add(answered - ask.arrived)
+            for i, one in enumerate(decisions):
+                self.metrics.decisions[one.version, one.fallback or "policy"] += 1
+                rows = ask.rows if ask.n == 1 else {name: x[i : i + 1] for name, x in ask.rows.items()}
+                self.store.put("decisions", (
+                    one.id, about.unit, about.session, ask.step, self.versions.policy, one.version, one.deterministic,
+                    one.propensity, one.kind, one.fallback, now, one.action, rows,
+                ))  # fmt: skip
+            self._shadow(ask, decisions)
 
     def _shadow(self, ask: Ask, decisions: list[Decision]) -> None:
         """Have the shadow answer as well, some time later."""

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -93,7 +94,7 @@ def not_finite(arrays: Sequence[Mapping[str, Array] | None]) -> Array | None:
         ~fine.reshape(len(x), -1).all(axis=1)
         for named in arrays
         for x in (named or {}).values()
-        if x.dtype.kind == "f" and not (fine := np.isfinite(x)).all()
+        if x.dtype.kind == "f" and not math.isfinite(np.vdot(x, x)) and not (fine := np.isfinite(x)).all()  # vdot: one pass
     ]
     return np.stack(found).max(axis=0) if found else None
 
