@@ -141,7 +141,7 @@ def tuned(a: argparse.Namespace) -> None:
                     if report.evaluation is not None and (before := report.evaluation.info["pass@1"] or 0.0) >= ENOUGH:
                         break
             print(f"seed {seed}: sft {before:.3f} after {report.env_steps:,} samples, {report.wall_s:.0f} s", flush=True)
-            model = api.export(place / "sft", place / "model")
+            model = api.export(place / "sft", place / "model").path
             for algorithm in ("grpo", "rloo"):
                 began = time.monotonic()
                 more = (

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from equipoise import web
 from equipoise.registry import Registry
 from equipoise.watching import guard, page
 from equipoise.watching.versions import Versions
@@ -336,7 +337,7 @@ def test_the_command_serves_until_ctrl_c(place: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (["none"], "expected a folder with runs, got none"), (["runs", "--host", "0.0.0.0"], "expected a token"),
     (["runs", "--registry", "runs"], "expected a registry"),
-    (["runs", "--host", "999.1.1.1", "--token-file", "token"], "nothing can listen there"),
+    (["runs", "--host", "999.1.1.1", "--token-file", "token"], "expected an address and a port that are free here"),
     (["runs", "--token-file", "short"], "--token-file: expected a token of 16 to"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(place: Path, tmp_path: Path, words: list[str], said: str) -> None:
@@ -345,3 +346,11 @@ def test_what_cannot_be_is_one_line(place: Path, tmp_path: Path, words: list[str
     process = start(*words, cwd=tmp_path)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 2 and out == "" and said in err and err.count("\n") == 1
+
+
+def test_a_slow_request_is_ended(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger with half a request loses the connection."""
+    monkeypatch.setattr(web.config, "__kwdefaults__", {**(web.config.__kwdefaults__ or {}), "request_s": 0.2})
+    with opened(place) as client, socket.create_connection(("127.0.0.1", client.port), 20) as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: 127.0")
+        assert slow.recv(1 << 16).startswith(b"HTTP/1.1 408 ") and slow.recv(1) == b""

@@ -418,7 +418,7 @@ def test_an_address_that_cannot_be_listened_at(env: Any, path: Path, tmp_path: P
     (tmp_path / "w").unlink()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"{port}: expected an address to listen at, got: Address already"):
+        with pytest.raises(OSError, match=f"{port}: expected an address and a port that are free here, got Address already"):
             make(EnvFactory(target=f"remote:tcp://127.0.0.1:{port}"), streams=np.arange(1), seed=0)
     assert not os.path.exists(Address.of(f"remote:unix:{path}").private)
 

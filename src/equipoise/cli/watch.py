@@ -51,9 +51,10 @@ def watch(
 
         try:
             from equipoise.watching.page import Page, folder
-            from equipoise.watching.server import Server, listen
+            from equipoise.watching.server import Server
         except ImportError as error:
             raise ImportError(f"a page needs starlette and uvicorn: {install('serve')} ({error})") from error
+        from equipoise.listening import listen
         from equipoise.watching.guard import TOKEN, check_host
         from equipoise.watching.versions import Versions
 

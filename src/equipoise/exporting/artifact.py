@@ -17,7 +17,7 @@ from gymnasium import spaces
 from equipoise import edge, tree
 from equipoise.actors.playing import FixedPolicy
 from equipoise.envs import space_json
-from equipoise.exporting.graph import PolicyGraph, named, onnx_bytes
+from equipoise.exporting.graph import PolicyGraph, onnx_bytes
 from equipoise.exporting.observations import quantiles, wanted_rows
 from equipoise.exporting.parity import Parity, Seen, compare
 from equipoise.files import plain, sync_directory, write_synced
@@ -88,12 +88,12 @@ def spec_json(name: str, one: Playable, policy: FixedPolicy, graph: PolicyGraph,
         "format": edge.FORMAT,
         "policy": name,
         "inputs": inputs,
-        "outputs": _described(named("action", graph.signature.action)),
+        "outputs": _described(tree.named("action", graph.signature.action)),
         "noise": {"fresh": policy.noise.fresh, "held": policy.noise.held, "every": policy.noise.every},
-        "state": {path: inputs[path] for path in named("state", graph.signature.state)},
-        "explore": {path: leaf[0].tolist() for path, leaf in named("explore", explore).items()},
+        "state": {path: inputs[path] for path in tree.named("state", graph.signature.state)},
+        "explore": {path: leaf[0].tolist() for path, leaf in tree.named("explore", explore).items()},
         "propensity": graph.propensity,
-        "rows": {path: inputs[path] for path in named("obs", graph.signature.obs)},
+        "rows": {path: inputs[path] for path in tree.named("obs", graph.signature.obs)},
         "action": forms(one.spec.action),
     }
     policies = {name: playable.policy_json(one.algorithm, one.spec, learns=one.learns, where=f"policies.{name}")}

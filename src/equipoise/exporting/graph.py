@@ -55,18 +55,13 @@ class Signature:
     def inputs(self) -> dict[str, ArraySpec]:
         """By name, in the graph's order."""
         return {
-            **named("obs", self.obs),
+            **tree.named("obs", self.obs),
             "first": ArraySpec((), "bool"),
-            **named("state", self.state),
+            **tree.named("state", self.state),
             "noise": ArraySpec((self.noise,), "float32"),
-            **named("explore", self.explore),
+            **tree.named("explore", self.explore),
             "deterministic": ArraySpec((), "bool"),
         }
-
-
-def named(root: str, branch: Tree) -> dict[str, Any]:
-    """Leaves by ``ROOT/PATH``; a tree that is one leaf is ``ROOT``."""
-    return {f"{root}/{path}" if path else root: leaf for path, leaf in tree.items(branch)}
 
 
 class PolicyGraph(nn.Module):
@@ -111,9 +106,9 @@ class PolicyGraph(nn.Module):
         def chosen(one: Tensor, other: Tensor) -> Tensor:
             return torch.where(deterministic.view(-1, *[1] * (one.ndim - 1)), one, other)
 
-        out = named("action", tree.map(chosen, best, drawn))
+        out = tree.named("action", tree.map(chosen, best, drawn))
         out |= {} if logp is None else {"logp": torch.where(deterministic, 0.0, logp)}
-        out |= named("next", tree.map(chosen, best_state, drawn_state))
+        out |= tree.named("next", tree.map(chosen, best_state, drawn_state))
         self.outputs = list(out)
         return tuple(out.values())
 

@@ -13,7 +13,6 @@ from equipoise import tree
 from equipoise.actors.playing import FixedPolicy, Playing
 from equipoise.envs import masks, observation_spec
 from equipoise.envs.failures.capsule import Failures
-from equipoise.exporting.graph import named
 from equipoise.exporting.parity import Seen
 from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.torso import encoded_size, ordered
@@ -145,7 +144,7 @@ def quantiles(seen: Seen, mask: tuple[str, ...]) -> dict[str, Any] | None:
     if not seen.recorded:
         return None
     hidden, found = "/".join(("obs", *mask)), {}
-    for path, leaf in named("obs", seen.obs).items():
+    for path, leaf in tree.named("obs", seen.obs).items():
         if mask and (path == hidden or path.startswith(f"{hidden}/")):
             continue
         rows = leaf.reshape(leaf.shape[0] * leaf.shape[1], -1)

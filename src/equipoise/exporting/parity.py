@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from equipoise import tree
 from equipoise.edge import Artifact
-from equipoise.exporting.graph import PolicyGraph, named
+from equipoise.exporting.graph import PolicyGraph
 from equipoise.nets.threads import one_thread
 from equipoise.types import Array, Tree
 
@@ -85,7 +86,8 @@ def _compare(artifact: Artifact, graph: PolicyGraph, seen: Seen, rows: int, size
             for t in range(length):
                 if len(found) * size >= rows:
                     break
-                obs = {path: np.ascontiguousarray(leaf[t][column % streams]) for path, leaf in named("obs", seen.obs).items()}
+                seen_now = tree.named("obs", seen.obs).items()
+                obs = {path: np.ascontiguousarray(leaf[t][column % streams]) for path, leaf in seen_now}
                 first = seen.first[t][column % streams] | (t == 0)
                 row, mine, theirs = _row(artifact, graph, obs, first, mine, theirs, seed, column, t)
                 found.append(row)

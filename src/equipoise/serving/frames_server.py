@@ -8,7 +8,6 @@ another order than requests. After bytes that are no frame the connection is clo
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,12 @@ from typing import Any
 import msgspec
 
 from equipoise import frames
+from equipoise.listening import BACKLOG, listen_at
 from equipoise.serving.messages import Act, Decision, End, Outcome, Refused
 from equipoise.serving.service import Service
 from equipoise.serving.waiting import stored
 
-PROBE_S = 2.0  # for another server to take a connection
 MOST_WAITING = 1024  # requests of a connection that may wait for their answer
-
-BACKLOG = 1024  # connections that wait to be accepted: beyond it Linux takes no more, and a caller may not notice
 
 
 class _Act(Act, kw_only=True, tag_field="op", tag="act"):
@@ -163,19 +160,12 @@ class FrameServer:
         self._path: Path | None = None  # of the socket's file, while it is this server's
 
     async def listen(self, path: Path) -> None:
-        """ValueError where another server listens there, or where the path is something else."""
-        unused(path)
-        listening = socket.socket(socket.AF_UNIX)
-        try:
-            listening.bind(str(path))
-            self._path = path
-            path.chmod(0o600)  # nobody can connect before it listens
-            self._server = await asyncio.get_running_loop().create_unix_server(
-                lambda: Connection(self), sock=listening, backlog=BACKLOG
-            )
-        except BaseException:
-            listening.close()
-            raise
+        """OSError where another server listens there, or where the path is something else."""
+        listening = listen_at(path)
+        self._path = path
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            lambda: Connection(self), sock=listening, backlog=BACKLOG
+        )
 
     def sweep(self, now: float) -> None:
         """Close connections whose frame takes too long to arrive."""
@@ -202,21 +192,3 @@ class FrameServer:
             await asyncio.sleep(0.01)
         for one in list(self.connections):
             one.transport.abort()
-
-
-def unused(path: Path) -> None:
-    """Remove a socket on which nobody listens any more; ValueError for anything else that is there."""
-    if not path.exists():
-        return
-    if not path.is_socket():
-        raise ValueError(f"--uds {path}: expected no file there, got one")
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(PROBE_S)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-        except (TimeoutError, BlockingIOError):
-            pass  # it listens, and too many wait for it
-    raise ValueError(f"--uds {path}: expected a path on which nobody listens, got one on which a server does")

@@ -7,7 +7,6 @@ import gc
 import logging
 import secrets
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -15,13 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
+from equipoise import web
+from equipoise.listening import listen
 from equipoise.serving.app import App
 from equipoise.serving.backend import Backend
 from equipoise.serving.frames_server import FrameServer
 from equipoise.serving.guard import Guard
-from equipoise.serving.http import SWEEP_S, config
 from equipoise.serving.service import Service
 from equipoise.serving.sessions import Sessions
 from equipoise.serving.shield import Rules
@@ -29,6 +27,7 @@ from equipoise.serving.store import Store
 from equipoise.serving.versions import Source, Versions
 
 log = logging.getLogger("equipoise.serving")
+SWEEP_S = 0.25  # between two looks at frames that take too long, and at episodes that nobody asks for
 SWITCH_S = 2e-4  # the longest that the loop waits for the thread that writes decisions or loads versions; Python's own is 5 ms
 QUIET_S = 0.3  # after SIGTERM: callers are told by their next answer to go elsewhere, before idle connections are closed
 
@@ -61,7 +60,7 @@ class Settings:
     rules: Rules = field(default_factory=Rules)
 
 
-class Server(uvicorn.Server):
+class Server(web.Server):
     """Uvicorn's server, whose signals are handled by ``serve``."""
 
     @contextmanager
@@ -92,20 +91,20 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
     service = Service(versions, store, sessions, seed=seed, batch=settings.batch, deadline_ms=settings.deadline_ms)
     app = App(service, guard, most_body=settings.most_body)
     most, request_s = settings.most_connections, settings.request_s
-    web = Server(config(app, most_connections=most, request_s=request_s))
+    http = Server(web.config(app, most_connections=most, request_s=request_s))
     frame_server = FrameServer(service, most_body=settings.most_body, most_connections=most, request_s=request_s)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     places, sockets, end = [], [], loop.time()
     try:
         if settings.port is not None:
-            sockets.append(_listen(settings.host, settings.port))
+            sockets.append(listen(settings.host, settings.port))
             host, port = sockets[0].getsockname()[:2]
             places.append(f"http://{f'[{host}]' if ':' in host else host}:{port}")
         if settings.uds is not None:
             await frame_server.listen(settings.uds)
             places.append(f"unix:{settings.uds}")
-        serving = loop.create_task(web.serve(sockets)) if sockets else None
+        serving = loop.create_task(http.serve(sockets)) if sockets else None
         versions.follow(loop)
         champion = versions.now.champion
         log.info("serving", extra={
@@ -115,13 +114,13 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
         sys.setswitchinterval(SWITCH_S)
         gc.collect()
         gc.freeze()  # what was loaded stays: a full collection need not look at it
-        while serving is not None and not web.started and not serving.done():
+        while serving is not None and not http.started and not serving.done():
             await asyncio.sleep(0.005)
         started(places)
-        sweeping = loop.create_task(_sweep(service, web, frame_server))
+        sweeping = loop.create_task(_sweep(service, frame_server))
         await _ended(stop, serving)
         end = loop.time() + settings.drain_s
-        await _drain(service, web, frame_server, serving, end)
+        await _drain(service, http, frame_server, serving, end)
         sweeping.cancel()
     finally:
         for one in sockets:
@@ -142,47 +141,31 @@ async def _ended(stop: asyncio.Event, serving: asyncio.Task[None] | None) -> Non
 
 
 async def _drain(
-    service: Service, web: Server, frame_server: FrameServer, serving: asyncio.Task[None] | None, end: float
+    service: Service, http: Server, frame_server: FrameServer, serving: asyncio.Task[None] | None, end: float
 ) -> None:
     """Take no new connections, answer what was asked, close: all before ``end``, on the loop's clock."""
     log.info("draining", extra={"waiting": len(service.batcher)})
     loop = asyncio.get_running_loop()
     service.draining = True
     if serving is not None:
-        for server in web.servers:
+        for server in http.servers:
             server.close()
     frame_server.stop_listening()
     quiet = min(loop.time() + QUIET_S, end)
-    while loop.time() < quiet and (web.server_state.connections or frame_server.connections):
+    while loop.time() < quiet and (http.server_state.connections or frame_server.connections):
         await asyncio.sleep(0.01)
     await frame_server.drain(lambda: loop.time() > end)
     if serving is not None:
-        web.config.timeout_graceful_shutdown = max(0.0, end - loop.time())  # type: ignore[assignment]  # it takes fractions
-        web.should_exit = True
+        http.config.timeout_graceful_shutdown = max(0.0, end - loop.time())  # type: ignore[assignment]  # it takes fractions
+        http.should_exit = True
         await serving
 
 
-async def _sweep(service: Service, web: Server, frame_server: FrameServer) -> None:
+async def _sweep(service: Service, frame_server: FrameServer) -> None:
     """Close what takes too long, and end episodes that nobody asks for."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(SWEEP_S)
         now = loop.time()
-        for connection in list(web.server_state.connections):
-            connection.sweep(now)  # type: ignore[union-attr]
         frame_server.sweep(now)
         service.sessions.sweep()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; OSError says which place is taken."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    # With its protocol named, asyncio sets TCP_NODELAY on what it accepts; without it an answer in two parts takes 40 ms.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-    except OSError as error:
-        listening.close()
-        raise OSError(f"{host}:{port}: expected a free port, got {error.strerror}; --port 0 takes any") from error
-    return listening

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from equipoise.listening import listen, listen_at
 from equipoise.types import REMOTE
 
 EXPECTED = "remote:tcp://HOST:PORT or remote:unix:PATH, such as remote:tcp://127.0.0.1:7000"
@@ -51,10 +52,7 @@ class Address:
 
     def listen(self) -> socket.socket:
         """A socket that listens here; OSError where another program does."""
-        if not self.path:
-            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            return socket.create_server((self.host, self.port), family=family, backlog=64)
-        return listen_at(self.path)
+        return listen_at(self.path) if self.path else listen(self.host, self.port)
 
     @property
     def private(self) -> str:
@@ -68,27 +66,3 @@ class Address:
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
             raise OSError(f"{folder}: expected a folder that only this user can enter, got another; remove it")
         return str(folder / f"{hashlib.sha256(str(self).encode()).hexdigest()[:24]}.sock")
-
-
-def listen_at(path: str) -> socket.socket:
-    """Listen at a unix socket that only this user can reach; a file that a dead process left there is replaced."""
-    if os.path.exists(path):
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise FileExistsError(f"{path}: expected a socket, or nothing, got another file")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(1.0)
-            try:
-                probe.connect(path)
-            except ConnectionRefusedError:
-                os.unlink(path)
-            else:
-                raise OSError(f"{path}: another process listens there")
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(path)
-        os.chmod(path, 0o600)  # before anybody can connect
-        listening.listen(64)
-    except OSError:
-        listening.close()
-        raise
-    return listening

@@ -20,7 +20,6 @@ from equipoise.envs.worlds.protocol import Spaces
 from equipoise.files import parse_json
 from equipoise.frames import Splitter, decode, encode
 from equipoise.schema import Number, Text, check
-from equipoise.types import REMOTE
 
 TOKEN = "EQUIPOISE_WORLD_TOKEN"
 LOOK_S = 0.2  # a wait for the first world can be interrupted so often
@@ -147,8 +146,4 @@ def _made(target: str, address: Address, arguments: Mapping[str, Any]) -> Hub:
         "grace_s": float(arguments.get("grace_s", GRACE_S)),
         "heartbeat_s": float(arguments.get("heartbeat_s", HEARTBEAT_S)),
     }
-    try:
-        return Hub(address, token=token, spaces=spaces, **times)
-    except OSError as error:
-        said = error.strerror or str(error)
-        raise type(error)(error.errno, f"{REMOTE}{address}: expected an address to listen at, got: {said}") from error
+    return Hub(address, token=token, spaces=spaces, **times)

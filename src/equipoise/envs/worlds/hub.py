@@ -30,9 +30,10 @@ from functools import partial
 from typing import Any
 
 from equipoise.access import need_token
-from equipoise.envs.worlds.addresses import Address, listen_at
+from equipoise.envs.worlds.addresses import Address
 from equipoise.envs.worlds.protocol import HELLO_BYTES, Refused, Spaces, read_hello
 from equipoise.frames import HEAD, BadFrame, Message, Splitter, decode, encode, length
+from equipoise.listening import listen_at
 
 GREETING_S = 10.0  # in which a connection has to say hello
 WAITING = 256  # worlds and connections without a hello, together, at most
