@@ -1,8 +1,8 @@
 """``JaxEnv``: an env written in JAX as a device env: its own step under ``vmap`` and ``jit``, over memory that torch shares.
 
 Arrays go from one library to the other by DLPack, which hands over a pointer: nothing is copied, neither to the host nor on the
-device. The state is a tree of tensors like any device env's, a leaf for each array of the env's own state; the key of each stream
-is among them. So checkpoints hold it, and a resume is exact.
+device. The state is a tree of tensors like any device env's, with all arrays of the env's own state and the key of each stream. So
+checkpoints hold it, and a resume is exact.
 
 A stream's key is ``fold_in`` of the seed and the stream's number, and is split once a row: one half is kept, the other is given to
 the env's step, or in a seam to its reset. So a stream's episodes do not depend on which streams are beside it.
@@ -13,7 +13,6 @@ the streams at a time, as often as it takes.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
@@ -34,8 +33,9 @@ from equipoise.device_envs.device_env import Autoreset
 from equipoise.hints import raised
 from equipoise.types import TimeStep, Tree
 
+SMALL = 64  # numbers
 RESETS = 16  # as many parts of the streams are reset one after the other where all of them end at once
-SIGNED = {"uint16": jnp.int16, "uint32": jnp.int32, "uint64": jnp.int64}  # torch has hardly an operation on unsigned words
+SIGNED = {"uint16": jnp.int16, "uint32": jnp.int32, "uint64": jnp.int64}
 
 
 class World(Protocol):
@@ -98,20 +98,12 @@ class JaxEnv:
 
     def _begin_all(self, words: Any, streams: Any) -> Any:
         run = jax.random.fold_in(jax.random.key(words[0]), words[1])
-        keys = jax.vmap(lambda stream: jax.random.fold_in(run, stream))(streams)
-        kept, now = _split(keys)
-        env, obs = jax.vmap(self._begin)(now)
-        return {"env": env, "key": _words(kept), "done": jnp.zeros(streams.shape, bool)}, obs
+        return jax.vmap(lambda stream: self._begin(jax.random.fold_in(run, stream)))(streams)
 
     def _step_all(self, state: Any, action: Any) -> Any:
-        kept, now = _split(_keys(state["key"]))
-        seam = state["done"]
-        env, obs, reward, ends, cut = jax.vmap(self._advance)(now, state["env"], action)
-        env, obs = self._refilled(seam, now, (env, obs))
-        ends = ends & ~seam
-        cut = cut & ~ends & ~seam
-        after = {"env": env, "key": _words(kept), "done": ends | cut}
-        return after, obs, jnp.where(seam, 0, reward), jnp.stack([ends, cut, seam])
+        rows, reward, ends, cut, seam, keys = jax.vmap(self._advance)(state, action)
+        state, obs = self._refilled(seam, keys, rows)
+        return state, obs, reward, jnp.stack([ends, cut, seam])
 
     def _refilled(self, seam: Any, keys: Any, rows: Any) -> Any:
         """The rows with a new episode where ``seam`` is True."""
@@ -120,42 +112,60 @@ class JaxEnv:
         def some(carry: Any) -> Any:
             left, rows = carry
             (at,) = jnp.nonzero(left, size=-(-count // RESETS), fill_value=count)  # count: no stream's place, dropped
-            begun = jax.vmap(self._begin)(keys[at])
+            begun = jax.vmap(self._begin)(keys.at[at].get(mode="clip"))
             rows = jax.tree.map(lambda x, new: x.at[at].set(new, mode="drop"), rows, begun)
             return left.at[at].set(False, mode="drop"), rows
 
         return lax.while_loop(lambda carry: carry[0].any(), some, (seam, rows))[1]
 
     def _begin(self, key: Any) -> Any:
-        state, obs = self._world.begin(key)
-        return self._form.leaves(state), jax.tree.map(_seen, obs)
+        """One stream's first row of an episode."""
+        kept, now = jax.random.split(key)
+        state, obs = self._world.begin(now)
+        return self._form.leaves((state, kept, False)), jax.tree.map(_seen, obs)
 
-    def _advance(self, key: Any, env: Any, action: Any) -> Any:
-        state, obs, reward, ends, cut = self._world.advance(key, self._form.whole(env), action)
+    def _advance(self, leaves: Any, action: Any) -> Any:
+        """One stream's next row. In a seam it is thrown away, for one that ``_begin`` makes with the same key."""
+        state, key, seam = self._form.whole(leaves)
+        kept, now = jax.random.split(key)
+        state, obs, reward, ends, cut = self._world.advance(now, state, action)
         reward, ends, cut = (jnp.asarray(x).astype(kind) for x, kind in ((reward, jnp.float32), (ends, bool), (cut, bool)))
-        return self._form.leaves(state), jax.tree.map(_seen, obs), reward, ends, cut
+        ends &= ~seam
+        cut &= ~ends & ~seam
+        row = self._form.leaves((state, kept, ends | cut)), jax.tree.map(_seen, obs)
+        return row, jnp.where(seam, 0, reward), ends, cut, seam, key
 
 
 class Form:
-    """How a state of JAX lies in tensors: by leaf, keys as their words, unsigned words as signed ones, and nothing where empty."""
+    """How a stream's state lies in tensors: each large array in one, and all small ones in a row of 32-bit words.
+
+    There may be a hundred small arrays, and each tensor costs some microseconds a step. Keys are their words, unsigned words are
+    signed ones, since torch has hardly an operation on unsigned words, and empty arrays are left out.
+    """
 
     def __init__(self, shapes: Any) -> None:
         """``shapes``: the state as ``jax.eval_shape`` has it."""
         found, self._def = jax.tree_util.tree_flatten_with_path(shapes)
         self.shapes = {jax.tree_util.keystr(path): leaf for path, leaf in found}
+        raw = jax.eval_shape(lambda: [_words(jnp.zeros(leaf.shape, leaf.dtype)) for leaf in self.shapes.values()])
+        self._raw = dict(zip(self.shapes, raw, strict=True))
 
     def leaves(self, state: Any) -> dict[str, Any]:
-        pairs = zip(self.shapes, jax.tree.leaves(state), strict=True)
-        return {name: _words(jnp.asarray(x)) for name, x in pairs if math.prod(self.shapes[name].shape)}
+        every = {name: _words(jnp.asarray(x)) for name, x in zip(self.shapes, jax.tree.leaves(state), strict=True)}
+        large = {name: x for name, x in every.items() if not _is_small(x)}
+        small = [lax.bitcast_convert_type(_wide(x), jnp.int32).ravel() for x in every.values() if _is_small(x)]
+        return {"small": jnp.concatenate(small), **large}
 
     def whole(self, leaves: dict[str, Any]) -> Any:
-        return jax.tree.unflatten(
-            self._def,
-            [
-                _unsigned(leaves[name], shape.dtype) if name in leaves else jnp.zeros(shape.shape, shape.dtype)
-                for name, shape in self.shapes.items()
-            ],
-        )
+        state, at = [], 0
+        for name, shape in self.shapes.items():
+            if (x := leaves.get(name)) is None:
+                raw = self._raw[name]
+                wide = jax.eval_shape(_wide, raw).dtype
+                x = lax.bitcast_convert_type(leaves["small"][at : at + raw.size], wide).reshape(raw.shape).astype(raw.dtype)
+                at += raw.size
+            state.append(_unsigned(x, shape.dtype))
+        return jax.tree.unflatten(self._def, state)
 
 
 def from_torch(x: Tensor) -> Any:
@@ -168,20 +178,21 @@ def to_torch(x: Any) -> Tensor:
     return torch.from_dlpack(x)
 
 
-def _split(keys: Any) -> tuple[Any, Any]:
-    both = jax.vmap(jax.random.split)(keys)
-    return both[:, 0], both[:, 1]
-
-
-def _keys(words: Any) -> Any:
-    return jax.random.wrap_key_data(lax.bitcast_convert_type(words, jnp.uint32))
-
-
 def _words(x: Any) -> Any:
     """An array in a dtype that torch works with: the same bits."""
     x = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
     signed = SIGNED.get(x.dtype.name)
-    return x if signed is None else lax.bitcast_convert_type(x, signed)
+    # Converted also to its own dtype: a type that is weak, as a Python number's is, would have the step compiled twice.
+    return lax.convert_element_type(x, x.dtype) if signed is None else lax.bitcast_convert_type(x, signed)
+
+
+def _is_small(x: Any) -> bool:
+    return bool(x.size <= SMALL and x.dtype.itemsize <= 4)
+
+
+def _wide(x: Any) -> Any:
+    """A small array in 32-bit numbers that hold its own."""
+    return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.int32)
 
 
 def _unsigned(x: Any, dtype: Any) -> Any:
@@ -214,7 +225,7 @@ def _traced(name: str, world: World) -> tuple[Form, Any]:
     for what, shape in zip(("reward", "terminated", "truncated"), numbers, strict=True):
         if shape.shape != ():
             raise ValueError(f"{name}, {what}: expected one number a stream, shape (), got {_said(shape)}")
-    return Form(state), jax.eval_shape(lambda: jax.tree.map(lambda x: _seen(jnp.zeros(x.shape, x.dtype)), obs))
+    return Form((state, key, jax.ShapeDtypeStruct((), bool))), jax.eval_shape(lambda: jax.tree.map(lambda x: _seen(jnp.zeros(x.shape, x.dtype)), obs))
 
 
 def _shapes(where: str, function: Callable[..., Any], *shapes: Any) -> Any:
