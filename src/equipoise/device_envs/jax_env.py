@@ -1,14 +1,14 @@
 """``JaxEnv``: an env written in JAX as a device env: its own step under ``vmap`` and ``jit``, over memory that torch shares.
 
-Arrays go from one library to the other by DLPack, which hands over a pointer: nothing is copied, neither to the host nor on the
-device. The state is a tree of tensors like any device env's, with all arrays of the env's own state and the key of each stream. So
-checkpoints hold it, and a resume is exact.
+DLPack hands an array from one library to the other as a pointer: nothing is copied, neither to the host nor on the device. The
+state is a tree of tensors like any device env's. It holds all arrays of the env's own state, and each stream's PRNG key, so a
+checkpoint has them and a resume is exact.
 
-A stream's key is ``fold_in`` of the seed and the stream's number, and is split once a row: one half is kept, the other is given to
-the env's step, or in a seam to its reset. So a stream's episodes do not depend on which streams are beside it.
+A stream's key is ``fold_in`` of the seed and the stream's number. Each row splits it: one half is the next row's key, the env's
+step takes the other, or in a seam the env's reset. So a stream's episodes do not depend on which streams are beside it.
 
-Reset states cost much in some envs (Craftax makes a world), and few streams need one in a row. So they are made for a sixteenth of
-the streams at a time, as often as it takes.
+A reset costs much in some envs (Craftax makes a world), and in most rows few streams need one. So each row resets a sixteenth
+of the streams at a time, until no stream is left.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import torch
 from gymnasium import spaces
 from jax import lax
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from equipoise import tree
 from equipoise.device_envs.device_env import Autoreset
@@ -35,6 +36,7 @@ from equipoise.types import TimeStep, Tree
 
 SMALL = 64  # numbers
 RESETS = 16  # as many parts of the streams are reset one after the other where all of them end at once
+# torch has hardly an operation on unsigned numbers other than bytes
 SIGNED = {"uint16": jnp.int16, "uint32": jnp.int32, "uint64": jnp.int64}
 
 
@@ -139,8 +141,8 @@ class JaxEnv:
 class Form:
     """How a stream's state lies in tensors: each large array in one, and all small ones in a row of 32-bit words.
 
-    There may be a hundred small arrays, and each tensor costs some microseconds a step. Keys are their words, unsigned words are
-    signed ones, since torch has hardly an operation on unsigned words, and empty arrays are left out.
+    There may be a hundred small arrays, and each tensor costs some microseconds a step. A key is stored as its words, an
+    unsigned number as the signed one with its bits, and an empty array not at all.
     """
 
     def __init__(self, shapes: Any) -> None:
@@ -175,7 +177,7 @@ def from_torch(x: Tensor) -> Any:
 
 def to_torch(x: Any) -> Tensor:
     """The tensor over an array's memory, once the array is computed."""
-    return torch.from_dlpack(x)
+    return from_dlpack(x)
 
 
 def _words(x: Any) -> Any:
@@ -225,14 +227,18 @@ def _traced(name: str, world: World) -> tuple[Form, Any]:
     for what, shape in zip(("reward", "terminated", "truncated"), numbers, strict=True):
         if shape.shape != ():
             raise ValueError(f"{name}, {what}: expected one number a stream, shape (), got {_said(shape)}")
-    return Form((state, key, jax.ShapeDtypeStruct((), bool))), jax.eval_shape(lambda: jax.tree.map(lambda x: _seen(jnp.zeros(x.shape, x.dtype)), obs))
+    return Form((state, key, jax.ShapeDtypeStruct((), bool))), jax.eval_shape(
+        lambda: jax.tree.map(lambda x: _seen(jnp.zeros(x.shape, x.dtype)), obs)
+    )
 
 
 def _shapes(where: str, function: Callable[..., Any], *shapes: Any) -> Any:
     try:
         return jax.eval_shape(function, *shapes)
     except (TypeError, IndexError) as error:  # what JAX raises where a shape or a branch depends on values
-        raise ValueError(f"{where}: expected a function of fixed shapes, which jax.jit can trace, got {raised(error)}") from error
+        raise ValueError(
+            f"{where}: expected a function of fixed shapes, which jax.jit can trace, got {raised(error)}"
+        ) from error
 
 
 def _same(where: str, one: Any, other: Any) -> None:
@@ -242,7 +248,9 @@ def _same(where: str, one: Any, other: Any) -> None:
         raise ValueError(f"{where}: expected a fixed shape, the leaves of a reset {sorted(a)}, got {sorted(b)} of a step")
     for path, shape in a.items():
         if (shape.shape, shape.dtype) != (b[path].shape, b[path].dtype):
-            raise ValueError(f"{where}{path}: expected a fixed shape, {_said(shape)} as a reset has it, got {_said(b[path])} of a step")
+            raise ValueError(
+                f"{where}{path}: expected a fixed shape, {_said(shape)} as a reset has it, got {_said(b[path])} of a step"
+            )
 
 
 def _said(shape: Any) -> str:
@@ -265,5 +273,7 @@ def space_of(name: str, shapes: Any, bounds: Any) -> gymnasium.Space[Any]:
     ends = np.iinfo(shapes.dtype) if integers else None
     low, high = (-np.inf, np.inf) if ends is None else (ends.min, ends.max)
     dtype: Any = shapes.dtype.type
-    said = [np.broadcast_to(np.asarray(getattr(bounds, key, x), dtype), shapes.shape) for key, x in (("low", low), ("high", high))]
+    said = [
+        np.broadcast_to(np.asarray(getattr(bounds, key, x), dtype), shapes.shape) for key, x in (("low", low), ("high", high))
+    ]
     return spaces.Box(said[0], said[1], shapes.shape, dtype)

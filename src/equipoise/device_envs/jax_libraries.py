@@ -23,9 +23,9 @@ NEVER = 2**30  # steps, where the library's own clock is not to end an episode
 
 
 class Gymnax:
-    """An env with gymnax's interface (https://github.com/RobertTLange/gymnax, 1.0): ``reset_env``, ``step_env``, ``is_truncated``.
+    """An env with the interface of gymnax 1.0 (https://github.com/RobertTLange/gymnax).
 
-    ``step_env`` says what terminated, ``is_truncated`` what the clock of the parameters cut.
+    ``reset_env`` begins an episode, ``step_env`` says what terminated, ``is_truncated`` what the parameters' clock cut.
     """
 
     def __init__(self, env: Any, params: Any) -> None:
@@ -49,9 +49,9 @@ class Gymnax:
 
 
 class Craftax(Gymnax):
-    """An env of Craftax (Matthews et al. 2024, arXiv:2402.16801), whose ``is_terminal`` counts its clock as an end.
+    """An env of Craftax (Matthews et al. 2024, arXiv:2402.16801), which reports a cut by its clock as a terminal state.
 
-    So its clock is set so far off that it never ends an episode, and the steps of the state are compared here.
+    So its clock is set too far off to end an episode, and the steps that its state counts are compared here.
     """
 
     def __init__(self, env: Any, params: Any) -> None:
@@ -64,15 +64,15 @@ class Craftax(Gymnax):
 
 
 class Brax:
-    """An env of Brax or of MuJoCo Playground without their wrappers, which do here what ``EpisodeWrapper`` does there.
+    """An env of Brax or of MuJoCo Playground without wrappers; its steps are counted here, as ``EpisodeWrapper`` counts them.
 
-    ``group``: of observations that are a dict, what the policy sees.
+    ``group``: the part that the policy sees, where observations are a dict.
     """
 
     bounds = None
 
     def __init__(self, env: Any, limit: int, repeat: int, group: str) -> None:
-        """``limit``: steps of the simulator until an episode is cut. ``repeat``: of them in a step, with one action."""
+        """``limit``: calls of the env's step until an episode is cut. ``repeat``: calls with the same action in one step."""
         self._env, self._limit, self._repeat, self._group = env, limit, repeat, group
         self.action = spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
 
@@ -122,7 +122,7 @@ def craftax(name: str, device: str, **kwargs: Any) -> Craftax:
 def brax(name: str, device: str, *, max_episode_steps: int = 1000, **kwargs: Any) -> Brax:
     envs = import_module("brax.envs")
     _known("brax", name, envs._envs)
-    own = (*signature(envs._envs[name]).parameters, "n_frames", "max_episode_steps")  # the first are without those of its base
+    own = (*signature(envs._envs[name]).parameters, "n_frames", "max_episode_steps")  # n_frames: of the base class
     _taken(f"jax:brax/{name}", kwargs, [key for key in own if key != "kwargs"])
     return Brax(envs.get_environment(name, **kwargs), max_episode_steps, 1, "state")
 
@@ -146,9 +146,7 @@ def _known(library: str, name: str, names: Collection[str]) -> None:
         raise ValueError(f"unknown env {name!r} of {library}{hint(name, names)}")
 
 
-def _changes(
-    target: str, kwargs: dict[str, Any], params: Any, limit: str, also: Collection[str] = ()
-) -> dict[str, Any]:
+def _changes(target: str, kwargs: dict[str, Any], params: Any, limit: str, also: Collection[str] = ()) -> dict[str, Any]:
     """Take the arguments that are parameters of the library's out of ``kwargs``. ``limit``: its name for an episode's steps."""
     if "max_episode_steps" in kwargs:
         kwargs[limit] = kwargs.pop("max_episode_steps")
@@ -178,7 +176,9 @@ def make(name: str, device: str = "cpu", **kwargs: Any) -> JaxEnv:
         if library in LIBRARIES:
             return JaxEnv(f"jax:{name}", LIBRARIES[library](env, device, **kwargs))
         if ":" not in name:
-            raise ValueError(f"unknown library of JAX envs {library!r}{hint(library, LIBRARIES)}; jax:module:callable is one of yours")
+            raise ValueError(
+                f"unknown library of JAX envs {library!r}{hint(library, LIBRARIES)}; jax:module:callable is one of yours"
+            )
         made = called(name, "JAX env")(**kwargs)
         return JaxEnv(f"jax:{name}", Gymnax(made, made.default_params))
 
@@ -190,7 +190,9 @@ def device_of(device: str) -> Any:
         return jax.devices(kind)[int(number or 0)]
     except (RuntimeError, IndexError) as error:
         have = ", ".join(str(one) for one in jax.devices())
-        raise ValueError(f"device: expected a JAX with {device}, got one with {have}; on a GPU: pip install 'jax[cuda13]'") from error
+        raise ValueError(
+            f"device: expected a JAX with {device}, got one with {have}; on a GPU: pip install 'jax[cuda13]'"
+        ) from error
 
 
 def known() -> list[str]:

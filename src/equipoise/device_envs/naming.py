@@ -1,4 +1,4 @@
-"""Names of device envs: ``device:cartpole`` is one of ours, ``device:module:callable`` one of yours, ``jax:`` begins one of JAX."""
+"""Names of device envs: ``device:cartpole`` (ours), ``device:module:callable`` (yours), ``jax:LIBRARY/NAME`` (in JAX)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,10 @@ WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What com
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvFactory:
-    """An env as data: a Gymnasium id, ``module:id``, ``module:callable``, ``device:NAME`` or ``jax:LIBRARY/NAME``, and its arguments."""
+    """An env as data: its target and its JSON arguments.
+
+    A target is a Gymnasium id, ``module:id``, ``module:callable``, ``device:NAME`` or ``jax:LIBRARY/NAME``.
+    """
 
     target: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
