@@ -47,7 +47,7 @@ class Kinds:
         state = {
             "number": number, "t": 0, "key": jax.random.fold_in(key, 7), "raw": jax.random.bits(key, (2,)), "flag": False,
             "large": jnp.full((100,), number), "bytes": jnp.zeros((3,), jnp.uint8), "empty": jnp.zeros((0, 4)),
-            "half": jnp.zeros((), jnp.bfloat16), "last": jnp.int32(0),
+            "half": jnp.zeros((), jnp.bfloat16), "last": jnp.int32(0), "weak": jnp.full((100,), 1.0),
         }  # fmt: skip
         return self.observe(state), state
 
