@@ -8,7 +8,7 @@ TEST_JOBS ?= auto
 PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-chaos test-bench test-browser bench bench-peers bench-replay bench-off-policy bench-serving envpool dist lock clean
+.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-jax test-chaos test-bench test-browser bench bench-peers bench-replay bench-off-policy bench-serving envpool dist lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -24,7 +24,7 @@ test: setup check ## the checks and the tests, without the many cases of the tho
 	@$(PYTEST) $(PARALLEL)
 
 test-all: setup check ## everything that has to pass before a change is merged (CI runs it)
-	@$(PYTEST) $(PARALLEL) -m "not slow and not gpu and not ray and not chaos and not bench and not browser"
+	@$(PYTEST) $(PARALLEL) -m "not slow and not gpu and not ray and not jax and not chaos and not bench and not browser"
 
 check: setup ## ruff, mypy, the floors of the house
 	$(BIN)/ruff check .
@@ -48,6 +48,14 @@ test-gpu: setup ## needs a CUDA device; TORCH_INDEX=https://download.pytorch.org
 test-ray: setup ## adds Ray to .venv; runs on clusters of several nodes on this machine
 	@$(BIN)/python -m pip install -qq --no-compile 'ray>=2.51'
 	@$(PYTEST) -m "ray and not slow" --timeout 600
+
+# gymnax wants an older Gymnasium, Craftax another pygame than ours: so they come into an environment that sees .venv's packages.
+JAX := .venv-jax
+test-jax: setup ## JAX's simulators, in an environment of their own, .venv-jax (1.3 GB)
+	@test -x $(JAX)/bin/python || $(BIN)/python -m venv $(JAX)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$($(JAX)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/over.pth
+	@$(JAX)/bin/python -m pip install -qq --no-compile 'jax>=0.6' 'gymnax>=1.0' 'craftax>=1.5' 'brax>=0.14' 'playground>=0.2'
+	@$(JAX)/bin/python -m pytest -m "jax and not slow" --timeout 600
 
 test-chaos: setup ## kills, stalls and starves real processes
 	@$(PYTEST) -m chaos --timeout 900
@@ -96,4 +104,4 @@ lock: setup ## write requirements.lock anew; UPGRADE=1 takes the newest versions
 	@$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
 
 clean: ## remove what was built; runs/ stays
-	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-jax build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -117,9 +117,11 @@ def _said(error: Exception) -> str:
 
 
 def capture(device: torch.device, *, compile_rows: bool, pure: bool, note: Note) -> Capture:
-    """Choose how unrolls are done on ``device``. ``pure``: is a step of the env a pure function of tensors?"""
+    """Choose how unrolls are done on ``device``. ``pure``: is a step of the env a pure function, of torch's operations?"""
     if not pure:
-        return Plainly()  # a simulator's step is code of its own, with a state that a graph would not see
+        if compile_rows:
+            note("warning: compile: rows are done operation by operation, since the env's step is none of torch's operations")
+        return Plainly()  # a simulator's step is code of its own, which a graph would not see
     if device.type == "cuda":
         return Graphed(note, CudaGraphs())
     return Compiled(note) if compile_rows else Plainly()

@@ -22,7 +22,8 @@ SHOWN = 6  # ids of a group, where all groups are shown
     epilog="""Examples:
   equipoise envs                 the packages, and some ids of each
   equipoise envs cheetah         all ids with that text
-  equipoise envs ALE/ --all      older versions, too""",
+  equipoise envs ALE/ --all      older versions, too
+  equipoise envs jax:brax        ids of a library of JAX""",
 )
 def envs(
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="A part of the ids that are listed.")] = None,
@@ -38,6 +39,8 @@ def envs(
         groups = {name: _newest(ids, every) for name, ids in _installed(modules or ()).items()}
         if text is not None:
             wanted = text.lower()
+            if "jax" in wanted:
+                groups["jax"] = _of_jax()
             found = [env_id for ids in groups.values() for env_id in ids if wanted in env_id.lower()]
             if not found:
                 from equipoise.envs.foreign_ids import meant_by
@@ -88,6 +91,16 @@ def _installed(modules: Iterable[str]) -> dict[str, list[str]]:
         groups["pettingzoo"] = [f"{PETTINGZOO}{env_id}" for env_id in sorted(parallel_registry)]
     groups["device"] = [f"{DEVICE}{name}" for name in sorted(NAMES)]
     return {name: ids for name, ids in groups.items() if ids}
+
+
+def _of_jax() -> list[str]:
+    """Ids of JAX's libraries, which take seconds to import."""
+    from equipoise.envs.hints import explained
+
+    with explained("jax:"):
+        from equipoise.device_envs.jax_libraries import known
+
+        return known()
 
 
 def _newest(ids: Iterable[str], every: bool) -> list[str]:

@@ -43,6 +43,7 @@ class DeviceEnv(Protocol):
     autoreset next_step: the row after an episode's end is a seam with the reset's observation (valid False, first
               True, reward 0, the action ignored); same_step: the row that ends an episode shows the next one's
               first observation, and ``TimeStep.final`` shows the last one of the old
+    traceable may be absent; False where ``step`` is not made of torch's operations: no graph or compiler sees it
     ========  ====================================================================================================
     """
 

@@ -1,9 +1,10 @@
-"""Names of device envs: ``device:cartpole`` is one of ours, ``device:module:callable`` one of yours."""
+"""Names of device envs: ``device:cartpole`` (ours), ``device:module:callable`` (yours), ``jax:LIBRARY/NAME`` (in JAX)."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,26 +13,33 @@ from equipoise.device_envs.device_env import DeviceEnv, as_next_step
 from equipoise.device_envs.names import NAMES
 from equipoise.hints import hint
 from equipoise.naming import called
+from equipoise.types.sources import DEVICE, JAX
+
+JAX_ENVS = "equipoise.device_envs.jax_libraries:make"  # imported for such an env alone, since it needs JAX
 
 
 def make_device_env(name: str, kwargs: Mapping[str, Any], *, streams: int, device: torch.device | str = "cpu") -> DeviceEnv:
-    """Make the env ``name`` (without ``device:``), as a NEXT_STEP one.
+    """Make the env ``name`` (without ``device:``, but with ``jax:``), as a NEXT_STEP one.
 
     The class or function is called with ``kwargs``, and with ``num_envs`` (how many streams) and ``device`` where its signature
     names them: simulators need both. ValueError names the nearest name or argument, or what a device env lacks.
     """
+    shown = name if name.startswith(JAX) else f"{DEVICE}{name}"
     if name not in NAMES and ":" not in name:
         raise ValueError(f"unknown device env {name!r}{hint(name, NAMES)}; device:module:callable is one of yours")
-    maker = called(NAMES.get(name, name), "device env")
+    if name.startswith(JAX):
+        maker: Callable[..., Any] = partial(called(JAX_ENVS, "JAX envs"), name.removeprefix(JAX))
+    else:
+        maker = called(NAMES.get(name, name), "device env")
     parameters = inspect.signature(maker).parameters
     if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         for key in kwargs:
             if key not in parameters:
                 taken = ", ".join(parameters) or "none"
-                raise ValueError(f"device:{name} takes no argument {key!r}{hint(key, parameters)}; it takes: {taken}")
+                raise ValueError(f"{shown} takes no argument {key!r}{hint(key, parameters)}; it takes: {taken}")
     offer = {"num_envs": streams, "device": str(device)}
     made = maker(**{key: value for key, value in offer.items() if key in parameters}, **kwargs)
     for needed in ("observation", "action", "exact", "reset", "step"):
         if not hasattr(made, needed):
-            raise ValueError(f"device:{name}: expected an env with {needed!r} (equipoise.device_envs.DeviceEnv), got {made!r}")
+            raise ValueError(f"{shown}: expected an env with {needed!r} (equipoise.device_envs.DeviceEnv), got {made!r}")
     return as_next_step(made, name)

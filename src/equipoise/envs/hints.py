@@ -27,6 +27,7 @@ EXTRAS = {  # module -> this project's extra
     "pettingzoo": "pettingzoo",
     "minigrid": "minigrid",
     "msgspec": "serve",
+    **dict.fromkeys(("jax", "gymnax", "craftax", "brax", "mujoco_playground"), "jax"),
 }
 GYMNASIUM_EXTRAS = {"mujoco": "mujoco", "mujoco-py": "mujoco", "atari": "atari"}
 

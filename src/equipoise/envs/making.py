@@ -11,6 +11,7 @@ Targets::
     envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
     pettingzoo:butterfly/knights_archers_zombies_v11   PettingZoo's parallel env of that name (extra ``pettingzoo``)
     device:cartpole         functions on tensors, and device:module:callable (``equipoise.device_envs``): here as a vector env
+    jax:gymnax/CartPole-v1  envs written in JAX, of gymnax, Craftax, Brax, MuJoCo Playground (extra ``jax``), made as those
     MiniGrid-Empty-5x5-v0   MiniGrid and BabyAI, without their mission (``minigrid.py``; extra ``minigrid``)
     remote:tcp://HOST:PORT  worlds that connect there, and remote:unix:PATH (``worlds/``; extra ``serve``)
     ALE/Pong-v5             an Atari game, and python:ALE/..., envpool:Pong-v5: all of them with ``atari.AtariSpec``
@@ -47,7 +48,7 @@ from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
 from equipoise.naming import called
 from equipoise.types import REMOTE, EnvFactory
-from equipoise.types.sources import DEVICE
+from equipoise.types.sources import DEVICE, JAX
 
 Streams = np.ndarray[Any, np.dtype[np.int64]]
 PETTINGZOO = "pettingzoo:"
@@ -116,7 +117,7 @@ def named(target: str) -> Any:
     """Find what a target without ``python:`` and ``envpool:`` names."""
     if target.startswith(PETTINGZOO):
         return partial(parallel, target.removeprefix(PETTINGZOO))
-    if target.startswith(DEVICE):
+    if target.startswith((DEVICE, JAX)):
         return partial(called(DEVICE_ENVS, "device envs"), target.removeprefix(DEVICE))
     return resolve(target)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from equipoise.recipes import atari, box2d, classic, goals, memory, minigrid, mujoco, texts
+from equipoise.recipes import atari, box2d, classic, goals, jax_envs, memory, minigrid, mujoco, texts
 
 __all__ = ["RECIPES", "find"]
 
 RECIPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     recipe: settings
-    for room in (classic, box2d, mujoco, atari, minigrid, goals, memory, texts)
+    for room in (classic, box2d, mujoco, atari, minigrid, goals, memory, texts, jax_envs)
     for recipe, settings in room.RECIPES.items()
 }
 

@@ -11,12 +11,16 @@ from equipoise.types.rows import OnNonfinite
 
 REMOTE = "remote:"  # begins the target of worlds outside, which connect to the run
 DEVICE = "device:"  # begins the target of an env that is a function on tensors (equipoise.device_envs)
+JAX = "jax:"  # begins that of an env written in JAX, stepped where a device env is
 WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"  # the sections of ``train --help``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvFactory:
-    """An env as data: a Gymnasium id, ``module:id``, ``module:callable`` or ``device:NAME``, and its JSON arguments."""
+    """An env as data: its target and its JSON arguments.
+
+    A target is a Gymnasium id, ``module:id``, ``module:callable``, ``device:NAME`` or ``jax:LIBRARY/NAME``.
+    """
 
     target: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -29,7 +33,7 @@ class EnvFactory:
     @property
     def on_device(self) -> bool:
         """Is it stepped beside the policy, on the policy's device?"""
-        return self.target.startswith(DEVICE)
+        return self.target.startswith((DEVICE, JAX))
 
 
 Live = Read("source.dataset", "", why="there is no live experience")

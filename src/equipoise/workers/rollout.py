@@ -57,7 +57,10 @@ class RolloutKind(SamplingKind):
             total_streams=program.actors * program.placement.envs_per_actor, unroll=blue.unroll, noise=role.noise,
             seed=derive_seed(program.schedule.seed, "actions"), env_seed=env_seed(blue, shared, index, job.life),
             observation=role.row.obs, clock=site.clock, rounding=memory.rounding[index] if memory.rounding else None,
-            capture=capture(forward.device, compile_rows=program.placement.compile, pure=env.exact, note=site.note),
+            capture=capture(
+                forward.device, compile_rows=program.placement.compile, note=site.note,
+                pure=env.exact and getattr(env, "traceable", True),
+            ),
             note=site.note,
         )  # fmt: skip
         if job.life:

@@ -1,0 +1,40 @@
+"""Runs on JAX envs: one hash on every runtime, a kill and an exact resume, and a note where a row cannot be compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gymnax", reason="needs JAX and gymnax: make test-jax has them")
+
+from tests.runtime.resuming import arguments, finish, kill_after, told
+from tests.runtime.test_device_envs import SIZES, N, ran
+
+pytestmark = [pytest.mark.jax, pytest.mark.timeout(600)]
+
+ENV = "jax:gymnax/CartPole-v1"
+
+
+def test_serial_and_process_agree_to_the_bit(tmp_path: Path) -> None:
+    found = {on: ran(ENV, "ppo", on, tmp_path / on, evaluate_episodes=2) for on in ("serial", "process")}
+    assert found["serial"]["params_sha256"] == found["process"]["params_sha256"]
+    assert found["serial"]["episodes"] == found["process"]["episodes"] > 0
+    assert found["serial"]["evaluation"]["mean"] > 5
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, deadline: Any) -> None:
+    words = arguments("ppo", "lstm", ENV, N, SIZES)
+    finish(["train", *words, "--quiet", "--out", str(tmp_path / "whole")])
+    there = tmp_path / "killed" / "checkpoints" / f"step_{N}" / "manifest.json"
+    kill_after(["train", *words, "--out", str(tmp_path / "killed")], there.exists, deadline, 0.0)
+    text = finish(["resume", str(tmp_path / "killed")])
+    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+    assert "rollout 0: 32 envs exactly as they were" in " ".join(text.split())
+
+
+def test_a_row_that_cannot_be_compiled_is_said(tmp_path: Path) -> None:
+    ran(ENV, "impala", "serial", tmp_path / "run", steps=1024, settings=["placement.compile=true"])
+    notes = (tmp_path / "run" / "summary.json").read_text()
+    assert "compile: rows are done operation by operation, since the env's step is none of torch's operations" in notes
