@@ -72,6 +72,7 @@ def _run_problems(program: Program) -> list[str]:
     ]
     if place.inference == "central":
         problems += _central_problems(program)
+    problems += _partial_problems(program)
     key, rounded = "placement.acting_precision", place.acting_precision
     if rounded not in get_args(ActingPrecision):
         problems.append(f"{key}: expected one of {', '.join(get_args(ActingPrecision))}, got {rounded!r}")
@@ -102,6 +103,24 @@ def _run_problems(program: Program) -> list[str]:
             "evaluation.stop_at: expected evaluation.episodes of at least 1, since the evaluated return decides, got 0"
         )
     return problems
+
+
+def _partial_problems(program: Program) -> list[str]:
+    """What cannot go with streams that answer some at a time."""
+    place, key = program.placement, "placement.partial_streams"
+    if not place.answers or not program.actors or program.source.env is None:
+        return []
+    if place.answers >= place.envs_per_actor:
+        return [f"{key}: expected 0 to {place.envs_per_actor - 1}, fewer than envs_per_actor, got {place.answers}"]
+    if place.inference == "central":
+        return [f"{key}: expected 0 with inference=central, whose groups of envs wait for nobody, got {place.answers}"]
+    if program.outside or program.env.on_device:
+        return [f"{key}: expected 0 with {program.env.target}, whose streams are stepped together, got {place.answers}"]
+    if len(program.policies) > 1:
+        return [f"{key}: expected 0 with several policies, whose agents act together, got {place.answers}"]
+    if place.compile:
+        return [f"{key}: expected 0 with compile, whose torso has one number of rows, got {place.answers}"]
+    return []
 
 
 def _balance_problems(program: Program) -> list[str]:

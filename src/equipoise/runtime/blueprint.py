@@ -227,7 +227,10 @@ class Blueprint:
 
 
 def making(program: Program) -> Making:
-    return Making(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.source.metrics)
+    return Making(
+        env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.source.metrics,
+        answers=program.placement.answers,
+    )  # fmt: skip
 
 
 def blueprint(
