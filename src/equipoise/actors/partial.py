@@ -1,8 +1,8 @@
 """Partial streams: an actor that acts for those of its streams that have answered, so that a slow one holds nobody up.
 
 A slot is still one unroll of all streams of the actor, reserved at once and committed at once; each stream writes its column
-at its own pace. It is complete as soon as fewer than ``answers`` of its streams have rows left to write. Columns that are
-short then end early::
+at its own pace. It is complete as soon as fewer than half of its streams, or than ``answers``, have rows left to write: so
+many may be slow. Columns that are short then end early::
 
     row       0   1   2   3   4          the next slot, row 0
     obs       o0  o1  o2  o2  o2  o2     o2    shown again, as at a hold; obs[T] is the next slot's obs[0], as ever
@@ -38,9 +38,10 @@ class PartialAgent(LocalAgent):
     """``action`` gives {"action": [n, ...], "stream": [n]}: of the streams that it acts for now."""
 
     def __init__(self, *, answers: int, row: RowSpec, **parts: Any) -> None:
-        """``answers``: with fewer streams that have rows left an unroll is over; ``parts``: those of a ``LocalAgent``."""
+        """``answers``: as many streams as the env waits for; ``parts``: those of a ``LocalAgent``."""
         super().__init__(**parts)
-        self._answers, count = answers, len(self.streams)
+        count = len(self.streams)
+        self._least = max(answers, (count + 1) // 2)  # with fewer streams that have rows left an unroll is over
         self._at = np.zeros(count, np.int64)  # each stream's next row of the slot
         self._asked = np.zeros(count, np.bool_)  # its action is under way
         chosen = {"action": row.action, "behaviour": row.behaviour, "version": ArraySpec((), "int64")}
@@ -72,7 +73,7 @@ class PartialAgent(LocalAgent):
         if len(who):
             self._act(who)
         assert self._slot is not None
-        if np.count_nonzero(self._at < self._unroll) < self._answers:
+        if np.count_nonzero(self._at < self._unroll) < self._least:
             self._commit(self._slot)
         return {"action": tree.index(self._chosen["action"], who), "stream": self.streams[who]}
 
