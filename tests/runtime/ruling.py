@@ -75,7 +75,7 @@ class Ruling(Algorithm):
 
     def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
         data = plant(batch.data, self.fault)
-        oldest = None if self.partial is None else round(float(net.updates)) - self.partial
+        oldest = None if self.partial is None else round(net.updates.item()) - self.partial
         if wrong := violations(
             data, gaps=self.gaps, fails=fails if self.faulty else None, same_step=self.same_step, oldest=oldest
         ):
@@ -130,7 +130,8 @@ class Remembering(Ruling):
 
     def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
         data = plant(batch.data, self.fault)
-        wrong = ruler.verify(data, same_step=self.same_step) + misversioned(data) + misacted(data)
+        oldest = None if self.partial is None else -1  # rows of any age are learned from
+        wrong = ruler.verify(data, same_step=self.same_step, oldest=oldest) + misversioned(data) + misacted(data)
         if wrong or not bool(data.mask[0].all()):
             raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
         count = torch.tensor(float(data.mask.numel()))
@@ -172,6 +173,9 @@ def violations(
     """What the ruler, the counter and the versions say about a batch."""
     wrong = ruler.verify(data, LEDGER, gaps=gaps, fails=fails, same_step=same_step, oldest=oldest)
     wrong += misversioned(data) + misacted(data)
+    if oldest is not None:
+        again = (data.obs[1:] == data.obs[:-1]).all(-1).numpy()
+        wrong += [f"row {tuple(i)} is real, after its window's end" for i in np.argwhere(again[:-1] & ~again[1:])]
     t, first = data.obs.numpy()[..., 2], data.first.numpy()
     seen = data.behaviour["seen"].numpy()
     if same_step:  # an observation that is shown again is a row that a core sees again

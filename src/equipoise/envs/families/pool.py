@@ -26,7 +26,7 @@ from equipoise.envs.families import atari
 from equipoise.envs.infos import Infos
 from equipoise.envs.spaces import action_spec
 from equipoise.seeds import stream_seeds
-from equipoise.types import Array, Tree
+from equipoise.types import Array, TimeStep, Tree
 
 NOTE = "an end on the very step of the time limit is told as truncation"
 
@@ -121,6 +121,11 @@ class PartialPool(EnvPoolEnv):
         self._phase = SENT
         pool: Any = self.env
         pool.send(self.form.together(tree.index(self.action, at)), at.astype(np.int32))
+
+    def recv(self) -> TimeStep:
+        """The rows of the next batch; its caller sees to it that so many streams are under way."""
+        self._phase = RESET if self._phase == RESET else SENT
+        return super().recv()
 
     def load(self, state: Tree) -> None:
         if self._phase != RESET:

@@ -199,8 +199,6 @@ def verify(
     compare("obs beyond its episode", t > length, False)
     compare("first", trajectory.first, t == 0)
     compare("mask", trajectory.mask, ~masked if oldest is None else ~masked & (version >= oldest))
-    if oldest is not None:
-        compare("row after a window's end", again[:-1] & ~again[1:], False)
     compare("reward", trajectory.reward, np.where(masked, np.float32(0), reward(number[:-1], t[:-1], action)))
     compare("bootstrap", trajectory.bootstrap, ~(ends & terminates[:-1]))
     compare("version", version[1:] < version[:-1], False)
