@@ -1,4 +1,4 @@
-"""Partial streams: whoever answers when, rows prove themselves, windows line up with recurrent state, and nobody is waited for."""
+"""Partial streams: whoever answers when, rows prove themselves, and windows line up with recurrent state."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ def replays_of(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace:
         if program.placement.answers and role.row.state and window > policy.unroll:
             raise ValueError(
                 f"placement.partial_streams: expected 0 with a recurrent network that learns from windows of {window} rows, "
-                f"more than an unroll's {policy.unroll}: a core would see what ends a short unroll, got {program.placement.answers}"
+                f"more than an unroll's {policy.unroll}, since a core would see what ends a short one, got "
+                f"{program.placement.answers}"
             )
         try:
             plans[name] = ReplayPlan(
