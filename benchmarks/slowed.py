@@ -42,7 +42,7 @@ class Sleeper(CartPoleEnv):
 
     def step(self, action: Any) -> Any:
         time.sleep(self._step_s)
-        return super().step(action)
+        return super().step(action)  # type: ignore[no-untyped-call]
 
 
 class SlowedPool:

@@ -43,7 +43,7 @@ class Arrivals:
         self.envs: Any = [
             make(EnvFactory(target=f"python:{target}"), streams=np.array([i]), seed=1, metrics=()) for i in range(B)
         ]
-        self.spec, self.restarts, self.resumed = self.envs[0].spec, {}, {}
+        self.spec = self.envs[0].spec
         ts, _ = timestep(observation_spec(self.spec.observation), np.arange(B))
         self.ts: Any = TimeStep(
             **{name: getattr(ts, name) for name in ("obs", "reward", "terminated", "truncated", "first", "valid", "stream")},
@@ -291,7 +291,7 @@ def test_a_recurrent_network_sees_in_a_window_what_the_actor_saw(core: str, seed
     blue = blueprint(made)
     worker, places, env = actor(blue, anybody(np.random.default_rng(seed)), 3, "CartPole-v1")
     until(worker, places, 25)
-    net = blue.network("main")
+    net: Any = blue.network("main")
     counted = 0
     for data in places.rows:
         rows = Trajectory(**{name: tree.torch_views(getattr(data, name)) for name in Trajectory.__slots__})

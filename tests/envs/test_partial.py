@@ -80,7 +80,7 @@ def test_a_slow_stream_is_not_waited_for() -> None:
     while not rows[2]:
         env.send(np.ones(len(at), int), env.ts.stream[at])
         at = np.flatnonzero(received(env).answered)
-        for i in at:
+        for i in at.tolist():
             rows[i] += 1
     assert rows[2] == 1 and min(rows[i] for i in (0, 1, 3)) > 20
     env.close()
