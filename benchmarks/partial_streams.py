@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/partial_streams.py [--rounds 3] [--seconds 20] [--kinds python,envpool]
 
 Every step sleeps 20 ms (a slow stream's 1 s), which takes no core. A: 60 streams, none slow. B: the same and 4 slow ones. Both
-have ``partial_streams`` 4, ``max_lag`` 4, and IMPALA learning beside them; in turn, A B A B. A rate is of rows that count, not of
-what is shown again, seams after episodes, and what is older than ``max_lag``. Prints the medians and their ratio.
+have ``partial_streams`` 4, ``max_lag`` 4, and IMPALA learning beside them; in turn, A B A B. A rate is of rows that count: not
+those shown again, the seams after episodes, and rows older than ``max_lag``. Prints the medians and their ratio.
 """
 
 from __future__ import annotations

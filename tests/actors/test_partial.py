@@ -129,7 +129,8 @@ def actor(
     store.publish(0, tree.named_tensors(net))
     places, env = Places(blue, store, blue.network("main")), Arrivals(target, answers, draw)
     agent = PartialAgent(
-        answers=answers, row=role.row, forward=Forward(**forward_parts(blue, "main")), experience=places,
+        answers=answers, row={"action": role.row.action, "behaviour": role.row.behaviour},
+        forward=Forward(**forward_parts(blue, "main")), experience=places,
         weights=store.handle(), episodes=Episodes(B, Heap("", tree.nbytes(Episodes.layout()))), streams=np.arange(B),
         total_streams=B, envs=B, unroll=blue.unroll, noise=role.noise, seed=3, clock=Clock(PARTS),
     )  # fmt: skip

@@ -77,6 +77,7 @@ def test_a_row_that_is_too_old_would_be_caught(tmp_path: Path, monkeypatch: pyte
         run(ruled(1), "serial", tmp_path / "run")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("rows", "on"), [(3, "serial"), (1, "process")])
 def test_windows_of_a_replay_prove_themselves(rows: int, on: str, tmp_path: Path) -> None:
     made = program(
@@ -101,18 +102,14 @@ def test_lockstep_is_what_it_was(tmp_path: Path) -> None:
     """With ``max_lag`` 0 an actor waits for all of its streams: the same env, the same bits."""
     found = []
     for answers in (0, 4):
-        made = api.program("CartPole-v1", "ppo", actors=1, envs_per_actor=8, steps=2000, recipe=False, evaluate_episodes=0)
-        made = _with(made, answers)
+        made = api.program("CartPole-v1", "ppo", envs_per_actor=8, unroll=16, steps=500, recipe=False, evaluate_episodes=0)
+        made = replace(made, placement=replace(made.placement, partial_streams=answers))
         with api.train(made, on="serial", out=tmp_path / f"{answers}") as going:
             for _ in going:
                 pass
         assert going.summary is not None
         found.append(going.summary["params_sha256"])
     assert len(set(found)) == 1
-
-
-def _with(made: Any, answers: int) -> Any:
-    return replace(made, placement=replace(made.placement, partial_streams=answers))
 
 
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
@@ -172,6 +169,7 @@ def test_envpool_in_a_run(tmp_path: Path) -> None:
     assert summary["env_steps"] >= 30_000 and summary["lag"]["max"] <= 2
 
 
+@pytest.mark.thorough
 def test_a_failing_proof_in_a_process_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailed, match="do not prove themselves"):
         run(ruled(None, algorithm={"fault": "reward"}), "process", tmp_path / "run")

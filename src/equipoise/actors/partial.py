@@ -18,6 +18,7 @@ learned from does not count there (``learners/stale.py``).
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,6 @@ from equipoise.actors.forward.forward import Row
 from equipoise.actors.routed import RoutedAgent
 from equipoise.actors.worker import ActorWorker
 from equipoise.clock import Clock
-from equipoise.experience.layout import RowSpec
 from equipoise.tree import ArraySpec
 from equipoise.types import DealtEnv, Slot, Tick, TimeStep, Tree
 
@@ -37,17 +37,20 @@ from equipoise.types import DealtEnv, Slot, Tick, TimeStep, Tree
 class PartialAgent(LocalAgent):
     """``action`` gives {"action": [n, ...], "stream": [n]}: of the streams that it acts for now."""
 
-    def __init__(self, *, answers: int, row: RowSpec, **parts: Any) -> None:
-        """``answers``: as many streams as the env waits for; ``parts``: those of a ``LocalAgent``."""
+    def __init__(self, *, answers: int, row: Mapping[str, Tree], **parts: Any) -> None:
+        """``answers``: as many streams as the env waits for; ``row``: the specs ``action`` and ``behaviour`` of one stream;
+        ``parts``: those of a ``LocalAgent``.
+        """
         super().__init__(**parts)
         count = len(self.streams)
         self._least = max(answers, (count + 1) // 2)  # with fewer streams that have rows left an unroll is over
         self._at = np.zeros(count, np.int64)  # each stream's next row of the slot
         self._asked = np.zeros(count, np.bool_)  # its action is under way
-        chosen = {"action": row.action, "behaviour": row.behaviour, "version": ArraySpec((), "int64")}
-        self._chosen: Any = tree.zeros(tree.prepend(chosen, count))  # each stream's last action, and how it was chosen
-        self._drawn: Any = tree.torch_views(tree.zeros(tree.prepend({k: chosen[k] for k in ("action", "behaviour")}, count)))
-        self._after: Tree = tree.map(torch.clone, self._state)  # ``_state`` is the one before a stream's row, this after it
+        chosen = tree.prepend({**row, "version": ArraySpec((), "int64")}, count)
+        self._chosen: Any = tree.zeros(chosen)  # each stream's last action, and how it was chosen
+        self._drawn: Any = tree.torch_views(tree.zeros({name: chosen[name] for name in row}))  # those of one act, side by side
+        self._state = tree.map(torch.clone, self._state)  # before each stream's row; written in place
+        self._after: Tree = tree.map(torch.clone, self._state)  # and after it, once its action is under way
 
     def observe(self, ts: TimeStep) -> None:
         """Record what some streams answered."""

@@ -62,7 +62,8 @@ def _agent(
     program, role, memory = blue.program, blue.roles[name], shared.policies[name]
     streams = role.streams(stream_ids(group, program.placement.group_envs))
     answers = program.placement.answers
-    kind: Callable[..., LocalAgent] = partial(PartialAgent, answers=answers, row=role.row) if answers else LocalAgent
+    row = {"action": role.row.action, "behaviour": role.row.behaviour}
+    kind: Callable[..., LocalAgent] = partial(PartialAgent, answers=answers, row=row) if answers else LocalAgent
     return kind(
         forward=forward or FORWARDS[blue.forward.get(name, "torch")](**forward_parts(blue, name)),
         weights=weights or memory.actor_weights.handle(),
