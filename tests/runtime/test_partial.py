@@ -98,6 +98,14 @@ def test_a_resume_goes_on_with_every_stream(tmp_path: Path) -> None:
     assert min(start for start, _, _ in ruling.LEDGER.at.values()) == 2000 // 8
 
 
+def test_an_evaluation_waits_for_all_of_its_streams(tmp_path: Path) -> None:
+    made = api.program(
+        "CartPole-v1", "impala", envs_per_actor=4, unroll=8, partial_streams=2, max_lag=1, steps=500, recipe=False,
+        evaluate_episodes=4,
+    )  # fmt: skip
+    assert run(made, "serial", tmp_path / "run")["evaluation"]["episodes"] == 4
+
+
 def test_lockstep_is_what_it_was(tmp_path: Path) -> None:
     """With ``max_lag`` 0 an actor waits for all of its streams: the same env, the same bits."""
     found = []

@@ -34,16 +34,17 @@ class Making:
     policies: tuple[str, ...]
     route: Mapping[str, str]
     metrics: tuple[str, ...]
-    answers: int = 0  # streams of an actor that answer together at least; 0: all
 
-    def __call__(self, *, streams: Array, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()) -> DealtEnv:
-        """Make the envs of these numbers, with agents dealt to policies; ``metrics``: the reported ones."""
-        if self.answers:
-            some = min(self.answers, len(streams))
-            parts: Any = make_partial(
-                self.env, streams=streams, seed=seed, answers=some, failures=failures, metrics=metrics
-            )  # fmt: skip
-            return PartialEnv(parts, *self.policies)
+    def __call__(
+        self, *, streams: Array, seed: int, failures: Failures | None = None, metrics: Sequence[str] = (), answers: int = 0
+    ) -> DealtEnv:
+        """Make the envs of these numbers, with agents dealt to policies; ``metrics``: the reported ones.
+
+        ``answers``: so many streams answer at a time, at least (``PartialEnv``); 0: all.
+        """
+        if answers:
+            some = make_partial(self.env, streams=streams, seed=seed, answers=answers, failures=failures, metrics=metrics)
+            return PartialEnv(some, *self.policies)
         env = make(self.env, streams=streams, seed=seed, failures=failures, metrics=metrics)
         parted = dealt(env, policies=self.policies, route=self.route)
         if self.metrics and isinstance(parted, PettingZooEnv):
