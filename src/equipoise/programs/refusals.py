@@ -107,20 +107,19 @@ def _run_problems(program: Program) -> list[str]:
 
 def _partial_problems(program: Program) -> list[str]:
     """What cannot go with streams that answer some at a time."""
-    place, key = program.placement, "placement.partial_streams"
-    if not place.answers or not program.actors or program.source.env is None:
+    place, key, got = program.placement, "placement.partial_streams", program.placement.partial_streams
+    if not got or not program.actors or program.source.env is None:
         return []
-    if place.answers >= place.envs_per_actor:
-        return [f"{key}: expected 0 to {place.envs_per_actor - 1}, fewer than envs_per_actor, got {place.answers}"]
-    if place.inference == "central":
-        return [f"{key}: expected 0 with inference=central, whose groups of envs wait for nobody, got {place.answers}"]
-    if program.outside or program.env.on_device:
-        return [f"{key}: expected 0 with {program.env.target}, whose streams are stepped together, got {place.answers}"]
-    if len(program.policies) > 1:
-        return [f"{key}: expected 0 with several policies, whose agents act together, got {place.answers}"]
-    if place.compile:
-        return [f"{key}: expected 0 with compile, whose torso has one number of rows, got {place.answers}"]
-    return []
+    if got >= place.envs_per_actor:
+        return [f"{key}: expected 0 to {place.envs_per_actor - 1}, fewer than envs_per_actor, got {got}"]
+    wrong = {
+        "in lockstep, where who answers first may change no bit (max_lag=4 is a lag for it)": place.max_lag == 0,
+        "with inference=central, whose groups of envs wait for nobody": place.inference == "central",
+        f"with {program.env.target}, whose streams are stepped together": program.outside or program.env.on_device,
+        "with several policies, whose agents act together": len(program.policies) > 1,
+        "with compile, whose torso has one number of rows": place.compile,
+    }
+    return [f"{key}: expected 0 {why}, got {got}" for why, so in wrong.items() if so]
 
 
 def _balance_problems(program: Program) -> list[str]:

@@ -198,7 +198,7 @@ def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module])
         )  # fmt: skip
         chosen = choose(
             acts, max_lag=place.max_lag, compiled=False, central=place.inference == "central",
-            partial=bool(place.answers),
+            partial=bool(place.partial_streams),
         )  # fmt: skip
         if chosen.torch_us is not None and chosen.lean_us is not None:
             seconds += min(chosen.torch_us, chosen.lean_us) * 1e-6

@@ -82,7 +82,7 @@ class Blueprint:
 
     def make_env(self, **given: Any) -> DealtEnv:
         """Make the envs of an actor, with agents dealt to policies; ``given``: as ``Making`` takes it."""
-        return self.making(**given, answers=self.program.placement.answers)
+        return self.making(**given, answers=self.program.placement.partial_streams)
 
     def network(self, name: str) -> nn.Module:
         """The initial network of a policy: the same bits wherever it is built."""
@@ -319,7 +319,7 @@ def _spec(program: Program, dataset: Dataset | None) -> RunSpec:
     if isinstance(program.source, TaskSource):
         return texts.spec_of(program)
     phases.say(f"making an env of {program.name} to look at it")
-    env = making(program)(streams=np.arange(1), seed=program.schedule.seed, answers=min(program.placement.answers, 1))
+    env = making(program)(streams=np.arange(1), seed=program.schedule.seed, answers=min(program.placement.partial_streams, 1))
     made = env.spec
     env.close()
     if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):

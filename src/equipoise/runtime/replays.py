@@ -50,11 +50,11 @@ def replays_of(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace:
         if policy.replay is None:
             continue
         role, window = roles[name], policy.algorithm.item_rows or policy.unroll
-        if program.placement.answers and role.row.state and window > policy.unroll:
+        if program.placement.partial_streams and role.row.state and window > policy.unroll:
             raise ValueError(
                 f"placement.partial_streams: expected 0 with a recurrent network that learns from windows of {window} rows, "
                 f"more than an unroll's {policy.unroll}, since a core would see what ends a short one, got "
-                f"{program.placement.answers}"
+                f"{program.placement.partial_streams}"
             )
         try:
             plans[name] = ReplayPlan(

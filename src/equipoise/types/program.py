@@ -116,7 +116,6 @@ class Frozen:
 
 
 Central = Read("inference", "central")
-Partial = Read("max_lag", 0, unless=True, why="in lockstep an actor waits for all of its streams")
 Overlapping = Read("max_lag", 0, unless=True, why="in lockstep each group of envs is acted for by itself")
 
 
@@ -173,7 +172,6 @@ class Placement:
         Whole,
         Help("An actor acts once so many of its streams have answered, for those; slow ones hold nobody up. 0: all of them."),
         Live,
-        Partial,
         Flag(WHERE),
     ] = 0
     inference_workers: Annotated[Count, Help("Inference workers; the actors are dealt to them evenly."), Central] = 1
@@ -222,11 +220,6 @@ class Placement:
     nvtx: Annotated[
         bool, Help("Show the parts of each worker's work to NVIDIA's profilers, by NVTX. Needs a torch with CUDA."), FREE
     ] = False
-
-    @property
-    def answers(self) -> int:
-        """Streams of an actor that have answered when it acts for them alone; 0: it waits for all."""
-        return 0 if self.max_lag == 0 else self.partial_streams
 
     @property
     def halves(self) -> int:

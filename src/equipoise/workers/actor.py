@@ -38,7 +38,7 @@ class ActorKind(SamplingKind):
             streams=stream_ids(index, blue.program.placement.group_envs), seed=env_seed(blue, shared, index, job.life),
             failures=blue.failures(shared.actors[index], partial(site.clock.add, "reset")), metrics=blue.program.source.metrics,
         )  # fmt: skip
-        worker = (PartialActor if blue.program.placement.answers else ActorWorker)(env, acts, site.clock)
+        worker = (PartialActor if blue.program.placement.partial_streams else ActorWorker)(env, acts, site.clock)
         if job.life:
             acts.continue_after_gap()
         elif site.load(worker):

@@ -61,7 +61,7 @@ def _agent(
     """
     program, role, memory = blue.program, blue.roles[name], shared.policies[name]
     streams = role.streams(stream_ids(group, program.placement.group_envs))
-    answers = program.placement.answers
+    answers = program.placement.partial_streams
     row = {"action": role.row.action, "behaviour": role.row.behaviour}
     kind: Callable[..., LocalAgent] = partial(PartialAgent, answers=answers, row=row) if answers else LocalAgent
     return kind(
