@@ -60,6 +60,7 @@ class Ruling(Algorithm):
     gaps: bool = False
     faulty: bool = False  # the env is tests.envs.faulty:FaultyRuler
     same_step: int = 0  # the streams of an env in SAME_STEP
+    partial: int | None = None  # streams are partial, and rows may be so many versions old
 
     def network(self, spec: Any) -> nn.Module:
         return Counter()
@@ -74,7 +75,10 @@ class Ruling(Algorithm):
 
     def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
         data = plant(batch.data, self.fault)
-        if wrong := violations(data, gaps=self.gaps, fails=fails if self.faulty else None, same_step=self.same_step):
+        oldest = None if self.partial is None else round(net.updates.item()) - self.partial
+        if wrong := violations(
+            data, gaps=self.gaps, fails=fails if self.faulty else None, same_step=self.same_step, oldest=oldest
+        ):
             raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
         count = torch.tensor(float(data.mask.numel()))
         return LossOutput(loss=-net.updates.sum() * count, count=count, metrics={"rows": (count, torch.tensor(1.0))})
@@ -126,7 +130,8 @@ class Remembering(Ruling):
 
     def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
         data = plant(batch.data, self.fault)
-        wrong = ruler.verify(data, same_step=self.same_step) + misversioned(data) + misacted(data)
+        oldest = None if self.partial is None else -1  # rows of any age are learned from
+        wrong = ruler.verify(data, same_step=self.same_step, oldest=oldest) + misversioned(data) + misacted(data)
         if wrong or not bool(data.mask[0].all()):
             raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
         count = torch.tensor(float(data.mask.numel()))
@@ -162,10 +167,15 @@ def misacted(data: Trajectory) -> list[str]:
     return [f"action{tuple(i)} is not the one chosen" for i in np.argwhere(chosen != data.action.numpy())]
 
 
-def violations(data: Trajectory, *, gaps: bool, fails: Any = None, same_step: int = 0) -> list[str]:
+def violations(
+    data: Trajectory, *, gaps: bool, fails: Any = None, same_step: int = 0, oldest: int | None = None
+) -> list[str]:  # fmt: skip
     """What the ruler, the counter and the versions say about a batch."""
-    wrong = ruler.verify(data, LEDGER, gaps=gaps, fails=fails, same_step=same_step)
+    wrong = ruler.verify(data, LEDGER, gaps=gaps, fails=fails, same_step=same_step, oldest=oldest)
     wrong += misversioned(data) + misacted(data)
+    if oldest is not None:
+        again = (data.obs[1:] == data.obs[:-1]).all(-1).numpy()
+        wrong += [f"row {tuple(i)} is real, after its window's end" for i in np.argwhere(again[:-1] & ~again[1:])]
     t, first = data.obs.numpy()[..., 2], data.first.numpy()
     seen = data.behaviour["seen"].numpy()
     if same_step:  # an observation that is shown again is a row that a core sees again
@@ -192,12 +202,12 @@ def plant(data: Trajectory, fault: Fault) -> Trajectory:
 def program(
     *, target: str = "equipoise/Ruler-v0", actors: int = 2, envs: int = 8, unroll: int = 5, batch: int | None = None,
     max_lag: int | None = 0, steps: int = 4000, algorithm: Algorithm | None = None,
-    replay: ReplaySettings | None = None, **env: Any,
+    replay: ReplaySettings | None = None, partial_streams: int = 0, **env: Any,
 ) -> Program:  # fmt: skip
     return Program(
         source=EnvSource(env=EnvFactory(target=target, kwargs=env)),
         policies={"main": Policy(algorithm=algorithm or Ruling(), unroll=unroll, batch=batch or actors * envs, replay=replay)},
-        placement=Placement(actors=actors, envs_per_actor=envs, max_lag=max_lag),
+        placement=Placement(actors=actors, envs_per_actor=envs, max_lag=max_lag, partial_streams=partial_streams),
         schedule=Schedule(steps=steps),
         evaluation=EvaluationSettings(episodes=0),
     )

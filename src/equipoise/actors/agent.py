@@ -60,6 +60,7 @@ class LocalAgent:
         self._t = 0
         self._explore: Tree = {}
         self._rows: list[Row] = []  # rows of that slot
+        self._noise_rows: Any = None  # [T, B, k] and their noise
 
     def observe(self, ts: TimeStep) -> None:
         """Record the outcome of the last action and the observation that follows it."""
@@ -134,6 +135,11 @@ class LocalAgent:
         return tree.map(lambda x: x[t], data.action)
 
     @property
+    def unrolling(self) -> bool:
+        """Is an unroll being written?"""
+        return self._unrolling
+
+    @property
     def explores(self) -> tuple[str, ...]:
         """Return the exploration numbers of the open unroll."""
         return tuple(self._explore)
@@ -204,8 +210,8 @@ class LocalAgent:
         self._episodes.begins(self._forward.version, int(self._start.max()) + self._unroll)
         data.context["stream"][:] = self.streams
         data.context["start"][:] = self._start
-        self._rows, noise = self._forward.unroll(data, self._noise.columns)
-        np.copyto(noise, self._noise.draw(self._seed, self.streams, self._start, self._unroll))
+        self._rows, self._noise_rows = self._forward.unroll(data, self._noise.columns)
+        np.copyto(self._noise_rows, self._noise.draw(self._seed, self.streams, self._start, self._unroll))
         self._explore = self._forward.algorithm.explore(self.streams, self._total, int(self._start[0]) * self._envs)
         self._forward.begin(self._explore)
         version = self._forward.version

@@ -75,6 +75,7 @@ class Episodes:
         self._return, self._length, self._ended = (self._running[name] for name in ("return", "length", "ended"))
         self._firsts = -(-FIRST // streams)  # of each stream
         self._done = np.zeros(streams, bool)
+        self._answers = 0  # of partial streams, that are no whole row yet
         if metrics:
             self._numbers = InfoNumbers(streams, len(metrics))
             numbers = self._numbers
@@ -95,7 +96,7 @@ class Episodes:
     def observe(self, ts: TimeStep) -> None:
         """Add one row of every stream; an episode that was aborted leaves nothing behind."""
         v = self._views
-        v["ticks"][0] += 1
+        v["ticks"][0] += 1 if ts.answered is None else self._rows_of(ts.answered)
         self._return += ts.reward
         self._length += ts.valid
         np.greater(ts.first, ts.valid, out=self._done)  # a seam, where both are 0 already, or an aborted episode
@@ -119,6 +120,11 @@ class Episodes:
         if v["first"][0] < self._firsts * self._streams:
             self._note_first(ended)
         self._forget(ended)
+
+    def _rows_of(self, answered: Any) -> int:
+        """Whole rows of all streams, as soon as the answers of some come to so many."""
+        rows, self._answers = divmod(self._answers + int(np.count_nonzero(answered)), self._streams)
+        return rows
 
     def whole(self, returns: Any, lengths: Any, *, there: bool = True) -> None:
         """Add a whole episode of every stream, as one tick: returns [B] float64, lengths [B]. Not ``there``: it was lost."""

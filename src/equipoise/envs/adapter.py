@@ -94,7 +94,7 @@ class GymnasiumEnv(SyncEnv):
         self._aside: Tree = (
             tree.map(np.zeros_like, self.ts.obs) if self.same_step else {}
         )  # the reset observations of held streams
-        self.mend: Callable[[Tree, Array], None] | None = None  # called with obs and first of every row, to write over obs
+        self.mend: Callable[..., None] | None = None  # called with obs and first of every row, to write over obs
         self._actions: list[Any] = []  # actions since ``_from``
         self._from: Tree | None = None  # a state with an action sent; None: birth
         self._played = True  # can this env be brought to ``_from``

@@ -213,7 +213,9 @@ def make_called(
     first = makers[0]()
     if isinstance(first, VectorEnv):  # before Env: EnvPool's classes are both
         if python:
-            raise ValueError(f"python:{target}: it returns a vector env, {type(first).__name__}")
+            raise ValueError(
+                f"python:{target}: expected one Python env a stream; it returns a vector env, {type(first).__name__}"
+            )
         return vector(first, offer, mask)
     if is_turns(first):
         makers = [partial(at_once, maker) for maker in makers]

@@ -20,6 +20,7 @@ from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import Meeting, Solo
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.pool import LearnerLost
+from equipoise.learners.stale import mask_stale
 from equipoise.learners.sums import SCHEMA, Sums
 from equipoise.types import Array, Batch, Experience, LateSave, SaveEnd, StateReader, StateWriter, Tick, Tree, WeightStore
 
@@ -40,6 +41,7 @@ class PolicyLearner:
     weights: WeightStore
     publish_every: int  # versions
     host: WeightStore | None = None  # for those that do not act, where ``weights`` lie on a device
+    max_lag: int | None = None  # rows that are older do not count; None: the queue sees to it
 
 
 class Inbox(Protocol):
@@ -166,8 +168,9 @@ class LearnerWorker:
         if self._replaceable:
             self._before, self._commit = tree.map(_cloned, self._replicated()), _nothing
         for name, line in self.lines.items():
-            version = line.learner.version
-            self._lags.used(version, *sums.note_lag(version, self._batches[name].data.version[0]))
+            version, data = line.learner.version, self._batches[name].data
+            acted = data.version[0] if line.max_lag is None else mask_stale(data, version, line.max_lag)
+            self._lags.used(version, *sums.note_lag(version, acted))
             self._clock.lap("record", "copy")
             out = line.learner.step(self._batches[name])
             metrics[name], priority[name] = out.metrics, out.priority

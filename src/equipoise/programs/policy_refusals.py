@@ -75,7 +75,7 @@ def _text_problems(program: Program, policy: Policy) -> list[str]:
         problems.append(
             f"placement.auto: expected none with a task, of which nothing is measured at the start, got {place.auto[0]}"
         )
-    for key in ("inference", "acting_precision", "compile"):
+    for key in ("inference", "acting_precision", "compile", "partial_streams"):
         usual, got = getattr(Placement(), key), getattr(place, key)
         if got != usual:
             problems.append(

@@ -72,6 +72,7 @@ def _run_problems(program: Program) -> list[str]:
     ]
     if place.inference == "central":
         problems += _central_problems(program)
+    problems += _partial_problems(program)
     key, rounded = "placement.acting_precision", place.acting_precision
     if rounded not in get_args(ActingPrecision):
         problems.append(f"{key}: expected one of {', '.join(get_args(ActingPrecision))}, got {rounded!r}")
@@ -102,6 +103,23 @@ def _run_problems(program: Program) -> list[str]:
             "evaluation.stop_at: expected evaluation.episodes of at least 1, since the evaluated return decides, got 0"
         )
     return problems
+
+
+def _partial_problems(program: Program) -> list[str]:
+    """What cannot go with streams that answer some at a time."""
+    place, key, got = program.placement, "placement.partial_streams", program.placement.partial_streams
+    if not got or not program.actors or program.source.env is None:
+        return []
+    if got >= place.envs_per_actor:
+        return [f"{key}: expected 0 to {place.envs_per_actor - 1}, fewer than envs_per_actor, got {got}"]
+    wrong = {
+        "in lockstep, where who answers first may change no bit (max_lag=4 is a lag for it)": place.max_lag == 0,
+        "with inference=central, whose groups of envs wait for nobody": place.inference == "central",
+        f"with {program.env.target}, whose streams are stepped together": program.outside or program.env.on_device,
+        "with several policies, whose agents act together": len(program.policies) > 1,
+        "with compile, whose torso has one number of rows": place.compile,
+    }
+    return [f"{key}: expected 0 {why}, got {got}" for why, so in wrong.items() if so]
 
 
 def _balance_problems(program: Program) -> list[str]:

@@ -96,6 +96,7 @@ def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str,
             max_lag=program.placement.max_lag,
             compiled=is_compiled(net, program.placement.compile),
             central=program.placement.inference == "central",
+            partial=bool(program.placement.partial_streams),
         )
         took = {"torch": chosen.torch_us, "lean": chosen.lean_us}
         measured = {one: us for one, us in took.items() if us is not None}

@@ -196,7 +196,10 @@ def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module])
             role.algorithm, net, row=role.row, streams=place.envs_per_actor * len(role.places),
             noise_columns=role.noise.columns, precision=precision, acting=place.acting_precision,
         )  # fmt: skip
-        chosen = choose(acts, max_lag=place.max_lag, compiled=False, central=place.inference == "central")
+        chosen = choose(
+            acts, max_lag=place.max_lag, compiled=False, central=place.inference == "central",
+            partial=bool(place.partial_streams),
+        )  # fmt: skip
         if chosen.torch_us is not None and chosen.lean_us is not None:
             seconds += min(chosen.torch_us, chosen.lean_us) * 1e-6
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -80,9 +80,9 @@ class Blueprint:
         """The maker of the run's envs."""
         return making(self.program)
 
-    def make_env(self, *, streams: Any, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()) -> DealtEnv:
-        """Make the envs of these numbers, with agents dealt to policies."""
-        return self.making(streams=streams, seed=seed, failures=failures, metrics=metrics)
+    def make_env(self, **given: Any) -> DealtEnv:
+        """Make the envs of an actor, with agents dealt to policies; ``given``: as ``Making`` takes it."""
+        return self.making(**given, answers=self.program.placement.partial_streams)
 
     def network(self, name: str) -> nn.Module:
         """The initial network of a policy: the same bits wherever it is built."""
@@ -319,7 +319,7 @@ def _spec(program: Program, dataset: Dataset | None) -> RunSpec:
     if isinstance(program.source, TaskSource):
         return texts.spec_of(program)
     phases.say(f"making an env of {program.name} to look at it")
-    env = making(program)(streams=np.arange(1), seed=program.schedule.seed)
+    env = making(program)(streams=np.arange(1), seed=program.schedule.seed, answers=min(program.placement.partial_streams, 1))
     made = env.spec
     env.close()
     if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):

@@ -49,11 +49,17 @@ def replays_of(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace:
     for name, policy in learning(program).items() if program.actors else ():
         if policy.replay is None:
             continue
-        role = roles[name]
+        role, window = roles[name], policy.algorithm.item_rows or policy.unroll
+        if program.placement.partial_streams and role.row.state and window > policy.unroll:
+            raise ValueError(
+                f"placement.partial_streams: expected 0 with a recurrent network that learns from windows of {window} rows, "
+                f"more than an unroll's {policy.unroll}, since a core would see what ends a short one, got "
+                f"{program.placement.partial_streams}"
+            )
         try:
             plans[name] = ReplayPlan(
                 settings=share(policy.replay, learners), row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
-                window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places),
+                window=window, block=envs * len(role.places),
                 actors=program.groups // learners, learners=learners,
                 span=envs * len(spec.env.agents), offsets=tuple(role.streams(np.arange(envs)).tolist()),
                 rounds=-(-(program.schedule.schedule_steps or program.schedule.steps) // pace.rows),

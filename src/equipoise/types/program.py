@@ -168,6 +168,12 @@ class Placement:
         Flag(WHERE, "local|central|auto"),
         AUTO,
     ] = "local"
+    partial_streams: Annotated[
+        Whole,
+        Help("An actor acts once so many of its streams have answered, for those; slow ones hold nobody up. 0: all of them."),
+        Live,
+        Flag(WHERE),
+    ] = 0
     inference_workers: Annotated[Count, Help("Inference workers; the actors are dealt to them evenly."), Central] = 1
     inference_batch: Annotated[
         Whole, Help("Streams that an inference worker acts for at once, at most. 0: all that wait."), Central, Overlapping, FREE

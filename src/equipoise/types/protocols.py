@@ -19,6 +19,9 @@ class Env(Protocol):
     truncated row the next action of that stream is ignored and answered by the reset row (Gymnasium's NEXT_STEP). An env that
     resets in the same step shows that row's reset observation already, ``first`` and valid, where it terminated; where it was
     truncated the reset row comes with a row of all streams that nothing was done for: the others show theirs again, not valid.
+
+    Where streams answer some at a time (``TimeStep.answered``), the first ``recv`` still has the reset of all, and ``send``
+    takes the actions [n, ...] of any streams [n] that have answered.
     """
 
     spec: EnvSpec
@@ -45,7 +48,7 @@ class DealtEnv(Protocol):
     def restarts(self) -> dict[int, str]: ...  # as those of ``Env``
     @property
     def resumed(self) -> dict[str, int]: ...  # as that of ``Env``; envs are counted, however many agents they have
-    def send(self, actions: Mapping[str, Tree]) -> None: ...  # for all streams
+    def send(self, actions: Mapping[str, Tree]) -> None: ...  # for all streams, or {"action", "stream"} of some
     def recv(self) -> Mapping[str, TimeStep] | None: ...  # None: not yet
     def fds(self) -> tuple[int, ...]: ...  # descriptors that become readable when ``recv`` may answer, if it waits for any
     def state(self) -> Tree: ...

@@ -52,6 +52,7 @@ class TimeStep:
     taken: Tree | None = None  # [B, ...] the actions that were really taken, in a policy's form, where an env may say so
     differs: Array | None = None  # [B] bool, the rows whose action was another than the one sent
     info: Array | None = None  # [B, M] float64, the numbers of Program.metrics from the last step, nan where absent
+    answered: Array | None = None  # [B] bool, the rows that are new; the others tell of nothing. None: all of them are
     final: Tree | None = None  # [B, ...] of a SAME_STEP device env: the last observation of the episodes that ended here
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from equipoise.actors.partial import PartialActor
 from equipoise.actors.worker import PARTS, ActorWorker
 from equipoise.types import stream_ids
 from equipoise.workers.agents import agents, compile_torso
@@ -37,7 +38,7 @@ class ActorKind(SamplingKind):
             streams=stream_ids(index, blue.program.placement.group_envs), seed=env_seed(blue, shared, index, job.life),
             failures=blue.failures(shared.actors[index], partial(site.clock.add, "reset")), metrics=blue.program.source.metrics,
         )  # fmt: skip
-        worker = ActorWorker(env, acts, site.clock)
+        worker = (PartialActor if blue.program.placement.partial_streams else ActorWorker)(env, acts, site.clock)
         if job.life:
             acts.continue_after_gap()
         elif site.load(worker):

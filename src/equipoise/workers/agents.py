@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import torch
 from equipoise import tree
 from equipoise.actors.agent import LocalAgent
 from equipoise.actors.forward.forward import FORWARDS, Forward
+from equipoise.actors.partial import PartialAgent
 from equipoise.actors.routed import PolicySlot, RoutedAgent, SharedBlock
 from equipoise.clock import Clock
 from equipoise.experience.discard import Discard
@@ -59,7 +61,10 @@ def _agent(
     """
     program, role, memory = blue.program, blue.roles[name], shared.policies[name]
     streams = role.streams(stream_ids(group, program.placement.group_envs))
-    return LocalAgent(
+    answers = program.placement.partial_streams
+    row = {"action": role.row.action, "behaviour": role.row.behaviour}
+    kind: Callable[..., LocalAgent] = partial(PartialAgent, answers=answers, row=row) if answers else LocalAgent
+    return kind(
         forward=forward or FORWARDS[blue.forward.get(name, "torch")](**forward_parts(blue, name)),
         weights=weights or memory.actor_weights.handle(),
         experience=Discard(role.row, blue.unroll, len(streams)) if places is None else places,

@@ -16,6 +16,7 @@ from equipoise.actors.inference.stepper import PARTS, EnvWorker
 from equipoise.envs import make
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.families.pettingzoo import PettingZooEnv, dealt
+from equipoise.envs.partial import PartialEnv, make_partial
 from equipoise.seeds import derive_seed
 from equipoise.types import Array, DealtEnv, EnvFactory, stream_ids
 from equipoise.workers.kind import Kind, Queue, Site
@@ -34,8 +35,16 @@ class Making:
     route: Mapping[str, str]
     metrics: tuple[str, ...]
 
-    def __call__(self, *, streams: Array, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()) -> DealtEnv:
-        """Make the envs of these numbers, with agents dealt to policies; ``metrics``: the reported ones."""
+    def __call__(
+        self, *, streams: Array, seed: int, failures: Failures | None = None, metrics: Sequence[str] = (), answers: int = 0
+    ) -> DealtEnv:
+        """Make the envs of these numbers, with agents dealt to policies; ``metrics``: the reported ones.
+
+        ``answers``: so many streams answer at a time, at least (``PartialEnv``); 0: all.
+        """
+        if answers:
+            some = make_partial(self.env, streams=streams, seed=seed, answers=answers, failures=failures, metrics=metrics)
+            return PartialEnv(some, *self.policies)
         env = make(self.env, streams=streams, seed=seed, failures=failures, metrics=metrics)
         parted = dealt(env, policies=self.policies, route=self.route)
         if self.metrics and isinstance(parted, PettingZooEnv):

@@ -143,6 +143,7 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience
     return PolicyLearner(
         learner=core, experience=experience, batch=blue.batch(name), weights=memory.actor_weights,
         publish_every=policy.publish_every * blue.pace.updates, host=None if memory.device is None else memory.weights,
+        max_lag=blue.program.placement.max_lag if blue.program.placement.partial_streams and policy.replay is None else None,
     )  # fmt: skip
 
 

@@ -69,10 +69,14 @@ class Acts:
         return row
 
 
-def choose(acts: Acts, *, max_lag: int | None, compiled: bool, central: bool = False) -> Choice:
-    """Choose a forward. ``compiled``: the torso runs by ``torch.compile``; ``central``: several agents' rows are batched."""
+def choose(acts: Acts, *, max_lag: int | None, compiled: bool, central: bool = False, partial: bool = False) -> Choice:
+    """Choose a forward. ``compiled``: the torso runs by ``torch.compile``; ``central``: several agents' rows are batched;
+    ``partial``: actors act for some of their streams at a time.
+    """
     if central:
         return Choice(forward="torch", why="central inference acts for another number of rows each time")
+    if partial:
+        return Choice(forward="torch", why="partial_streams act for another number of rows each time")
     if max_lag == 0:
         return Choice(forward="torch", why="max_lag=0 gives the same bits each time, so nothing is chosen by measurement")
     if compiled:

@@ -161,17 +161,18 @@ class AtariVector(GymnasiumEnv):
         self.mend = padding(spec, "zero", len(streams))
 
 
-def padding(spec: AtariSpec, native: Padding, count: int) -> Callable[[Array, Array], None] | None:
+def padding(spec: AtariSpec, native: Padding, count: int) -> Callable[..., None] | None:
     """A function that turns a vector env's ``native`` stack padding into the spec's; None where they are the same.
 
-    Called with obs [B, stack, ...] and first [B] of every row, it writes over the frames before each episode's first.
+    Called with obs [B, stack, ...] and first [B] of every row, it writes over the frames before each episode's first; with the
+    places of the streams that answered, where only some did.
     """
     if spec.stack_padding == native or spec.stack_num == 1:
         return None
     age = np.zeros(count, np.int64)
 
-    def mend(obs: Array, first: Array) -> None:
-        np.add(age, 1, out=age)
+    def mend(obs: Array, first: Array, answered: Any = slice(None)) -> None:
+        age[answered] += 1
         age[first] = 0
         for i in np.flatnonzero(age < spec.stack_num - 1):
             before = spec.stack_num - 1 - age[i]

@@ -7,33 +7,50 @@ episode that ends by itself on the very step of its time limit is reported as tr
 
 from __future__ import annotations
 
+import operator
 import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import envpool
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from equipoise import tree
 from equipoise.envs import hints as wrong
-from equipoise.envs.adapter import GymnasiumEnv
-from equipoise.envs.base import SENT
+from equipoise.envs.adapter import GymnasiumEnv, observe
+from equipoise.envs.base import RESET, SENT, SyncEnv
+from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.families import atari
+from equipoise.envs.infos import Infos
+from equipoise.envs.spaces import action_spec
 from equipoise.seeds import stream_seeds
-from equipoise.types import Array, Tree
+from equipoise.types import Array, TimeStep, Tree
 
 NOTE = "an end on the very step of the time limit is told as truncation"
 
 
 def make_pool(
-    task: str, kwargs: dict[str, Any], *, streams: np.ndarray[Any, np.dtype[np.int64]], seed: int, action_mask: str
-) -> EnvPoolEnv:
-    """Make an EnvPool env; ``kwargs`` go to EnvPool (``num_threads`` defaults to 1)."""
+    task: str, kwargs: dict[str, Any], *, streams: np.ndarray[Any, np.dtype[np.int64]], seed: int, action_mask: str,
+    answers: int = 0,
+) -> EnvPoolEnv:  # fmt: skip
+    """Make an EnvPool env; ``kwargs`` go to EnvPool (``num_threads`` defaults to 1).
+
+    ``answers``: so many streams answer at a time, which is EnvPool's ``batch_size``; 0: all.
+    """
     if task not in (known := envpool.list_all_envs()):
         raise wrong.unknown("env id", task, known, " in EnvPool")
     given: dict[str, Any] = {"num_threads": 1} | kwargs
     count = len(streams)
     if given.get("batch_size", count) != count or given.get("num_envs", count) != count:
         raise ValueError(f"envpool:{task}: batch_size and num_envs are the number of streams, {count}; leave them out")
+    if answers and count % answers:
+        fits = [n for n in range(1, count) if count % n == 0]
+        raise ValueError(
+            f"placement.partial_streams: expected a divisor of envs_per_actor={count} with envpool:{task}, whose answers come "
+            f"in batches of one size ({', '.join(map(str, fits))}), got {answers}"
+        )
     accepted = dict.fromkeys(envpool.make_spec(task).config._fields)
     if action_mask == "info":
         raise ValueError(
@@ -46,10 +63,10 @@ def make_pool(
         given, notes = {"num_threads": 1} | said, [*notes, *more]
     else:
         wrong.arguments(f"envpool:{task}", kwargs, accepted, ("num_envs", "batch_size", "from_pixels", "render_mode"))
-    given |= {"num_envs": count, "seed": stream_seeds(seed, streams)}
+    given |= {"num_envs": count, "seed": stream_seeds(seed, streams)} | ({"batch_size": answers} if answers else {})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*precision lowered by casting")  # its spaces' float64 bounds
-        made = EnvPoolEnv(
+        made = (PartialPool if answers else EnvPoolEnv)(
             envpool.make(task, env_type="gymnasium", **given), streams=streams, seed=seed, notes=tuple(notes),
             action_mask=action_mask,
         )  # fmt: skip
@@ -78,3 +95,95 @@ class EnvPoolEnv(GymnasiumEnv):
 
     def _exchange(self) -> tuple[Any, Any, Any, Any, Any]:
         return self.env.recv()  # type: ignore[attr-defined,no-any-return]
+
+
+class PartialPool(EnvPoolEnv):
+    """EnvPool's asynchronous batches (``equipoise.envs.partial``): as many streams a time as ``batch_size`` says."""
+
+    def __init__(self, env: Any, **given: Any) -> None:
+        super().__init__(env, **given)
+        count = len(self.ts.stream)
+        self.ts = replace(self.ts, answered=np.zeros(count, np.bool_))
+        self._batch = int(env.config["batch_size"])
+        self._over = np.zeros(count, np.bool_)  # streams whose last row ended an episode
+        self._numbers: Infos | None = None  # of one batch
+        self._policy: Any = tree.zeros(tree.prepend(action_spec(self.spec.action), count))  # each stream's last action
+
+    def watch(self, names: Sequence[str]) -> None:
+        super().watch(names)
+        self._numbers = Infos(names, self._batch)
+
+    def send(self, action: Tree, stream: Array) -> None:
+        """action [n, ...] for the streams [n], which have all answered."""
+        at = np.asarray(stream) - self.ts.stream[0]
+        tree.map(lambda to, x: operator.setitem(to, at, x), self._policy, action)
+        self.action = self.form(self._policy)
+        self._phase = SENT
+        pool: Any = self.env
+        pool.send(self.form.together(tree.index(self.action, at)), at.astype(np.int32))
+
+    def recv(self) -> TimeStep:
+        """The rows of the next batch; its caller sees to it that so many streams are under way."""
+        self._phase = RESET if self._phase == RESET else SENT
+        return super().recv()
+
+    def load(self, state: Tree) -> None:
+        if self._phase != RESET:
+            raise RuntimeError("load: expected a pool whose reset was not told yet, since some of its streams may be under way")
+        SyncEnv.load(self, state)
+
+    def _reset(self) -> None:
+        pool: Any = self.env
+        self._over.fill(False)
+        self._waiting.fill(False)
+        self._ended.fill(False)
+        self._any_waiting, self._played = False, False
+        self.ts.answered.fill(True)
+        pool.async_reset()
+        for _ in range(len(self.ts.stream) // self._batch):
+            obs, *_, info = pool.recv()
+            self._show_at(info["env_id"], obs)
+        if self.mend is not None:
+            self.mend(self.ts.obs, np.ones_like(self.ts.first))
+
+    def _show_at(self, at: Any, obs: Any) -> None:
+        """Copy the observations of a batch to the places ``at``."""
+        rows = tree.map(lambda x: x[at], self.ts.obs)
+        observe(rows, obs)
+        tree.map(lambda to, x: operator.setitem(to, at, x), self.ts.obs, rows)
+
+    def _step(self) -> None:
+        ts, pool = self.ts, self.env
+        try:
+            obs, reward, terminated, truncated, info = pool.recv()  # type: ignore[attr-defined]
+            at = info["env_id"]
+            self._show_at(at, obs)
+        except Exception as error:
+            self._record(None, error.placed(self._where(None)) if isinstance(error, WrongValue) else error)
+            raise
+        for array in (ts.answered, ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid):
+            array.fill(0)
+        ts.answered[at], ts.terminated[at], ts.truncated[at] = True, terminated, truncated
+        ts.first[at], ts.valid[at] = self._over[at], ~self._over[at]
+        ts.reward[at] = np.where(self._over[at], 0.0, reward)
+        self._over[at] = ts.terminated[at] | ts.truncated[at]
+        if self.mend is not None:
+            self.mend(ts.obs, ts.first, at)
+        if self.infos is not None and self._numbers is not None:
+            self._numbers.read_all(info)
+            self.infos.value.fill(np.nan)
+            self.infos.value[at] = self._numbers.value
+        if self._any_waiting:
+            self._mask_answered()
+        if not self.checks.fine():
+            self._judge()
+
+    def _mask_answered(self) -> None:
+        """As ``_mask``: an episode that was aborted here goes on in the pool, unseen, until the next one begins."""
+        ts = self.ts
+        for i in np.flatnonzero(self._waiting & ts.answered):
+            begun, self._ended[i] = bool(self._ended[i]), bool(ts.terminated[i] or ts.truncated[i])
+            ts.reward[i], ts.terminated[i], ts.truncated[i], ts.valid[i], ts.first[i] = 0.0, False, False, False, True
+            self._waiting[i] = not begun
+        self.checks.fill(np.flatnonzero(self._waiting))
+        self._any_waiting = bool(self._waiting.any())

@@ -158,6 +158,7 @@ def verify(
     gaps: bool = False,
     fails: Callable[[Ints, Ints, Ints], Bools] | None = None,
     same_step: int = 0,
+    oldest: int | None = None,
 ) -> list[str]:
     """Every violation in a trajectory (numpy or CPU tensors) of ruler rows, as sentences; [] if it proves itself.
 
@@ -167,7 +168,8 @@ def verify(
     missing between two trajectories of a stream (dropped), never come twice. ``fails`` (stream, episode, t) -> bool: the rows
     whose step or reset raises; such a row looks like a seam, and its stream begins again with episode 0. ``same_step``: so many
     streams are a vector env in SAME_STEP that gives its final observations: a seam is after a truncation only, and all streams
-    beside it show their observation again, not ``mask``.
+    beside it show their observation again, not ``mask``. ``oldest``: streams are partial, so a window may end early and show
+    its last observation again, not ``mask``, up to its end; and rows of a version before this one do not count.
     """
     obs = np.asarray(trajectory.obs).astype(np.int64)
     stream, number, t = obs[..., 0], obs[..., 1], obs[..., 2]
@@ -176,6 +178,9 @@ def verify(
     failed = np.zeros(seam.shape, np.bool_) if fails is None else fails(stream[:-1], number[:-1], t[:-1])
     context = {key: np.asarray(trajectory.context[key]).astype(np.int64) for key in ("stream", "start")}
     again = beside_seams(seam, context, same_step) if same_step else np.zeros_like(seam)
+    if oldest is not None:
+        again = (number[1:] == number[:-1]) & (t[1:] == t[:-1])
+        seam &= ~again
     masked = seam | failed | again
     ends = ~masked & (t[:-1] + 1 == length[:-1])  # the last step of an episode
     over = ends & terminates[:-1] & bool(same_step)  # the next one begins at once
@@ -193,11 +198,11 @@ def verify(
     compare("obs t", t[1:], np.where(again, t[:-1], np.where(masked | over, 0, t[:-1] + 1)))
     compare("obs beyond its episode", t > length, False)
     compare("first", trajectory.first, t == 0)
-    compare("mask", trajectory.mask, ~masked)
+    compare("mask", trajectory.mask, ~masked if oldest is None else ~masked & (version >= oldest))
     compare("reward", trajectory.reward, np.where(masked, np.float32(0), reward(number[:-1], t[:-1], action)))
     compare("bootstrap", trajectory.bootstrap, ~(ends & terminates[:-1]))
     compare("version", version[1:] < version[:-1], False)
-    if fails is None and not same_step:  # else earlier rows follow no law; the ledger still follows them
+    if fails is None and not same_step and oldest is None:  # else earlier rows follow no law; the ledger still follows them
         rows = [row_number(s, n, at, longest) for s, n, at in obs[0].tolist()]
         compare("context start", context["start"], rows)
     if ledger is not None:
