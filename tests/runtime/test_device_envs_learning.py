@@ -13,7 +13,9 @@ ADAM = "optimizer.learning_rate=1e-3"
 CASES: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {  # the evaluated return, of 100 episodes, that is reached
     ("pendulum", "ppo"): (-300.0, {
         "steps": 750_000, "envs_per_actor": 256, "unroll": 16, "batch": 256,
-        "settings": [ADAM, "algorithm.gamma=0.9", "algorithm.epochs=10", "algorithm.minibatches=8"],
+        "settings": [
+            ADAM, "optimizer.schedule=linear", "algorithm.gamma=0.9", "algorithm.epochs=10", "algorithm.minibatches=8",
+        ],
     }),
     ("pendulum", "sac"): (-250.0, {
         "steps": 20_000, "envs_per_actor": 32, "unroll": 1, "batch": 256,
