@@ -15,7 +15,7 @@ trl      samples/s of "sort" in turns with TRL's GRPOTrainer (benchmarks/peers/s
          rewards and groups; start-up left out on both sides. TRL at each of some settings, of which the best counts
 reverse_add, reasoning
          supervised learning until 30 % of the held-out prompts are answered rightly, then grpo and rloo from there: the share
-         before and at the end. Of sums with the last digit first, and of reasoning-gym's "spell_backward" of three to five letters
+         before and at the end. Of sums with the last digit first, and of reasoning-gym's "spell_backward" of 3 to 5 letters
 ragged   the same of a model of 1M parameters that nobody trained, with completions of up to 256 tokens: tokens/s
 publish  a version of 25M float32 weights to two processes that decode: ms from its beginning until an engine has it, and
          the longest time that a decode step was held up by it
