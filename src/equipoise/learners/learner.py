@@ -139,9 +139,9 @@ class Learner:
         """Do updates by ``whole``, and the algorithm's loss by ``loss``, which is the same function made quicker."""
         self._whole, self._loss = whole, loss
 
-    def ahead(self, batch: Batch | None) -> None:
-        """Begin to copy the batch of the next step to the device; its rows stay as they are until then."""
-        self._transfer.ahead(batch)
+    def ahead(self, coming: Callable[[], Batch | None]) -> None:
+        """Begin to copy the batch of the next step to a device, if it is there; its rows stay as they are until then."""
+        self._transfer.ahead(coming)
 
     def step(self, batch: Batch) -> Step:
         """All epochs and minibatches of one batch; the version rises by one."""

@@ -6,6 +6,7 @@ from, the next batch is copied into the other. ``Streams`` are the calls of CUDA
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from equipoise.types import Batch, Tree
 
 
 class Transfer(Protocol):
-    def ahead(self, batch: Batch | None) -> None: ...  # begin to copy the batch that comes next; its rows stay as they are
+    def ahead(self, coming: Callable[[], Batch | None]) -> None: ...  # begin to copy the next batch, if it is there
     def __call__(self, batch: Batch) -> Batch: ...  # the batch on the device; the last one's tensors may be written over
     def read(self) -> None: ...  # the work on the last batch is queued
 
@@ -27,7 +28,7 @@ class Transfer(Protocol):
 class Here:
     """The learner computes where rows lie."""
 
-    def ahead(self, batch: Batch | None) -> None: ...
+    def ahead(self, coming: Callable[[], Batch | None]) -> None: ...
 
     def __call__(self, batch: Batch) -> Batch:
         return batch
@@ -92,8 +93,8 @@ class Double:
         self._coming: tuple[Any, Buffers] | None = None  # the keys of the batch that was copied ahead, and where it lies
         self._last: Buffers | None = None
 
-    def ahead(self, batch: Batch | None) -> None:
-        if batch is not None and not self._is_there(batch):
+    def ahead(self, coming: Callable[[], Batch | None]) -> None:
+        if (batch := coming()) is not None and not self._is_there(batch):
             self._coming = np.array(batch.keys), self._copied(batch)
 
     def __call__(self, batch: Batch) -> Batch:

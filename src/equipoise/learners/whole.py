@@ -43,22 +43,13 @@ class Plainly:
 
 
 class Tensors(Plainly):
-    """Operation by operation, with the numbers as tensors: a compiled loss would be compiled anew for every other number."""
+    """Operation by operation. What a loss is given is a tensor: it would be compiled anew for every other number."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._kept: Numbers | None = None
+        self._device, self._progress = device, torch.zeros((), device=device)
 
     def numbers(self, now: Numbers) -> Numbers:
-        if self._kept is None:
-            self._kept = Numbers(progress=self._tensor(), rates={group: self._tensor() for group in now.rates})
-        self._kept.progress.fill_(now.progress)
-        for group, rate in now.rates.items():
-            self._kept.rates[group].fill_(rate)
-        return self._kept
-
-    def _tensor(self) -> Tensor:
-        return torch.zeros((), device=self._device)
+        return replace(now, progress=self._progress.fill_(now.progress))
 
 
 class Graphed(Tensors):
@@ -68,6 +59,12 @@ class Graphed(Tensors):
         """``note``, ``record``: as of ``Graphs``."""
         super().__init__(device)
         self._graphs = Graphs(note, record, "updates")
+        self._rates: dict[str, Tensor] = {}
+
+    def numbers(self, now: Numbers) -> Numbers:
+        for group, rate in now.rates.items():
+            self._rates.setdefault(group, torch.zeros((), device=self._device)).fill_(rate)
+        return replace(super().numbers(now), rates=self._rates)
 
     def update(self, batch: Batch, due: Sequence[str], work: Callable[[], Any]) -> Any:
         fields = {name: getattr(batch.data, name) for name in type(batch.data).__slots__}

@@ -170,6 +170,7 @@ class LearnerWorker:
             self._lags.used(version, *sums.note_lag(version, self._batches[name].data.version[0]))
             self._clock.lap("record", "copy")
             out = line.learner.step(self._batches[name])
+            line.learner.ahead(line.experience.coming)
             metrics[name], priority[name] = out.metrics, out.priority
         sums.add(tree.joined(metrics))
         version, last = self.version, self.version >= self._updates
