@@ -179,7 +179,7 @@ def test_a_loss_that_cannot_be_compiled_falls_back_and_says_so_once(monkeypatch:
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it imports the compiler
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it imports the compiler and compiles
 def test_a_compiled_loss_is_the_loss_and_is_not_compiled_for_every_update() -> None:
     from torch.compiler import set_stance
 
