@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.actors.forward import choice
-from equipoise.actors.forward.choice import Acts, choose, is_compiled
+from equipoise.actors.forward.choice import Acts, choose
 from equipoise.actors.forward.forward import Forward, LeanForward, can_round
 from equipoise.actors.forward.lean import Refused
 from equipoise.actors.forward.rounding import EVERY, KEPT, Rounding, errors, kind_of, told
@@ -26,6 +26,7 @@ from equipoise.algorithms.td3 import TD3
 from equipoise.algorithms.tqc import TQC
 from equipoise.experience.discard import Discard
 from equipoise.experience.layout import RowSpec
+from equipoise.nets.compiled import pays
 from equipoise.nets.quantize import dequantize, layer_weights, quantize
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvSpec
@@ -256,9 +257,9 @@ def test_what_is_not_chosen_by_measurement() -> None:
     found = choose(acts_of(PPO()), max_lag=0, compiled=False)
     assert found.forward == "torch" and found.torch_us is None
     net = acts_of(PPO()).net
-    assert not is_compiled(net, True) and not is_compiled(nn.Linear(1, 1), True)
+    assert not pays(net) and not pays(nn.Linear(1, 1))
     net.torso = nn.Conv2d(1, 1, 1)
-    assert is_compiled(net, True) and not is_compiled(net, False)
+    assert pays(net)
 
 
 class Numpy(nn.Module):

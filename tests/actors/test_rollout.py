@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from equipoise import api, tree
-from equipoise.actors.capture import FAILURES, Capture, Compiled, Graphed, Plainly
+from equipoise.actors.capture import Capture, Compiled, Graphed, Plainly
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.forward import Forward
 from equipoise.actors.rollout import PARTS, Rollout
@@ -23,6 +23,7 @@ from equipoise.device_envs.simulators import IsaacLab
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.experience.discard import Discard
 from equipoise.experience.staged import Staged
+from equipoise.nets.capture import FAILURES
 from equipoise.record import statefile
 from equipoise.runtime.blueprint import Blueprint, blueprint
 from equipoise.runtime.ipc import Heap

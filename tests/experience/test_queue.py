@@ -61,6 +61,40 @@ def test_a_batch_comes_in_the_order_of_reservation_and_is_a_view() -> None:
     assert batch.data.reward[0, 0] == 99, "no copy lies between the actor and the learner"
 
 
+def test_the_batch_that_comes_next_is_known_once_it_is_complete_and_is_not_taken() -> None:
+    q, _ = queue(max_lag=1)
+
+    def written(value: int) -> None:
+        for actor in (0, 1):
+            slot = q.reserve(stream_ids(actor, 2))
+            assert slot is not None and (actor == 0 or q.coming() is None), "half of a batch is none"
+            fill(slot, value)
+            q.commit(slot)
+
+    written(10)
+    before = q.stats()
+    first: Any = q.coming()
+    assert q.batches(first)[POLICY].data.reward.eq(10).all() and q.stats() == before
+    again, taken = q.coming(), q.take()
+    assert again is not None and taken is not None and np.array_equal(first, again) and np.array_equal(first, taken)
+    assert q.coming() is None
+    written(20)
+    second: Any = q.coming()
+    assert q.batches(second)[POLICY].data.reward.eq(20).all()
+    q.finish(first)
+    taken = q.take()
+    assert taken is not None and np.array_equal(second, taken)
+
+
+def test_without_a_bound_nobody_knows_what_comes_next() -> None:
+    q, _ = queue(max_lag=None)
+    for actor in (0, 1):
+        slot = q.reserve(stream_ids(actor, 2))
+        assert slot is not None
+        q.commit(slot)
+    assert q.coming() is None and q.take() is not None
+
+
 @pytest.mark.parametrize("max_lag", [0, 1, 4])
 def test_a_place_is_dealt_again_only_after_finish(max_lag: int) -> None:
     q, plan = queue(max_lag=max_lag)

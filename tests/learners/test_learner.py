@@ -269,22 +269,29 @@ def test_a_gradient_that_is_no_number_is_named() -> None:
     assert made.net.a.item() == 0.0
 
 
-def test_on_a_device_one_look_a_step_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: the bad minibatches change nothing by themselves, and the step raises at its end."""
+def test_on_a_device_one_look_a_report_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: bad minibatches change nothing by themselves, and ``settle`` raises what it finds."""
     made, whole, looks = learner(Quadratic(minibatches=6, epochs=2), max_grad_norm=0.5, name="rmsprop"), batch(), []
-    made.device = torch.device("meta")
-    monkeypatch.setattr("equipoise.learners.learner.tree.to", lambda x, device, **options: x)
+    made.looks = False
     look = made._look
 
-    def counting(seen: Any) -> None:
+    def counting(steps: Any, seen: Any) -> None:
         looks.append(len(seen))
-        look(seen)
+        look(steps, seen)
 
     monkeypatch.setattr(made, "_look", counting)
     made.step(batch())
-    assert looks == [12]
+    made.step(batch())
+    assert looks == []
+    made.settle()
+    made.settle()
+    assert looks == [24]
     whole.data.reward[:] = float("nan")
     before = made.net.a.item()
-    with pytest.raises(NonFiniteUpdate, match="group 'a', update 2"):
-        made.step(whole)
-    assert made.net.a.item() == before and looks == [12, 12] and made.version == 1
+    made.step(whole)
+    assert made.net.a.item() == before
+    made.step(batch())
+    assert made.net.a.item() != before
+    with pytest.raises(NonFiniteUpdate, match="group 'a', update 3"):
+        made.settle()
+    assert looks == [24, 24] and made.version == 4

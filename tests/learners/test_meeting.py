@@ -202,6 +202,8 @@ class Shares:
         self._rank, self._size, self._of, self._taken = rank, size, of, 0
         self.finished = 0
 
+    def coming(self) -> None: ...
+
     def sample(self, n: int) -> Batch:
         self._taken += 1
         return share(self._of(self._taken), self._rank, self._size)

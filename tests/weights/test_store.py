@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.multiprocessing import reductions
 
 from equipoise.runtime.process import forkserver
 from equipoise.weights.device import LONGEST, CudaIpc, DeviceWeights
@@ -184,26 +186,30 @@ def test_memory_that_is_not_of_these_weights_is_refused() -> None:
 
 @linux
 def test_cudas_handle_is_told_as_torch_gave_it_and_leaves_no_file(monkeypatch: Any) -> None:
-    """Without a GPU: with torch's two calls in place of CUDA's."""
+    """Without a GPU: with torch's two calls in place of CUDA's. Each argument comes back under its name."""
     file = Path(f"/dev/shm/torch_equipoise_{os.getpid()}")
     file.touch()
-    fields = (0, bytes(range(65)), 192, 512, f"/{file.name}".encode(), 3, bytes(64), True)
+    names = list(inspect.signature(reductions.rebuild_cuda_tensor).parameters)
+    sent = (
+        torch.Tensor, torch.Size([192]), (1,), 0, torch.UntypedStorage, torch.uint8, 0, bytes(range(65)), 192, 512, False,
+        f"/{file.name}".encode(), 3, bytes(64), True,
+    )  # fmt: skip
     found: list[Any] = []
 
-    def attach(*given: Any) -> torch.UntypedStorage:
+    def attach(*given: Any) -> torch.Tensor:
         found.append(given)
         if len(found) > 1:
             raise RuntimeError("CUDA error: operation not supported")
-        return torch.UntypedStorage(192)
+        return torch.empty(192, dtype=torch.uint8)
 
-    monkeypatch.setattr(torch.UntypedStorage, "_share_cuda_", lambda storage: fields)
-    monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", attach)
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(reductions, "reduce_tensor", lambda tensor: (attach, sent))
+    monkeypatch.setattr(reductions, "rebuild_cuda_tensor", attach)
     memory, handle = CudaIpc().allocate(192, torch.device("cpu"))
     assert memory.shape == (192,) and len(handle) < LONGEST and not file.exists()
     attached = CudaIpc().attach(handle)
     assert attached.shape == (192,) and attached.dtype == torch.uint8
-    assert found == [fields] and [type(x) for x in found[0]] == [type(x) for x in fields]
+    assert dict(zip(names, found[0], strict=True)) == dict(zip(names, sent, strict=True))
+    assert [type(x) for x in found[0][6:]] == [type(x) for x in sent[6:]]
     with pytest.raises(RuntimeError, match="not supported") as caught:
         CudaIpc().attach(handle)
     assert "inference=local needs none" in caught.value.__notes__[0]

@@ -17,7 +17,10 @@ from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import micro_batches, minibatches
 from equipoise.learners.optimizers import descent
 from equipoise.learners.pool import ALONE, Learners
+from equipoise.learners.scaling import scaling
 from equipoise.learners.target import Target
+from equipoise.learners.transfer import transfer
+from equipoise.learners.whole import Numbers, Plainly, Whole
 from equipoise.nets.precision import autocast, backward
 from equipoise.rewards.step import RewardStep
 from equipoise.seeds import share_seed
@@ -42,9 +45,11 @@ class Step:
 class _Going:
     """A batch on its way through the learner."""
 
+    numbers: Numbers
     metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     priority: Tensor | None = None
-    doubtful: list[tuple[str, Tensor]] = field(default_factory=list)  # (group, [2] loss and gradient norm) still to be checked
+    groups: list[str] = field(default_factory=list)  # of each optimiser step whose numbers are still to be looked at
+    unseen: list[Tensor] = field(default_factory=list)  # [2] loss and gradient norm of each
     ended: Tensor | None = None  # [] bool, is no further step to be taken; None: nothing asks for that
 
     def add(self, metrics: Mapping[str, tuple[Tensor, Tensor]]) -> None:
@@ -79,7 +84,7 @@ def cut_by_rows(algorithm: Learns, net: Any, windows: int) -> bool:
 
 
 class Learner:
-    """Gradients, one optimiser per group, and the count of versions. A learner alone never waits for a GPU."""
+    """Gradients, one optimiser per group, and the count of versions. A learner alone waits for a GPU in ``settle`` only."""
 
     def __init__(
         self, algorithm: Learns, net: Any, *, optimizer: Optimizer | None = None, rewards: Rewards | None = None,
@@ -94,7 +99,12 @@ class Learner:
         self.optimizer = algorithm.default_optimizer if optimizer is None else optimizer
         self.net, self.pool = net.to(self.device), pool
         self._weighted = weighted and pool.size > 1
-        self._autocast, self._backward = autocast(precision, self.device), backward(precision)
+        self._autocast, self._backward = autocast(precision, self.device), backward(precision, self.device)
+        self._scaling, self._transfer = scaling(precision, self.device), transfer(self.device)
+        self._whole: Whole = Plainly()
+        self._loss = algorithm.loss
+        self.looks = self.device.type == "cpu"  # at each step's numbers at once: there to look is not to wait
+        self._unseen: list[tuple[int, list[str], Tensor]] = []  # versions, their groups, [n, 2] loss and gradient norm
         self.version = 0
         self.before = 0  # updates of the learner that this one began from, whose schedule goes on
         self.clock = Clock(PARTS)  # of this step's parts, or of all parts of a worker
@@ -108,7 +118,7 @@ class Learner:
         self._flat = {name: flatten(params, 0 if alone else MORE) for name, params in groups.items()}
         self._buckets = {} if alone else {name: Buckets(pool, self._flat[name], params) for name, params in groups.items()}
         self._optimizers = {name: descent(self.optimizer, flat) for name, flat in self._flat.items()}
-        self._seed, self._rng = seed, torch.Generator(self.device).manual_seed(seed)
+        self._seed, self.rng = seed, torch.Generator(self.device).manual_seed(seed)
         self._rewards = RewardStep(rewards or Rewards(), getattr(algorithm, "gamma", None), self.device)
 
     @property
@@ -125,65 +135,86 @@ class Learner:
         """Parameters and buffers by name, sharing the network's memory."""
         return tree.named_tensors(self.net)
 
+    def through(self, whole: Whole, loss: Callable[..., LossOutput | None]) -> None:
+        """Do updates by ``whole``, and the algorithm's loss by ``loss``, which is the same function made quicker."""
+        self._whole, self._loss = whole, loss
+
+    def ahead(self, coming: Callable[[], Batch | None]) -> None:
+        """Begin to copy the batch of the next step to a device, if it is there; its rows stay as they are until then."""
+        self._transfer.ahead(coming)
+
     def step(self, batch: Batch) -> Step:
         """All epochs and minibatches of one batch; the version rises by one."""
-        algorithm, target_net = self.algorithm, None if self._target is None else self._target.net
         if self.pool.size > 1:  # so that nothing depends on how many learners there were before
-            self._rng.manual_seed(share_seed(self._seed, self.updates, self.pool.rank))
-        if self.device.type != "cpu":
-            batch = replace(
-                batch,
-                data=type(batch.data)(
-                    **{k: tree.to(getattr(batch.data, k), self.device, non_blocking=True) for k in type(batch.data).__slots__}
-                ),
-                weight=tree.to(batch.weight, self.device, non_blocking=True),
-            )
+            self.rng.manual_seed(share_seed(self._seed, self.updates, self.pool.rank))
+        batch = self._transfer(batch)
         self.clock.lap("copy", "targets")
-        with torch.no_grad(), self._autocast:
-            raw, data = batch.data, algorithm.prepare(replace(batch.data, reward=self._rewards(batch.data)))
-            targets = algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool)
-        batch = replace(batch, data=data, targets=targets, version=self.version)
-        if self._weighted:  # weights only ever make a step smaller; a learner alone has them like that
-            largest = self.pool.max(batch.weight.max())
-            batch = replace(batch, weight=batch.weight / torch.where(largest > 0, largest, 1.0))
-        going = _Going()
-        self.clock.lap("targets", "copy")
-        fresh = True  # are the weights those of the version still?
-        for _ in range(algorithm.epochs):
-            for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self._rng):
-                self.clock.lap("copy", "loss")
-                part = part if fresh else replace(part, version=-1)
-                self._learn(micro_batches(part, algorithm.part_tokens), target_net, going)
-                fresh = False
-                self.pulse()
-                if self._ended(going):
-                    break
-            if self._ended(going):
-                break
-        if going.doubtful:
-            self._look(going.doubtful)  # on a device: one wait a step, before the new version is published
-            self.clock.lap("look", "optimiser")
+        due = tuple(group for group in self._flat if self.algorithm.due(group, self.updates))
+        numbers = self._whole.numbers(
+            Numbers(progress=self.progress, rates={g: self.optimizer.rate(g, self.progress) for g in self._flat})
+        )
+        going = self._whole.update(batch, due, lambda: self._update(batch, due, numbers))
+        if going.unseen:
+            self._unseen.append((self.version + 1, going.groups, torch.stack(going.unseen)))
         with torch.no_grad():
-            algorithm.absorb(self.net, raw, pool=self.pool)
-            self._rewards.absorb(raw, self.pool)
+            self._rewards.absorb(batch.data, self.pool)
+        self._transfer.read()
         self.version += 1
         if self._target is not None:
             self._target.follow(self.updates)
         self.clock.lap("optimiser", "record")
         return Step(metrics=going.metrics, priority=going.priority)
 
-    def _learn(self, parts: Sequence[Batch], target_net: Any, going: _Going) -> None:
+    def settle(self) -> None:
+        """Wait for the steps so far; NonFiniteUpdate where a loss or a gradient since the last call was not finite.
+
+        On the CPU there is nothing left to wait for or to find.
+        """
+        unseen, self._unseen = self._unseen, []
+        if unseen:
+            pairs = [(version, group) for version, groups, _ in unseen for group in groups]
+            self._look(pairs, torch.cat([seen for _, _, seen in unseen]))
+
+    def _update(self, batch: Batch, due: Sequence[str], numbers: Numbers) -> _Going:
+        """What ``step`` does on the device: work that a graph may capture, where ``numbers`` are tensors."""
+        algorithm, target_net, raw = self.algorithm, None if self._target is None else self._target.net, batch.data
+        with torch.no_grad(), self._autocast:
+            data = algorithm.prepare(replace(batch.data, reward=self._rewards(batch.data)))
+            targets = algorithm.targets(self.net, target_net, data, rng=self.rng, pool=self.pool)
+        batch = replace(batch, data=data, targets=targets, version=self.version)
+        if self._weighted:  # weights only ever make a step smaller; a learner alone has them like that
+            largest = self.pool.max(batch.weight.max())
+            batch = replace(batch, weight=batch.weight / torch.where(largest > 0, largest, 1.0))
+        going = _Going(numbers)
+        self.clock.lap("targets", "copy")
+        self._pass_over(batch, due, target_net, going)
+        with torch.no_grad():
+            algorithm.absorb(self.net, raw, pool=self.pool)
+        return going
+
+    def _pass_over(self, batch: Batch, due: Sequence[str], target_net: Any, going: _Going) -> None:
+        """All epochs and minibatches."""
+        algorithm, fresh = self.algorithm, True  # are the weights those of the version still?
+        for _ in range(algorithm.epochs):
+            for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self.rng):
+                self.clock.lap("copy", "loss")
+                part = part if fresh else replace(part, version=-1)
+                self._learn(micro_batches(part, algorithm.part_tokens), due, target_net, going)
+                fresh = False
+                self.pulse()
+                if self._ended(going):
+                    return
+
+    def _learn(self, parts: Sequence[Batch], due: Sequence[str], target_net: Any, going: _Going) -> None:
         """One optimiser step for each group that is due, until an algorithm has had enough of the batch.
 
         The gradients of all parts but the last are added up first; the last one's backward ends the step.
         """
-        for group in self._flat:
-            if not self.algorithm.due(group, self.updates):
-                continue
+        for group in due:
             out, before = None, None
             for number, part in enumerate(parts):
                 with self._autocast:
-                    out = self.algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
+                    out = self._loss(self.net, target_net, part, group=group, step=going.numbers.progress, rng=self.rng)
                 if out is None:
                     break
                 going.add(out.metrics)  # also those of a minibatch that turns out to be the last
@@ -202,20 +233,21 @@ class Learner:
 
     def _ended(self, going: _Going) -> bool:
         """Is the batch known to be done with? On a device, where to look is to wait, its steps are made and undone instead."""
-        return going.ended is not None and self.device.type == "cpu" and bool(going.ended)
+        return going.ended is not None and self.looks and bool(going.ended)
 
     def state(self) -> Tree:
         """Everything that the next step depends on but the batch."""
         return {
             "version": self.version,
             "before": self.before,
-            "rng": self._rng.get_state(),
+            "rng": self.rng.get_state(),
             "groups": {
                 name: {"params": self._flat[name].detach(), "optimizer": self._optimizers[name].slots} for name in self._flat
             },
             "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
             "target": {} if self._target is None else self._target.state(),
             "rewards": self._rewards.state(),
+            **({"scaling": dict(self._scaling.slots)} if self._scaling.slots else {}),
         }
 
     def load(self, state: Tree) -> None:
@@ -235,17 +267,21 @@ class Learner:
             if self._target is not None:
                 self._target.load(state["target"])
             self._rewards.load(state["rewards"])
+            for name, slot in self._scaling.slots.items() if "scaling" in state else ():  # without: of another precision
+                slot.copy_(state["scaling"][name])
         self.version, self.before = state["version"], state["before"]
-        if state["rng"].shape == self._rng.get_state().shape:
-            self._rng.set_state(state["rng"])
+        if state["rng"].shape == self.rng.get_state().shape:
+            self.rng.set_state(state["rng"])
         else:  # of another kind of device
-            self._rng.manual_seed(self._rng.initial_seed() + self.version)
+            self.rng.manual_seed(self.rng.initial_seed() + self.version)
 
     def _schema(self) -> schema.Schema:
         """What a saved state is: of these types and shapes, and every number finite."""
         wanted: dict[str, schema.Schema] = schema.like(self.state(), finite=True)
         rng = schema.Array((None,), "uint8", tensor=True)  # another kind of device has another size
-        return wanted | {"version": schema.count(), "before": schema.count(), "rng": rng, "rewards": self._rewards.schema()}
+        scaling = {"scaling?": wanted.pop("scaling", schema.Anything())}  # a resume may change the precision
+        counts = {"version": schema.count(), "before": schema.count()}
+        return wanted | counts | scaling | {"rng": rng, "rewards": self._rewards.schema()}
 
     def begin_from(self, state: Tree) -> None:
         """Go on where another learner was saved, as version 0 of another run; ValueError as for ``load``.
@@ -263,8 +299,7 @@ class Learner:
         self.clock.lap("loss", "backward")
         if before is None:
             flat.grad.zero_()
-        with self._backward:
-            out.loss.backward()  # type: ignore[no-untyped-call]
+        self._fill(out.loss)
         self.clock.lap("backward", "loss")
         loss = out.loss.detach()
         return (loss, out.count) if before is None else (before[0] + loss, before[1] + out.count)
@@ -281,59 +316,73 @@ class Learner:
         if self.pool.size == 1:
             total, count = (out.loss, out.count) if before is None else (out.loss + before[0], out.count + before[1])
             loss = total / count.clamp(min=1)
-            with self._backward:
-                (loss if before is None else out.loss).backward()  # type: ignore[no-untyped-call]
+            self._fill(loss if before is None else out.loss)
             if before is not None:
                 flat.grad.div_(count.clamp(min=1))
             return loss
         buckets = self._buckets[group]
         mine = (out.loss, out.count) if before is None else (out.loss + before[0], out.count + before[1])
         buckets.begin(*mine)
-        with self._backward:
-            out.loss.backward()  # type: ignore[no-untyped-call]
+        self._fill(out.loss)
         buckets.finish()
         loss, count = buckets.more[0], buckets.more[1].clamp(min=1)
         flat.grad.div_(count)
         return loss / count
 
+    def _fill(self, loss: Tensor) -> None:
+        """Add the gradient of a loss, scaled where the precision needs it."""
+        with self._backward:
+            self._scaling.up(loss).backward()  # type: ignore[no-untyped-call]
+
     def _descend(self, group: str, out: LossOutput, before: _Part | None, going: _Going) -> Tensor:
         """One clipped optimiser step; the gradient's norm before the clip.
 
         A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised here; on a device, where to look
-        is to wait, the gradient becomes 0 and the two numbers go to ``going.doubtful``.
+        is to wait, the step is undone there, and ``settle`` raises it.
         """
         flat, bound = self._flat[group], self.optimizer.max_grad_norm
         assert flat.grad is not None
         self.clock.lap("loss", "backward")
         loss = self._backward_of(group, out, before)
         self.clock.lap("backward", "optimiser")
+        skipped = self._scaling.down(flat.grad)
         norm: Tensor = torch.linalg.vector_norm(flat.grad)
         if bound > 0:
             flat.grad.mul_((bound / (norm + 1e-6)).clamp(max=1.0))
+        undone = _either(going.ended, skipped)
+        norm = norm if skipped is None else norm.masked_fill(skipped, 0.0)
         seen = torch.stack([loss.detach().float(), norm.float()])
-        if self.device.type == "cpu":
-            self._look([(group, seen)])
+        seen = seen if going.ended is None else seen.masked_fill(going.ended, 0.0)
+        if self.looks:
+            self._look([(self.version + 1, group)], seen[None])
         else:
-            going.doubtful.append((group, seen if going.ended is None else seen.masked_fill(going.ended, 0.0)))
-            flat.grad.masked_fill_(~seen.isfinite().all(), 0.0)
-        rate = self.optimizer.rate(group, self.progress)
-        if going.ended is None:
+            going.groups.append(group)
+            going.unseen.append(seen)
+            undone = _either(undone, ~seen.isfinite().all())
+        rate = going.numbers.rates[group]
+        if undone is None:
             self._optimizers[group].step(rate)
         else:
-            self._optimizers[group].step_unless(going.ended, rate)
+            self._optimizers[group].step_unless(undone, rate)
+        going.add(self._scaling.metrics(skipped))
         self.clock.lap("optimiser")
         return norm
 
-    def _look(self, seen: list[tuple[str, Tensor]]) -> None:
-        values = torch.stack([pair for _, pair in seen]).tolist()
-        for (group, _), (loss, norm) in zip(seen, values, strict=True):
+    def _look(self, steps: Sequence[tuple[int, str]], seen: Tensor) -> None:
+        """Raise the first of these steps (version, group) whose numbers [n, 2] are not finite."""
+        for (version, group), (loss, norm) in zip(steps, seen.tolist(), strict=True):
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 name = f"grad_norm/{group}" if math.isfinite(loss) else "loss"
                 raise NonFiniteUpdate(
-                    f"learner, group {group!r}, update {self.version + 1}: expected a finite {name}, got loss {loss} and "
-                    f"grad_norm/{group} {norm}; the weights of update {self.version} are the last good ones. A lower "
+                    f"learner, group {group!r}, update {version}: expected a finite {name}, got loss {loss} and "
+                    f"grad_norm/{group} {norm}; the weights of update {version - 1} are the last good ones. A lower "
                     "optimizer.learning_rate or optimizer.max_grad_norm may help"
                 )
+
+
+def _either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """[] bool; None is false everywhere."""
+    return other if one is None else one if other is None else one | other
 
 
 def _nothing() -> None: ...

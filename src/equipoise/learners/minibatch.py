@@ -15,7 +15,7 @@ def minibatches(batch: Batch, count: int, *, by_rows: bool, rng: torch.Generator
     """``count`` random, disjoint parts of a batch; the batch itself, untouched, where ``count`` is 1.
 
     A part of text has whole groups. By rows, a part has T = 1 and no bootstrap observation (obs [1, N, ...]): what needs the
-    next row is for ``Algorithm.targets``, which saw the whole batch.
+    next row is for ``Algorithm.targets``, which saw the whole batch. On a GPU a part has no keys: to know them is to wait.
     """
     if count == 1:
         yield batch
@@ -59,7 +59,7 @@ def _cut(batch: Batch, take: object, take_stream: object, streams: torch.Tensor)
 
     return Batch(
         data=Trajectory(**{name: field(name) for name in Trajectory.__slots__}),
-        keys=batch.keys[streams.cpu().numpy()],
+        keys=batch.keys[:0] if streams.is_cuda else batch.keys[streams.numpy()],
         weight=tree.map(take_stream, batch.weight),  # type: ignore[arg-type]
         targets=tree.map(take, batch.targets),  # type: ignore[arg-type]
     )

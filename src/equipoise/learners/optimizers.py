@@ -1,7 +1,10 @@
 """Adam, AdamW and RMSprop of one flat parameter, to the bit those of ``torch.optim``.
 
-Why not ``torch.optim`` itself: its constructor imports the compiler (``torch._dynamo`` and sympy), one to four seconds of
-every learner's start, and around Adam's one kernel it spends 70 us a step on hooks and lists of parameters.
+Why not the classes of ``torch.optim``: their constructor imports the compiler (dynamo and sympy), one to four seconds of every
+learner's start. Adam is torch's own function, in its fused kernel on every device. There is nothing for a foreach kernel to
+join: all parameters of a group are one tensor.
+
+A rate is a number, or a tensor [] on the parameter's device that a CUDA graph reads anew whenever it is replayed.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
 
 from equipoise.types import Optimizer
 
@@ -27,11 +32,11 @@ class Descent(ABC):
         self.slots["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
 
     @abstractmethod
-    def step(self, rate: float) -> None:
+    def step(self, rate: float | Tensor) -> None:
         """Take one step at this learning rate."""
 
     @torch.no_grad()
-    def step_unless(self, skip: Tensor, rate: float) -> None:
+    def step_unless(self, skip: Tensor, rate: float | Tensor) -> None:
         """Take one step, and undo it where ``skip`` [] is True, which is not looked at: a device is not waited for."""
         state = [self._flat.detach(), *self.slots.values()]
         before = [x.clone() for x in state]
@@ -52,18 +57,22 @@ class Adam(Descent):
 
     moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
-    def __init__(self, settings: Optimizer, flat: nn.Parameter) -> None:
-        super().__init__(settings, flat)
-        self._kernel = torch._fused_adamw_ if settings.name == "adamw" else torch._fused_adam_
+    def step(self, rate: float | Tensor) -> None:
+        self._step(rate, None)
+
+    def step_unless(self, skip: Tensor, rate: float | Tensor) -> None:
+        self._step(rate, skip.float())
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
+    def _step(self, rate: float | Tensor, skip: Tensor | None) -> None:
+        """``skip`` []: 1 for no step, which the kernel takes for a gradient that overflowed."""
         flat, slots, mine = self._flat, self.slots, self.settings
         assert flat.grad is not None
-        slots["step"] += 1
-        self._kernel(
-            [flat], [flat.grad], [slots["exp_avg"]], [slots["exp_avg_sq"]], [], [slots["step"]], amsgrad=False, lr=rate,
-            beta1=mine.betas[0], beta2=mine.betas[1], weight_decay=mine.weight_decay, eps=mine.epsilon, maximize=False,
+        kernel = adamw if mine.name == "adamw" else adam
+        kernel(
+            [flat], [flat.grad], [slots["exp_avg"]], [slots["exp_avg_sq"]], [], [slots["step"]],
+            fused=True, capturable=flat.is_cuda, found_inf=skip, amsgrad=False, maximize=False,
+            lr=rate, beta1=mine.betas[0], beta2=mine.betas[1], eps=mine.epsilon, weight_decay=mine.weight_decay,
         )  # fmt: skip
 
 
@@ -77,7 +86,7 @@ class RMSprop(Descent):
         self._root = torch.empty_like(flat, requires_grad=False)
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
+    def step(self, rate: float | Tensor) -> None:
         flat, square, mine = self._flat, self.slots["square_avg"], self.settings
         gradient = flat.grad
         assert gradient is not None
@@ -86,7 +95,11 @@ class RMSprop(Descent):
             gradient.add_(flat, alpha=mine.weight_decay)
         square.mul_(mine.decay).addcmul_(gradient, gradient, value=1 - mine.decay)
         torch.sqrt(square, out=self._root)
-        flat.addcdiv_(gradient, self._root.add_(mine.epsilon), value=-rate)
+        root = self._root.add_(mine.epsilon)
+        if isinstance(rate, Tensor):
+            flat.sub_(gradient.div_(root).mul_(rate))
+        else:
+            flat.addcdiv_(gradient, root, value=-rate)
 
 
 KINDS: dict[str, type[Descent]] = {"adam": Adam, "adamw": Adam, "rmsprop": RMSprop}

@@ -34,7 +34,8 @@ class Target:
         """Follow the network, once after every update; ``version`` counts updates."""
         if version % self._every:
             return
-        torch._foreach_lerp_(self._mine, self._others, self._tau)  # at tau = 1 the very bits of the others
+        for mine, other in zip(self._mine, self._others, strict=True):
+            mine.lerp_(other, self._tau)  # at tau = 1 the very bits of the other
         for mine, other in zip(self.net.buffers(), self._source.buffers(), strict=True):
             mine.copy_(other)
 

@@ -173,10 +173,13 @@ class LearnerWorker:
             self._lags.used(version, *sums.note_lag(version, acted))
             self._clock.lap("record", "copy")
             out = line.learner.step(self._batches[name])
+            line.learner.ahead(line.experience.coming)
             metrics[name], priority[name] = out.metrics, out.priority
         sums.add(tree.joined(metrics))
         version, last = self.version, self.version >= self._updates
         due = version % self._record_every == 0 or last
+        if due:
+            self._settle()
         record = sums.record(pool if pool.size > 1 else None) if due else None
         self._clock.lap("record")
         self._commit = partial(self._made, sums, record, priority)
@@ -197,12 +200,20 @@ class LearnerWorker:
             self._publish_to_host()
             self._tell(record)
         elif time.monotonic() - self._told_at >= PARTIAL_S:
+            self._settle()
             self._tell(sums.record(None), whole=False)
         self._clock.lap("record", "priorities")
         for name, line in self.lines.items():
             line.experience.learned(batches[name].keys, priority[name])
         self._clock.lap("priorities")
         self._unfinished = {name: batch.keys for name, batch in batches.items()}
+
+    def _settle(self) -> None:
+        """Before numbers of a device are read, or it is saved: wait for it, and see whether all of them were finite."""
+        self._clock.lap("record", "look")
+        for line in self.lines.values():
+            line.learner.settle()
+        self._clock.lap("look", "record")
 
     def _publish(self) -> None:
         last = self.version >= self._updates
@@ -276,6 +287,8 @@ class LearnerWorker:
 
         The learners are the same to the bit, so the leader alone puts them, and each what is its own.
         """
+        for line in self.lines.values():
+            line.learner.settle()
         to.put(self._sums.state() | (self._replicated() if self._leads else {}))
         to.put(self._queue.state(), numbered("experience", self._meeting.pool.rank))
         if self._leads:

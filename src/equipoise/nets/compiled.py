@@ -8,10 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from equipoise.nets.capture import FAILURES, OPTIONS
+from equipoise.nets.capture import said as said_of
 from equipoise.nets.heads import at
 from equipoise.nets.precision import autocast
 from equipoise.nets.torso import MLP
 from equipoise.types import Precision, Tree
+
+NOTHING = "compile: nothing was compiled, since there is no torso of images (an MLP is slower when compiled)"
 
 
 def while_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> None:
@@ -25,30 +29,26 @@ def while_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> Non
     callback_handler.register_end_callback(lambda _: ends())
 
 
-def compile_torso(net: nn.Module, obs: Tree, *, precision: Precision, gradient: bool) -> str | None:
-    """Compile the torso of ``net`` for rows like ``obs`` [N, ...]; None, or the reason why it stays uncompiled.
+def pays(net: nn.Module) -> bool:
+    """Has the network a torso of images? An MLP is slower when compiled."""
+    torso = getattr(net, "torso", None)
+    return torso is not None and not isinstance(torso, MLP)
+
+
+def compile_torso(net: nn.Module, obs: Tree, *, precision: Precision) -> str | None:
+    """Compile the torso of ``net`` to act on rows like ``obs`` [N, ...]; None, or the reason why it stays uncompiled.
 
     Compiling takes a C++ compiler and a minute or so, here and once more for every other number of rows that comes. It is
     done in this process: the pool of processes that torch would start for it outlives a killed worker.
     """
-    torso: Any = getattr(net, "torso", None)
-    if torso is None or isinstance(torso, MLP):
-        return "compile: nothing was compiled, since there is no torso of images (an MLP is slower when compiled)"
+    if not pays(net):
+        return NOTHING
+    torso: Any = net.torso
     try:
-        import torch._inductor.config as inductor
-
-        inductor.compile_threads = 1
-        torso.compile(dynamic=False)
-        mode = (
-            torch.enable_grad() if gradient else torch.inference_mode()
-        )  # the mode in which it is used: another mode would compile again
-        with mode, autocast(precision, next(net.parameters()).device):
-            features = torso(at(obs, getattr(net, "seen", ())))
-        if gradient:
-            features.float().sum().backward()
-            net.zero_grad(set_to_none=False)  # gradients may be views of one buffer
-    except (RuntimeError, OSError, ImportError) as error:  # dynamo, inductor, the compiler or its cache failed
-        torso._compiled_call_impl = None  # as before ``compile``
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        return f"warning: compile: the torso runs uncompiled, since torch.compile failed: {type(error).__name__}: {lines[0]}"
+        torso.forward = torch.compile(torso.forward, dynamic=False, options=OPTIONS)
+        with torch.inference_mode(), autocast(precision, next(net.parameters()).device):  # another mode would compile again
+            torso(at(obs, getattr(net, "seen", ())))
+    except FAILURES as error:
+        torso.__dict__.pop("forward", None)
+        return f"warning: compile: the torso runs uncompiled, since torch.compile failed: {said_of(error)}"
     return None

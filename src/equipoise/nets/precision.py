@@ -1,13 +1,16 @@
 """The numbers in which a network computes.
 
 ========  ==========================================================================================================
-fp32      float32
+fp32      float32; on a GPU convolutions, too, which torch by itself computes in TF32
 medium    tensors are float32; a processor that can may round what a product of matrices multiplies, and sums in float32
           (``torch.set_float32_matmul_precision``: bfloat16 on CPUs with AMX, TF32 on NVIDIA GPUs, else nothing changes)
+tf32      NVIDIA GPUs: what products of matrices and convolutions multiply has 10 bits behind the point
 bf16      convolutions, products of matrices and what lies between them are bfloat16 (``torch.autocast``)
+fp16      NVIDIA GPUs: the same in float16, with a scaled loss (``learners/scaling.py``)
 ========  ==========================================================================================================
 
-Weights, gradients and the optimiser's memory are always float32.
+Weights, gradients and the optimiser's memory are always float32. Where a run learns in tf32 or fp16 on a GPU, those that act on
+a CPU, which has neither, compute in fp32.
 """
 
 from __future__ import annotations
@@ -20,22 +23,27 @@ from typing import Any
 
 import torch
 
-from equipoise.types import Precision
+from equipoise.types import PRECISIONS, Precision
 
 
 class Products:
-    """A context that sets how exact products of float32 matrices are: "highest" or "medium". It may be nested."""
+    """A context that sets how exact products of float32 matrices are: "highest", "high" or "medium". It may be nested.
+
+    On a GPU convolutions become exact with "highest", too; they have one switch for both other values.
+    """
 
     def __init__(self, exactness: str) -> None:
         self._exactness = exactness
-        self._before: list[str] = []
+        self._before: list[tuple[str, bool]] = []
 
     def __enter__(self) -> None:
-        self._before.append(torch.get_float32_matmul_precision())
+        self._before.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
         torch.set_float32_matmul_precision(self._exactness)
+        torch.backends.cudnn.allow_tf32 = self._exactness != "highest"
 
     def __exit__(self, *_: object) -> None:
-        torch.set_float32_matmul_precision(self._before.pop())
+        exactness, torch.backends.cudnn.allow_tf32 = self._before.pop()
+        torch.set_float32_matmul_precision(exactness)
 
 
 PLAIN = nullcontext()
@@ -63,7 +71,8 @@ def native_bf16(flags: str | None = None) -> bool:
     if flags is None:
         system = Path("/proc/cpuinfo")
         if not system.is_file():
-            return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+            known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}  # torch 2.10
+            return any(known.get(name, False) for name in ("avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"))
         lines = system.read_text().splitlines()
         flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
     return not FLAGS.isdisjoint(flags.split())
@@ -79,16 +88,23 @@ def emulated(precision: Precision, acting: str, device: str) -> list[str]:
     ]
 
 
+FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+EXACTNESS = {"medium": "medium", "tf32": "high"}  # of what is float32; else "highest"
+
+
 def autocast(precision: Precision, device: str | torch.device = "cpu") -> AbstractContextManager[Any]:
     """A reusable context in which a network computes in this precision."""
-    if precision == "bf16":
-        return torch.autocast(torch.device(device).type, torch.bfloat16)
-    return PLAIN if precision == "fp32" else Products("medium")
+    kind = torch.device(device).type
+    if precision in FLOATS and precision in PRECISIONS[kind]:
+        return torch.autocast(kind, FLOATS[precision])
+    return backward(precision, kind)
 
 
-def backward(precision: Precision) -> AbstractContextManager[Any]:
+def backward(precision: Precision, device: str | torch.device = "cpu") -> AbstractContextManager[Any]:
     """The context for the backward pass of such a computation; autocast itself needs none."""
-    return Products("medium") if precision == "medium" else PLAIN
+    if torch.device(device).type == "cpu":
+        return Products("medium") if precision == "medium" else PLAIN
+    return Products(EXACTNESS.get(precision, "highest"))
 
 
 def exact(device: torch.device) -> AbstractContextManager[Any]:

@@ -14,6 +14,7 @@ from equipoise.programs.policy_refusals import policy_problems
 from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
 from equipoise.programs.settings import out_of_range
 from equipoise.types import (
+    PRECISIONS,
     ActingPrecision,
     Balance,
     EnvFactory,
@@ -64,6 +65,18 @@ def _run_problems(program: Program) -> list[str]:
         )
     if place.precision not in get_args(Precision):
         problems.append(f"placement.precision: expected one of {', '.join(get_args(Precision))}, got {place.precision!r}")
+    elif place.device == "cpu" and place.precision not in PRECISIONS["cpu"]:
+        nearest = {"tf32": "medium", "fp16": "bf16"}[place.precision]
+        problems.append(
+            f"placement.precision: expected one of {', '.join(PRECISIONS['cpu'])} with device=cpu, which has no "
+            f"{place.precision}, got {place.precision!r}; did you mean {nearest!r}?"
+        )
+    if place.graphs and place.device == "cpu":
+        problems.append("placement.graphs: expected false with device=cpu, since CUDA graphs are of a GPU, got true")
+    elif place.graphs and place.learners > 1:
+        problems.append(
+            f"placement.graphs: expected false with {place.learners} learners, whose sums a graph cannot wait for, got true"
+        )
     measurable = fields.measurable(program)
     problems += [
         f"placement.auto: expected some of {', '.join(measurable)}, got {name!r}{hint(name, measurable)}"

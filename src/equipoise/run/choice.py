@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from equipoise.actors.forward.choice import Acts, choose, is_compiled
+from equipoise.actors.forward.choice import Acts, choose
 from equipoise.actors.forward.forward import FORWARDS, can_round
 from equipoise.files import LARGEST_JSON, parse_json, read_bounded
+from equipoise.nets.compiled import pays
 from equipoise.record.schemas import RUN_SCHEMA
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.roles import network
@@ -94,7 +95,7 @@ def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str,
         chosen = choose(
             acts,
             max_lag=program.placement.max_lag,
-            compiled=is_compiled(net, program.placement.compile),
+            compiled=program.placement.compile and pays(net),
             central=program.placement.inference == "central",
             partial=bool(program.placement.partial_streams),
         )

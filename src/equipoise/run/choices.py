@@ -33,7 +33,7 @@ from equipoise.run.updates import Took, Way
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.process import forkserver
-from equipoise.types import Inference, Precision, Program, learning
+from equipoise.types import PRECISIONS, Inference, Program, learning
 
 BUDGET_S = 30.0  # at most, for all settings of a run together
 SHARE = 0.1  # of the time that the run will take, at most, where nobody asked
@@ -245,11 +245,11 @@ def ways_of(program: Program, names: Collection[str]) -> list[Way]:
     """The ways to compute that can be on this machine, from the most usual on."""
     place = program.placement
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])] if "device" in names else [place.device]
-    precisions: Sequence[Precision] = get_args(Precision) if "precision" in names else [place.precision]
     most = max(usable() // place.learners, 1)
     found = []
     for device in devices:
         threads = [1 << n for n in range(most.bit_length())] if "threads" in names and device == "cpu" else [place.threads]
+        precisions = PRECISIONS[device.partition(":")[0]] if "precision" in names else [place.precision]
         for precision in precisions:
             for number in threads:
                 way = Way(device=device, precision=precision, threads=number)

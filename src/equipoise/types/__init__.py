@@ -34,6 +34,7 @@ from equipoise.types.protocols import (
     Worker,
 )
 from equipoise.types.rows import (
+    PRECISIONS,
     TRAJECTORY_EDGES,
     TRAJECTORY_ROWS,
     TRAJECTORY_STREAMS,
@@ -76,6 +77,7 @@ __all__ = [
     "OUT",
     "PACKED_SAMPLES",
     "PACKED_TOKENS",
+    "PRECISIONS",
     "REMOTE",
     "TRAJECTORY_EDGES",
     "TRAJECTORY_ROWS",

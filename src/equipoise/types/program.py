@@ -190,16 +190,21 @@ class Placement:
         Precision,
         Help(
             "Numbers of convolutions and matrix products, in learner and actors. On new processors medium pays for "
-            "wide MLPs, bf16 for images."
+            "wide MLPs, bf16 for images. tf32 and fp16 are for GPUs."
         ),
-        Flag(WHERE, "fp32|medium|bf16|auto"),
+        Flag(WHERE, "fp32|medium|tf32|bf16|fp16|auto"),
         FREE,
         AUTO,
     ] = "fp32"
     acting_precision: Annotated[
         ActingPrecision, Help("Weights that actors act with are rounded to this; reports say what it changes."), FREE
     ] = "fp32"
-    compile: Annotated[bool, Help("Compile torsos of images with torch.compile: a minute at the start."), FREE] = False
+    compile: Annotated[
+        bool, Help("Compile torsos of images, and their loss, with torch.compile: a minute at the start."), FREE
+    ] = False
+    graphs: Annotated[bool, Help("On a GPU: record whole updates of the learner as CUDA graphs, which are replayed."), FREE] = (
+        False
+    )
     threads: Annotated[Count, Help("Learner threads (each actor uses one)."), Flag(WHERE, "N|auto"), FREE, AUTO] = 1
     auto: Annotated[
         tuple[str, ...],

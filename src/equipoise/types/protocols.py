@@ -88,6 +88,7 @@ class Experience(Protocol):
     """The experience of one policy. Nothing blocks: None means "not yet", and only the runtime waits."""
 
     def sample(self, n: int) -> Batch | None: ...
+    def coming(self) -> Batch | None: ...  # what ``sample`` gives next, to be read alone; None: that is not known
     def learned(self, keys: Array, priority: Array | None) -> None: ...  # new priorities [n] of the items of a batch
     def adopt(self, keys: Array) -> None: ...  # a batch that a learner had learned from when it died is still to be finished
     def finish(self, keys: Array) -> None: ...  # after publish: what the batch held may be written over

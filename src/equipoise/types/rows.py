@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 Array = Any  # a torch tensor or a numpy array; their union would have to be told apart at every use
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
-Precision = Literal["fp32", "medium", "bf16"]
+Precision = Literal["fp32", "medium", "tf32", "bf16", "fp16"]
+PRECISIONS: Mapping[str, tuple[Precision, ...]] = {  # those of a kind of device; "medium" is the "tf32" of a GPU
+    "cpu": ("fp32", "medium", "bf16"),
+    "cuda": ("fp32", "tf32", "bf16", "fp16"),
+}
 On = Literal["serial", "process", "ray"]  # in one thread, in processes of one machine, over the machines of a cluster
 Inference = Literal["local", "central"]
 Balance = Literal["off", "auto"]

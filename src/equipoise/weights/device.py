@@ -10,11 +10,12 @@ import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.multiprocessing import reductions
 
 from equipoise import tree
 from equipoise.memory import Memory
@@ -38,32 +39,37 @@ class Share(Protocol):
 
 
 class CudaIpc:
-    """CUDA memory, shared by the calls that ``torch/multiprocessing/reductions.py`` makes.
+    """CUDA memory, shared by what torch's multiprocessing sends through a pickle, as JSON.
 
     A process that allocates must end by ``os._exit``, as workers do: torch would stumble over the missing file at its teardown.
     """
 
     def allocate(self, nbytes: int, device: torch.device) -> tuple[Tensor, bytes]:
         memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
-        fields = memory.untyped_storage()._share_cuda_()  # type: ignore[no-untyped-call]
+        reduce: Any = reductions.reduce_tensor
+        _, (*_, number, handle, size, offset, _, counter, at, event, sync) = reduce(memory)
         # torch counts the users of the memory in a named file, to know when it may be freed. Ours never is, and the file would
         # outlive a worker that is killed: its name is taken away at once. A reader that cannot count itself out goes on.
         with contextlib.suppress(FileNotFoundError):
-            Path("/dev/shm", fields[4].decode().lstrip("/")).unlink()
+            Path("/dev/shm", counter.decode().lstrip("/")).unlink()
+        fields = (number, handle, size, offset, counter, at, event, sync)
         return memory, json.dumps([x.hex() if isinstance(x, bytes) else x for x in fields]).encode()
 
     def attach(self, handle: bytes) -> Tensor:
         fields = [bytes.fromhex(x) if isinstance(x, str) else x for x in json.loads(handle)]
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        device, there, size, offset, *users = fields
+        rebuild: Any = reductions.rebuild_cuda_tensor
         try:
-            storage = torch.UntypedStorage._new_shared_cuda(*fields)
+            found: Tensor = rebuild(
+                Tensor, (size,), (1,), 0, torch.UntypedStorage, torch.uint8, device, there, size, offset, False, *users
+            )
         except RuntimeError as error:
             error.add_note(
                 "expected memory of the learner's GPU, shared by CUDA IPC, which this system does not give; inference=local "
                 "needs none"
             )
             raise
-        return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),), (1,))
+        return found
 
     def wait(self, device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()

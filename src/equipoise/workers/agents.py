@@ -7,8 +7,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from equipoise import tree
 from equipoise.actors.agent import LocalAgent
 from equipoise.actors.forward.forward import FORWARDS, Forward
@@ -76,12 +74,9 @@ def _agent(
     )  # fmt: skip
 
 
-def compile_torso(
-    blue: Blueprint, name: str, net: Any, rows: int, *, device: torch.device | None = None, gradient: bool = False
-) -> str | None:
+def compile_torso(blue: Blueprint, name: str, net: Any, rows: int) -> str | None:
     """Compile a policy's torso of images for so many rows, where the program says so; a note where that cannot be."""
     if not blue.program.placement.compile:
         return None
     obs = tree.torch_views(tree.zeros(tree.prepend(blue.roles[name].row.obs, rows)))
-    obs = tree.to(obs, torch.device("cpu") if device is None else device)
-    return compiled.compile_torso(net, obs, precision=blue.program.placement.precision, gradient=gradient)
+    return compiled.compile_torso(net, obs, precision=blue.program.placement.precision)

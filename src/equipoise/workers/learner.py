@@ -22,12 +22,12 @@ from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.learners.meeting import Meeting, Solo, Together
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.pool import Learners
+from equipoise.learners.quick import quickened
 from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
 from equipoise.record import statefile
 from equipoise.rewards.step import scaled
 from equipoise.seeds import policy_seed
 from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, Tree, learning
-from equipoise.workers.agents import compile_torso
 from equipoise.workers.kind import Job, Kind, Member, Queue, Site
 from equipoise.workers.shared import Shared
 
@@ -78,14 +78,9 @@ class LearnerKind(Kind):
         if not job.life:
             site.load(worker)
             worker.begin()
-        for name, line in worker.lines.items():
+        for line in worker.lines.values():
             line.learner.pulse, line.learner.clock = site.pulse, site.clock  # a tick may last for minutes
-            policy = learning(blue.program)[name]
-            windows = policy.batch * len(blue.roles[name].places) // blue.learners
-            rows = (policy.unroll + (not line.learner.by_rows)) * windows // policy.algorithm.minibatches
-            said = compile_torso(blue, name, line.learner.net, rows, device=line.learner.device, gradient=True)
-            if said is not None:
-                site.note(said)
+            quickened(line.learner, blue.program.placement, site.note)
         return worker
 
     def experience_files(self, index: int) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from equipoise import tree
 from equipoise.actors.forward.forward import Forward, LeanForward, Row
 from equipoise.actors.forward.lean import Refused
 from equipoise.nets.threads import one_thread
-from equipoise.nets.torso import MLP
 from equipoise.types import ActingPrecision, Algorithm, Precision, Tree
 
 ROUNDS = 7  # rounds in which both take turns
@@ -128,9 +127,3 @@ def _seconds(forward: Forward, row: Row, state: Tree, calls: int) -> float:
     for _ in range(calls):
         state = forward(row, state)
     return (time.thread_time() - begun) / calls
-
-
-def is_compiled(net: Any, asked: bool) -> bool:
-    """Will ``nets.compiled`` compile something of this network?"""
-    torso: Any = getattr(net, "torso", None)
-    return asked and torso is not None and not isinstance(torso, MLP)

@@ -246,7 +246,13 @@ class Queue:
         for sequence in sequences:
             self._word[sequence % self._plan.blocks] = sequence * 4 + READ
         self._sampled[0] += len(sequences)
+        self._next[0] += len(sequences)
         return self._keys(sequences)
+
+    def coming(self) -> Array | None:
+        """The keys that ``take`` gives next, once their blocks are complete; None where blocks have no order."""
+        sequences = self._ordered() if self._plan.ordered else None
+        return None if sequences is None else self._keys(sequences)
 
     def _keys(self, sequences: Sequence[int]) -> Array:
         """The keys [n, 2] of the envs of these blocks."""
@@ -279,10 +285,7 @@ class Queue:
         sequences = range(start, start + self._plan.per_batch)
         first = start % self._plan.blocks
         words = self._word[first : first + self._plan.per_batch]
-        if not all(int(w) == s * 4 + FULL for w, s in zip(words, sequences, strict=True)):
-            return None
-        self._next[0] = start + self._plan.per_batch
-        return sequences
+        return sequences if all(int(w) == s * 4 + FULL for w, s in zip(words, sequences, strict=True)) else None
 
     def _completed(self) -> Sequence[int] | None:
         self._collect()

@@ -95,6 +95,9 @@ class Offline:
         self.shelf, self._updates, self._file = shelf, updates, file  # the name in a checkpoint
         self._rng, self._done, self._buffer = np.random.default_rng(seed), 0, 0
 
+    def coming(self) -> None:
+        """Not known: every batch is drawn anew."""
+
     def sample(self, n: int) -> Batch | None:
         self._buffer ^= 1
         return self.shelf.draw(n, self._rng, done=min(self._done / self._updates, 1.0), buffer=self._buffer)

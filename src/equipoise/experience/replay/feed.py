@@ -36,6 +36,7 @@ class Inbox(Protocol):
     """The learner's side of a queue."""
 
     def take(self) -> Array | None: ...  # the keys of the next batch
+    def coming(self) -> Array | None: ...  # the same, without taking it
     def places(self, keys: Array) -> list[int]: ...
     def block(self, place: int) -> Mapping[str, Trajectory]: ...
     def batches(self, keys: Array) -> Mapping[str, Batch]: ...
@@ -177,6 +178,10 @@ class Branch(ABC):
             self._ask(n)
         return batch
 
+    def coming(self) -> Batch | None:
+        """The batch that ``sample`` gives next, where that is known; it is only to be read."""
+        return None
+
     @abstractmethod
     def learned(self, keys: Array, priority: Array | None) -> None: ...
 
@@ -217,6 +222,10 @@ class Fresh(Branch):
 
     def _answer(self) -> Batch:
         return self._rounds.inbox.batches(self._keys)[self.policy]
+
+    def coming(self) -> Batch | None:
+        keys = self._rounds.inbox.coming()
+        return None if keys is None else self._rounds.inbox.batches(keys)[self.policy]
 
     def learned(self, keys: Array, priority: Array | None) -> None:
         """Nothing: every item is learned from once."""

@@ -1,0 +1,142 @@
+"""A batch's way from the host to the learner's device.
+
+On a GPU a batch goes through pinned memory into one of two sets of buffers, on a stream of its own: while one set is learned
+from, the next batch is copied into the other. ``Streams`` are the calls of CUDA that it takes, so that tests can record them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.types import Batch, Tree
+
+
+class Transfer(Protocol):
+    def ahead(self, coming: Callable[[], Batch | None]) -> None: ...  # begin to copy the next batch, if it is there
+    def __call__(self, batch: Batch) -> Batch: ...  # the batch on the device; the last one's tensors may be written over
+    def read(self) -> None: ...  # the work on the last batch is queued
+
+
+class Here:
+    """The learner computes where rows lie."""
+
+    def ahead(self, coming: Callable[[], Batch | None]) -> None: ...
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch
+
+    def read(self) -> None: ...
+
+
+class Event(Protocol):
+    def synchronize(self) -> Any: ...  # the host waits
+
+
+class Streams(Protocol):
+    """The stream of computing, which is current, and one of copying."""
+
+    def pinned(self, like: Tensor) -> Tensor: ...  # memory of the host that the device reads by itself
+    def on_device(self, like: Tensor) -> Tensor: ...
+    def copying(self) -> AbstractContextManager[Any]: ...  # what is queued within goes to the stream of copying
+    def mark(self) -> Event: ...  # a point of the stream of the moment
+    def wait(self, event: Any) -> None: ...  # the stream of the moment waits for it; the host does not
+
+
+class Cuda:
+    """The streams of a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._copies = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def pinned(self, like: Tensor) -> Tensor:
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+    def on_device(self, like: Tensor) -> Tensor:
+        return torch.empty(like.shape, dtype=like.dtype, device=self._device)
+
+    def copying(self) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(self._copies)
+
+    def mark(self) -> Event:
+        event: Event = torch.cuda.current_stream(self._device).record_event()
+        return event
+
+    def wait(self, event: Any) -> None:
+        torch.cuda.current_stream(self._device).wait_event(event)
+
+
+class Buffers:
+    """Room for one batch in pinned memory and on the device."""
+
+    def __init__(self, rows: Tree, streams: Streams) -> None:
+        self.spec = tree.spec(rows)
+        self.pinned, self.device = tree.map(streams.pinned, rows), tree.map(streams.on_device, rows)
+        self.copied: Event | None = None  # the pinned memory may be written, and the device's read
+        self.read = streams.mark()  # the device's may be written: its memory may have been that of work still queued
+
+
+class Double:
+    """Two sets of buffers, which take turns. Rows that lie on the device already stay there."""
+
+    def __init__(self, device: torch.device, streams: Streams) -> None:
+        self._device, self._streams = device, streams
+        self._sets: list[Buffers | None] = [None, None]
+        self._turn = 0
+        self._coming: tuple[Any, Buffers] | None = None  # the keys of the batch that was copied ahead, and where it lies
+        self._last: Buffers | None = None
+
+    def ahead(self, coming: Callable[[], Batch | None]) -> None:
+        if (batch := coming()) is not None and not self._is_there(batch):
+            self._coming = np.array(batch.keys), self._copied(batch)
+
+    def __call__(self, batch: Batch) -> Batch:
+        self._last = None
+        if self._is_there(batch):
+            return batch
+        coming, self._coming = self._coming, None
+        if coming is not None and np.array_equal(coming[0], batch.keys):
+            buffers = coming[1]
+        else:
+            buffers = self._copied(batch)
+        assert buffers.copied is not None
+        self._streams.wait(buffers.copied)
+        self._last = buffers
+        rows = buffers.device
+        return replace(batch, data=type(batch.data)(**rows["data"]), weight=rows["weight"])
+
+    def read(self) -> None:
+        if self._last is not None:
+            self._last.read = self._streams.mark()
+
+    def _is_there(self, batch: Batch) -> bool:
+        return bool(batch.weight.device == self._device)
+
+    def _copied(self, batch: Batch) -> Buffers:
+        """Queue the copies of a batch into the buffers whose turn it is."""
+        fields = {name: tree.torch_views(getattr(batch.data, name)) for name in type(batch.data).__slots__}
+        rows = {"data": fields, "weight": batch.weight}
+        buffers = self._sets[self._turn]
+        if buffers is not None and buffers.copied is not None:
+            buffers.copied.synchronize()  # long over: it was two batches ago
+        if buffers is None or buffers.spec != tree.spec(rows):
+            buffers = self._sets[self._turn] = Buffers(rows, self._streams)
+        self._turn = 1 - self._turn
+        sources = tree.map(lambda row, room: row if row.is_pinned() else room.copy_(row), rows, buffers.pinned)
+        with self._streams.copying():
+            self._streams.wait(buffers.read)
+            tree.map(lambda room, source: room.copy_(source, non_blocking=True), buffers.device, sources)
+            buffers.copied = self._streams.mark()
+        return buffers
+
+
+def transfer(device: torch.device) -> Transfer:
+    """Choose the way to ``device``."""
+    return Here() if device.type == "cpu" else Double(device, Cuda(device))
