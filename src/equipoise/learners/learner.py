@@ -27,7 +27,7 @@ from equipoise.types import Batch, Learns, LossOutput, Optimizer, Precision, Rew
 PARTS = ("copy", "targets", "loss", "backward", "all-reduce", "optimiser", "look")
 
 
-_Part = tuple[Tensor, Tensor]  # the sums of losses and counts of the parts of a step so far
+Part = tuple[Tensor, Tensor]  # the sums of losses and counts of the parts of a step so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +103,16 @@ class Learner:
         self.by_rows = cut_by_rows(algorithm, self.net, batch)
         every = algorithm.target_every
         self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
-        groups = algorithm.groups(net)
-        alone = pool.size == 1
-        self._flat = {name: flatten(params, 0 if alone else MORE) for name, params in groups.items()}
-        self._buckets = {} if alone else {name: Buckets(pool, self._flat[name], params) for name, params in groups.items()}
-        self._optimizers = {name: descent(self.optimizer, flat) for name, flat in self._flat.items()}
+        self._optimizers: Mapping[str, Any] = self._hold()  # by group: each moves what this learner has of its parameters
         self._seed, self._rng = seed, torch.Generator(self.device).manual_seed(seed)
         self._rewards = RewardStep(rewards or Rewards(), getattr(algorithm, "gamma", None), self.device)
+
+    def _hold(self) -> Mapping[str, Any]:
+        """Lay out the parameters and gradients of each group -> an optimiser for each."""
+        groups, alone = self.algorithm.groups(self.net), self.pool.size == 1
+        self._flat = {name: flatten(params, 0 if alone else MORE) for name, params in groups.items()}
+        self._buckets = {} if alone else {name: Buckets(self.pool, self._flat[name], params) for name, params in groups.items()}
+        return {name: descent(self.optimizer, flat) for name, flat in self._flat.items()}
 
     @property
     def progress(self) -> float:
@@ -124,6 +127,9 @@ class Learner:
     def params(self) -> Mapping[str, Tensor]:
         """Parameters and buffers by name, sharing the network's memory."""
         return tree.named_tensors(self.net)
+
+    def attend(self) -> None:
+        """Take part in what another learner's ``params`` asks of all learners."""
 
     def step(self, batch: Batch) -> Step:
         """All epochs and minibatches of one batch; the version rises by one."""
@@ -141,7 +147,9 @@ class Learner:
         self.clock.lap("copy", "targets")
         with torch.no_grad(), self._autocast:
             raw, data = batch.data, algorithm.prepare(replace(batch.data, reward=self._rewards(batch.data)))
-            targets = algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool)
+            targets = self._computed(
+                lambda: algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool)
+            )
         batch = replace(batch, data=data, targets=targets, version=self.version)
         if self._weighted:  # weights only ever make a step smaller; a learner alone has them like that
             largest = self.pool.max(batch.weight.max())
@@ -177,13 +185,13 @@ class Learner:
 
         The gradients of all parts but the last are added up first; the last one's backward ends the step.
         """
-        for group in self._flat:
+        for group in self._optimizers:
             if not self.algorithm.due(group, self.updates):
                 continue
             out, before = None, None
+            self._begin(group, parts, target_net)
             for number, part in enumerate(parts):
-                with self._autocast:
-                    out = self.algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
+                out = self._loss(part, target_net, group)
                 if out is None:
                     break
                 going.add(out.metrics)  # also those of a minibatch that turns out to be the last
@@ -200,36 +208,61 @@ class Learner:
             going.add({f"grad_norm/{group}": (norm, torch.ones_like(norm))})
             going.priority = going.priority if out.priority is None else out.priority
 
+    def _begin(self, group: str, parts: Sequence[Batch], target_net: Any) -> None:
+        """Before the parts of a step are gone over: a gradient of zeros."""
+        for part in self._gradient(group):
+            part.zero_()
+
+    def _loss(self, part: Batch, target_net: Any, group: str) -> LossOutput | None:
+        with self._autocast:
+            return self._computed(  # type: ignore[no-any-return]
+                lambda: self.algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
+            )
+
+    def _computed(self, work: Callable[[], Any]) -> Any:
+        """What ``work`` computes with the network."""
+        return work()
+
     def _ended(self, going: _Going) -> bool:
         """Is the batch known to be done with? On a device, where to look is to wait, its steps are made and undone instead."""
         return going.ended is not None and self.device.type == "cpu" and bool(going.ended)
 
     def state(self) -> Tree:
         """Everything that the next step depends on but the batch."""
+        return self._state(self._group)
+
+    def _state(self, group: Callable[[str], Tree]) -> Tree:
+        """``state``, with what ``group`` says of each group."""
         return {
             "version": self.version,
             "before": self.before,
             "rng": self._rng.get_state(),
-            "groups": {
-                name: {"params": self._flat[name].detach(), "optimizer": self._optimizers[name].slots} for name in self._flat
-            },
+            "groups": {name: group(name) for name in self._optimizers},
             "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
             "target": {} if self._target is None else self._target.state(),
             "rewards": self._rewards.state(),
         }
+
+    def _group(self, name: str) -> Tree:
+        """The parameters of a group, one behind the other, and what its optimiser remembers."""
+        return {"params": self._flat[name].detach(), "optimizer": self._optimizers[name].slots}
+
+    def _load_group(self, name: str, group: Tree) -> None:
+        """Take what ``_group`` gave."""
+        self._flat[name].copy_(group["params"])
+        self._optimizers[name].load(group["optimizer"])
 
     def load(self, state: Tree) -> None:
         """Load a state; ValueError where a group or its size differs, or where only one side has a target network."""
         if bool(state["target"]) != (self._target is not None):
             had, has = ("one" if state["target"] else "none"), self.algorithm.target_every
             raise ValueError(f"target network: expected a state saved with what target_every={has} asks for, got {had}")
-        if (wanted := set(self._flat)) != (got := set(state["groups"])):
+        if (wanted := set(self._optimizers)) != (got := set(state["groups"])):
             raise ValueError(f"expected the optimiser groups {sorted(wanted)}, got a state of {sorted(got)}")
         schema.check(state, self._schema(), "")
         with torch.no_grad():
             for name, group in state["groups"].items():
-                self._flat[name].copy_(group["params"])
-                self._optimizers[name].load(group["optimizer"])
+                self._load_group(name, group)
             for name, buffer in self.net.named_buffers():
                 buffer.copy_(state["buffers"][name])
             if self._target is not None:
@@ -243,9 +276,13 @@ class Learner:
 
     def _schema(self) -> schema.Schema:
         """What a saved state is: of these types and shapes, and every number finite."""
-        wanted: dict[str, schema.Schema] = schema.like(self.state(), finite=True)
+        wanted: dict[str, schema.Schema] = schema.like(self._state(self._group_like), finite=True)
         rng = schema.Array((None,), "uint8", tensor=True)  # another kind of device has another size
         return wanted | {"version": schema.count(), "before": schema.count(), "rng": rng, "rewards": self._rewards.schema()}
+
+    def _group_like(self, name: str) -> Tree:
+        """A group of the types and shapes of ``_group``."""
+        return self._group(name)
 
     def begin_from(self, state: Tree) -> None:
         """Go on where another learner was saved, as version 0 of another run; ValueError as for ``load``.
@@ -256,35 +293,28 @@ class Learner:
         self.load(state)
         self.before, self.version = self.updates, 0
 
-    def _add(self, group: str, out: LossOutput, before: _Part | None) -> _Part:
+    def _add(self, group: str, out: LossOutput, before: Part | None) -> Part:
         """Add the gradient of a part's sum to those of the parts before -> the sums so far."""
-        flat = self._flat[group]
-        assert flat.grad is not None
         self.clock.lap("loss", "backward")
-        if before is None:
-            flat.grad.zero_()
         with self._backward:
             out.loss.backward()  # type: ignore[no-untyped-call]
         self.clock.lap("backward", "loss")
         loss = out.loss.detach()
         return (loss, out.count) if before is None else (before[0] + loss, before[1] + out.count)
 
-    def _backward_of(self, group: str, out: LossOutput, before: _Part | None) -> Tensor:
+    def _backward_of(self, group: str, out: LossOutput, before: Part | None) -> Tensor:
         """Fill the group's gradient with that of the mean loss over the items of all learners -> that loss.
 
         ``before``: what ``_add`` found of the parts before this one.
         """
-        flat = self._flat[group]
-        assert flat.grad is not None
-        if before is None:
-            flat.grad.zero_()
+        (gradient,) = self._gradient(group)
         if self.pool.size == 1:
             total, count = (out.loss, out.count) if before is None else (out.loss + before[0], out.count + before[1])
             loss = total / count.clamp(min=1)
             with self._backward:
                 (loss if before is None else out.loss).backward()  # type: ignore[no-untyped-call]
             if before is not None:
-                flat.grad.div_(count.clamp(min=1))
+                gradient.div_(count.clamp(min=1))
             return loss
         buckets = self._buckets[group]
         mine = (out.loss, out.count) if before is None else (out.loss + before[0], out.count + before[1])
@@ -293,29 +323,41 @@ class Learner:
             out.loss.backward()  # type: ignore[no-untyped-call]
         buckets.finish()
         loss, count = buckets.more[0], buckets.more[1].clamp(min=1)
-        flat.grad.div_(count)
+        gradient.div_(count)
         return loss / count
 
-    def _descend(self, group: str, out: LossOutput, before: _Part | None, going: _Going) -> Tensor:
+    def _gradient(self, group: str) -> Sequence[Tensor]:
+        """What this learner has of the group's gradient."""
+        gradient = self._flat[group].grad
+        assert gradient is not None
+        return [gradient]
+
+    def _norm(self, gradient: Sequence[Tensor]) -> Tensor:
+        """The norm [] of the whole gradient that these are."""
+        return torch.linalg.vector_norm(gradient[0])  # type: ignore[no-any-return]
+
+    def _descend(self, group: str, out: LossOutput, before: Part | None, going: _Going) -> Tensor:
         """One clipped optimiser step; the gradient's norm before the clip.
 
         A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised here; on a device, where to look
         is to wait, the gradient becomes 0 and the two numbers go to ``going.doubtful``.
         """
-        flat, bound = self._flat[group], self.optimizer.max_grad_norm
-        assert flat.grad is not None
+        bound = self.optimizer.max_grad_norm
         self.clock.lap("loss", "backward")
         loss = self._backward_of(group, out, before)
         self.clock.lap("backward", "optimiser")
-        norm: Tensor = torch.linalg.vector_norm(flat.grad)
+        gradient = self._gradient(group)
+        norm = self._norm(gradient)
         if bound > 0:
-            flat.grad.mul_((bound / (norm + 1e-6)).clamp(max=1.0))
+            for part in gradient:
+                part.mul_((bound / (norm + 1e-6)).clamp(max=1.0))
         seen = torch.stack([loss.detach().float(), norm.float()])
         if self.device.type == "cpu":
             self._look([(group, seen)])
         else:
             going.doubtful.append((group, seen if going.ended is None else seen.masked_fill(going.ended, 0.0)))
-            flat.grad.masked_fill_(~seen.isfinite().all(), 0.0)
+            for part in gradient:
+                part.masked_fill_(~seen.isfinite().all(), 0.0)
         rate = self.optimizer.rate(group, self.progress)
         if going.ended is None:
             self._optimizers[group].step(rate)

@@ -1,0 +1,103 @@
+"""Learners with a part of each parameter make the update that one would have made, and their checkpoint is that of one."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.algorithms.ppo import PPO
+from equipoise.learners.learner import Learner
+from equipoise.learners.sharded import ShardedLearner
+from equipoise.nets.block import blocks, recompute
+from equipoise.types import Batch
+from tests.algorithms import items
+from tests.learners.apart import apart
+from tests.learners.several import SEED, share
+from tests.learners.test_pool import CONTINUOUS
+
+UPDATES, STREAMS, ROWS = 3, 4, 6
+SMALL: dict[str, Any] = {
+    "core": "gtrxl", "core_size": 32, "core_layers": 2, "core_window": 4, "hidden": (16, 16), "epochs": 2, "minibatches": 1,
+}
+
+
+def net_of(algorithm: Any) -> Any:
+    return items.network(algorithm, CONTINUOUS, 0)
+
+
+def batch(algorithm: Any, net: Any, update: int) -> Batch:
+    data = items.drawn(CONTINUOUS, ROWS, STREAMS, update)
+    logp = -torch.rand(ROWS, STREAMS, generator=items.generator(update))
+    state = tree.map(lambda x: x.clone(), net.initial_state(STREAMS))
+    return items.batch(replace(data, behaviour={"logp": logp, "value": logp}, state=state), torch.ones(STREAMS))
+
+
+def learner(kind: Any, algorithm: Any, net: Any, **settings: Any) -> Any:
+    return kind(algorithm, copy.deepcopy(net), schedule_updates=100, seed=SEED, batch=1_000, **settings)
+
+
+def learned(made: Any, batches: list[Batch], pool: Any = None) -> None:
+    for one in batches:
+        made.step(one if pool is None else share(one, pool.rank, pool.size))
+
+
+def one(options: dict[str, Any], updates: int = UPDATES) -> tuple[Any, list[Batch]]:
+    """One learner after the updates, and the batches."""
+    algorithm = PPO(**options)
+    net = net_of(algorithm)
+    batches = [batch(algorithm, net, n) for n in range(updates)]
+    made = learner(Learner, algorithm, net)
+    learned(made, batches)
+    return made, batches
+
+
+def arrays(state: Any) -> Any:
+    return tree.map(lambda x: x.detach().clone().numpy() if isinstance(x, Tensor) else x, state)
+
+
+def tensors(state: Any) -> Any:
+    return tree.map(lambda x: torch.from_numpy(x.copy()) if not isinstance(x, int) else x, state)
+
+
+def sharded(pool: Any, options: dict[str, Any], updates: int, begins: Any = None, again: bool = False) -> dict[str, Any]:
+    """In a process each: learn -> the whole weights, the state, and how much of the parameters lies here."""
+    algorithm = PPO(**options)
+    net = net_of(algorithm)
+    batches = [batch(algorithm, net, n) for n in range(updates)]
+    if again:
+        recompute(net)
+    made = learner(ShardedLearner, algorithm, net, pool=pool)
+    if begins is not None:
+        made.load(tensors(begins))
+    learned(made, batches, pool)
+    here = sum(p.to_local().untyped_storage().nbytes() for p in made.net.parameters())
+    slots = sum(x.untyped_storage().nbytes() for each in made._optimizers["all"]._each for x in each.slots.values())
+    whole = sum(p.numel() * p.element_size() for p in made.net.parameters())
+    params = {name: x.numpy() for name, x in made.params().items()}
+    return {"params": params, "state": arrays(made.state()), "share": here / whole, "slots": slots / whole}
+
+
+def test_two_make_the_updates_of_one_and_their_state_is_that_of_one() -> None:
+    whole, batches = one(SMALL)
+    first, second = apart(2, sharded, SMALL, UPDATES)
+    assert max(first["share"], second["share"]) <= 0.6
+    assert max(first["slots"], second["slots"]) <= 1.2  # Adam's two moments
+    for name, x in whole.params().items():
+        torch.testing.assert_close(torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name)
+        assert (first["params"][name] == second["params"][name]).all()
+    # One learner goes on from the state of two.
+    went_on = learner(Learner, whole.algorithm, net_of(whole.algorithm))
+    went_on.load(tensors(first["state"]))
+    for name, x in went_on.params().items():
+        assert (first["params"][name] == x.numpy()).all(), name
+    assert went_on.version == UPDATES
+    for made in (whole, went_on):
+        learned(made, batches[:1])
+    for name, x in whole.params().items():
+        torch.testing.assert_close(went_on.params()[name], x, rtol=0, atol=1e-5, msg=name)
