@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.algorithms.ppo import PPO
 from equipoise.learners.learner import Learner
-from equipoise.learners.sharded import ShardedLearner
+from equipoise.learners.parts import part_of
+from equipoise.learners.sharded import KINDS
 from equipoise.nets.block import blocks, recompute
+from equipoise.record import statefile
 from equipoise.types import Batch
 from tests.algorithms import items
 from tests.learners.apart import apart
@@ -23,7 +26,13 @@ from tests.learners.test_pool import CONTINUOUS
 
 UPDATES, STREAMS, ROWS = 3, 4, 6
 SMALL: dict[str, Any] = {
-    "core": "gtrxl", "core_size": 32, "core_layers": 2, "core_window": 4, "hidden": (16, 16), "epochs": 2, "minibatches": 1,
+    "core": "gtrxl",
+    "core_size": 32,
+    "core_layers": 2,
+    "core_window": 4,
+    "hidden": (16, 16),
+    "epochs": 2,
+    "minibatches": 1,
 }
 
 
@@ -65,18 +74,20 @@ def tensors(state: Any) -> Any:
     return tree.map(lambda x: torch.from_numpy(x.copy()) if not isinstance(x, int) else x, state)
 
 
-def sharded(pool: Any, options: dict[str, Any], updates: int, begins: Any = None, again: bool = False) -> dict[str, Any]:
+def spread(
+    pool: Any, kind: str, options: dict[str, Any], updates: int, begins: str = "", again: bool = False
+) -> dict[str, Any]:
     """In a process each: learn -> the whole weights, the state, and how much of the parameters lies here."""
     algorithm = PPO(**options)
     net = net_of(algorithm)
     batches = [batch(algorithm, net, n) for n in range(updates)]
     if again:
         recompute(net)
-    made = learner(ShardedLearner, algorithm, net, pool=pool)
-    if begins is not None:
-        made.load(tensors(begins))
+    made = learner(KINDS[kind], algorithm, net, pool=pool)
+    if begins:
+        made.load(statefile.parse(Path(begins).read_bytes()))
     learned(made, batches, pool)
-    here = sum(p.to_local().untyped_storage().nbytes() for p in made.net.parameters())
+    here = sum(part_of(p).untyped_storage().nbytes() for p in made.net.parameters())
     slots = sum(x.untyped_storage().nbytes() for each in made._optimizers["all"]._each for x in each.slots.values())
     whole = sum(p.numel() * p.element_size() for p in made.net.parameters())
     params = {name: x.numpy() for name, x in made.params().items()}
@@ -85,7 +96,7 @@ def sharded(pool: Any, options: dict[str, Any], updates: int, begins: Any = None
 
 def test_two_make_the_updates_of_one_and_their_state_is_that_of_one() -> None:
     whole, batches = one(SMALL)
-    first, second = apart(2, sharded, SMALL, UPDATES)
+    first, second = apart(2, spread, "fsdp", SMALL, UPDATES)
     assert max(first["share"], second["share"]) <= 0.6
     assert max(first["slots"], second["slots"]) <= 1.2  # Adam's two moments
     for name, x in whole.params().items():
@@ -101,3 +112,61 @@ def test_two_make_the_updates_of_one_and_their_state_is_that_of_one() -> None:
         learned(made, batches[:1])
     for name, x in whole.params().items():
         torch.testing.assert_close(went_on.params()[name], x, rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.mark.thorough
+def test_two_go_on_from_the_state_of_one_and_compute_blocks_anew(tmp_path: Path) -> None:
+    whole, batches = one(SMALL)
+    saved = tmp_path / "state"
+    saved.write_bytes(statefile.dump(whole.state()))
+    learned(whole, batches)
+    first, _ = apart(2, spread, "fsdp", SMALL, UPDATES, str(saved), True)
+    for name, x in whole.params().items():
+        torch.testing.assert_close(torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name)
+    assert first["state"]["version"] == 2 * UPDATES
+
+
+@pytest.mark.thorough
+def test_layers_that_are_spread_make_the_updates_of_one() -> None:
+    options = SMALL | {"minibatches": 2}
+    whole, _ = one(options)
+    first, second = apart(2, spread, "tensor", options, UPDATES)
+    assert 0.5 < first["share"] < 0.9
+    for name, x in whole.params().items():
+        torch.testing.assert_close(torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name)
+        assert (first["params"][name] == second["params"][name]).all(), name
+    went_on = learner(Learner, whole.algorithm, net_of(whole.algorithm))
+    went_on.load(tensors(first["state"]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_policy_of_50m_parameters(tmp_path: Path) -> None:
+    """The next update of two from the state of one, and the next one of one from the state of two."""
+    options = SMALL | {"core_size": 512, "core_layers": 8, "core_heads": 8, "epochs": 1}
+    whole, batches = one(options, updates=1)
+    assert sum(p.numel() for p in whole.net.parameters()) >= 50_000_000
+    saved = tmp_path / "state"
+    saved.write_bytes(statefile.dump(whole.state()))
+    learned(whole, batches)
+    first, second = apart(2, spread, "fsdp", options, 1, str(saved))
+    assert max(first["share"], second["share"]) <= 0.6
+    assert max(first["slots"], second["slots"]) <= 1.2
+    for name, x in whole.params().items():
+        torch.testing.assert_close(torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name)
+    went_on = learner(Learner, whole.algorithm, net_of(whole.algorithm))
+    went_on.load(tensors(first["state"]))
+    for name, x in went_on.params().items():
+        assert (first["params"][name] == x.numpy()).all(), name
+    learned(went_on, batches)
+
+
+def test_blocks_computed_anew_have_the_same_gradients() -> None:
+    whole, batches = one(SMALL, updates=1)
+    net = net_of(whole.algorithm)
+    recompute(net)
+    assert len(blocks(net)) == 2
+    anew = Learner(whole.algorithm, net, schedule_updates=100, seed=SEED, batch=1_000)
+    learned(anew, batches)
+    for name, x in whole.params().items():
+        assert torch.equal(anew.params()[name], x), name

@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise import schema, tree
 from equipoise.clock import Clock
 from equipoise.learners.buckets import MORE, Buckets
-from equipoise.learners.flat import flatten
+from equipoise.learners.flat import flatten, norm_of
 from equipoise.learners.minibatch import micro_batches, minibatches
 from equipoise.learners.optimizers import descent
 from equipoise.learners.pool import ALONE, Learners
@@ -147,9 +147,7 @@ class Learner:
         self.clock.lap("copy", "targets")
         with torch.no_grad(), self._autocast:
             raw, data = batch.data, algorithm.prepare(replace(batch.data, reward=self._rewards(batch.data)))
-            targets = self._computed(
-                lambda: algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool)
-            )
+            targets = self._computed(lambda: algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool))
         batch = replace(batch, data=data, targets=targets, version=self.version)
         if self._weighted:  # weights only ever make a step smaller; a learner alone has them like that
             largest = self.pool.max(batch.weight.max())
@@ -307,14 +305,14 @@ class Learner:
 
         ``before``: what ``_add`` found of the parts before this one.
         """
-        (gradient,) = self._gradient(group)
         if self.pool.size == 1:
             total, count = (out.loss, out.count) if before is None else (out.loss + before[0], out.count + before[1])
             loss = total / count.clamp(min=1)
             with self._backward:
                 (loss if before is None else out.loss).backward()  # type: ignore[no-untyped-call]
             if before is not None:
-                gradient.div_(count.clamp(min=1))
+                for part in self._gradient(group):
+                    part.div_(count.clamp(min=1))
             return loss
         buckets = self._buckets[group]
         mine = (out.loss, out.count) if before is None else (out.loss + before[0], out.count + before[1])
@@ -323,7 +321,8 @@ class Learner:
             out.loss.backward()  # type: ignore[no-untyped-call]
         buckets.finish()
         loss, count = buckets.more[0], buckets.more[1].clamp(min=1)
-        gradient.div_(count)
+        for part in self._gradient(group):
+            part.div_(count)
         return loss / count
 
     def _gradient(self, group: str) -> Sequence[Tensor]:
@@ -332,9 +331,10 @@ class Learner:
         assert gradient is not None
         return [gradient]
 
-    def _norm(self, gradient: Sequence[Tensor]) -> Tensor:
-        """The norm [] of the whole gradient that these are."""
-        return torch.linalg.vector_norm(gradient[0])  # type: ignore[no-any-return]
+    def _norm(self, group: str) -> Tensor:
+        """The norm [] of the group's whole gradient."""
+        (gradient,) = self._gradient(group)
+        return norm_of(gradient)
 
     def _descend(self, group: str, out: LossOutput, before: Part | None, going: _Going) -> Tensor:
         """One clipped optimiser step; the gradient's norm before the clip.
@@ -347,7 +347,7 @@ class Learner:
         loss = self._backward_of(group, out, before)
         self.clock.lap("backward", "optimiser")
         gradient = self._gradient(group)
-        norm = self._norm(gradient)
+        norm = self._norm(group)
         if bound > 0:
             for part in gradient:
                 part.mul_((bound / (norm + 1e-6)).clamp(max=1.0))

@@ -36,6 +36,18 @@ def gathered(part: Tensor, like: Tensor) -> Tensor:
         return spread.full_tensor()
 
 
+def _spread(x: Tensor) -> bool:
+    """Do the learners have different parts of a tensor?"""
+    return isinstance(x, DTensor) and any(place.is_shard() for place in x.placements)
+
+
+def _gradient_of(param: Tensor) -> Tensor:
+    """What lies here of a gradient, once it is spread as its parameter is."""
+    gradient = param.grad
+    assert gradient is not None
+    return part_of(gradient.redistribute(placements=param.placements) if isinstance(gradient, DTensor) else gradient)  # type: ignore[attr-defined]
+
+
 class Gathered(Mapping[str, Tensor]):
     """Tensors by name, each gathered anew when it is asked for: at most one lies here whole. All learners ask in one order."""
 
@@ -70,9 +82,14 @@ class Parts:
         out: list[Tensor] = []
         for param, leaf in zip(self.params, self._leaves, strict=True):
             if leaf.grad is None:
-                leaf.grad = torch.zeros_like(leaf) if param.grad is None else part_of(param.grad)
+                leaf.grad = torch.zeros_like(leaf) if param.grad is None else _gradient_of(param)
             out.append(leaf.grad)
         return out
+
+    def squares(self, learners: int) -> Tensor:
+        """The sum [] of the gradient's squares that is this learner's to give: of what all have alike, one share of it."""
+        shares = zip(self.params, self.gradient(), strict=True)
+        return torch.stack([part.square().sum() / (1 if _spread(param) else learners) for param, part in shares]).sum()
 
     def step(self, rate: float) -> None:
         for one in self._each:

@@ -204,8 +204,11 @@ class LearnerWorker:
     def _publish(self) -> None:
         last = self.version >= self._updates
         due = [line for line in self.lines.values() if self.version % line.publish_every == 0 or last]
-        for line in due if self._publishes else ():
-            line.weights.publish(self.version, line.learner.params())
+        for line in due:
+            if self._publishes:
+                line.weights.publish(self.version, line.learner.params())
+            else:
+                line.learner.attend()
         if due:
             self._lags.published(self.version)
 
@@ -271,12 +274,17 @@ class LearnerWorker:
     def save(self, to: StateWriter) -> LateSave | None:
         """Put everything that the learner's process keeps, while the gate withholds the batches.
 
-        The learners are the same to the bit, so the leader alone puts them, and each what is its own.
+        The learners are the same to the bit, so the leader alone puts them, and each what is its own. Those that keep a part
+        of a state are here at once, so that it is gathered.
         """
-        to.put(self._sums.state() | (self._replicated() if self._leads else {}))
+        replicated = self._replicated()
+        to.put(self._sums.state() | (replicated if self._leads else {}))
         to.put(self._queue.state(), numbered("experience", self._meeting.pool.rank))
         if self._leads:
             to.put_weights(self.params())
+        else:
+            for line in self.lines.values():
+                line.learner.attend()
         late = [one for line in self.lines.values() if (one := line.experience.save(to)) is not None]
         return _Together(late) if late else None
 
