@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.learners.flat import ROW, flatten
+from equipoise.learners.flat import ROW, flatten, norm_of
 from equipoise.learners.learner import Learner, NonFiniteUpdate
 from equipoise.learners.minibatch import minibatches
 from equipoise.types import Algorithm, Batch, LossOutput, Optimizer, Trajectory

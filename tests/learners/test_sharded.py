@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
+from equipoise.algorithms.grpo import GRPO
 from equipoise.algorithms.ppo import PPO
 from equipoise.learners.learner import Learner
 from equipoise.learners.parts import part_of
@@ -23,6 +24,8 @@ from tests.algorithms import items
 from tests.learners.apart import apart
 from tests.learners.several import SEED, share
 from tests.learners.test_pool import CONTINUOUS
+from tests.learners.test_text_parts import GROUPS, SPEC
+from tests.learners.test_text_parts import batch as text_batch
 
 UPDATES, STREAMS, ROWS = 3, 4, 6
 SMALL: dict[str, Any] = {
@@ -137,6 +140,30 @@ def test_layers_that_are_spread_make_the_updates_of_one() -> None:
         assert (first["params"][name] == second["params"][name]).all(), name
     went_on = learner(Learner, whole.algorithm, net_of(whole.algorithm))
     went_on.load(tensors(first["state"]))
+
+
+def text(pool: Any, part: int) -> Any:
+    """In a process each: a learner of text, with the groups of its rank; a group fewer in parts than the other's."""
+    torch.manual_seed(0)
+    algorithm = GRPO(num_generations=4, micro_batch=part)
+    groups = [GROUPS[:3], GROUPS[3:]] if pool is not None else [GROUPS]
+    mine = text_batch(groups[0 if pool is None else pool.rank])
+    kind, options = (Learner, {}) if pool is None else (KINDS["fsdp"], {"pool": pool})
+    made: Any = kind(algorithm, algorithm.network(SPEC), schedule_updates=10, seed=0, batch=16, **options)
+    mine = replace(
+        mine,
+        data=replace(mine.data, behaviour=mine.data.behaviour | {"logp": torch.full(mine.data.action["token"].shape, -1.0)}),
+    )
+    for _ in range(3):
+        made.step(mine)
+    return {name: x.detach().clone().numpy() for name, x in made.params().items()}
+
+
+@pytest.mark.thorough
+def test_learners_of_text_may_have_other_numbers_of_parts() -> None:
+    whole, (first, _) = text(None, 0), apart(2, text, 9)
+    for name, x in whole.items():
+        torch.testing.assert_close(torch.from_numpy(first[name]), torch.from_numpy(x), rtol=1e-4, atol=2e-6, msg=name)
 
 
 @pytest.mark.slow
