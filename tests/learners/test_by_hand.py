@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from equipoise import tree
-from equipoise.learners.learner import Learner, NonFiniteUpdate
+from equipoise.learners.going import NonFiniteUpdate
+from equipoise.learners.learner import Learner
 from equipoise.learners.pool import ALONE
 from equipoise.rewards.step import RewardStep
 from equipoise.types import Batch, LossOutput, Pool, Rewards, Trajectory

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.learners.flat import flatten
-from equipoise.learners.learner import Learner, NonFiniteUpdate
+from equipoise.learners.flat import ROW, flatten, norm_of
+from equipoise.learners.going import NonFiniteUpdate
+from equipoise.learners.learner import Learner
 from equipoise.learners.minibatch import minibatches
 from equipoise.types import Algorithm, Batch, LossOutput, Optimizer, Trajectory
 
@@ -295,3 +296,9 @@ def test_on_a_device_one_look_a_report_is_enough(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(NonFiniteUpdate, match="group 'a', update 3"):
         made.settle()
     assert looks == [24, 24] and made.version == 4
+
+
+@pytest.mark.parametrize("size", [10, 3 * ROW + 7, 2_000_000])
+def test_the_norm_of_a_long_gradient_is_exact(size: int) -> None:
+    x = torch.randn(size, generator=torch.Generator().manual_seed(size)) * 1e-4
+    torch.testing.assert_close(norm_of(x).double(), torch.linalg.vector_norm(x.double()), rtol=1e-6, atol=0)

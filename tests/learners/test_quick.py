@@ -17,7 +17,8 @@ from equipoise import tree
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.learners import quick
-from equipoise.learners.learner import Learner, NonFiniteUpdate
+from equipoise.learners.going import NonFiniteUpdate
+from equipoise.learners.learner import Learner
 from equipoise.learners.optimizers import descent
 from equipoise.learners.quick import quickened
 from equipoise.learners.scaling import FIRST, Scaled

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.learners.learner import Learner, NonFiniteUpdate
+from equipoise.learners.going import NonFiniteUpdate
+from equipoise.learners.learner import Learner
 from equipoise.learners.pool import Group
 from equipoise.programs.program import algorithm_class
 from equipoise.types import Batch, Rewards

@@ -21,13 +21,16 @@ CONFIG = DecoderConfig(
 SPEC = TextSpec(model=asdict(CONFIG), eos=(0,), prompt=5, completion=4)
 
 
-def batch() -> Batch:
-    data: Trajectory = slots([(2, [3, 1, 4, 2]), (5, [2, 4, 1, 1]), (1, [1, 1, 2, 4]), (3, [4, 4, 3, 2])])
+GROUPS = [(2, [3, 1, 4, 2]), (5, [2, 4, 1, 1]), (1, [1, 1, 2, 4]), (3, [4, 4, 3, 2])]
+
+
+def batch(groups: Any = tuple(GROUPS)) -> Batch:
+    data: Trajectory = slots(list(groups))
     token = data.action["token"] % 20
     logp = -torch.rand(token.shape, generator=torch.Generator().manual_seed(1)) * 5
     context = data.context | {"prompt": data.context["prompt"] % 20}
     data = replace(data, action={"token": token}, behaviour=data.behaviour | {"logp": logp}, context=context)
-    return Batch(data=data, keys=torch.zeros(16, 2).numpy(), weight=torch.ones(16), targets={})
+    return Batch(data=data, keys=torch.zeros(4 * len(groups), 2).numpy(), weight=torch.ones(4 * len(groups)), targets={})
 
 
 def learned(part: int, **options: Any) -> dict[str, torch.Tensor]:

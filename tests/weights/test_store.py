@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch.multiprocessing import reductions
 
+from equipoise import tree
 from equipoise.runtime.process import forkserver
 from equipoise.weights.device import LONGEST, CudaIpc, DeviceWeights
 from equipoise.weights.store import BUFFERS, WeightPlan, Weights
@@ -297,3 +298,25 @@ def test_weights_may_be_stored_in_half_the_bytes(buffers: int) -> None:
 def test_one_buffer_is_not_enough() -> None:
     with pytest.raises(ValueError, match="buffers: expected at least 2, since one is read while the other is written, got 1"):
         WeightPlan(params(0), buffers=1)
+
+
+@pytest.mark.parametrize("share", KINDS)
+def test_a_hundredth_of_the_parameters_is_a_hundredth_of_the_bytes(share: Any) -> None:
+    """A plan of a part publishes that part of whatever it is given, and asks for no other tensor."""
+    asked = list[str]()
+
+    class Told(dict[str, torch.Tensor]):
+        def __getitem__(self, name: str) -> torch.Tensor:
+            asked.append(name)
+            return super().__getitem__(name)
+
+    net = Told({f"layer{n}": torch.full((64, 64), float(n)) for n in range(100)})
+    part = WeightPlan({"layer7": net["layer7"]})
+    assert part.flat * 100 == WeightPlan(net).flat
+    host = Weights(part, Heap("host", part.nbytes))
+    device = Heap("device", tree.nbytes(DeviceWeights.specs(part)))
+    weights = host if share is None else DeviceWeights(part, device, host, share)
+    asked.clear()
+    weights.publish(1, net)
+    got = weights.fetch()
+    assert asked == ["layer7"] and got is not None and set(got[1]) == {"layer7"} and bool((got[1]["layer7"] == 7).all())

@@ -26,7 +26,7 @@ def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint
     from equipoise.console.aside import prints_aside
     from equipoise.console.ending import Ending
     from equipoise.errors import CannotStart, WorkerFailed
-    from equipoise.learners.learner import NonFiniteUpdate
+    from equipoise.learners.going import NonFiniteUpdate
     from equipoise.record.directory import LOGS
     from equipoise.run.session import Preempted
 

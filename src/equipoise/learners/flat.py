@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+ROW = 1 << 16
 
 
 def flatten(params: Sequence[nn.Parameter], room: int = 0) -> nn.Parameter:
@@ -30,3 +32,16 @@ def flatten(params: Sequence[nn.Parameter], room: int = 0) -> nn.Parameter:
         p.grad = flat.grad[part].view_as(p)
         at += p.numel()
     return flat
+
+
+def norm_of(x: Tensor) -> Tensor:
+    """The norm [] of x [n]: that of the norms of its rows of ``ROW`` numbers, so that it is as exact as a small tensor's.
+
+    On a CPU torch adds up the squares of all numbers in a few float32: 1e-5 off at a million numbers, 3e-3 at 50 million.
+    """
+    rows = x.numel() // ROW
+    if rows < 2:
+        return torch.linalg.vector_norm(x)  # type: ignore[no-any-return]
+    head, tail = x[: rows * ROW].view(rows, ROW), x[rows * ROW :]
+    parts = torch.cat([torch.linalg.vector_norm(head, dim=1), torch.linalg.vector_norm(tail).view(1)])
+    return torch.linalg.vector_norm(parts)  # type: ignore[no-any-return]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor
 from equipoise import schema, tree
 from equipoise.clock import Clock
 from equipoise.learners.buckets import MORE, Buckets
-from equipoise.learners.flat import flatten
+from equipoise.learners.flat import flatten, norm_of
+from equipoise.learners.going import Going, NonFiniteUpdate, Part, Step, either
 from equipoise.learners.minibatch import micro_batches, minibatches
 from equipoise.learners.optimizers import descent
 from equipoise.learners.pool import ALONE, Learners
@@ -28,44 +29,6 @@ from equipoise.types import Batch, Learns, LossOutput, Optimizer, Precision, Rew
 
 # The parts of a step. On a GPU they are the time until its kernels are queued, and "look" has the wait for them.
 PARTS = ("copy", "targets", "loss", "backward", "all-reduce", "optimiser", "look")
-
-
-_Part = tuple[Tensor, Tensor]  # the sums of losses and counts of the parts of a step so far
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """The results of a learner step besides the new version."""
-
-    metrics: Mapping[str, tuple[Tensor, Tensor]]  # name -> (sum, count), on the learner's device
-    priority: Tensor | None  # [B]
-
-
-@dataclass(slots=True)
-class _Going:
-    """A batch on its way through the learner."""
-
-    numbers: Numbers
-    metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    priority: Tensor | None = None
-    groups: list[str] = field(default_factory=list)  # of each optimiser step whose numbers are still to be looked at
-    unseen: list[Tensor] = field(default_factory=list)  # [2] loss and gradient norm of each
-    ended: Tensor | None = None  # [] bool, is no further step to be taken; None: nothing asks for that
-
-    def add(self, metrics: Mapping[str, tuple[Tensor, Tensor]]) -> None:
-        """Sums and counts; nothing once the batch has ended."""
-        for name, (total, count) in metrics.items():
-            if self.ended is not None:
-                total, count = total.masked_fill(self.ended, 0.0), count.masked_fill(self.ended, 0)
-            old = self.metrics.get(name)
-            self.metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
-
-    def ends(self, now: Tensor) -> None:
-        self.ended = now if self.ended is None else self.ended | now
-
-
-class NonFiniteUpdate(RuntimeError):
-    """The error of a loss or gradient that is nan or infinite; no weight was changed by it."""
 
 
 def cut_by_rows(algorithm: Learns, net: Any, windows: int) -> bool:
@@ -113,13 +76,16 @@ class Learner:
         self.by_rows = cut_by_rows(algorithm, self.net, batch)
         every = algorithm.target_every
         self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
-        groups = algorithm.groups(net)
-        alone = pool.size == 1
-        self._flat = {name: flatten(params, 0 if alone else MORE) for name, params in groups.items()}
-        self._buckets = {} if alone else {name: Buckets(pool, self._flat[name], params) for name, params in groups.items()}
-        self._optimizers = {name: descent(self.optimizer, flat) for name, flat in self._flat.items()}
+        self._optimizers: Mapping[str, Any] = self._hold()  # by group: each moves what this learner has of its parameters
         self._seed, self.rng = seed, torch.Generator(self.device).manual_seed(seed)
         self._rewards = RewardStep(rewards or Rewards(), getattr(algorithm, "gamma", None), self.device)
+
+    def _hold(self) -> Mapping[str, Any]:
+        """Lay out the parameters and gradients of each group -> an optimiser for each."""
+        groups, alone = self.algorithm.groups(self.net), self.pool.size == 1
+        self._flat = {name: flatten(params, 0 if alone else MORE) for name, params in groups.items()}
+        self._buckets = {} if alone else {name: Buckets(self.pool, self._flat[name], params) for name, params in groups.items()}
+        return {name: descent(self.optimizer, flat) for name, flat in self._flat.items()}
 
     @property
     def progress(self) -> float:
@@ -135,6 +101,9 @@ class Learner:
         """Parameters and buffers by name, sharing the network's memory."""
         return tree.named_tensors(self.net)
 
+    def attend(self) -> None:
+        """Take part in what another learner's ``params`` asks of all learners."""
+
     def through(self, whole: Whole, loss: Callable[..., LossOutput | None]) -> None:
         """Do updates by ``whole``, and the algorithm's loss by ``loss``, which is the same function made quicker."""
         self._whole, self._loss = whole, loss
@@ -149,9 +118,9 @@ class Learner:
             self.rng.manual_seed(share_seed(self._seed, self.updates, self.pool.rank))
         batch = self._transfer(batch)
         self.clock.lap("copy", "targets")
-        due = tuple(group for group in self._flat if self.algorithm.due(group, self.updates))
+        due = tuple(group for group in self._optimizers if self.algorithm.due(group, self.updates))
         numbers = self._whole.numbers(
-            Numbers(progress=self.progress, rates={g: self.optimizer.rate(g, self.progress) for g in self._flat})
+            Numbers(progress=self.progress, rates={g: self.optimizer.rate(g, self.progress) for g in self._optimizers})
         )
         going = self._whole.update(batch, due, lambda: self._update(batch, due, numbers))
         if going.unseen:
@@ -175,24 +144,24 @@ class Learner:
             pairs = [(version, group) for version, groups, _ in unseen for group in groups]
             self._look(pairs, torch.cat([seen for _, _, seen in unseen]))
 
-    def _update(self, batch: Batch, due: Sequence[str], numbers: Numbers) -> _Going:
+    def _update(self, batch: Batch, due: Sequence[str], numbers: Numbers) -> Going:
         """What ``step`` does on the device: work that a graph may capture, where ``numbers`` are tensors."""
         algorithm, target_net, raw = self.algorithm, None if self._target is None else self._target.net, batch.data
         with torch.no_grad(), self._autocast:
             data = algorithm.prepare(replace(batch.data, reward=self._rewards(batch.data)))
-            targets = algorithm.targets(self.net, target_net, data, rng=self.rng, pool=self.pool)
+            targets = self._computed(lambda: algorithm.targets(self.net, target_net, data, rng=self.rng, pool=self.pool))
         batch = replace(batch, data=data, targets=targets, version=self.version)
         if self._weighted:  # weights only ever make a step smaller; a learner alone has them like that
             largest = self.pool.max(batch.weight.max())
             batch = replace(batch, weight=batch.weight / torch.where(largest > 0, largest, 1.0))
-        going = _Going(numbers)
+        going = Going(numbers)
         self.clock.lap("targets", "copy")
         self._pass_over(batch, due, target_net, going)
         with torch.no_grad():
             algorithm.absorb(self.net, raw, pool=self.pool)
         return going
 
-    def _pass_over(self, batch: Batch, due: Sequence[str], target_net: Any, going: _Going) -> None:
+    def _pass_over(self, batch: Batch, due: Sequence[str], target_net: Any, going: Going) -> None:
         """All epochs and minibatches."""
         algorithm, fresh = self.algorithm, True  # are the weights those of the version still?
         for _ in range(algorithm.epochs):
@@ -205,16 +174,16 @@ class Learner:
                 if self._ended(going):
                     return
 
-    def _learn(self, parts: Sequence[Batch], due: Sequence[str], target_net: Any, going: _Going) -> None:
+    def _learn(self, parts: Sequence[Batch], due: Sequence[str], target_net: Any, going: Going) -> None:
         """One optimiser step for each group that is due, until an algorithm has had enough of the batch.
 
         The gradients of all parts but the last are added up first; the last one's backward ends the step.
         """
         for group in due:
             out, before = None, None
+            self._begin(group, parts, target_net, going)
             for number, part in enumerate(parts):
-                with self._autocast:
-                    out = self._loss(self.net, target_net, part, group=group, step=going.numbers.progress, rng=self.rng)
+                out = self._loss_of(part, target_net, group, going)
                 if out is None:
                     break
                 going.add(out.metrics)  # also those of a minibatch that turns out to be the last
@@ -231,37 +200,62 @@ class Learner:
             going.add({f"grad_norm/{group}": (norm, torch.ones_like(norm))})
             going.priority = going.priority if out.priority is None else out.priority
 
-    def _ended(self, going: _Going) -> bool:
+    def _begin(self, group: str, parts: Sequence[Batch], target_net: Any, going: Going) -> None:
+        """Before the parts of a step are gone over: a gradient of zeros."""
+        for part in self._gradient(group):
+            part.zero_()
+
+    def _loss_of(self, part: Batch, target_net: Any, group: str, going: Going) -> LossOutput | None:
+        with self._autocast:
+            return self._computed(  # type: ignore[no-any-return]
+                lambda: self._loss(self.net, target_net, part, group=group, step=going.numbers.progress, rng=self.rng)
+            )
+
+    def _computed(self, work: Callable[[], Any]) -> Any:
+        """What ``work`` computes with the network."""
+        return work()
+
+    def _ended(self, going: Going) -> bool:
         """Is the batch known to be done with? On a device, where to look is to wait, its steps are made and undone instead."""
         return going.ended is not None and self.looks and bool(going.ended)
 
     def state(self) -> Tree:
         """Everything that the next step depends on but the batch."""
+        return self._state(self._group)
+
+    def _state(self, group: Callable[[str], Tree]) -> Tree:
+        """``state``, with what ``group`` says of each group."""
         return {
             "version": self.version,
             "before": self.before,
             "rng": self.rng.get_state(),
-            "groups": {
-                name: {"params": self._flat[name].detach(), "optimizer": self._optimizers[name].slots} for name in self._flat
-            },
+            "groups": {name: group(name) for name in self._optimizers},
             "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
             "target": {} if self._target is None else self._target.state(),
             "rewards": self._rewards.state(),
             **({"scaling": dict(self._scaling.slots)} if self._scaling.slots else {}),
         }
 
+    def _group(self, name: str) -> Tree:
+        """The parameters of a group, one behind the other, and what its optimiser remembers."""
+        return {"params": self._flat[name].detach(), "optimizer": self._optimizers[name].slots}
+
+    def _load_group(self, name: str, group: Tree) -> None:
+        """Take what ``_group`` gave."""
+        self._flat[name].copy_(group["params"])
+        self._optimizers[name].load(group["optimizer"])
+
     def load(self, state: Tree) -> None:
         """Load a state; ValueError where a group or its size differs, or where only one side has a target network."""
         if bool(state["target"]) != (self._target is not None):
             had, has = ("one" if state["target"] else "none"), self.algorithm.target_every
             raise ValueError(f"target network: expected a state saved with what target_every={has} asks for, got {had}")
-        if (wanted := set(self._flat)) != (got := set(state["groups"])):
+        if (wanted := set(self._optimizers)) != (got := set(state["groups"])):
             raise ValueError(f"expected the optimiser groups {sorted(wanted)}, got a state of {sorted(got)}")
         schema.check(state, self._schema(), "")
         with torch.no_grad():
             for name, group in state["groups"].items():
-                self._flat[name].copy_(group["params"])
-                self._optimizers[name].load(group["optimizer"])
+                self._load_group(name, group)
             for name, buffer in self.net.named_buffers():
                 buffer.copy_(state["buffers"][name])
             if self._target is not None:
@@ -277,11 +271,15 @@ class Learner:
 
     def _schema(self) -> schema.Schema:
         """What a saved state is: of these types and shapes, and every number finite."""
-        wanted: dict[str, schema.Schema] = schema.like(self.state(), finite=True)
+        wanted: dict[str, schema.Schema] = schema.like(self._state(self._group_like), finite=True)
         rng = schema.Array((None,), "uint8", tensor=True)  # another kind of device has another size
         scaling = {"scaling?": wanted.pop("scaling", schema.Anything())}  # a resume may change the precision
         counts = {"version": schema.count(), "before": schema.count()}
         return wanted | counts | scaling | {"rng": rng, "rewards": self._rewards.schema()}
+
+    def _group_like(self, name: str) -> Tree:
+        """A group of the types and shapes of ``_group``."""
+        return self._group(name)
 
     def begin_from(self, state: Tree) -> None:
         """Go on where another learner was saved, as version 0 of another run; ValueError as for ``load``.
@@ -292,33 +290,26 @@ class Learner:
         self.load(state)
         self.before, self.version = self.updates, 0
 
-    def _add(self, group: str, out: LossOutput, before: _Part | None) -> _Part:
+    def _add(self, group: str, out: LossOutput, before: Part | None) -> Part:
         """Add the gradient of a part's sum to those of the parts before -> the sums so far."""
-        flat = self._flat[group]
-        assert flat.grad is not None
         self.clock.lap("loss", "backward")
-        if before is None:
-            flat.grad.zero_()
         self._fill(out.loss)
         self.clock.lap("backward", "loss")
         loss = out.loss.detach()
         return (loss, out.count) if before is None else (before[0] + loss, before[1] + out.count)
 
-    def _backward_of(self, group: str, out: LossOutput, before: _Part | None) -> Tensor:
+    def _backward_of(self, group: str, out: LossOutput, before: Part | None) -> Tensor:
         """Fill the group's gradient with that of the mean loss over the items of all learners -> that loss.
 
         ``before``: what ``_add`` found of the parts before this one.
         """
-        flat = self._flat[group]
-        assert flat.grad is not None
-        if before is None:
-            flat.grad.zero_()
         if self.pool.size == 1:
             total, count = (out.loss, out.count) if before is None else (out.loss + before[0], out.count + before[1])
             loss = total / count.clamp(min=1)
             self._fill(loss if before is None else out.loss)
             if before is not None:
-                flat.grad.div_(count.clamp(min=1))
+                for part in self._gradient(group):
+                    part.div_(count.clamp(min=1))
             return loss
         buckets = self._buckets[group]
         mine = (out.loss, out.count) if before is None else (out.loss + before[0], out.count + before[1])
@@ -326,7 +317,8 @@ class Learner:
         self._fill(out.loss)
         buckets.finish()
         loss, count = buckets.more[0], buckets.more[1].clamp(min=1)
-        flat.grad.div_(count)
+        for part in self._gradient(group):
+            part.div_(count)
         return loss / count
 
     def _fill(self, loss: Tensor) -> None:
@@ -334,22 +326,34 @@ class Learner:
         with self._backward:
             self._scaling.up(loss).backward()  # type: ignore[no-untyped-call]
 
-    def _descend(self, group: str, out: LossOutput, before: _Part | None, going: _Going) -> Tensor:
+    def _gradient(self, group: str) -> Sequence[Tensor]:
+        """What this learner has of the group's gradient."""
+        gradient = self._flat[group].grad
+        assert gradient is not None
+        return [gradient]
+
+    def _norm(self, group: str) -> Tensor:
+        """The norm [] of the group's whole gradient."""
+        (gradient,) = self._gradient(group)
+        return norm_of(gradient)
+
+    def _descend(self, group: str, out: LossOutput, before: Part | None, going: Going) -> Tensor:
         """One clipped optimiser step; the gradient's norm before the clip.
 
         A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised here; on a device, where to look
         is to wait, the step is undone there, and ``settle`` raises it.
         """
-        flat, bound = self._flat[group], self.optimizer.max_grad_norm
-        assert flat.grad is not None
+        bound = self.optimizer.max_grad_norm
         self.clock.lap("loss", "backward")
         loss = self._backward_of(group, out, before)
         self.clock.lap("backward", "optimiser")
-        skipped = self._scaling.down(flat.grad)
-        norm: Tensor = torch.linalg.vector_norm(flat.grad)
+        gradient = self._gradient(group)
+        skipped = self._scaling.down(gradient)
+        norm = self._norm(group)
         if bound > 0:
-            flat.grad.mul_((bound / (norm + 1e-6)).clamp(max=1.0))
-        undone = _either(going.ended, skipped)
+            for part in gradient:
+                part.mul_((bound / (norm + 1e-6)).clamp(max=1.0))
+        undone = either(going.ended, skipped)
         norm = norm if skipped is None else norm.masked_fill(skipped, 0.0)
         seen = torch.stack([loss.detach().float(), norm.float()])
         seen = seen if going.ended is None else seen.masked_fill(going.ended, 0.0)
@@ -358,7 +362,7 @@ class Learner:
         else:
             going.groups.append(group)
             going.unseen.append(seen)
-            undone = _either(undone, ~seen.isfinite().all())
+            undone = either(undone, ~seen.isfinite().all())
         rate = going.numbers.rates[group]
         if undone is None:
             self._optimizers[group].step(rate)
@@ -378,11 +382,6 @@ class Learner:
                     f"grad_norm/{group} {norm}; the weights of update {version - 1} are the last good ones. A lower "
                     "optimizer.learning_rate or optimizer.max_grad_norm may help"
                 )
-
-
-def _either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """[] bool; None is false everywhere."""
-    return other if one is None else one if other is None else one | other
 
 
 def _nothing() -> None: ...

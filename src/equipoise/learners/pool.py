@@ -92,6 +92,13 @@ class Group:
         except RuntimeError as error:
             raise LearnerLost(str(error)) from error
 
+    @property
+    def gloo(self) -> Any:
+        """The group of gloo; waits until all learners are in it."""
+        if self._group is None:
+            self._join()
+        return self._group
+
     def leave(self) -> None:
         """Part from the others; the next sum meets them again."""
         held: list[Any] = [self._group, self._works]
@@ -118,13 +125,11 @@ class Group:
     def _start(self, x: Tensor, how: str) -> int:
         from torch.distributed import AllreduceOptions, ReduceOp
 
-        if self._group is None:
-            self._join()
-        options = AllreduceOptions()
+        gloo, options = self.gloo, AllreduceOptions()
         options.reduceOp = getattr(ReduceOp, how)
         self._begun += 1
         try:
-            self._works[self._begun] = self._group.allreduce([x], options)
+            self._works[self._begun] = gloo.allreduce([x], options)
         except RuntimeError as error:
             raise LearnerLost(str(error)) from error
         return self._begun

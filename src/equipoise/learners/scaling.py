@@ -6,7 +6,7 @@ The scale is halved where a gradient overflows, whose step is skipped, and doubl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -23,7 +23,7 @@ class Scaling(Protocol):
     slots: Mapping[str, Tensor]  # its state, a part of the learner's
 
     def up(self, loss: Tensor) -> Tensor: ...
-    def down(self, gradient: Tensor) -> Tensor | None: ...  # scale back, in place -> [] bool, is the step to be skipped?
+    def down(self, gradient: Sequence[Tensor]) -> Tensor | None: ...  # scale back, in place -> [] bool: skip the step?
     def metrics(self, skipped: Tensor | None) -> dict[str, tuple[Tensor, Tensor]]: ...  # name -> (sum, count)
 
 
@@ -35,7 +35,7 @@ class Unscaled:
     def up(self, loss: Tensor) -> Tensor:
         return loss
 
-    def down(self, gradient: Tensor) -> Tensor | None:
+    def down(self, gradient: Sequence[Tensor]) -> Tensor | None:
         return None
 
     def metrics(self, skipped: Tensor | None) -> dict[str, tuple[Tensor, Tensor]]:
@@ -56,11 +56,11 @@ class Scaled:
         return loss * self.slots["scale"]
 
     @torch.no_grad()
-    def down(self, gradient: Tensor) -> Tensor | None:
+    def down(self, gradient: Sequence[Tensor]) -> Tensor | None:
         """At the least scale a gradient that is not finite is no overflow: its step is not skipped here, but an error."""
         scale, good = self.slots["scale"], self.slots["good"]
-        gradient.div_(scale)
-        over: Tensor = ~torch.linalg.vector_norm(gradient).isfinite() & (scale > LEAST)
+        norms = [torch.linalg.vector_norm(part.div_(scale)) for part in gradient]
+        over: Tensor = ~torch.stack(norms).isfinite().all() & (scale > LEAST)
         good.add_(1).masked_fill_(over, 0)
         grown = good >= EVERY
         good.masked_fill_(grown, 0)

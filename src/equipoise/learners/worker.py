@@ -218,8 +218,11 @@ class LearnerWorker:
     def _publish(self) -> None:
         last = self.version >= self._updates
         due = [line for line in self.lines.values() if self.version % line.publish_every == 0 or last]
-        for line in due if self._publishes else ():
-            line.weights.publish(self.version, line.learner.params())
+        for line in due:
+            if self._publishes:
+                line.weights.publish(self.version, line.learner.params())
+            else:
+                line.learner.attend()
         if due:
             self._lags.published(self.version)
 
@@ -285,14 +288,19 @@ class LearnerWorker:
     def save(self, to: StateWriter) -> LateSave | None:
         """Put everything that the learner's process keeps, while the gate withholds the batches.
 
-        The learners are the same to the bit, so the leader alone puts them, and each what is its own.
+        The learners are the same to the bit, so the leader alone puts them, and each what is its own. All are here
+        at once, so that a state is gathered which each of them keeps a part of.
         """
         for line in self.lines.values():
             line.learner.settle()
-        to.put(self._sums.state() | (self._replicated() if self._leads else {}))
+        replicated = self._replicated()
+        to.put(self._sums.state() | (replicated if self._leads else {}))
         to.put(self._queue.state(), numbered("experience", self._meeting.pool.rank))
         if self._leads:
             to.put_weights(self.params())
+        else:
+            for line in self.lines.values():
+                line.learner.attend()
         late = [one for line in self.lines.values() if (one := line.experience.save(to)) is not None]
         return _Together(late) if late else None
 

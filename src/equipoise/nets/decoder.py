@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from equipoise.hints import hint
 from equipoise.nets.attention import attend, packed_attention
+from equipoise.nets.block import Block
 from equipoise.nets.cache import Cache, Written
 from equipoise.nets.layout import Layout
 from equipoise.nets.pieces import put_together, rms_norm, rotate, together
@@ -104,13 +106,29 @@ class SwiGLU(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, False)
 
 
-class Layer(nn.Module):
+class Layer(Block):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
+        self.config = config
         self.self_attn = Attention(config)
         self.mlp = SwiGLU(config)
         self.input_layernorm = Norm(config.hidden_size)
         self.post_attention_layernorm = Norm(config.hidden_size)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+        """x [N, hidden], cosines and signed sines [N, 1, D] -> [N, hidden]."""
+        c, n, a, m = self.config, len(x), self.self_attn, self.mlp
+        heads, keys, eps = c.num_attention_heads, c.num_key_value_heads, c.rms_norm_eps
+        y = rms_norm(x, self.input_layernorm.weight, eps)
+        qkv = together(y, a.q_proj, a.k_proj, a.v_proj).view(n, -1, c.head_dim)
+        q, k, v = qkv[:, :heads], qkv[:, heads : heads + keys], qkv[:, heads + keys :]
+        if c.family == "qwen3":
+            q, k = rms_norm(q, a.q_norm.weight, eps), rms_norm(k, a.k_norm.weight, eps)
+        out = attention(rotate(q, cos, sin), rotate(k, cos, sin), v)
+        x = x + a.o_proj(out.reshape(n, -1))
+        y = rms_norm(x, self.post_attention_layernorm.weight, eps)
+        gate, up = together(y, m.gate_proj, m.up_proj).chunk(2, 1)
+        return x + m.down_proj(F.silu(gate) * up)  # type: ignore[no-any-return]
 
 
 class Model(nn.Module):
@@ -206,23 +224,11 @@ class Decoder(nn.Module):
 
     def _layers(self, token: Tensor, position: Tensor, attention: Attend) -> Tensor:
         """token and position [N] -> [N, hidden]."""
-        c, n = self.config, len(token)
-        heads, keys, eps = c.num_attention_heads, c.num_key_value_heads, c.rms_norm_eps
         cos, sin = self._rotation(position)
         x = F.embedding(token, self.model.embed_tokens.weight)
-        for i, layer in enumerate(cast("Iterable[Layer]", self.model.layers)):
-            a, m = layer.self_attn, layer.mlp
-            y = rms_norm(x, layer.input_layernorm.weight, eps)
-            qkv = together(y, a.q_proj, a.k_proj, a.v_proj).view(n, -1, c.head_dim)
-            q, k, v = qkv[:, :heads], qkv[:, heads : heads + keys], qkv[:, heads + keys :]
-            if c.family == "qwen3":
-                q, k = rms_norm(q, a.q_norm.weight, eps), rms_norm(k, a.k_norm.weight, eps)
-            out = attention(i, rotate(q, cos, sin), rotate(k, cos, sin), v)
-            x = x + a.o_proj(out.reshape(n, -1))
-            y = rms_norm(x, layer.post_attention_layernorm.weight, eps)
-            gate, up = together(y, m.gate_proj, m.up_proj).chunk(2, 1)
-            x = x + m.down_proj(F.silu(gate) * up)
-        return rms_norm(x, self.model.norm.weight, eps)
+        for i, layer in enumerate(self.model.layers):
+            x = layer(x, cos, sin, partial(attention, i))
+        return rms_norm(x, self.model.norm.weight, self.config.rms_norm_eps)
 
     def _rotation(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines [N, 1, D] of positions [N]."""

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from equipoise.nets.block import Block
 from equipoise.nets.core import State
 from equipoise.nets.torso import linear
 
@@ -44,7 +45,7 @@ class GTrXL(nn.Module):
         super().__init__()
         self.size, self.window = size, window
         self.into = linear(size_in, size, 1.0)
-        self.blocks = nn.ModuleList(Block(size, heads, window) for _ in range(layers))
+        self.blocks = nn.ModuleList(Gated(size, heads, window) for _ in range(layers))
 
     def initial_state(self, batch: int) -> State:
         device = self.into.weight.device
@@ -74,8 +75,10 @@ class GTrXL(nn.Module):
         return y.transpose(0, 1), {"memory": torch.stack(kept, 1), "held": held}
 
 
-class Block(nn.Module):
+class Gated(Block):
     """Attention and an MLP, each behind a norm and before a gate."""
+
+    pairs = (("wide", "narrow"),)
 
     def __init__(self, size: int, heads: int, window: int) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from equipoise.nets.block import Block
 from equipoise.nets.cnn import conv, first_conv, planes, to_planes
 from equipoise.nets.torso import linear
 
@@ -46,8 +47,10 @@ class Patches(nn.Module):
         return first_conv(self.embed, x, self.scale).flatten(2).transpose(1, 2) + self.place
 
 
-class Attention(nn.Module):
+class Attention(Block):
     """Multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2) and an MLP: behind a norm each, and added."""
+
+    pairs = (("wide", "narrow"),)
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from equipoise.programs.fields import why_unread
 from equipoise.programs.policy_refusals import policy_problems
 from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
 from equipoise.programs.settings import out_of_range
+from equipoise.programs.shard_refusals import shard_problems
 from equipoise.types import (
     PRECISIONS,
     ActingPrecision,
@@ -40,6 +41,7 @@ def check(program: Program) -> None:
     env = [] if program.source.env is None else _env_problems(program.source.env)
     env += _device_env_problems(program)
     problems = [*_run_problems(program), *_source_problems(program), *env, *_together_problems(program)]
+    problems += shard_problems(program)
     for name, policy in learning(program).items():
         room = f"policies.{name}." if len(program.policies) > 1 else ""
         problems += [room + problem for problem in policy_problems(program, policy)]

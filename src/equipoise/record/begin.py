@@ -34,9 +34,14 @@ def new_learner(
     Several learners on CUDA have a device each.
     """
     policy, device = learning(program)[name], program.placement.device
+    kind: type[Learner] = Learner
+    if pool.size > 1 and program.placement.shard != "none":
+        from equipoise.learners.sharded import KINDS  # torch's DTensor takes a second to load
+
+        kind = KINDS[program.placement.shard]
     if pool.size > 1 and device != "cpu":
         device = f"{device}:{pool.rank}"
-    return Learner(
+    return kind(
         policy.algorithm, net, optimizer=policy.optimizer, rewards=policy.rewards, device=device,
         precision=program.placement.precision,
         schedule_updates=schedule_updates, seed=seed, batch=batch, pool=pool,

@@ -24,9 +24,11 @@ from equipoise.experience.replay import codec
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.learners.learner import Learner
 from equipoise.learners.pool import ALONE, Learners
+from equipoise.nets.block import recompute
 from equipoise.programs import memory_needed as memory
 from equipoise.programs.limits import check_devices, check_nvtx
 from equipoise.programs.refusals import refuse
+from equipoise.programs.shard_refusals import block_problems
 from equipoise.record import begin, checkpoint, playable
 from equipoise.record.checkpoint import Source
 from equipoise.runtime.replays import codecs_of, common, pace_of, replays_of, room, too_small
@@ -98,6 +100,8 @@ class Blueprint:
     def learner(self, name: str, net: nn.Module, pool: Learners = ALONE) -> Learner:
         """The learner of a policy as the run begins, which a resume loads after; ``pool``: those that it learns with."""
         windows = learning(self.program)[name].batch * len(self.roles[name].places) // pool.size
+        if self.program.placement.gradient_checkpointing:
+            recompute(net)
         made = begin.new_learner(
             self.program, name, net, schedule_updates=self.schedule_updates,
             seed=policy_seed(self.program.schedule.seed, "learner", name), batch=windows, pool=pool,
@@ -140,10 +144,11 @@ class Blueprint:
     @property
     def replaceable(self) -> bool:
         """Can a learner that is lost be replaced? Not where rows of a replay are lost with it, or a policy's past, or weights
-        on a device, or where learners are on several machines.
+        on a device, or its part of the parameters, or where learners are on several machines.
         """
         frozen = any(role.frozen is not None for role in self.roles.values())
-        return self.learners > 1 and not (self.apart or self.replays or frozen or self.acting_device != "cpu")
+        whole = self.program.placement.shard == "none"
+        return self.learners > 1 and whole and not (self.apart or self.replays or frozen or self.acting_device != "cpu")
 
     def learner_of(self, group: int) -> int:
         """The learner that a group of envs writes its rows for."""
@@ -271,6 +276,7 @@ def blueprint(
         problems += [
             room(program, name) + problem for problem in (*too_small(replay, learning(program)[name]), *memory.disk(replay))
         ]
+    problems += [room(program, name) + problem for name in learning(program) for problem in block_problems(program, nets[name])]
     refuse(problems)
     codec.installed(codecs.values())
     record_steps = min(program.schedule.steps // RECORDS, RECORD_STEPS)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, cast
 
 from equipoise.facts import AUTO, FREE, Count, Flag, Help, NonNegative, Positive, Read, Share, Whole
 from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
-from equipoise.types.rows import ActingPrecision, Balance, Inference, Precision
+from equipoise.types.rows import ActingPrecision, Balance, Inference, Precision, Shard
 from equipoise.types.sources import LONG, OUT, REMOTE, WHAT, WHERE, EnvFactory, EnvSource, Live, RecordedSource, TaskSource
 
 Prioritized = Read("selector", "prioritized", why="nothing is prioritized")
@@ -162,6 +162,17 @@ class Placement:
         FREE,
         AUTO,
     ] = 1
+    shard: Annotated[
+        Shard,
+        Help(
+            "Of a large network each learner keeps all (none), or a part: of all parameters (fsdp), or of wide layers (tensor)."
+        ),
+        Read("learners", 1, unless=True, why="one learner keeps all"),
+        FREE,
+    ] = "none"
+    gradient_checkpointing: Annotated[
+        bool, Help("Keep no more than the inputs of a network's blocks for backward, and compute the rest anew there."), FREE
+    ] = False
     inference: Annotated[
         Inference,
         Help("Where actions are chosen: in each actor (local), or in workers for all of them (central)."),

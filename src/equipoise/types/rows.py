@@ -27,6 +27,7 @@ On = Literal["serial", "process", "ray"]  # in one thread, in processes of one m
 Inference = Literal["local", "central"]
 Balance = Literal["off", "auto"]
 ActingPrecision = Literal["fp32", "bf16", "int8"]
+Shard = Literal["none", "fsdp", "tensor"]
 OnNonfinite = Literal["stop", "drop", "clamp"]
 
 

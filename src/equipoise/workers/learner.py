@@ -17,8 +17,8 @@ from equipoise.experience.replay.feed import Fresh, ReplayFeed
 from equipoise.experience.replay.replay import Replay
 from equipoise.experience.replay.sharded import Sharded
 from equipoise.files import numbered
+from equipoise.learners.going import NonFiniteUpdate
 from equipoise.learners.lags import Lags
-from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.learners.meeting import Meeting, Solo, Together
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.pool import Learners

@@ -1,0 +1,52 @@
+"""A batch on its way through a learner: the sums of its metrics so far, and what is still to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from equipoise.learners.whole import Numbers
+
+Part = tuple[Tensor, Tensor]  # the sums of losses and counts of the parts of a step so far
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The results of a learner step besides the new version."""
+
+    metrics: Mapping[str, tuple[Tensor, Tensor]]  # name -> (sum, count), on the learner's device
+    priority: Tensor | None  # [B]
+
+
+@dataclass(slots=True)
+class Going:
+    """A batch on its way through the learner."""
+
+    numbers: Numbers
+    metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    priority: Tensor | None = None
+    groups: list[str] = field(default_factory=list)  # of each optimiser step whose numbers are still to be looked at
+    unseen: list[Tensor] = field(default_factory=list)  # [2] loss and gradient norm of each
+    ended: Tensor | None = None  # [] bool, is no further step to be taken; None: nothing asks for that
+
+    def add(self, metrics: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        """Sums and counts; nothing once the batch has ended."""
+        for name, (total, count) in metrics.items():
+            if self.ended is not None:
+                total, count = total.masked_fill(self.ended, 0.0), count.masked_fill(self.ended, 0)
+            old = self.metrics.get(name)
+            self.metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
+
+    def ends(self, now: Tensor) -> None:
+        self.ended = now if self.ended is None else self.ended | now
+
+
+class NonFiniteUpdate(RuntimeError):
+    """The error of a loss or gradient that is nan or infinite; no weight was changed by it."""
+
+
+def either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """[] bool; None is false everywhere."""
+    return other if one is None else one if other is None else one | other

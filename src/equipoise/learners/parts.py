@@ -1,0 +1,138 @@
+"""A learner's parts of tensors that are spread over several learners, and the whole ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from equipoise.learners.mesh import lost
+from equipoise.learners.optimizers import descent
+from equipoise.types import Optimizer, Tree
+
+
+def part_of(x: Tensor) -> Tensor:
+    """What lies here of a tensor: all of it where it is not spread."""
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
+def cut(whole: Tensor, like: Tensor) -> Tensor:
+    """What lies here of a tensor that is spread as ``like`` is."""
+    if not isinstance(like, DTensor):
+        return whole
+    # Without the rank of a source each learner cuts what it has, and sends nothing.
+    return distribute_tensor(whole.contiguous(), like.device_mesh, like.placements, src_data_rank=None).to_local()
+
+
+def gathered(part: Tensor, like: Tensor) -> Tensor:
+    """The whole tensor of the parts of all learners, who ask at once."""
+    if not isinstance(like, DTensor):
+        return part
+    spread = DTensor.from_local(part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride())
+    with lost():
+        return spread.full_tensor()
+
+
+def _spread(x: Tensor) -> bool:
+    """Do the learners have different parts of a tensor?"""
+    return isinstance(x, DTensor) and any(place.is_shard() for place in x.placements)
+
+
+def _gradient_of(param: Tensor) -> Tensor:
+    """What lies here of a gradient, once it is spread as its parameter is."""
+    gradient = param.grad
+    assert gradient is not None
+    return part_of(gradient.redistribute(placements=param.placements) if isinstance(gradient, DTensor) else gradient)  # type: ignore[attr-defined]
+
+
+class Gathered(Mapping[str, Tensor]):
+    """Tensors by name, each gathered anew when it is asked for: at most one lies here whole. All learners ask in one order."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return gathered(part_of(self._tensors[name]), self._tensors[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+class Parts:
+    """The parts of the parameters of an optimiser group, each moved by an optimiser of its own."""
+
+    def __init__(self, settings: Optimizer, params: Sequence[nn.Parameter]) -> None:
+        self.params = list(params)
+        self._leaves = [nn.Parameter(part_of(param.detach())) for param in params]  # in the same memory
+        self._each = [descent(settings, leaf) for leaf in self._leaves]
+
+    def clear(self) -> None:
+        """A gradient of zeros."""
+        for x in (*self.params, *self._leaves):
+            x.grad = None
+
+    def gradient(self) -> list[Tensor]:
+        """The parts of the gradient; what backward did not reach is 0."""
+        out: list[Tensor] = []
+        for param, leaf in zip(self.params, self._leaves, strict=True):
+            if leaf.grad is None:
+                leaf.grad = torch.zeros_like(leaf) if param.grad is None else _gradient_of(param)
+            out.append(leaf.grad)
+        return out
+
+    def squares(self, learners: int) -> Tensor:
+        """The sum [] of the gradient's squares that is this learner's to give: of what all have alike, one share of it."""
+        shares = zip(self.params, self.gradient(), strict=True)
+        return torch.stack([part.square().sum() / (1 if _spread(param) else learners) for param, part in shares]).sum()
+
+    def step(self, rate: float) -> None:
+        for one in self._each:
+            one.step(rate)
+
+    def step_unless(self, skip: Tensor, rate: float) -> None:
+        for one in self._each:
+            one.step_unless(skip, rate)
+
+    def state(self, *, keep: bool) -> Tree:
+        """The parameters, one behind the other, and what an optimiser of that one tensor would remember.
+
+        All learners ask at once. Without ``keep`` nothing is kept of what is gathered: empty tensors.
+        """
+        slots = {name: self._flat([one.slots[name] for one in self._each], keep) for name in self._moments}
+        return {"params": self._flat(self._leaves, keep), "optimizer": slots | {"step": self._each[0].slots["step"]}}
+
+    def like(self) -> Tree:
+        """The types and shapes of ``state``, without numbers."""
+        flat = torch.empty(sum(param.numel() for param in self.params), dtype=self._leaves[0].dtype, device="meta")
+        return {"params": flat, "optimizer": dict.fromkeys(self._moments, flat) | {"step": self._each[0].slots["step"]}}
+
+    @torch.no_grad()
+    def load(self, state: Any) -> None:
+        """Take what ``state`` gave, or that of a learner which had all of it."""
+        slots, sizes = state["optimizer"], [param.numel() for param in self.params]
+        wholes = {name: slots[name].split(sizes) for name in self._moments}
+        for n, whole in enumerate(state["params"].split(sizes)):
+            param = self.params[n]
+            self._leaves[n].copy_(cut(whole.view(param.shape), param))
+            parts = {name: cut(each[n].view(param.shape), param) for name, each in wholes.items()}
+            self._each[n].load(parts | {"step": slots["step"]})
+
+    @property
+    def _moments(self) -> tuple[str, ...]:
+        return self._each[0].moments
+
+    @torch.no_grad()
+    def _flat(self, parts: Sequence[Tensor], keep: bool) -> Tensor:
+        flat, at = torch.empty(sum(p.numel() for p in self.params) if keep else 0, dtype=parts[0].dtype), 0
+        for param, part in zip(self.params, parts, strict=True):
+            whole = gathered(part.detach(), param)
+            if keep:
+                flat[at : at + whole.numel()] = whole.reshape(-1)
+            at += whole.numel()
+        return flat
