@@ -344,7 +344,7 @@ def test_the_scale_grows_after_many_good_steps(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("equipoise.learners.scaling.EVERY", 3)
     one = Scaled(CPU)
     for _ in range(4):
-        assert not one.down(torch.ones(2))
+        assert not one.down([torch.ones(2)])
     assert float(one.slots["scale"]) == 2 * FIRST and int(one.slots["good"]) == 1
 
 
