@@ -60,7 +60,11 @@ def learned(made: Any, batches: list[Batch], pool: Any = None) -> None:
 
 
 def one(options: dict[str, Any], updates: int = UPDATES) -> tuple[Any, list[Batch]]:
-    """One learner after the updates, and the batches."""
+    """One learner after the updates, and the batches.
+
+    One thread, as in the others' processes: other roundings may turn a ReLU on or off, and Adam makes much of it.
+    """
+    torch.set_num_threads(1)
     algorithm = PPO(**options)
     net = net_of(algorithm)
     batches = [batch(algorithm, net, n) for n in range(updates)]

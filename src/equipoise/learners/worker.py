@@ -274,8 +274,8 @@ class LearnerWorker:
     def save(self, to: StateWriter) -> LateSave | None:
         """Put everything that the learner's process keeps, while the gate withholds the batches.
 
-        The learners are the same to the bit, so the leader alone puts them, and each what is its own. Those that keep a part
-        of a state are here at once, so that it is gathered.
+        The learners are the same to the bit, so the leader alone puts them, and each what is its own. All are here
+        at once, so that a state is gathered which each of them keeps a part of.
         """
         replicated = self._replicated()
         to.put(self._sums.state() | (replicated if self._leads else {}))

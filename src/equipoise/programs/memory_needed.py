@@ -144,7 +144,7 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
         copies = 1 + 2 + 2 * agents  # the first network, the evaluation's with its copy
         if role.frozen is None:
             each = learner_copies(learning(program)[name])  # and, of several that may be replaced, all but the gradients again
-            holders = blue.learners if program.placement.shard == "none" else 1  # several that share one hold a part each
+            holders = 1 if program.placement.shard == "fsdp" else blue.learners  # of all that a learner keeps
             copies += holders * (each + (each - 1 if blue.replaceable else 0))
         else:
             copies += role.frozen.pool
