@@ -12,6 +12,7 @@ from equipoise.programs import fields
 from equipoise.programs.fields import why_unread
 from equipoise.programs.policy_refusals import policy_problems
 from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
+from equipoise.programs.sampling_refusals import device_env_problems, partial_problems
 from equipoise.programs.settings import out_of_range
 from equipoise.programs.shard_refusals import shard_problems
 from equipoise.types import (
@@ -39,7 +40,7 @@ __all__ = ["check", "check_read", "check_replays", "check_resume", "fixed", "ref
 def check(program: Program) -> None:
     """Check a program; one ValueError lists everything that cannot work, each with a value that would."""
     env = [] if program.source.env is None else _env_problems(program.source.env)
-    env += _device_env_problems(program)
+    env += device_env_problems(program)
     problems = [*_run_problems(program), *_source_problems(program), *env, *_together_problems(program)]
     problems += shard_problems(program)
     for name, policy in learning(program).items():
@@ -87,7 +88,7 @@ def _run_problems(program: Program) -> list[str]:
     ]
     if place.inference == "central":
         problems += _central_problems(program)
-    problems += _partial_problems(program)
+    problems += partial_problems(program)
     key, rounded = "placement.acting_precision", place.acting_precision
     if rounded not in get_args(ActingPrecision):
         problems.append(f"{key}: expected one of {', '.join(get_args(ActingPrecision))}, got {rounded!r}")
@@ -118,23 +119,6 @@ def _run_problems(program: Program) -> list[str]:
             "evaluation.stop_at: expected evaluation.episodes of at least 1, since the evaluated return decides, got 0"
         )
     return problems
-
-
-def _partial_problems(program: Program) -> list[str]:
-    """What cannot go with streams that answer some at a time."""
-    place, key, got = program.placement, "placement.partial_streams", program.placement.partial_streams
-    if not got or not program.actors or program.source.env is None:
-        return []
-    if got >= place.envs_per_actor:
-        return [f"{key}: expected 0 to {place.envs_per_actor - 1}, fewer than envs_per_actor, got {got}"]
-    wrong = {
-        "in lockstep, where who answers first may change no bit (max_lag=4 is a lag for it)": place.max_lag == 0,
-        "with inference=central, whose groups of envs wait for nobody": place.inference == "central",
-        f"with {program.env.target}, whose streams are stepped together": program.outside or program.env.on_device,
-        "with several policies, whose agents act together": len(program.policies) > 1,
-        "with compile, whose torso has one number of rows": place.compile,
-    }
-    return [f"{key}: expected 0 {why}, got {got}" for why, so in wrong.items() if so]
 
 
 def _balance_problems(program: Program) -> list[str]:
@@ -265,30 +249,6 @@ def _env_problems(env: EnvFactory) -> list[str]:
         to_plain(env.kwargs, "env")
     except ValueError as error:
         problems.append(str(error))
-    return problems
-
-
-def _device_env_problems(program: Program) -> list[str]:
-    """What an env on a device cannot do: its rows are tensors, an unroll at a time."""
-    source, problems = program.source, []
-    if source.env is None or not source.env.on_device or source.dataset:
-        return []
-    if program.placement.inference == "central":
-        problems.append(
-            f"placement.inference: expected local with {source.env.target}, whose policy acts beside it on its device, got "
-            "'central'"
-        )
-    if source.on_nonfinite != "stop":
-        problems.append(
-            f"source.on_nonfinite: expected stop with {source.env.target}, whose rows are looked at once an unroll, got "
-            f"{source.on_nonfinite!r}"
-        )
-    if source.metrics:
-        problems.append(f"source.metrics: expected none with {source.env.target}, which has no info, got {source.metrics[0]!r}")
-    if len(program.policies) > 1:
-        problems.append(
-            f"policies: expected one with {source.env.target}, whose streams are one agent's, got {len(program.policies)}"
-        )
     return problems
 
 

@@ -1,0 +1,46 @@
+"""Refusals of what does not go with how rows are made: by streams that answer some at a time, by envs on a device."""
+
+from __future__ import annotations
+
+from equipoise.types import Program
+
+
+def partial_problems(program: Program) -> list[str]:
+    """What cannot go with streams that answer some at a time."""
+    place, key, got = program.placement, "placement.partial_streams", program.placement.partial_streams
+    if not got or not program.actors or program.source.env is None:
+        return []
+    if got >= place.envs_per_actor:
+        return [f"{key}: expected 0 to {place.envs_per_actor - 1}, fewer than envs_per_actor, got {got}"]
+    wrong = {
+        "in lockstep, where who answers first may change no bit (max_lag=4 is a lag for it)": place.max_lag == 0,
+        "with inference=central, whose groups of envs wait for nobody": place.inference == "central",
+        f"with {program.env.target}, whose streams are stepped together": program.outside or program.env.on_device,
+        "with several policies, whose agents act together": len(program.policies) > 1,
+        "with compile, whose torso has one number of rows": place.compile,
+    }
+    return [f"{key}: expected 0 {why}, got {got}" for why, so in wrong.items() if so]
+
+
+def device_env_problems(program: Program) -> list[str]:
+    """What an env on a device cannot do: its rows are tensors, an unroll at a time."""
+    source, problems = program.source, []
+    if source.env is None or not source.env.on_device or source.dataset:
+        return []
+    if program.placement.inference == "central":
+        problems.append(
+            f"placement.inference: expected local with {source.env.target}, whose policy acts beside it on its device, got "
+            "'central'"
+        )
+    if source.on_nonfinite != "stop":
+        problems.append(
+            f"source.on_nonfinite: expected stop with {source.env.target}, whose rows are looked at once an unroll, got "
+            f"{source.on_nonfinite!r}"
+        )
+    if source.metrics:
+        problems.append(f"source.metrics: expected none with {source.env.target}, which has no info, got {source.metrics[0]!r}")
+    if len(program.policies) > 1:
+        problems.append(
+            f"policies: expected one with {source.env.target}, whose streams are one agent's, got {len(program.policies)}"
+        )
+    return problems
