@@ -163,6 +163,22 @@ def test_a_planted_fault_at_an_aborted_row_is_found(field: str) -> None:
     assert verify(dataclasses.replace(trajectory, **{field: value}), fails=faulty.fails) != []
 
 
+def test_a_window_that_ends_before_a_step_that_raises() -> None:
+    """It shows the observation of before again, and its rows are no steps."""
+    whole = next(unrolls(env_of("FaultyRuler", 12), 60, 1))
+    places = [whole.obs[:-1, :, k].astype(int) for k in range(3)]
+    row, stream = np.argwhere(faulty.fails(*places) & (places[1] > 0))[0]  # the next episode has another number
+    steps = ("action", "reward", "mask", "bootstrap", "version")
+    cut = dataclasses.replace(
+        whole,
+        context={key: value[[stream]] for key, value in whole.context.items()},
+        **{name: getattr(whole, name)[: row + 1, [stream]] for name in steps},
+        **{name: getattr(whole, name)[[*range(row + 1), row]][:, [stream]] for name in ("obs", "first")},
+    )
+    assert not cut.mask[row, 0] and verify(cut, fails=faulty.fails, oldest=0) == []
+    assert verify(cut, fails=faulty.fails) != []
+
+
 # ------------------------------------------------------------------------------------------------------------ the capsules
 
 

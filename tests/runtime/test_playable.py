@@ -192,7 +192,7 @@ def change(data: dict[str, Any], path: str, value: Any) -> Any:
     ("path", "value", "said"),
     [
         ("format", 2, "format: expected a whole number from 1 to 1, got 2"),
-        ("precision", "fp64", "precision: expected one of 'fp32', 'medium', 'bf16'"),
+        ("precision", "fp64", "precision: expected one of 'fp32', 'medium', 'tf32', 'bf16', 'fp16'"),
         ("policies", [], "policies: expected"),
         ("policies/main", {"algorithm": {}}, "policies.main"),
         ("policies/main/action/n", "x", "policies.main.action.n: expected a whole number"),

@@ -180,7 +180,7 @@ def verify(
     again = beside_seams(seam, context, same_step) if same_step else np.zeros_like(seam)
     if oldest is not None:
         again = (number[1:] == number[:-1]) & (t[1:] == t[:-1])
-        seam &= ~again
+        seam, failed = seam & ~again, failed & ~again  # such a row takes no step
     masked = seam | failed | again
     ends = ~masked & (t[:-1] + 1 == length[:-1])  # the last step of an episode
     over = ends & terminates[:-1] & bool(same_step)  # the next one begins at once
