@@ -23,12 +23,12 @@ from equipoise.envs.spaces import observation_spec, timestep
 from equipoise.envs.toys import ruler
 from equipoise.experience.discard import Discard
 from equipoise.learners.stale import mask_stale
-from equipoise.record import statefile
 from equipoise.runtime.blueprint import Blueprint, blueprint
 from equipoise.runtime.ipc import Heap
 from equipoise.types import EnvFactory, Slot, Tick, TimeStep, Trajectory
 from equipoise.weights.store import WeightPlan, Weights
 from equipoise.workers.agents import forward_parts
+from tests.actors.file import File
 from tests.runtime import ruling
 from tests.runtime.ruling import Ruling, program
 
@@ -267,19 +267,6 @@ def test_a_resume_goes_on_with_the_actions_that_were_under_way(seed: int, tmp_pa
     assert not problems(places.rows + more.rows)
     env.close()
     again.close()
-
-
-class File:
-    """A worker's part of a checkpoint."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def put(self, state: Any, name: str = "") -> None:
-        self.data = statefile.dump(state)
-
-    def state(self, name: str = "") -> Any:
-        return statefile.parse(self.data)
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])

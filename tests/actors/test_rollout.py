@@ -24,13 +24,14 @@ from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.experience.discard import Discard
 from equipoise.experience.staged import Staged
 from equipoise.nets.capture import FAILURES
-from equipoise.record import statefile
 from equipoise.runtime.blueprint import Blueprint, blueprint
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Slot, Tick, Trajectory
 from equipoise.weights.store import WeightPlan, Weights
 from equipoise.workers.agents import forward_parts
+from tests.actors.file import File
 from tests.device_envs.test_device_env import Counting
+from tests.nets.recording import Recording
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 B, T = 6, 9
@@ -123,27 +124,8 @@ def test_slots_in_the_hosts_memory_get_the_same_rows() -> None:
     assert all(same(a, b) for a, b in zip(plain, staged, strict=True))
 
 
-class Recording:
-    """A recorder of graphs without a GPU: what is replayed is the work itself, on the same tensors."""
-
-    def __init__(self, fails: bool = False) -> None:
-        self.fails, self.made, self.replayed = fails, 0, 0
-
-    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
-        if self.fails:
-            raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nand more")
-        self.made += 1
-
-        def replay() -> None:
-            self.replayed += 1
-            with torch.inference_mode():
-                work()
-
-        return replay
-
-
 def test_a_graph_is_made_of_each_slot_after_a_first_unroll_without_one() -> None:
-    record, said = Recording(), list[str]()
+    record, said = Recording(within=torch.inference_mode), list[str]()
     plain = ticked(*rollout(plan()), times=5)
     graphed = ticked(*rollout(plan(), Graphed(said.append, record)), times=5)
     assert all(same(a, b) for a, b in zip(plain, graphed, strict=True))
@@ -162,7 +144,7 @@ def test_a_capture_that_fails_falls_back_and_says_so_once() -> None:
 
 
 def test_new_addresses_of_weights_make_new_graphs() -> None:
-    record = Recording()
+    record = Recording(within=torch.inference_mode)
     made, places = rollout(plan(), Graphed(lambda text: None, record))
     ticked(made, places, 3)
     params = {name: tensor.clone() for name, tensor in tree.named_tensors(made.net).items()}
@@ -203,19 +185,6 @@ def test_a_row_that_cannot_be_compiled_falls_back_and_says_so_once(monkeypatch: 
 
 
 # ----------------------------------------------------------------------------------------------------------- checkpoints
-
-
-class File:
-    """A checkpoint in memory, through its bytes."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def put(self, state: Any, name: str = "") -> None:
-        self.data = statefile.dump(state)
-
-    def state(self, name: str = "") -> Any:
-        return statefile.parse(self.data)
 
 
 def test_a_saved_state_goes_on_with_the_same_rows() -> None:

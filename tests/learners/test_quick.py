@@ -32,6 +32,7 @@ from equipoise.types import Batch, Optimizer, Placement
 from tests.algorithms.items import batch as as_batch
 from tests.algorithms.windows import GAMMA, network, window
 from tests.learners.test_learner import batch as numbered
+from tests.nets.recording import Recording
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
@@ -53,24 +54,6 @@ def weights(net: nn.Module) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------- graphs
-
-
-class Recording:
-    """A recorder of graphs without a GPU: nothing is done when one is made, and a replay is the work itself."""
-
-    def __init__(self, fails: bool = False) -> None:
-        self.fails, self.made, self.replayed = fails, 0, 0
-
-    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
-        if self.fails:
-            raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nand more")
-        self.made += 1
-
-        def replay() -> None:
-            self.replayed += 1
-            work()
-
-        return replay
 
 
 @pytest.mark.parametrize("optimizer", [ADAM, replace(ADAM, name="rmsprop"), replace(ADAM, name="adamw", weight_decay=0.1)])

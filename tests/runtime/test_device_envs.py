@@ -77,15 +77,20 @@ def test_rows_in_a_devices_memory_are_learned_from_as_they_lie(
     assert seen and all(begin <= at < end for at in seen)
 
 
-@pytest.mark.thorough
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, deadline: Any) -> None:
-    words = arguments("ppo", "lstm", "device:cartpole", N, SIZES)
+def killed_and_resumed(env: str, tmp_path: Path, deadline: Any) -> None:
+    """A killed run goes on to the bits of one that nobody killed, its envs exactly as they were."""
+    words = arguments("ppo", "lstm", env, N, SIZES)
     finish(["train", *words, "--quiet", "--out", str(tmp_path / "whole")])
     there = tmp_path / "killed" / "checkpoints" / f"step_{N}" / "manifest.json"
     kill_after(["train", *words, "--out", str(tmp_path / "killed")], there.exists, deadline, 0.0)
     text = finish(["resume", str(tmp_path / "killed")])
     assert told(tmp_path / "killed") == told(tmp_path / "whole")
     assert "rollout 0: 32 envs exactly as they were" in " ".join(text.split())
+
+
+@pytest.mark.thorough
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, deadline: Any) -> None:
+    killed_and_resumed("device:cartpole", tmp_path, deadline)
 
 
 def test_the_lag_is_bounded_and_an_evaluation_takes_the_same_env(tmp_path: Path) -> None:

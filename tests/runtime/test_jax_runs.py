@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("gymnax", reason="needs JAX and gymnax: make test-jax has them")
 
-from tests.runtime.resuming import arguments, finish, kill_after, told
-from tests.runtime.test_device_envs import SIZES, N, ran
+from tests.runtime.test_device_envs import killed_and_resumed, ran
 
 pytestmark = [pytest.mark.jax, pytest.mark.timeout(600)]
 
@@ -25,13 +24,7 @@ def test_serial_and_process_agree_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, deadline: Any) -> None:
-    words = arguments("ppo", "lstm", ENV, N, SIZES)
-    finish(["train", *words, "--quiet", "--out", str(tmp_path / "whole")])
-    there = tmp_path / "killed" / "checkpoints" / f"step_{N}" / "manifest.json"
-    kill_after(["train", *words, "--out", str(tmp_path / "killed")], there.exists, deadline, 0.0)
-    text = finish(["resume", str(tmp_path / "killed")])
-    assert told(tmp_path / "killed") == told(tmp_path / "whole")
-    assert "rollout 0: 32 envs exactly as they were" in " ".join(text.split())
+    killed_and_resumed(ENV, tmp_path, deadline)
 
 
 def test_a_row_that_cannot_be_compiled_is_said(tmp_path: Path) -> None:
