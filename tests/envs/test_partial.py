@@ -178,6 +178,7 @@ def test_threads_end_with_the_env() -> None:
     [
         ("remote:tcp://127.0.0.1:7777", "whose streams are stepped together"),
         ("device:cartpole", "whose streams are stepped together"),
+        ("jax:gymnax/CartPole-v1", "whose streams are stepped together"),
         ("tests.runtime.vectors:sync_ruler", "it returns a vector env"),
         ("tests.envs.games:Signal", "whose agents act together"),
     ],

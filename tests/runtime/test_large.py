@@ -68,7 +68,7 @@ def test_a_learner_with_a_part_that_is_lost_begins_again_from_the_checkpoint(tmp
     [
         (["placement.shard=fspd"], {}, r"placement.shard: expected one of 'none', 'fsdp', 'tensor', got 'fspd'"),
         (["placement.shard=fsdp", "placement.compile=true"], {}, r"expected none with placement.compile"),
-        (["placement.shard=fsdp", "placement.graphs=true"], {"device": "cuda"}, r"expected none with placement.graphs"),
+        (["placement.shard=fsdp", "placement.graphs=true"], {"device": "cuda"}, r"graphs: expected false with 2 learners"),
         (["placement.shard=fsdp", "placement.precision=fp16"], {"device": "cuda"}, r"expected none with precision fp16"),
         (["placement.shard=fsdp", "algorithm.target_every=1"], {"algorithm": "appo"}, r"expected none with a target network"),
         (["placement.shard=fsdp", "placement.device=cuda"], {"inference": "central"}, r"expected none with central inference"),

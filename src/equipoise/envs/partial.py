@@ -28,7 +28,6 @@ from equipoise.envs.loop import LoopEnv
 from equipoise.envs.making import make
 from equipoise.envs.spaces import observation_spec, timestep
 from equipoise.types import REMOTE, Array, EnvFactory, TimeStep, Tree
-from equipoise.types.sources import DEVICE
 
 WAIT_S = 0.005  # in which ``recv`` waits for answers, before its caller has its turn again
 END_S = 5.0  # in which the threads of steps under way are to end, once the env is closed
@@ -46,7 +45,7 @@ def make_partial(
 ) -> Any:
     """As ``making.make``, of an env whose streams answer some at a time; ValueError for one that cannot."""
     target = factory.target
-    if target.startswith((REMOTE, DEVICE)):
+    if factory.on_device or target.startswith(REMOTE):
         raise ValueError(f"{SETTING}: expected 0 with {target}, whose streams are stepped together, got {answers}")
     if target.startswith("envpool:"):
         from equipoise.envs.families.pool import make_pool

@@ -28,8 +28,6 @@ def shard_problems(program: Program) -> list[str]:
             problems.append(f"{key}: expected none with a target network, which {kind} has here (target_every), {got}")
     if place.compile:
         problems.append(f"{key}: expected none with placement.compile, whose graphs hold whole parameters, {got}")
-    if place.graphs:
-        problems.append(f"{key}: expected none with placement.graphs, which record no sums over learners, {got}")
     if place.precision == "fp16":
         problems.append(f"{key}: expected none with precision fp16, whose scale would differ between the learners, {got}")
     if place.device != "cpu" and place.inference == "central":
