@@ -28,13 +28,17 @@ def test_codes_are_one_hot_and_the_mission_is_dropped():
     assert one["truncated"].any() and env.spec.resume == "replay"
 
 
-def test_pixels_are_the_view_of_the_agent():
+@pytest.mark.parametrize(
+    ("codes", "wrapper", "tile", "shape"),
+    [("pixels", "RGBImgPartialObsWrapper", 8, (56, 56, 3)), ("map", "RGBImgObsWrapper", 16, (80, 80, 3))],
+)
+def test_drawn_cells_are_those_of_the_wrappers(codes, wrapper, tile, shape):
     wrappers = pytest.importorskip("minigrid.wrappers")
     import gymnasium
 
-    assert env_of(ID, 2, 1, codes="pixels").spec.observation["image"].shape == (56, 56, 3)
-    mine = resolve(ID)(codes="pixels")
-    theirs = wrappers.RGBImgPartialObsWrapper(gymnasium.make(ID, disable_env_checker=True), tile_size=8)
+    assert env_of(ID, 2, 1, codes=codes, tile=tile).spec.observation["image"].shape == shape
+    mine = resolve(ID)(codes=codes, tile=tile)
+    theirs = getattr(wrappers, wrapper)(gymnasium.make(ID, disable_env_checker=True), tile_size=tile)
     (got, _), (want, _) = mine.reset(seed=3), theirs.reset(seed=3)
     for action in (0, 2, 1, 2, 3, 5):
         assert mine.observation_space.contains(got)
@@ -44,8 +48,10 @@ def test_pixels_are_the_view_of_the_agent():
 
 def test_wrong_arguments_and_ids_are_named():
     pytest.importorskip("minigrid")
-    with pytest.raises(ValueError, match="codes: expected one of one-hot, raw, pixels, got 'hot'"):
+    with pytest.raises(ValueError, match="codes: expected one of one-hot, raw, pixels, map, got 'hot'"):
         env_of(ID, codes="hot")
+    with pytest.raises(ValueError, match="tile: expected 1 pixel or more, got 0"):
+        env_of(ID, codes="map", tile=0)
     with pytest.raises(ValueError, match=f"did you mean '{ID}'"):
         env_of("MiniGrid-DorKey-5x5-v0")
     env = resolve(ID)(render_mode="rgb_array")

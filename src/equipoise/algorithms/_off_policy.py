@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.facts import KEPT, Help
+from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.q import any_of, greedy
 from equipoise.nets.vision import Torso
-from equipoise.types import Algorithm, Array, Count, LossOutput, Optimizer, Range, Share, Trajectory, Tree
+from equipoise.types import Algorithm, Array, Count, LossOutput, Optimizer, Range, Share, Trajectory, Tree, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,11 @@ class OffPolicyAlgorithm(Algorithm):
     hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "relu"
     torso: Torso = "auto"
+    encoder_rows: Annotated[
+        Whole,
+        Help("First rows of the run, which the encoder of torso=vae learns from; a replay has the later ones. 0: as it is."),
+        Read("torso", "vae", why="there is no encoder"),
+    ] = 20_000
     gamma: Annotated[Share, Help("Discount of a step.")] = 0.99
     n_step: Annotated[
         Count, Help("Rewards of the return before it goes on with a value; it ends where the episode does."), KEPT
@@ -36,6 +41,10 @@ class OffPolicyAlgorithm(Algorithm):
     @property
     def item_rows(self) -> int | None:
         return self.n_step
+
+    @property
+    def warmup_rows(self) -> int:
+        return self.encoder_rows if self.torso == "vae" else 0
 
     def ahead(self, data: Trajectory) -> Ahead:
         """The n-step return of row 0 and where it ends."""

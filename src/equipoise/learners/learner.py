@@ -13,6 +13,7 @@ from torch import Tensor
 from equipoise import schema, tree
 from equipoise.clock import Clock
 from equipoise.learners.buckets import MORE, Buckets
+from equipoise.learners.encoding import Encoding
 from equipoise.learners.flat import flatten, norm_of
 from equipoise.learners.going import Going, NonFiniteUpdate, Part, Step, either
 from equipoise.learners.minibatch import micro_batches, minibatches
@@ -23,6 +24,7 @@ from equipoise.learners.target import Target
 from equipoise.learners.transfer import transfer
 from equipoise.learners.whole import Numbers, Plainly, Whole
 from equipoise.nets.precision import autocast, backward
+from equipoise.nets.vision import encoders
 from equipoise.rewards.step import RewardStep
 from equipoise.seeds import share_seed
 from equipoise.types import Batch, Learns, LossOutput, Optimizer, Precision, Rewards, Tree
@@ -79,6 +81,8 @@ class Learner:
         self._optimizers: Mapping[str, Any] = self._hold()  # by group: each moves what this learner has of its parameters
         self._seed, self.rng = seed, torch.Generator(self.device).manual_seed(seed)
         self._rewards = RewardStep(rewards or Rewards(), getattr(algorithm, "gamma", None), self.device)
+        found = encoders(self.net)
+        self.encoding = Encoding(found, rows=algorithm.warmup_rows, seed=seed, device=self.device) if found else None
 
     def _hold(self) -> Mapping[str, Any]:
         """Lay out the parameters and gradients of each group -> an optimiser for each."""
@@ -132,7 +136,8 @@ class Learner:
         if self._target is not None:
             self._target.follow(self.updates)
         self.clock.lap("optimiser", "record")
-        return Step(metrics=going.metrics, priority=going.priority)
+        metrics = going.metrics if self.encoding is None else going.metrics | self.encoding.metrics()
+        return Step(metrics=metrics, priority=going.priority)
 
     def settle(self) -> None:
         """Wait for the steps so far; NonFiniteUpdate where a loss or a gradient since the last call was not finite.
@@ -234,6 +239,7 @@ class Learner:
             "target": {} if self._target is None else self._target.state(),
             "rewards": self._rewards.state(),
             **({"scaling": dict(self._scaling.slots)} if self._scaling.slots else {}),
+            **({} if self.encoding is None else {"encoding": self.encoding.state()}),
         }
 
     def _group(self, name: str) -> Tree:
@@ -263,6 +269,8 @@ class Learner:
             self._rewards.load(state["rewards"])
             for name, slot in self._scaling.slots.items() if "scaling" in state else ():  # without: of another precision
                 slot.copy_(state["scaling"][name])
+            if self.encoding is not None:
+                self.encoding.load(state["encoding"])
         self.version, self.before = state["version"], state["before"]
         if state["rng"].shape == self.rng.get_state().shape:
             self.rng.set_state(state["rng"])
@@ -275,6 +283,8 @@ class Learner:
         rng = schema.Array((None,), "uint8", tensor=True)  # another kind of device has another size
         scaling = {"scaling?": wanted.pop("scaling", schema.Anything())}  # a resume may change the precision
         counts = {"version": schema.count(), "before": schema.count()}
+        if self.encoding is not None:
+            wanted["encoding"] = self.encoding.schema()
         return wanted | counts | scaling | {"rng": rng, "rewards": self._rewards.schema()}
 
     def _group_like(self, name: str) -> Tree:

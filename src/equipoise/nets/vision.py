@@ -27,6 +27,7 @@ from equipoise.nets.cnn import SMALLEST, Nature, ResNet, planes
 from equipoise.nets.patches import CrossAttention, ViT
 from equipoise.nets.spatial import SpatialTransformer
 from equipoise.nets.torso import MLP, encode, encoded_size, ordered
+from equipoise.nets.vae import Encoder
 from equipoise.types import Tree
 
 IMAGES: dict[str, Callable[..., Any]] = {
@@ -37,6 +38,7 @@ IMAGES: dict[str, Callable[..., Any]] = {
     "vit": ViT,
     "vit-small": partial(ViT, patch=16, width=384, layers=12, heads=6),
     "cross": CrossAttention,
+    "vae": Encoder,
 }
 KINDS = ("auto", "mlp", *list(IMAGES)[1:])
 Torso = Annotated[str, Help(f"Torso: {', '.join(KINDS)}, or module:Class for one of your own."), KEPT]
@@ -67,6 +69,41 @@ class Vision(nn.Module):
                 x = x[key]
             features.append(next(cnns)(x) if image else encode(space, x))
         return features[0] if len(features) == 1 else torch.cat([one.float() for one in features], -1)
+
+
+class Latent(nn.Module):
+    """Hidden layers over the latents of images, beside the other parts."""
+
+    def __init__(self, vision: Vision, hidden: Sequence[int], activation: str) -> None:
+        super().__init__()
+        self.vision, self.layers = vision, MLP(vision.size_out, hidden, activation)
+        self.size_out = self.layers.size_out
+
+    def forward(self, obs: Tree) -> Tensor:
+        return self.layers(self.vision(obs).float())  # type: ignore[no-any-return]
+
+    def encoders(self) -> dict[tuple[str, ...], Encoder]:
+        """By the keys that lead to the image of each."""
+        images = [path for path, _, image in self.vision.parts if image]
+        return dict(zip(images, self.vision.cnns, strict=True))  # type: ignore[arg-type]
+
+
+def encoders(net: nn.Module) -> dict[str, Encoder]:
+    """The encoders of a network by the paths of their images within an observation; {}: it has none.
+
+    ValueError where several of its parts have their own: a row would be kept once for each.
+    """
+    found = [module for module in net.modules() if isinstance(getattr(module, "torso", None), Latent)]
+    if not found:
+        return {}
+    if len(found) > 1:
+        kind = type(net).__name__
+        raise ValueError(
+            f"algorithm.torso: expected a network with one torso for vae, such as DQN's or R2D2's, got {kind} with {len(found)}"
+        )
+    (one,) = found
+    keys: Any = one.seen
+    return {"/".join((*keys, *path)): encoder for path, encoder in one.torso.encoders().items()}  # type: ignore[operator, union-attr]
 
 
 def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], spaces.Space[Any]]]:
@@ -107,7 +144,8 @@ def torso(kind: str, observation: spaces.Space[Any], *, hidden: Sequence[int], a
         return MLP(encoded_size(observation), hidden, activation)
     if not found:
         raise ValueError(f"torso {kind!r}: expected an image among the observations, got {observation}")
-    return Vision(observation, is_image, IMAGES[kind])
+    vision = Vision(observation, is_image, IMAGES[kind])
+    return Latent(vision, hidden, activation) if kind == "vae" else vision
 
 
 def custom(name: str, observation: spaces.Space[Any]) -> Any:

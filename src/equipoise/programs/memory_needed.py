@@ -123,7 +123,7 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     }
     for name, policy in blue.policies.items():
         if policy.replay is not None:
-            window, row = policy.algorithm.item_rows or unroll, replace(blue.roles[name].row, columns=1)
+            window, row = policy.algorithm.item_rows or unroll, replace(blue.roles[name].kept, columns=1)
             found["batches"] += tree.nbytes(trajectory_specs(row, window, policy.batch))  # of all learners
         elif not plan.ordered and plan.per_batch > 1:
             found["batches"] = tree.nbytes(plan.gathered) * blue.learners

@@ -23,6 +23,8 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
         )
     if problems or place.envs_per_actor < 1 or place.actors < 1:
         return problems  # the rest divides by these
+    if getattr(policy.algorithm, "torso", "") == "vae":
+        problems += _latent_problems(program, policy)
     if policy.replay is not None:
         return problems + _replay_problems(program, policy, policy.replay)
     if policy.algorithm.needs_replay:
@@ -150,6 +152,24 @@ def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -
                 f"algorithm.{name}: expected 1 with a replay, got {getattr(policy.algorithm, name)}: use replay.updates"
             )
     return problems
+
+
+def _latent_problems(program: Program, policy: Policy) -> list[str]:
+    """What does not go with a replay that keeps latents."""
+    replay, name = policy.replay, type(policy.algorithm).__name__
+    if replay is None:
+        return [f"algorithm.torso: expected vae with a replay, which keeps its latents, got it with {name}, which has none"]
+    given = {
+        "placement.learners": (1, program.placement.learners, "since each learner would train an encoder of its own"),
+        "replay.shards": (1, replay.shards, "since the learner's process has the encoder"),
+        "replay.dataset": ("", replay.dataset or program.source.dataset, "since a data set has images"),
+        "replay.relabel": (0, replay.relabel, "since an encoder tells no goals apart"),
+    }
+    return [
+        f"{key}: expected {said(usual)} with algorithm.torso=vae, {why}, got {said(got)}"
+        for key, (usual, got, why) in given.items()
+        if got != usual
+    ]
 
 
 def _alone_problems(program: Program, replay: ReplaySettings) -> list[str]:

@@ -244,4 +244,7 @@ def random_batch(blue: Blueprint, name: str, net: Any) -> Batch:
         )  # fmt: skip
     for key, done in (("action", action), ("behaviour", behaviour)):
         tree.map(lambda rows, one: rows.copy_(one.expand(rows.shape)), data[key], done)
+    if role.latents:
+        kept: dict[str, Any] = tree.zeros(trajectory_specs(role.kept, unroll, items))
+        data["obs"] = tree.torch_views(tree.map(some, kept["obs"]))
     return Batch(data=Trajectory(**data), keys=np.zeros((items, 2), np.int64), weight=torch.ones(items), targets={})

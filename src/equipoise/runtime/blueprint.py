@@ -263,10 +263,10 @@ def blueprint(
     )
     problems, replays, codecs = [], dict[str, ReplayPlan](), dict[str, str]()
     if updates == 0:
-        first = (pace.begins - 1) * pace.rows + 1
+        first, warmup = (pace.begins - 1) * pace.rows + 1, _warmup(program)
         problems.append(
-            f"steps: expected at least {first:,}, so that an update follows replay.starts_at and a window's rows, got "
-            f"{program.schedule.steps:,}"
+            f"steps: expected at least {first:,}, so that an update follows {warmup}replay.starts_at and a window's "
+            f"rows, got {program.schedule.steps:,}"
         )
     try:
         codecs, replays = codecs_of(program, roles), replays_of(program, spec, roles, pace)
@@ -292,6 +292,10 @@ def blueprint(
     taken = sum(memory.parts(blue, sizes).values())
     phases.say(f"starting the workers of a run that takes {memory.size(taken)} of memory")
     return blue
+
+
+def _warmup(program: Program) -> str:
+    return "algorithm.encoder_rows, " if any(one.algorithm.warmup_rows for one in learning(program).values()) else ""
 
 
 def _count(program: Program, spec: RunSpec, name: str) -> int:

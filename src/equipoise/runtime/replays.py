@@ -34,7 +34,8 @@ def pace_of(program: Program, roles: Mapping[str, Role]) -> Pace:
     for name, policy in learning(program).items():
         assert policy.replay is not None
         window, rows = policy.algorithm.item_rows or policy.unroll, steps * len(roles[name].places)
-        begins = max(begins, first_round(policy.replay.starts_at, rows=rows, unroll=policy.unroll, window=window))
+        first = policy.replay.starts_at + policy.algorithm.warmup_rows
+        begins = max(begins, first_round(first, rows=rows, unroll=policy.unroll, window=window))
     return Pace(rows=steps, updates=one.replay.updates, begins=begins)
 
 
@@ -58,7 +59,7 @@ def replays_of(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace:
             )
         try:
             plans[name] = ReplayPlan(
-                settings=share(policy.replay, learners), row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
+                settings=share(policy.replay, learners), row=role.kept, stacks=role.stacks, unroll=policy.unroll,
                 window=window, block=envs * len(role.places),
                 actors=program.groups // learners, learners=learners,
                 span=envs * len(spec.env.agents), offsets=tuple(role.streams(np.arange(envs)).tolist()),
@@ -74,7 +75,7 @@ def codecs_of(program: Program, roles: Mapping[str, Role]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, policy in learning(program).items():
         if policy.replay is not None:
-            layout = Layout.of(roles[name].row, roles[name].spec.stacks)
+            layout = Layout.of(roles[name].kept, roles[name].stacks)
             chosen = codec.chosen(policy.replay.codec, layout.large, layout.small)
             found |= {f"{name}/{path}": one for path, one in chosen.items()}
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from equipoise.hints import hint
 from equipoise.learners.learner import cut_by_rows
 from equipoise.learners.optimizers import unknown_group
 from equipoise.nets.threads import one_thread
+from equipoise.nets.vision import encoders
 from equipoise.seeds import policy_seed
 from equipoise.tree import ArraySpec
-from equipoise.types import Frozen, Learns, Policy, Program, RunSpec, TextSpec, agent_streams, learning
+from equipoise.types import Frozen, Learns, Policy, Program, RunSpec, Stack, TextSpec, agent_streams, learning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,20 @@ class Role:
     row: RowSpec
     noise: Noise
     frozen: Frozen | None  # set for a policy that does not learn
+    latents: Mapping[str, int] = field(default_factory=dict)  # of each image that a replay keeps so, by its path
+
+    @property
+    def kept(self) -> RowSpec:
+        """The row as a replay keeps it."""
+        if not self.latents:
+            return self.row
+        small = {path: ArraySpec((n,), "float16") for path, n in self.latents.items()}
+        return replace(self.row, obs=small[""] if "" in small else tree.nest(dict(tree.items(self.row.obs)) | small))
+
+    @property
+    def stacks(self) -> Mapping[str, Stack]:
+        """The stacks of frames in that row."""
+        return {path: stack for path, stack in self.spec.stacks.items() if path not in self.latents}
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -148,7 +164,8 @@ def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
         columns=len(spec.places),
     )
     frozen = policy if isinstance(policy, Frozen) else None
-    return Role(algorithm=algorithm, spec=spec, row=row, noise=noise, frozen=frozen)
+    latents = {path: encoder.size_out for path, encoder in encoders(net).items()}
+    return Role(algorithm=algorithm, spec=spec, row=row, noise=noise, frozen=frozen, latents=latents)
 
 
 def teacher(program: Program, name: str) -> Policy:

@@ -125,6 +125,11 @@ class Learns(ABC):
         return None
 
     @property
+    def warmup_rows(self) -> int:
+        """The first rows of a run, which an encoder learns from: a replay that keeps its latents begins after them."""
+        return 0
+
+    @property
     def group_size(self) -> int | None:
         """Text: the samples of a prompt that are learned from together; None: whatever the run says."""
         return None
@@ -139,7 +144,7 @@ class Learns(ABC):
 
     def groups(self, net: nn.Module) -> dict[str, list[Parameter]]:
         """One optimiser each; a step is taken for each group in this order."""
-        return {"all": list(net.parameters())}
+        return {"all": [one for one in net.parameters() if one.requires_grad]}
 
     def due(self, group: str, version: int) -> bool:
         """Is a step to be taken for this group in the update that follows ``version``? (TD3's actor: in every other one.)"""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import nn
 
 from equipoise import tree
 from equipoise.experience.recorded.dataset import Faulty
@@ -17,11 +15,12 @@ from equipoise.experience.replay.feed import Fresh, ReplayFeed
 from equipoise.experience.replay.replay import Replay
 from equipoise.experience.replay.sharded import Sharded
 from equipoise.files import numbered
+from equipoise.learners.encoding import Encoding
 from equipoise.learners.going import NonFiniteUpdate
 from equipoise.learners.lags import Lags
+from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import Meeting, Solo, Together
 from equipoise.learners.opponents import OpponentPool
-from equipoise.learners.pool import Learners
 from equipoise.learners.quick import quickened
 from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
 from equipoise.record import statefile
@@ -67,8 +66,9 @@ class LearnerKind(Kind):
             for name, role in blue.roles.items()
             if role.frozen is not None and rank == 0
         }  # fmt: skip
-        experiences = _experiences(blue, shared, site, rank)
-        lines = {name: _line(blue, name, nets[name], shared, experiences[name], meeting.pool) for name in blue.learns}
+        learners = {name: blue.learner(name, nets[name], meeting.pool) for name in blue.learns}
+        experiences = _experiences(blue, shared, site, rank, learners)
+        lines = {name: _line(blue, name, learners[name], shared, experiences[name]) for name in blue.learns}
         worker = LearnerWorker(
             lines, queue=site.queues[rank], meeting=meeting, replaceable=blue.replaceable, past=past, updates=blue.updates,
             record_every=blue.record_every, publishes=rank == min(shared.queues),
@@ -132,24 +132,27 @@ def _shard(number: int) -> str:
     return f"shard {number}"
 
 
-def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience: Experience, pool: Learners) -> PolicyLearner:
-    policy, core = learning(blue.program)[name], blue.learner(name, net, pool)
-    memory = shared.policies[name]
+def _line(blue: Blueprint, name: str, learner: Learner, shared: Shared, experience: Experience) -> PolicyLearner:
+    policy, memory = learning(blue.program)[name], shared.policies[name]
     return PolicyLearner(
-        learner=core, experience=experience, batch=blue.batch(name), weights=memory.actor_weights,
+        learner=learner, experience=experience, batch=blue.batch(name), weights=memory.actor_weights,
         publish_every=policy.publish_every * blue.pace.updates, host=None if memory.device is None else memory.weights,
         max_lag=blue.program.placement.max_lag if blue.program.placement.partial_streams and policy.replay is None else None,
     )  # fmt: skip
 
 
-def _experiences(blue: Blueprint, shared: Shared, site: Site, rank: int) -> dict[str, Experience]:
+def _experiences(
+    blue: Blueprint, shared: Shared, site: Site, rank: int, learners: Mapping[str, Learner]
+) -> dict[str, Experience]:  # fmt: skip
     """What each policy samples from: the queue's rounds themselves, a replay that they feed, or a data set alone."""
     rounds = ReplayFeed(site.queues[rank], begins=blue.pace.begins, updates=blue.pace.updates)
-    return {name: _experience(blue, name, shared, rounds, site, rank) for name in blue.learns}
+    return {name: _experience(blue, name, shared, rounds, site, rank, learners[name].encoding) for name in blue.learns}
 
 
-def _experience(blue: Blueprint, name: str, shared: Shared, rounds: ReplayFeed, site: Site, rank: int) -> Experience:
-    """The experience of one policy, of learner ``rank``."""
+def _experience(
+    blue: Blueprint, name: str, shared: Shared, rounds: ReplayFeed, site: Site, rank: int, encoding: Encoding | None
+) -> Experience:  # fmt: skip
+    """The experience of one policy, of learner ``rank``; ``encoding``: makes the rows that a replay keeps."""
     policy, role, program = blue.policies[name], blue.roles[name], blue.program
     if policy.replay is None:
         return Fresh(rounds, name)
@@ -175,7 +178,7 @@ def _experience(blue: Blueprint, name: str, shared: Shared, rounds: ReplayFeed, 
     return Replay(
         blue.replay(name, rank), rounds, name, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu, file=file,
         room=room, folder=folder, goals=blue.goals(name), shelf=shelf, priority=first_priority(blue, name),
-        wrote=partial(site.clock.add, "insert"),
+        wrote=partial(site.clock.add, "insert"), **({} if encoding is None else {"keep": encoding}),
     )  # fmt: skip
 
 

@@ -1,16 +1,17 @@
 """MiniGrid (and BabyAI) ids: the agent's view as one-hot bytes, its direction, and no mission.
 
 ``image`` [7, 7, 21] uint8: each cell's object (11), colour (6) and state (4), which MiniGrid gives as three numbers that
-measure nothing. ``codes="raw"`` keeps those, [7, 7, 3]; ``codes="pixels"`` draws the view, [56, 56, 3]. The mission is a text,
-which no network here reads, so it is left out. BabyAI's missions differ from episode to episode, so its tasks cannot be told
-apart without them. One Python env a stream.
+measure nothing. ``codes="raw"`` keeps those, [7, 7, 3]; ``codes="pixels"`` draws the view, [56, 56, 3], and ``codes="map"`` the
+whole grid, with cells of ``tile`` pixels. The mission is a text, which no network here reads, so it is left out. BabyAI's
+missions differ from episode to episode, so its tasks cannot be told apart without them. One Python env a stream.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import gymnasium
 import numpy as np
@@ -21,21 +22,26 @@ from equipoise.envs.loop import LoopEnv
 from equipoise.types import Array
 
 PREFIXES = ("MiniGrid-", "BabyAI-")
-Codes = Literal["one-hot", "raw", "pixels"]
-TILE = 8  # pixels of a cell's side (minigrid.wrappers.RGBImgPartialObsWrapper)
+Codes = Literal["one-hot", "raw", "pixels", "map"]
+TILE = 8  # pixels of a cell's side (minigrid.wrappers.RGBImgPartialObsWrapper and RGBImgObsWrapper)
 KINDS = (11, 6, 4)  # objects, colours, states (an open, closed or locked door; where another agent looks)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A registered id; called, it makes one env. ``kwargs`` are the env's own, Gymnasium's ``max_episode_steps``, ``codes``."""
+    """A registered id; called, it makes one env. ``kwargs`` are the env's own, Gymnasium's ``max_episode_steps``.
+
+    ``codes``: how a cell is seen; ``tile``: pixels of its side, where it is drawn.
+    """
 
     id: str
 
-    def __call__(self, *, render_mode: str | None = None, codes: Codes = "one-hot", **kwargs: Any) -> Seen:
+    def __call__(self, *, render_mode: str | None = None, codes: Codes = "one-hot", tile: int = TILE, **kwargs: Any) -> Seen:
         if codes not in get_args(Codes):
             raise ValueError(f"{self.id}: codes: expected one of {', '.join(get_args(Codes))}, got {codes!r}")
-        return Seen(gymnasium.make(self.id, disable_env_checker=True, render_mode=render_mode, **kwargs), codes)
+        if tile < 1:
+            raise ValueError(f"{self.id}: tile: expected 1 pixel or more, got {tile!r}")
+        return Seen(gymnasium.make(self.id, disable_env_checker=True, render_mode=render_mode, **kwargs), codes, tile)
 
     def make(self, kwargs: dict[str, Any], *, streams: Array, seed: int, python: bool) -> SyncEnv:
         made = LoopEnv([partial(self, **kwargs)] * len(streams), streams=streams, seed=seed)
@@ -49,16 +55,19 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     snapshot_attributes = ()
 
-    def __init__(self, env: gymnasium.Env[Any, Any], codes: Codes) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], codes: Codes, tile: int) -> None:
         super().__init__(env)
         given: Any = env.observation_space
         if not (isinstance(given, spaces.Dict) and {"image", "direction"} <= given.keys()):
             raise ValueError(f"{env}: expected the observations image and direction, got {given}; take module:callable instead")
         self._tables = [np.eye(n, dtype=np.uint8) for n in KINDS] if codes == "one-hot" else None
-        image: Any = given["image"]
-        self._pixels = codes == "pixels"
-        if self._pixels:
-            image = spaces.Box(0, 255, (image.shape[0] * TILE, image.shape[1] * TILE, 3), np.uint8)
+        image, grid = cast("Any", given["image"]), cast("Any", env.unwrapped)
+        cells: Any = {"pixels": image.shape, "map": (grid.height, grid.width)}.get(codes)
+        self._draw: Callable[[], Any] | None = None
+        if cells is not None:
+            image = spaces.Box(0, 255, (cells[0] * tile, cells[1] * tile, 3), np.uint8)
+            own = codes == "pixels"
+            self._draw = partial(grid.get_frame, highlight=not own and grid.highlight, tile_size=tile, agent_pov=own)
         if self._tables is not None:
             size: Any = (*image.shape[:2], sum(KINDS))
             image = spaces.Box(np.zeros(size, np.uint8), np.ones(size, np.uint8), dtype=np.uint8)
@@ -73,8 +82,7 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._seen(obs), reward, terminated, truncated, info
 
     def _seen(self, obs: Any) -> dict[str, Any]:
-        unwrapped: Any = self.env.unwrapped
-        image = unwrapped.get_frame(tile_size=TILE, agent_pov=True) if self._pixels else obs["image"]
+        image = obs["image"] if self._draw is None else self._draw()
         if self._tables is not None:
             image = np.concatenate([table[image[..., n]] for n, table in enumerate(self._tables)], -1)
         return {"direction": obs["direction"], "image": image}

@@ -34,8 +34,10 @@ class Replay(Replayed, Store):
         file: str = "replay", room: str = "", folder: Path | None = None, goals: Goals | None = None,
         shelf: RecordedRows | None = None,
         priority: Callable[[Trajectory], Array | None] | None = None, wrote: Callable[[float], object] = lambda seconds: None,
+        keep: Callable[[Trajectory], Trajectory] = lambda data: data,
     ) -> None:  # fmt: skip
-        """``shelf``: a data set's rows, which make up ``dataset_share`` of every batch.
+        """``keep``: makes of the rows that come [T, B] those that are kept. ``shelf``: a data set's rows, which make up
+        ``dataset_share`` of every batch.
 
         ``prefetch``: the next batch is drawn and gathered by a thread while this one is learned from, where both are of one
         round: this batch's new priorities come too late for it. ``wrote`` is called with the seconds that writing a round
@@ -43,7 +45,7 @@ class Replay(Replayed, Store):
         """
         Replayed.__init__(self, plan, rounds, policy, ahead=prefetch)
         Store.__init__(self, plan, seed=seed, pinned=pinned, folder=folder, goals=goals, priority=priority)
-        self.shelf, self._wrote = shelf, wrote
+        self.shelf, self._wrote, self._keep = shelf, wrote, keep
         self._file, self._room = (
             numbered(file, plan.learner),
             room,
@@ -61,7 +63,7 @@ class Replay(Replayed, Store):
             self._next.result()  # it reads rows that change now
         began, inbox = time.perf_counter(), self._rounds.inbox
         for place in inbox.places(keys):
-            self.insert(inbox.block(place)[self.policy])
+            self.insert(self._keep(inbox.block(place)[self.policy]))
         self._wrote(time.perf_counter() - began)
 
     def items(self) -> int:
