@@ -1,6 +1,6 @@
 """A replay of latents beside one of images: returns after the same steps, and the bytes of a row.
 
-    .venv/bin/python benchmarks/latents.py [--seeds 3] [--steps 20000] [--threads 1] [--json FILE]
+    .venv/bin/python benchmarks/latents.py [--seeds 3] [--torsos vae nature] [--steps 20000] [--threads 1] [--json FILE]
 
 DQN sees the whole grid of MiniGrid-Empty-Random-6x6-v0 as an image of 96 x 96 (its direction beside it). ``vae``: the encoder
 learns from the first 6,000 rows, which are not kept; ``nature``: all rows are kept as images, and the CNN learns with Q.
@@ -63,6 +63,7 @@ def trained(torso: str, seed: int, a: argparse.Namespace, out: Path) -> dict[str
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--torsos", nargs="+", choices=list(TORSOS), default=list(TORSOS))
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -75,7 +76,7 @@ def main() -> int:
     runs = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(a.seeds):
-            for torso in TORSOS:
+            for torso in a.torsos:
                 one = trained(torso, seed, a, Path(folder) / f"{torso}{seed}")
                 print({key: one[key] for key in one if key != "evaluations"}, flush=True)
                 runs.append(one)
