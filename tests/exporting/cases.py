@@ -84,6 +84,7 @@ CASES: dict[str, Case] = {
     "discrete observations": ("dqn", {}, of(THREE, spaces.Discrete(6, start=2))),
     "stacks": ("ppo", {}, of(THREE, spaces.Box(-1, 1, (4, 3), np.float32), stacks={"": Stack(frames=4, padding="zero")})),
     "screens": ("ppo", {"torso": "nature"}, of(THREE, SCREENS, stacks={"": Stack(frames=4, padding="first")})),
+    "screens, latents": ("dqn", {"torso": "vae"}, of(THREE, SCREENS)),
     "screens, r2d2": ("r2d2", {"torso": "nature"} | LSTM, of(THREE, SCREENS)),
     "pictures beside numbers": ("impala", {"torso": "resnet"} | GRU, of(THREE, PICTURE)),
 }  # fmt: skip

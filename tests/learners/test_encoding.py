@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from equipoise.learners.encoding import Encoding
+from equipoise.learners.going import NonFiniteUpdate
 from equipoise.nets.vae import LATENTS, Encoder
 from equipoise.types import Trajectory
 
@@ -69,13 +70,34 @@ def test_an_encoder_that_is_not_to_learn_stays_as_it_is() -> None:
     assert encoding.metrics() == {}
 
 
-def test_a_loaded_one_goes_on_to_the_same_bits() -> None:
+def test_a_loaded_one_makes_the_same_latents_and_learns_no_more() -> None:
     rng, (encoder, encoding) = np.random.default_rng(0), made(640)
-    for _ in range(10):
+    while encoding.left > 0:
         encoding(rows(rng))
     other, loaded = made(640, seed=9)
     loaded.load(encoding.state())
-    for _ in range(12):
-        data = rows(rng)
-        np.testing.assert_array_equal(encoding(data).obs["eye"], loaded(data).obs["eye"])
+    for _ in range(3):
+        kept, again = encoding(data := rows(rng)), loaded(data)
+        np.testing.assert_array_equal(kept.obs["eye"], again.obs["eye"])
+        assert kept.mask.all() and again.mask.all()
     assert torch.equal(weights(encoder), weights(other)) and error(encoding) == error(loaded)
+
+
+def test_the_same_rows_make_the_same_encoder_in_blocks_larger_than_the_pool() -> None:
+    found = []
+    for _ in range(2):
+        rng, (encoder, encoding) = np.random.default_rng(0), made(1600)
+        encoding(rows(rng, 200))
+        found.append(weights(encoder))
+        kept = encoding(data := rows(rng, 40))
+        wanted = encoder(torch.from_numpy(data.obs["eye"]).flatten(0, 1)).view(41, 8, LATENTS)
+        np.testing.assert_allclose(kept.obs["eye"], wanted.half().numpy(), atol=1e-3)
+    assert torch.equal(*found)
+
+
+def test_an_encoder_that_diverges_is_named() -> None:
+    rng, (_, encoding) = np.random.default_rng(0), made(64)
+    data = rows(rng, 8)
+    data.obs["eye"] = np.full((9, 8, 16, 16, 3), np.nan, np.float32)
+    with pytest.raises(NonFiniteUpdate, match="torso=vae: expected an encoder of obs/eye of finite weights, got nan or inf"):
+        encoding(data)

@@ -25,14 +25,11 @@ def program(*settings: str, algorithm: str = "dqn", **options: Any) -> Any:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("at", "settings"), [(512, []), (128, []), (512, ["replay.selector=prioritized", "algorithm.n_step=3"])]
-)
-def test_a_run_is_one_hash_and_goes_on_to_it(at: int, settings: list[str], tmp_path: Path) -> None:
-    """After 128 steps the encoder learns still."""
+@pytest.mark.parametrize("settings", [[], ["replay.selector=prioritized", "algorithm.n_step=3"]])
+def test_a_run_is_one_hash_and_goes_on_to_it(settings: list[str], tmp_path: Path) -> None:
     settings = [*VAE, *settings]
     whole = train(program(*settings, checkpoint_every=0), tmp_path / "whole", "process")
-    part = program(*settings, steps=512, schedule_steps=768, checkpoint_every=at)
+    part = program(*settings, steps=512, schedule_steps=768, checkpoint_every=512)
     train(part, tmp_path / "part", "serial")
     assert go_on(tmp_path / "part", steps=768)["params_sha256"] == whole["params_sha256"]
 
@@ -43,6 +40,27 @@ def test_what_is_learned_from_are_latents(algorithm: str, tmp_path: Path) -> Non
     summary = train(program(*VAE, *sizes, algorithm=algorithm), tmp_path / "run")
     assert 0 < summary["reports"][-1].metrics["encoder_error"] < 0.2
     assert api.evaluate(tmp_path / "run", episodes=2).episodes == 2
+
+
+@pytest.mark.parametrize("rows", [0, 256, 250])
+def test_windows_are_filled_after_the_encoder_has_learned(rows: int, tmp_path: Path) -> None:
+    """Else rounds without an item would go by that no step counts."""
+    sizes = ["algorithm.burn_in=10", "algorithm.length=20", "algorithm.n_step=2", "algorithm.torso=vae"]
+    made = program(*sizes, f"algorithm.encoder_rows={rows}", "replay.starts_at=32", algorithm="r2d2", evaluate_episodes=0)
+    summary = train(made, tmp_path / "run")
+    round_ = 2 * 4 * 4
+    assert summary["env_steps"] == 768
+    assert summary["reports"][-1].taken <= 768 + 2 * round_  # one more, which nobody learned from, and the reset rows
+
+
+def test_a_learner_whose_encoder_has_learned_is_not_to_learn_again(tmp_path: Path) -> None:
+    train(program(*VAE), tmp_path / "first")
+    with pytest.raises(ValueError, match="algorithm.encoder_rows: expected 0, since its encoder has learned, got 256"):
+        train(program(*VAE), tmp_path / "second", init_from=tmp_path / "first", init_what="learner")
+    with pytest.raises(ValueError, match="algorithm.encoder_rows"):
+        go_on(tmp_path / "first", steps=1536, settings=["algorithm.encoder_rows=512"])
+    frozen = program("algorithm.torso=vae", "algorithm.encoder_rows=0")
+    train(frozen, tmp_path / "third", init_from=tmp_path / "first", init_what="learner")
 
 
 def test_a_frozen_encoder_is_that_of_the_other_run(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class OffPolicyAlgorithm(Algorithm):
         Whole,
         Help("First rows of the run, which the encoder of torso=vae learns from; a replay has the later ones. 0: as it is."),
         Read("torso", "vae", why="there is no encoder"),
+        KEPT,
     ] = 20_000
     gamma: Annotated[Share, Help("Discount of a step.")] = 0.99
     n_step: Annotated[

@@ -1,7 +1,7 @@
 """Rows as a replay keeps them where a network has an encoder (``nets/vae.py``): with latents in the place of images.
 
 Latents of two encoders are two languages. So the encoder learns from the first rows that come, none of which is kept, and then
-stays as it is for the rest of the run.
+stays as it is for the rest of the run. No checkpoint falls in between, since the first version comes after those rows.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from torch import Tensor
 
 from equipoise import schema, tree
 from equipoise.learners.flat import flatten
+from equipoise.learners.going import NonFiniteUpdate
 from equipoise.learners.optimizers import descent
+from equipoise.nets.precision import autocast
 from equipoise.nets.vae import LATENTS, Autoencoder, Encoder
 from equipoise.types import Optimizer, Trajectory, Tree
 
 POOL = 1024  # newest images that are learned from
 BATCH = 64
 PASSES = 4  # how often an image is learned from, about
+PART = 256  # images that are encoded at once
 OPTIMIZER = Optimizer(learning_rate=1e-3, schedule="constant", epsilon=1e-8, max_grad_norm=0.0)
 
 
@@ -31,108 +34,119 @@ class Encoding:
 
     def __init__(self, encoders: Mapping[str, Encoder], *, rows: int, seed: int, device: torch.device) -> None:
         """``encoders``: those of the network, by the path of the image that each reads."""
-        self._rows, self._device, self.seen = rows, device, 0
-        self._learning = {path: _Learning(one, seed, device) for path, one in encoders.items()}
+        self._encoders, self._device, self.left = encoders, device, rows
+        self._training = {path: _Training(one, seed, device) for path, one in encoders.items() if rows}
+        self._errors = dict[str, Tensor]()  # of the last step of each that has learned
 
     def __call__(self, data: Trajectory) -> Trajectory:
-        """Numpy rows [T, B] -> the same with latents float16; no real row among them while the encoders learn."""
-        learns = self.seen < self._rows
-        self.seen += data.mask.size
-        latents = {path: self._latents(path, leaf, learns) for path, leaf in self._images(data.obs)}
+        """Numpy rows [T, B] -> the same with latents float16; no real row among them while the encoders learn.
+
+        NonFiniteUpdate where an encoder has learned nothing that is finite.
+        """
+        images = {path: torch.from_numpy(leaf) for path, leaf in tree.items(data.obs) if path in self._encoders}
+        learns = self.left > 0
+        with autocast("fp32", self._device):
+            if learns:
+                self._learn(images, data.mask.size)
+            latents = {path: self._latents(path, some, zeros=learns) for path, some in images.items()}
         obs = tree.nest({path: latents.get(path, leaf) for path, leaf in tree.items(data.obs)})
         return replace(data, obs=obs[""] if "" in latents else obs, mask=np.zeros_like(data.mask) if learns else data.mask)
 
-    def _images(self, obs: Tree) -> list[tuple[str, Any]]:
-        return [(path, leaf) for path, leaf in tree.items(obs) if path in self._learning]
+    def _learn(self, images: Mapping[str, Tensor], rows: int) -> None:
+        for path, one in self._training.items():
+            if (error := one.learn(images[path][:-1].flatten(0, 1))) is not None:  # the last row opens the next unroll
+                self._errors[path] = error
+        self.left -= rows
+        if self.left <= 0:
+            self._settle()
 
-    def _latents(self, path: str, leaf: Any, learns: bool) -> Any:
-        rows, one = leaf.shape[:2], self._learning[path]
-        images = torch.from_numpy(leaf)
-        if learns:
-            one.learn(images[:-1].flatten(0, 1))  # the last row opens the next unroll
-            if self.seen >= self._rows:
-                one.settle()
-            return np.zeros((*rows, LATENTS), np.float16)
-        return one.encoder(images.flatten(0, 1).to(self._device)).half().cpu().numpy().reshape(*rows, LATENTS)
+    def _settle(self) -> None:
+        """Learn no more."""
+        for path, encoder in self._encoders.items():
+            for one in encoder.parameters():
+                one.data = one.data.clone()  # they shared the memory of all that was trained
+                if not one.isfinite().all():
+                    where = f"obs/{path}" if path else "obs"
+                    raise NonFiniteUpdate(
+                        f"algorithm.torso=vae: expected an encoder of {where} of finite weights, got nan or inf"
+                    )
+        self._training = {}
+
+    def _latents(self, path: str, images: Tensor, *, zeros: bool) -> Any:
+        """Images [T + 1, B, ...] -> [T + 1, B, ``LATENTS``]."""
+        shape = (*images.shape[:2], LATENTS)
+        if zeros:
+            return np.zeros(shape, np.float16)
+        encoder, parts = self._encoders[path], torch.split(images.flatten(0, 1), PART)
+        return torch.cat([encoder(part.to(self._device)).half().cpu() for part in parts]).view(shape).numpy()
 
     def metrics(self) -> dict[str, tuple[Tensor, Tensor]]:
         """(sum, count) of the mean squared error of a pixel, from 0 to 1, in the last step of each encoder that learned."""
         return {
-            f"encoder_error{f'/{path}' if path else ''}": (one.error, torch.ones_like(one.error))
-            for path, one in self._learning.items()
-            if one.count
+            f"encoder_error{f'/{path}' if path else ''}": (error, torch.ones_like(error))
+            for path, error in self._errors.items()
         }
 
     def state(self) -> Tree:
-        return {"seen": self.seen, "of": {path or "obs": one.state() for path, one in self._learning.items()}}
+        """What the encoders have learned; after that they do not change."""
+        return {
+            path or "obs": {"params": dict(encoder.named_parameters()), "error": self._errors.get(path, torch.zeros(()))}
+            for path, encoder in self._encoders.items()
+        }
 
     def schema(self) -> schema.Schema:
         """What a saved state is."""
-        like = {
-            path or "obs": schema.like(one.state(), finite=True) | {"count": schema.count(), "pool?": schema.Anything()}
-            for path, one in self._learning.items()
-        }
-        return {"seen": schema.count(), "of": like}
-
-    def load(self, state: Tree) -> None:
-        self.seen = state["seen"]
-        for path, one in self._learning.items():
-            one.load(state["of"][path or "obs"])
-
-
-class _Learning:
-    """One encoder with all that it takes to train it."""
-
-    def __init__(self, encoder: Encoder, seed: int, device: torch.device) -> None:
-        self.encoder, self.error, self._device = encoder, torch.zeros((), device=device), device
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self._whole = Autoencoder(encoder).to(device)
-        self._rng = torch.Generator(device).manual_seed(seed)
-        self._flat = flatten(list(self._whole.parameters()))
-        self._optimizer = descent(OPTIMIZER, self._flat)
-        self._pool: Tensor | None = None  # [POOL, ...], of the newest images
-        self.count = 0  # images so far
-
-    def learn(self, images: Tensor) -> None:
-        """Take images [N, ...] up, and learn from those that are there."""
-        if self._pool is None:
-            self._pool = images.new_zeros((POOL, *images.shape[1:]))
-        self._pool[(self.count + torch.arange(len(images))) % POOL] = images
-        self.count += len(images)
-        for _ in range(PASSES * self.count // BATCH - PASSES * (self.count - len(images)) // BATCH):
-            self._step(self._pool)
-
-    def _step(self, pool: Tensor) -> None:
-        flat, device = self._flat, self._device
-        which = torch.randint(min(self.count, POOL), (BATCH,), generator=self._rng, device=device).cpu()
-        noise = torch.randn((BATCH, LATENTS), generator=self._rng, device=device)
-        assert flat.grad is not None
-        flat.grad.zero_()
-        # The encoder's own parameters want no gradient, so that no other loss moves them; these share their memory.
-        leaves = {name: one.detach().requires_grad_() for name, one in self._whole.named_parameters()}
-        for name, one in self._whole.named_parameters():
-            leaves[name].grad = one.grad
-        loss, error = torch.func.functional_call(self._whole, leaves, (pool[which].to(device), noise))
-        loss.backward()
-        self._optimizer.step(OPTIMIZER.learning_rate)
-        self.error = error.detach()
-
-    def settle(self) -> None:
-        """Learn no more."""
-        self._pool = None
-
-    def state(self) -> Tree:
-        pool = {} if self._pool is None else {"pool": self._pool}
-        return pool | {
-            "params": self._flat.detach(), "optimizer": self._optimizer.slots, "rng": self._rng.get_state(),
-            "error": self.error, "count": self.count,
-        }  # fmt: skip
+        return schema.like(self.state(), finite=True)
 
     @torch.no_grad()
     def load(self, state: Tree) -> None:
-        self._flat.copy_(state["params"])
-        self._optimizer.load(state["optimizer"])
-        self._rng.set_state(state["rng"])
-        self._pool, self.count = (state["pool"].clone() if "pool" in state else None), state["count"]
-        self.error = state["error"].to(self._device)
+        for path, encoder in self._encoders.items():
+            saved = state[path or "obs"]
+            for name, one in encoder.named_parameters():
+                one.copy_(saved["params"][name])
+            if saved["error"] > 0:  # it has learned
+                self._errors[path] = saved["error"].to(self._device)
+        self.left = 0
+        self._settle()
+
+
+class _Training:
+    """One encoder with all that it takes to train it."""
+
+    def __init__(self, encoder: Encoder, seed: int, device: torch.device) -> None:
+        self._device = device
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._whole = Autoencoder(encoder).to(device)
+        self._rng = torch.Generator().manual_seed(seed)
+        self._flat = flatten(list(self._whole.parameters()))
+        self._optimizer = descent(OPTIMIZER, self._flat)
+        # The encoder's own parameters want no gradient, so that no other loss moves them; these share their memory.
+        self._leaves = {name: one.detach().requires_grad_() for name, one in self._whole.named_parameters()}
+        for name, one in self._whole.named_parameters():
+            self._leaves[name].grad = one.grad
+        self._pool: Tensor | None = None  # [POOL, ...], of the newest images
+        self._count = 0  # images so far
+
+    def learn(self, images: Tensor) -> Tensor | None:
+        """Take images [N, ...] up, and learn from those that are there -> the last step's error of a pixel, []."""
+        error = None
+        if self._pool is None:
+            self._pool = images.new_zeros((POOL, *images.shape[1:]))
+        for part in torch.split(images, BATCH):
+            self._pool[(self._count + torch.arange(len(part))) % POOL] = part
+            before, self._count = self._count, self._count + len(part)
+            for _ in range(PASSES * self._count // BATCH - PASSES * before // BATCH):
+                error = self._step(self._pool[: min(self._count, POOL)])
+        return error
+
+    def _step(self, pool: Tensor) -> Tensor:
+        flat, device = self._flat, self._device
+        which = torch.randint(len(pool), (BATCH,), generator=self._rng)
+        noise = torch.randn((BATCH, LATENTS), generator=self._rng).to(device)
+        assert flat.grad is not None
+        flat.grad.zero_()
+        loss, error = torch.func.functional_call(self._whole, self._leaves, (pool[which].to(device), noise))
+        loss.backward()
+        self._optimizer.step(OPTIMIZER.learning_rate)
+        return error.detach()  # type: ignore[no-any-return]

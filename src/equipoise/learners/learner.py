@@ -297,6 +297,8 @@ class Learner:
         The same batches make the same next versions, to the bit: parameters, optimisers, target network, statistics, random
         numbers and the share of the schedule are those of the other.
         """
+        if self.encoding is not None and (left := self.encoding.left):
+            raise ValueError(f"algorithm.encoder_rows: expected 0, since its encoder has learned, got {left}")
         self.load(state)
         self.before, self.version = self.updates, 0
 

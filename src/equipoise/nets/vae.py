@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise.nets.cnn import conv, first_conv, flat, planes, to_planes
+from equipoise.nets.precision import exact
 from equipoise.nets.torso import linear
 
 LATENTS = 64  # numbers that stand for an image
@@ -43,8 +44,11 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Images, or latents [N, ``LATENTS``], which pass."""
-        return x.float() if x.ndim == 2 else self.out(self.seen(x))
+        """Images, or latents [N, ``LATENTS``], which pass; in float32 always, so that all who act and learn see the same."""
+        if x.ndim == 2:
+            return x.float()
+        with exact(x.device):
+            return self.out(self.seen(x))  # type: ignore[no-any-return]
 
     def seen(self, x: Tensor) -> Tensor:
         """Images [N, *shape] -> what the mean and the spread of the latents are made from."""

@@ -82,10 +82,10 @@ class Latent(nn.Module):
     def forward(self, obs: Tree) -> Tensor:
         return self.layers(self.vision(obs).float())  # type: ignore[no-any-return]
 
-    def encoders(self) -> dict[tuple[str, ...], Encoder]:
+    def encoders(self) -> dict[tuple[str, ...], Any]:
         """By the keys that lead to the image of each."""
         images = [path for path, _, image in self.vision.parts if image]
-        return dict(zip(images, self.vision.cnns, strict=True))  # type: ignore[arg-type]
+        return dict(zip(images, self.vision.cnns, strict=True))
 
 
 def encoders(net: nn.Module) -> dict[str, Encoder]:
@@ -93,7 +93,7 @@ def encoders(net: nn.Module) -> dict[str, Encoder]:
 
     ValueError where several of its parts have their own: a row would be kept once for each.
     """
-    found = [module for module in net.modules() if isinstance(getattr(module, "torso", None), Latent)]
+    found: list[Any] = [module for module in net.modules() if isinstance(getattr(module, "torso", None), Latent)]
     if not found:
         return {}
     if len(found) > 1:
@@ -102,8 +102,8 @@ def encoders(net: nn.Module) -> dict[str, Encoder]:
             f"algorithm.torso: expected a network with one torso for vae, such as DQN's or R2D2's, got {kind} with {len(found)}"
         )
     (one,) = found
-    keys: Any = one.seen
-    return {"/".join((*keys, *path)): encoder for path, encoder in one.torso.encoders().items()}  # type: ignore[operator, union-attr]
+    keys = getattr(one, "seen", ())
+    return {"/".join((*keys, *path)): encoder for path, encoder in one.torso.encoders().items()}
 
 
 def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], spaces.Space[Any]]]:

@@ -28,6 +28,7 @@ from equipoise.envs import observation_spec
 from equipoise.experience.layout import trajectory_specs
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.replay.plan import ReplayPlan
+from equipoise.learners.encoding import POOL
 from equipoise.programs.fields import alter
 from equipoise.programs.refusals import check
 from equipoise.types import Algorithm, Policy, Program, RunSpec, learning
@@ -125,6 +126,8 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
         if policy.replay is not None:
             window, row = policy.algorithm.item_rows or unroll, replace(blue.roles[name].kept, columns=1)
             found["batches"] += tree.nbytes(trajectory_specs(row, window, policy.batch))  # of all learners
+            images = dict(tree.items(blue.roles[name].row.obs))
+            found["batches"] += POOL * sum(images[path].nbytes for path in blue.roles[name].latents)
         elif not plan.ordered and plan.per_batch > 1:
             found["batches"] = tree.nbytes(plan.gathered) * blue.learners
     for replay in blue.replays.values():

@@ -159,6 +159,10 @@ def _latent_problems(program: Program, policy: Policy) -> list[str]:
     replay, name = policy.replay, type(policy.algorithm).__name__
     if replay is None:
         return [f"algorithm.torso: expected vae with a replay, which keeps its latents, got it with {name}, which has none"]
+    if not hasattr(policy.algorithm, "encoder_rows"):
+        return [
+            f"algorithm.torso: expected vae with an algorithm that has encoder_rows (OffPolicyAlgorithm), got it with {name}"
+        ]
     given = {
         "placement.learners": (1, program.placement.learners, "since each learner would train an encoder of its own"),
         "replay.shards": (1, replay.shards, "since the learner's process has the encoder"),

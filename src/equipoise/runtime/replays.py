@@ -34,8 +34,8 @@ def pace_of(program: Program, roles: Mapping[str, Role]) -> Pace:
     for name, policy in learning(program).items():
         assert policy.replay is not None
         window, rows = policy.algorithm.item_rows or policy.unroll, steps * len(roles[name].places)
-        first = policy.replay.starts_at + policy.algorithm.warmup_rows
-        begins = max(begins, first_round(first, rows=rows, unroll=policy.unroll, window=window))
+        first = first_round(policy.replay.starts_at, rows=rows, unroll=policy.unroll, window=window)
+        begins = max(begins, first - -policy.algorithm.warmup_rows // rows)
     return Pace(rows=steps, updates=one.replay.updates, begins=begins)
 
 
