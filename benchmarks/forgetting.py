@@ -8,7 +8,6 @@ there already keeps what stands above its figures.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import statistics
 import subprocess
@@ -19,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+
+from harness import evaluations
 
 FIGURES = "## Figures"  # where the part of the page begins that this script writes
 ENVS = {"CartPole-v1": (475.0, 400_000), "Acrobot-v1": (-95.0, 1_000_000)}  # success, and the steps of a run
@@ -60,11 +61,7 @@ def trained(a: argparse.Namespace, env: str, on: str, lag: int, seed: int, out: 
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    found: dict[int, float] = {}
-    for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        if (evaluation := json.loads(line)["evaluation"]) is not None:
-            found[evaluation["env_steps"]] = evaluation["mean"]
-    return Run(env, on, lag, seed, sorted(found.items()))
+    return Run(env, on, lag, seed, sorted(evaluations(out).items()))
 
 
 def page(runs: list[Run], command: str) -> Iterator[str]:

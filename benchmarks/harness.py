@@ -183,6 +183,12 @@ def seeds(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
+def evaluations(run: Path) -> dict[int, float]:
+    """The mean return of each evaluation of a run, by env steps."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return {one["env_steps"]: one["mean"] for line in lines if (one := json.loads(line)["evaluation"]) is not None}
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Aligned columns, the first one to the left."""
     text = [[str(x) for x in row] for row in (head, *rows)]

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness import host, table
+from harness import evaluations, host, table
 
 from equipoise import api
 from equipoise.runtime.blueprint import blueprint
@@ -50,8 +50,7 @@ def trained(torso: str, seed: int, a: argparse.Namespace, out: Path) -> dict[str
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    found = {one["env_steps"]: one["mean"] for line in lines if (one := json.loads(line)["evaluation"]) is not None}
+    found = evaluations(out)
     solved = next((step for step, mean in found.items() if mean >= SOLVED), None)
     worst = None if solved is None else min(mean for step, mean in found.items() if step >= solved)
     return {

@@ -50,8 +50,9 @@ def test_wrong_arguments_and_ids_are_named():
     pytest.importorskip("minigrid")
     with pytest.raises(ValueError, match="codes: expected one of one-hot, raw, pixels, map, got 'hot'"):
         env_of(ID, codes="hot")
-    with pytest.raises(ValueError, match="tile: expected 1 pixel or more, got 0"):
-        env_of(ID, codes="map", tile=0)
+    for tile in (0, 1.5, "x", True):
+        with pytest.raises(ValueError, match=f"tile: expected a whole number of pixels from 1 on, got {tile!r}"):
+            env_of(ID, codes="map", tile=tile)
     with pytest.raises(ValueError, match=f"did you mean '{ID}'"):
         env_of("MiniGrid-DorKey-5x5-v0")
     env = resolve(ID)(render_mode="rgb_array")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import gymnasium
 import numpy as np
@@ -36,11 +36,11 @@ class Grid:
 
     id: str
 
-    def __call__(self, *, render_mode: str | None = None, codes: Codes = "one-hot", tile: int = TILE, **kwargs: Any) -> Seen:
+    def __call__(self, *, render_mode: str | None = None, codes: Codes = "one-hot", tile: Any = TILE, **kwargs: Any) -> Seen:
         if codes not in get_args(Codes):
             raise ValueError(f"{self.id}: codes: expected one of {', '.join(get_args(Codes))}, got {codes!r}")
-        if tile < 1:
-            raise ValueError(f"{self.id}: tile: expected 1 pixel or more, got {tile!r}")
+        if type(tile) is not int or tile < 1:
+            raise ValueError(f"{self.id}: tile: expected a whole number of pixels from 1 on, got {tile!r}")
         return Seen(gymnasium.make(self.id, disable_env_checker=True, render_mode=render_mode, **kwargs), codes, tile)
 
     def make(self, kwargs: dict[str, Any], *, streams: Array, seed: int, python: bool) -> SyncEnv:
@@ -61,7 +61,8 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not (isinstance(given, spaces.Dict) and {"image", "direction"} <= given.keys()):
             raise ValueError(f"{env}: expected the observations image and direction, got {given}; take module:callable instead")
         self._tables = [np.eye(n, dtype=np.uint8) for n in KINDS] if codes == "one-hot" else None
-        image, grid = cast("Any", given["image"]), cast("Any", env.unwrapped)
+        grid: Any = env.unwrapped
+        image: Any = given["image"]
         cells: Any = {"pixels": image.shape, "map": (grid.height, grid.width)}.get(codes)
         self._draw: Callable[[], Any] | None = None
         if cells is not None:
