@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from equipoise.nets.torso import ACTIVATIONS, linear
+from equipoise.nets.activations import ACTIVATIONS
+from equipoise.nets.torso import linear
 from equipoise.nets.twin import TwinMLP, slope
 from equipoise.types import Pool
 

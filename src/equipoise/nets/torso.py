@@ -14,12 +14,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from equipoise import tree
+from equipoise.nets.activations import ACTIVATIONS
 from equipoise.types import Tree
 
 OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
-
-# An activation that overwrites its input needs only its output for the gradient, which saves an allocation a layer.
-ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": F.elu_, "silu": F.silu}
 
 
 def encoded_size(space: spaces.Space[Any]) -> int:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.nets.activations import ACTIVATIONS
 from equipoise.nets.features import Features
 from equipoise.nets.precision import exact
-from equipoise.nets.torso import ACTIVATIONS
 from equipoise.types import EnvSpec, Tree
 
 
