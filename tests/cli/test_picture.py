@@ -348,6 +348,14 @@ def test_the_summary_begins_with_the_outcome(fields, first):
     assert [line[:7] for line in lines if line.startswith(("actor", "learner"))] == list(BALANCE)
 
 
+@pytest.mark.parametrize("drawn", [True, False])
+def test_a_video_is_offered_of_what_draws_itself(drawn):
+    console = plain_console()
+    print_summary(console, summary(), Path("runs/x"), drawn=drawn)
+    assert ("--video" in written(console)) is drawn
+    assert "equipoise evaluate runs/x" in written(console)
+
+
 def test_a_summary_of_a_run_that_ended_at_once():
     console = plain_console()
     nothing = summary(

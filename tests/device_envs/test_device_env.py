@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from equipoise import api
 from equipoise.device_envs.cartpole import CartPole
 from equipoise.device_envs.device_env import TRUNCATION, NextStep, as_next_step, check, check_state
 from equipoise.device_envs.naming import make_device_env
 from equipoise.device_envs.simulators import Genesis, IsaacLab
+from equipoise.device_envs.vector import vector
 from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep
 
@@ -191,7 +194,8 @@ BAD = [
         {},
         "expected autoreset = 'next_step' or 'same_step', whichever is true of an episode's end, got None",
     ),
-    (f"{__name__}:nothing", {}, "expected an env with 'observation'"),
+    (f"{__name__}:nothing", {}, "expected an env with 'observation' (equipoise.device_envs.DeviceEnv), got a object without"),
+    ("cartpole", {"max_episode_steps": -1}, "max_episode_steps: expected a number of steps, or 0 for no limit, got -1"),
     (f"{__name__}:nowhere", {}, "unknown function 'nowhere'"),
 ]
 
@@ -201,6 +205,64 @@ def test_what_is_no_device_env_is_refused(name: str, kwargs: Any, said: str) -> 
     with pytest.raises(ValueError) as error:
         make_device_env(name, kwargs, streams=2)
     assert said in str(error.value)
+
+
+class Doubles(CartPole):
+    def observe(self, state: Any) -> Any:
+        return super().observe(state).double()
+
+
+class Integers(CartPole):
+    def advance(self, state: Any, action: Any) -> Any:
+        after, reward, ends = super().advance(state, action)
+        return after, reward.long(), ends
+
+
+class Broad(CartPole):
+    def advance(self, state: Any, action: Any) -> Any:
+        after, reward, ends = super().advance(state, action)
+        return after, reward[:, None], ends
+
+
+class Floats(CartPole):
+    def advance(self, state: Any, action: Any) -> Any:
+        after, reward, ends = super().advance(state, action)
+        return after, reward, ends.float()
+
+
+class Pair(CartPole):
+    def advance(self, state: Any, action: Any) -> Any:
+        return super().advance(state, action)[:2]
+
+
+class Drifting(CartPole):
+    def observe(self, state: Any) -> Any:
+        return super().observe(state)[:, :4]
+
+    def advance(self, state: Any, action: Any) -> Any:
+        after, reward, ends = super().advance(state, action)
+        return torch.cat([after, after], 1), reward, ends
+
+
+UNFIT: list[tuple[type, str]] = [
+    (Doubles, "Doubles, obs: expected float32 [3, 4] on cpu, got float64 [3, 4] on cpu"),
+    (Integers, "Integers, reward: expected float32 [3] on cpu, got int64 [3] on cpu"),
+    (Broad, "advance: expected reward float32 [3] and terminated bool [3], got float32 [3, 1] and bool [3]"),
+    (Floats, "advance: expected reward float32 [3] and terminated bool [3], got float32 [3] and float32 [3]"),
+    (Pair, "Pair, step: expected rows, got ValueError: not enough values to unpack (expected 3, got 2)"),
+    (Drifting, "Drifting, state inner: expected float32 [3, 4] on cpu after a step, got float32 [3, 8] on cpu"),
+]
+
+
+@pytest.mark.parametrize(("kind", "said"), UNFIT)
+def test_an_envs_rows_are_looked_at_before_a_run_begins(kind: type, said: str, tmp_path: Path) -> None:
+    name = f"{__name__}:{kind.__name__}"
+    with pytest.raises(ValueError) as error:
+        vector(name, streams=np.arange(3), seed=0)
+    assert said in str(error.value)
+    with pytest.raises(ValueError, match=kind.__name__):
+        api.train(f"device:{name}", "ppo", on="serial", out=tmp_path / "run", steps=1000)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_step_after_a_cut_that_ends_at_once_stays_a_seam() -> None:

@@ -116,6 +116,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
         "expected 0 with device:cartpole, whose streams are stepped together",
     ),
     ("CartPole-v1", "impala", {"partial_streams": 4, "settings": ["placement.compile=true"]}, "expected 0 with compile"),
+    ("envpool:CartPole-v1", "impala", {"partial_streams": 3}, r"expected a divisor of the 8 envs .*\(1, 2, 4\), got 3"),
 ]
 
 

@@ -16,6 +16,7 @@ from equipoise.envs.spaces import differ
 from equipoise.experience.recorded import dataset as datasets
 from equipoise.experience.recorded.dataset import Dataset
 from equipoise.files import is_url
+from equipoise.nets.threads import one_thread
 from equipoise.programs.program import algorithm_name
 from equipoise.record.checkpoint import read_meta
 from equipoise.record.directory import RunDirectory, params_sha256
@@ -68,15 +69,18 @@ def evaluate(
     spec, step = loaded.playable[loaded.first].spec, step_of(loaded.meta)
     if video and len(spec.agents) > 1:
         raise ValueError("video: expected an env of one agent, got one of " + ", ".join(spec.agents))
+    if video and program.env.on_device:
+        raise ValueError(f"video: expected an env that draws itself, got {program.env.target}, whose states are tensors")
     exam = evaluator(
         program, loaded.policies, episodes=episodes, seed=derive_seed(seed, "evaluate"),
         deterministic=deterministic, step=step,
     )  # fmt: skip
     try:
         check_env_fits(program, exam, loaded)
-        while not exam.done:
-            exam.tick()
-            tell(evaluating(exam))
+        with one_thread():  # rows are few: more threads would wait for each other, long where cores are busy
+            while not exam.done:
+                exam.tick()
+                tell(evaluating(exam))
     finally:
         exam.close()
     meta = loaded.meta

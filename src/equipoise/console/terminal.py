@@ -190,7 +190,9 @@ class View:
             if note not in self._told:
                 self._say(note)
         writes = isinstance(self._program.source, TaskSource)
-        print_summary(self.console, summary, directory, lag=lag_name(self._program), writes=writes)
+        env = self._program.source.env
+        drawn = env is None or not env.on_device
+        print_summary(self.console, summary, directory, lag=lag_name(self._program), writes=writes, drawn=drawn)
 
     def _safe(self, renderable: RenderableType) -> RenderableType:
         return safe(renderable, self.console)
@@ -229,9 +231,9 @@ def safe(renderable: RenderableType, console: Console) -> RenderableType:
 
 
 def print_summary(
-    console: Console, summary: Mapping[str, Any], directory: Path, *, lag: str = "lag", writes: bool = False
+    console: Console, summary: Mapping[str, Any], directory: Path, *, lag: str = "lag", writes: bool = False, drawn: bool = True
 ) -> None:  # fmt: skip
-    """Print a summary. ``lag``: the name of its lag; ``writes``: does the run's policy write text?"""
+    """Print a summary. ``lag``: the name of its lag; ``writes``: does the policy write text? ``drawn``: is there a picture?"""
     status, solved = summary["status"], summary["solved_at_s"]
     head = OUTCOMES[status] if status != "solved" or solved is None else f"Solved after {took(solved)}."
     style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(status, "bold yellow")
@@ -247,8 +249,9 @@ def print_summary(
     if status in ("alarmed", "interrupted", "failed"):
         can_resume = any(directory.glob("checkpoints/step_*/learner.safetensors"))
         after.append(f"  equipoise resume {run}" if can_resume else "  (no resume: it ended before its first checkpoint)")
-    shown = f"equipoise generate {run} --prompt TEXT" if writes else f"equipoise evaluate {run} --video"
-    after += [f"  equipoise evaluate {run}", f"  {shown}"]
+    after.append(f"  equipoise evaluate {run}")
+    if writes or drawn:
+        after.append(f"  equipoise generate {run} --prompt TEXT" if writes else f"  equipoise evaluate {run} --video")
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
 
 

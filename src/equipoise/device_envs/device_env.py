@@ -16,7 +16,7 @@ counts as a termination, and a note says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
 import gymnasium
@@ -26,6 +26,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from equipoise import tree
+from equipoise.hints import raised
 from equipoise.types import TimeStep, Tree
 
 Autoreset = Literal["next_step", "same_step"]
@@ -169,6 +170,35 @@ def check_state(name: str, before: Tree, after: Tree) -> None:
         raise ValueError(f"device env {name}, state: {error}") from error
     for path, a, b in differ:
         raise ValueError(f"device env {name}, state {path}: expected {_described(a)} after a step, got {_described(b)}")
+
+
+def probe(name: str, env: DeviceEnv, streams: Tensor, action: Tree) -> None:
+    """Check the rows of one reset and one step of an exact env, before anything relies on them.
+
+    ValueError as those of ``check``; or with the line of the env's own code that raised.
+    """
+    observation = specs(env.observation)
+    with torch.inference_mode():
+        state, ts = _called(f"{name}, reset", env.reset, 0, streams)
+        check(name, ts, observation, streams)
+        after, ts = _called(f"{name}, step", env.step, state, Bounds(env.action, streams.device)(action))
+        check(name, ts, observation, streams)
+    check_state(name, state, after)
+
+
+def _called(where: str, function: Callable[..., tuple[Tree, TimeStep]], *args: Any) -> tuple[Tree, TimeStep]:
+    try:
+        return function(*args)
+    except Exception as error:  # of a user's code, whatever it is
+        raise ValueError(f"device env {where}: expected rows, got {raised(error)}") from error
+
+
+def specs(space: gymnasium.Space[Any]) -> Tree:
+    """The arrays of one stream's observation: floats as float32."""
+    if (inner := tree.branches(space)) is not None:
+        return {key: specs(one) for key, one in inner.items()}
+    dtype = "float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype)
+    return tree.ArraySpec(tuple(space.shape or ()), dtype)
 
 
 def streams_on(streams: Sequence[int] | Any, device: torch.device | str) -> Tensor:

@@ -60,6 +60,13 @@ class Episodic(ABC):
     def step(self, state: Tree, action: Tree) -> tuple[Tree, TimeStep]:
         seam, streams = state["done"], state["stream"]
         inner, reward, terminated = self.advance(state["inner"], action)
+        # Looked at here, since what follows would change their shapes.
+        if terminated.dtype != torch.bool or reward.shape != seam.shape or terminated.shape != seam.shape:
+            got = f"{reward.dtype} {list(reward.shape)} and {terminated.dtype} {list(terminated.shape)}"
+            raise ValueError(
+                f"advance: expected reward float32 [{len(seam)}] and terminated bool [{len(seam)}], got "
+                f"{got.replace('torch.', '')}"
+            )
         episode = state["episode"] + seam
         inner = self._begun(inner, seam, state["key"], streams, episode)
         valid = ~seam

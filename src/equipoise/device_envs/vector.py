@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from equipoise import tree
-from equipoise.device_envs.device_env import Bounds, DeviceEnv, streams_on
+from equipoise.device_envs.device_env import Bounds, DeviceEnv, probe, streams_on
 from equipoise.device_envs.naming import make_device_env
 from equipoise.seeds import stream_seed
 from equipoise.types import Tree
@@ -82,6 +82,14 @@ def _tensors(actions: Any) -> Tree:
 
 
 def vector(name: str, *, streams: Any, seed: int, **kwargs: Any) -> DeviceVector:
-    """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a run's ``seed``."""
+    """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a run's ``seed``.
+
+    ValueError where the env's rows are not what a rollout takes. A simulator is not stepped for that, nor an env in JAX, whose
+    shapes were looked at when it was made.
+    """
     env = make_device_env(name, kwargs, streams=len(streams))
-    return (ExactDeviceVector if env.exact else DeviceVector)(env, streams, seed)
+    made = (ExactDeviceVector if env.exact else DeviceVector)(env, streams, seed)
+    if env.exact and getattr(env, "traceable", True):
+        made.action_space.seed(0)
+        probe(name, env, streams_on(streams, CPU), _tensors(made.action_space.sample()))
+    return made

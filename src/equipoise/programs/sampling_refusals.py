@@ -12,6 +12,13 @@ def partial_problems(program: Program) -> list[str]:
         return []
     if got >= place.envs_per_actor:
         return [f"{key}: expected 0 to {place.envs_per_actor - 1}, fewer than envs_per_actor, got {got}"]
+    target, count = program.env.target, place.group_envs
+    if target.startswith("envpool:") and count % got:
+        fits = ", ".join(str(n) for n in range(1, count) if count % n == 0)
+        return [
+            f"{key}: expected a divisor of the {count} envs that are made together with {target}, whose answers come in "
+            f"batches of one size ({fits}), got {got}"
+        ]
     wrong = {
         "in lockstep, where who answers first may change no bit (max_lag=4 is a lag for it)": place.max_lag == 0,
         "with inference=central, whose groups of envs wait for nobody": place.inference == "central",

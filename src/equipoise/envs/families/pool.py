@@ -45,12 +45,6 @@ def make_pool(
     count = len(streams)
     if given.get("batch_size", count) != count or given.get("num_envs", count) != count:
         raise ValueError(f"envpool:{task}: batch_size and num_envs are the number of streams, {count}; leave them out")
-    if answers and count % answers:
-        fits = [n for n in range(1, count) if count % n == 0]
-        raise ValueError(
-            f"placement.partial_streams: expected a divisor of envs_per_actor={count} with envpool:{task}, whose answers come "
-            f"in batches of one size ({', '.join(map(str, fits))}), got {answers}"
-        )
     accepted = dict.fromkeys(envpool.make_spec(task).config._fields)
     if action_mask == "info":
         raise ValueError(
