@@ -17,7 +17,7 @@ from equipoise.files import is_url
 from equipoise.programs.fields import alter
 from equipoise.programs.program import differences
 from equipoise.programs.refusals import check as check_program
-from equipoise.programs.refusals import check_replays, check_resume, fixed
+from equipoise.programs.refusals import check_beginning, check_replays, check_resume, fixed
 from equipoise.programs.settings import (
     Settings,
     apply_settings,
@@ -104,6 +104,8 @@ def train(
     what: InitWhat = convert(init_what, InitWhat, "init_what")
     if init_from is None and what != "weights":
         raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")
+    if init_from is None:
+        check_beginning(made)
     weights = None if init_from is None else weights_of(init_from, whole=what == "learner")
     if weights is not None and what == "learner" and made.schedule.schedule_steps is None:
         made = alter(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))

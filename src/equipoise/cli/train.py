@@ -41,7 +41,8 @@ def train(
         str | None,
         typer.Argument(
             metavar="ENV",
-            help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable; a task such as sort; "
+            help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable; device:NAME or jax:LIBRARY/NAME, "
+            "thousands of streams at once; a task such as sort; "
             "remote:tcp://HOST:PORT, to which worlds connect.",
         ),
     ] = None,
