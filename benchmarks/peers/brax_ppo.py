@@ -1,4 +1,4 @@
-"""Brax's own PPO on one of Brax's envs, with the settings of its training notebook for ant; prints a line of JSON."""
+"""Brax's own PPO on one of Brax's envs, with the settings of its training notebook for ant but fewer streams; prints JSON."""
 
 import argparse
 import json

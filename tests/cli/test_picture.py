@@ -28,7 +28,7 @@ from equipoise.console.picture import (
     sparkline,
     took,
 )
-from equipoise.console.terminal import View, print_summary, safe
+from equipoise.console.terminal import View, look_command, print_summary, safe
 from equipoise.record.report import Evaluating, SiteStats
 from equipoise.types import EnvFactory
 from tests.cli.samples import BALANCE, VERDICT, evaluation, program, report, summary
@@ -348,11 +348,11 @@ def test_the_summary_begins_with_the_outcome(fields, first):
     assert [line[:7] for line in lines if line.startswith(("actor", "learner"))] == list(BALANCE)
 
 
-@pytest.mark.parametrize("drawn", [True, False])
-def test_a_video_is_offered_of_what_draws_itself(drawn):
+@pytest.mark.parametrize(("env", "drawn"), [("CartPole-v1", True), ("device:cartpole", False)])
+def test_a_video_is_offered_of_what_draws_itself(env, drawn):
     console = plain_console()
-    print_summary(console, summary(), Path("runs/x"), drawn=drawn)
-    assert ("--video" in written(console)) is drawn
+    print_summary(console, summary(), Path("runs/x"), look=look_command(api.program(env, "ppo")))
+    assert ("equipoise evaluate runs/x --video" in written(console)) is drawn
     assert "equipoise evaluate runs/x" in written(console)
 
 

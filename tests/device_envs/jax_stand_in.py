@@ -97,6 +97,11 @@ class OtherState(Kinds):
         return obs, {**state, "large": state["large"][:50]}, *rest
 
 
+class Short(Kinds):
+    def step_env(self, key: Any, state: Any, action: Any, params: Params) -> tuple[Any, ...]:
+        return super().step_env(key, state, action, params)[:4]
+
+
 class Wide(Kinds):
     def step_env(self, key: Any, state: Any, action: Any, params: Params) -> tuple[Any, ...]:
         obs, state, reward, *rest = super().step_env(key, state, action, params)

@@ -16,9 +16,9 @@ from equipoise.device_envs.cartpole import CartPole
 from equipoise.device_envs.device_env import TRUNCATION, NextStep, as_next_step, check, check_state
 from equipoise.device_envs.naming import make_device_env
 from equipoise.device_envs.simulators import Genesis, IsaacLab
-from equipoise.device_envs.vector import vector
+from equipoise.envs import make
 from equipoise.tree import ArraySpec
-from equipoise.types import TimeStep
+from equipoise.types import EnvFactory, TimeStep
 
 SPEC = ArraySpec((3,), "float32")
 ENDS = ((3, "terminated"), (4, "truncated"), (2, "truncated"))  # the length and the end of a stream's episodes, in turn
@@ -194,7 +194,7 @@ BAD = [
         {},
         "expected autoreset = 'next_step' or 'same_step', whichever is true of an episode's end, got None",
     ),
-    (f"{__name__}:nothing", {}, "expected an env with 'observation' (equipoise.device_envs.DeviceEnv), got a object without"),
+    (f"{__name__}:nothing", {}, "expected an env with 'observation' (equipoise.device_envs.DeviceEnv), got object, which"),
     ("cartpole", {"max_episode_steps": -1}, "max_episode_steps: expected a number of steps, or 0 for no limit, got -1"),
     (f"{__name__}:nowhere", {}, "unknown function 'nowhere'"),
 ]
@@ -244,7 +244,14 @@ class Drifting(CartPole):
         return torch.cat([after, after], 1), reward, ends
 
 
+class Texts(CartPole):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation = spaces.Text(3)
+
+
 UNFIT: list[tuple[type, str]] = [
+    (Texts, "make it a Box of bytes of a fixed length, padded"),
     (Doubles, "Doubles, obs: expected float32 [3, 4] on cpu, got float64 [3, 4] on cpu"),
     (Integers, "Integers, reward: expected float32 [3] on cpu, got int64 [3] on cpu"),
     (Broad, "advance: expected reward float32 [3] and terminated bool [3], got float32 [3, 1] and bool [3]"),
@@ -258,7 +265,7 @@ UNFIT: list[tuple[type, str]] = [
 def test_an_envs_rows_are_looked_at_before_a_run_begins(kind: type, said: str, tmp_path: Path) -> None:
     name = f"{__name__}:{kind.__name__}"
     with pytest.raises(ValueError) as error:
-        vector(name, streams=np.arange(3), seed=0)
+        make(EnvFactory(target=f"device:{name}"), streams=np.arange(3), seed=0)
     assert said in str(error.value)
     with pytest.raises(ValueError, match=kind.__name__):
         api.train(f"device:{name}", "ppo", on="serial", out=tmp_path / "run", steps=1000)

@@ -161,6 +161,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("Branches", {}, "reset: expected a function of fixed shapes, which jax.jit can trace, got TracerBoolConversionError"),
     ("OtherSpace", {}, "expected a fixed shape, [4] as its space says, got [3]"),
     ("OtherState", {}, "state['large']: expected a fixed shape, float32 [100] as a reset has it, got float32 [50] of a step"),
+    ("Short", {}, "step: expected a row, got ValueError: not enough values to unpack (expected 5, got 4)"),
     ("Wide", {}, "reward: expected one number a stream, shape (), got float32 [1]"),
     ("Listed", {}, "expected observations that are an array or a dict of arrays, got list"),
 ]

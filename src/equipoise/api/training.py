@@ -102,9 +102,9 @@ def train(
     if url is not None and not or_resume and held != "nothing":
         raise FileExistsError(f"{url}: expected no run there, got {held}; --or-resume goes on with it")
     what: InitWhat = convert(init_what, InitWhat, "init_what")
-    if init_from is None and what != "weights":
-        raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")
     if init_from is None:
+        if what != "weights":
+            raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")
         check_beginning(made)
     weights = None if init_from is None else weights_of(init_from, whole=what == "learner")
     if weights is not None and what == "learner" and made.schedule.schedule_steps is None:

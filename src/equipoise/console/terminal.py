@@ -189,10 +189,7 @@ class View:
         for note in summary["notes"]:
             if note not in self._told:
                 self._say(note)
-        writes = isinstance(self._program.source, TaskSource)
-        env = self._program.source.env
-        drawn = env is None or not env.on_device
-        print_summary(self.console, summary, directory, lag=lag_name(self._program), writes=writes, drawn=drawn)
+        print_summary(self.console, summary, directory, lag=lag_name(self._program), look=look_command(self._program))
 
     def _safe(self, renderable: RenderableType) -> RenderableType:
         return safe(renderable, self.console)
@@ -230,10 +227,21 @@ def safe(renderable: RenderableType, console: Console) -> RenderableType:
     return renderable
 
 
+VIDEO = "evaluate {} --video"
+
+
+def look_command(program: Program) -> str:
+    """The command that shows what the policy of a run {} does; "" where there is none, since tensors have no picture."""
+    if isinstance(program.source, TaskSource):
+        return "generate {} --prompt TEXT"
+    env = program.source.env
+    return "" if env is not None and env.on_device else VIDEO
+
+
 def print_summary(
-    console: Console, summary: Mapping[str, Any], directory: Path, *, lag: str = "lag", writes: bool = False, drawn: bool = True
+    console: Console, summary: Mapping[str, Any], directory: Path, *, lag: str = "lag", look: str = VIDEO
 ) -> None:  # fmt: skip
-    """Print a summary. ``lag``: the name of its lag; ``writes``: does the policy write text? ``drawn``: is there a picture?"""
+    """Print a summary. ``lag``: the name of its lag; ``look``: ``look_command``."""
     status, solved = summary["status"], summary["solved_at_s"]
     head = OUTCOMES[status] if status != "solved" or solved is None else f"Solved after {took(solved)}."
     style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(status, "bold yellow")
@@ -249,9 +257,7 @@ def print_summary(
     if status in ("alarmed", "interrupted", "failed"):
         can_resume = any(directory.glob("checkpoints/step_*/learner.safetensors"))
         after.append(f"  equipoise resume {run}" if can_resume else "  (no resume: it ended before its first checkpoint)")
-    after.append(f"  equipoise evaluate {run}")
-    if writes or drawn:
-        after.append(f"  equipoise generate {run} --prompt TEXT" if writes else f"  equipoise evaluate {run} --video")
+    after += [f"  equipoise {command.format(run)}" for command in ("evaluate {}", look) if command]
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
 
 

@@ -172,12 +172,12 @@ def check_state(name: str, before: Tree, after: Tree) -> None:
         raise ValueError(f"device env {name}, state {path}: expected {_described(a)} after a step, got {_described(b)}")
 
 
-def probe(name: str, env: DeviceEnv, streams: Tensor, action: Tree) -> None:
+def probe(name: str, env: DeviceEnv, observation: Tree, streams: Tensor, action: Tree) -> None:
     """Check the rows of one reset and one step of an exact env, before anything relies on them.
 
-    ValueError as those of ``check``; or with the line of the env's own code that raised.
+    ``observation``: the specs of one stream's. ValueError as those of ``check``; or with the line of the env's own code that
+    raised.
     """
-    observation = specs(env.observation)
     with torch.inference_mode():
         state, ts = _called(f"{name}, reset", env.reset, 0, streams)
         check(name, ts, observation, streams)
@@ -191,14 +191,6 @@ def _called(where: str, function: Callable[..., tuple[Tree, TimeStep]], *args: A
         return function(*args)
     except Exception as error:  # of a user's code, whatever it is
         raise ValueError(f"device env {where}: expected rows, got {raised(error)}") from error
-
-
-def specs(space: gymnasium.Space[Any]) -> Tree:
-    """The arrays of one stream's observation: floats as float32."""
-    if (inner := tree.branches(space)) is not None:
-        return {key: specs(one) for key, one in inner.items()}
-    dtype = "float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype)
-    return tree.ArraySpec(tuple(space.shape or ()), dtype)
 
 
 def streams_on(streams: Sequence[int] | Any, device: torch.device | str) -> Tensor:

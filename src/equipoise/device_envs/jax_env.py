@@ -242,7 +242,7 @@ def _shapes(where: str, function: Callable[..., Any], *shapes: Any) -> Any:
             f"{where}: expected a function of fixed shapes, which jax.jit can trace, got {raised(error)}"
         ) from error
     except (ValueError, AttributeError) as error:
-        raise ValueError(f"{where}: expected what gymnax' function of this name returns, got {raised(error)}") from error
+        raise ValueError(f"{where}: expected a row, got {raised(error)}") from error
 
 
 def _same(where: str, one: Any, other: Any) -> None:

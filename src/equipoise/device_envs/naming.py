@@ -41,7 +41,7 @@ def make_device_env(name: str, kwargs: Mapping[str, Any], *, streams: int, devic
     made = maker(**{key: value for key, value in offer.items() if key in parameters}, **kwargs)
     for needed in ("observation", "action", "exact", "reset", "step"):
         if not hasattr(made, needed):
-            got = f"a {type(made).__name__} without"
+            got = f"{type(made).__name__}, which has none"
             raise ValueError(f"{shown}: expected an env with {needed!r} (equipoise.device_envs.DeviceEnv), got {got}")
     if isinstance(limit := getattr(made, "max_episode_steps", 0), int) and limit < 0:
         raise ValueError(f"{shown}: max_episode_steps: expected a number of steps, or 0 for no limit, got {limit}")

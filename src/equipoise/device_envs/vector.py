@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -81,8 +83,12 @@ def _tensors(actions: Any) -> Tree:
     return torch.from_numpy(np.asarray(actions))
 
 
-def vector(name: str, *, streams: Any, seed: int, **kwargs: Any) -> DeviceVector:
+def vector(
+    name: str, observation_spec: Callable[[gymnasium.Space[Any]], Tree], *, streams: Any, seed: int, **kwargs: Any
+) -> DeviceVector:
     """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a run's ``seed``.
+
+    ``observation_spec``: that of ``envs``, which this room does not import.
 
     ValueError where the env's rows are not what a rollout takes. A simulator is not stepped for that, nor an env in JAX, whose
     shapes were looked at when it was made.
@@ -91,5 +97,6 @@ def vector(name: str, *, streams: Any, seed: int, **kwargs: Any) -> DeviceVector
     made = (ExactDeviceVector if env.exact else DeviceVector)(env, streams, seed)
     if env.exact and getattr(env, "traceable", True):
         made.action_space.seed(0)
-        probe(name, env, streams_on(streams, CPU), _tensors(made.action_space.sample()))
+        observation = observation_spec(env.observation)
+        probe(name, env, observation, streams_on(streams, CPU), _tensors(made.action_space.sample()))
     return made

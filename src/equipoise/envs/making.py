@@ -46,6 +46,7 @@ from equipoise.envs.families.old_gym import OldGym, advice, is_old
 from equipoise.envs.foreign_ids import meant_by, not_installed, removed
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
+from equipoise.envs.spaces import observation_spec
 from equipoise.naming import called
 from equipoise.types import REMOTE, EnvFactory
 from equipoise.types.sources import DEVICE, JAX
@@ -118,7 +119,7 @@ def named(target: str) -> Any:
     if target.startswith(PETTINGZOO):
         return partial(parallel, target.removeprefix(PETTINGZOO))
     if target.startswith((DEVICE, JAX)):
-        return partial(called(DEVICE_ENVS, "device envs"), target.removeprefix(DEVICE))
+        return partial(called(DEVICE_ENVS, "device envs"), target.removeprefix(DEVICE), observation_spec)
     return resolve(target)
 
 

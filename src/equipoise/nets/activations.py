@@ -22,7 +22,8 @@ def tanh_(x: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or x.numel() < LARGE or not VECTORS or x.dtype != torch.float32 or x.device.type != "cpu":
         return torch.tanh_(x)
     if torch.is_grad_enabled() and x.requires_grad:
-        return _Tanh.apply(x)  # type: ignore[no-any-return,no-untyped-call]
+        y: Tensor = _Tanh.apply(x)  # type: ignore[no-untyped-call]
+        return y
     return of_sigmoid_(x)
 
 
@@ -44,7 +45,8 @@ class _Tanh(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
-        return torch.ops.aten.tanh_backward(grad, y)  # type: ignore[no-any-return]
+        gradient: Tensor = torch.ops.aten.tanh_backward(grad, y)  # one pass, where grad * (1 - y^2) takes three
+        return gradient
 
 
 ACTIVATIONS = {"tanh": tanh_, "relu": torch.relu_, "elu": F.elu_, "silu": F.silu}
