@@ -66,9 +66,6 @@ def test_a_learner_whose_encoder_has_learned_is_not_to_learn_again(tmp_path: Pat
 def test_a_frozen_encoder_is_that_of_the_other_run(tmp_path: Path) -> None:
     train(program(*VAE), tmp_path / "first")
     frozen = program("algorithm.torso=vae", "algorithm.encoder_rows=0")
-    with pytest.raises(ValueError, match="encoder_rows: expected the number of rows .* got 0 and no such run"):
-        train(frozen, tmp_path / "second")
-    assert not (tmp_path / "second").exists()
     train(frozen, tmp_path / "second", init_from=tmp_path / "first")
     one, other = (_encoder(tmp_path / name) for name in ("first", "second"))
     assert one.keys() == other.keys() and len(one) > 5

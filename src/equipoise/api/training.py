@@ -17,7 +17,7 @@ from equipoise.files import is_url
 from equipoise.programs.fields import alter
 from equipoise.programs.program import differences
 from equipoise.programs.refusals import check as check_program
-from equipoise.programs.refusals import check_beginning, check_replays, check_resume, fixed
+from equipoise.programs.refusals import check_replays, check_resume, fixed
 from equipoise.programs.settings import (
     Settings,
     apply_settings,
@@ -102,10 +102,8 @@ def train(
     if url is not None and not or_resume and held != "nothing":
         raise FileExistsError(f"{url}: expected no run there, got {held}; --or-resume goes on with it")
     what: InitWhat = convert(init_what, InitWhat, "init_what")
-    if init_from is None:
-        if what != "weights":
-            raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")
-        check_beginning(made)
+    if init_from is None and what != "weights":
+        raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")
     weights = None if init_from is None else weights_of(init_from, whole=what == "learner")
     if weights is not None and what == "learner" and made.schedule.schedule_steps is None:
         made = alter(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))

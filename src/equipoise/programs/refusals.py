@@ -314,16 +314,6 @@ def check_read(program: Program, settings: Collection[str]) -> None:
         raise ValueError(f"expected settings that change something, got {'; '.join(unread)}")
 
 
-def check_beginning(program: Program) -> None:
-    """ValueError where a policy has to begin with another run's weights, for a run that begins with none."""
-    for policy in learning(program).values():
-        if getattr(policy.algorithm, "torso", "") == "vae" and not getattr(policy.algorithm, "encoder_rows", 1):
-            raise ValueError(
-                "algorithm.encoder_rows: expected the number of rows that the encoder learns from, or --init-from with a run "
-                "whose encoder has learned, got 0 and no such run"
-            )
-
-
 def check_replays(program: Program, settings: Collection[str]) -> None:
     """Raise ValueError for a setting (KEY each) of a replay where no learning policy has one."""
     learn = learning(program)
