@@ -44,8 +44,15 @@ def exported(name: str, to: Path, rows: int) -> Any:
     return artifacts.write(to, "main", one, policy, step=LATER, lineage={}, seen=seen, rows=rows)
 
 
+# Graphs of which another case has the like; the slow test has them all.
+ALIKE = {
+    "a2c", "appo", "apex_dqn", "impala gru", "r2d2 gru", "td3 random", "td3 without noise", "tqc",
+    "multidiscrete masked by a tuple",
+}  # fmt: skip
+
+
 @pytest.mark.few(3)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ALIKE])
 def test_the_graph_says_what_torch_says(name: str, tmp_path: Path) -> None:
     parity = exported(name, tmp_path / "out", ROWS)
     assert parity.equal >= 0.999 and parity.likely >= 0.999 and parity.state <= 1e-4 and np.isfinite(parity.logp)

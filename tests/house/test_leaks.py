@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,9 @@ def test_cleanup():
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_children_orphans_and_segments_are_found(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST.read_text().replace("GRACE_S = 3.0", "GRACE_S = 0.2"))
+    impatient, found = re.subn(r"^GRACE_S = [\d.]+", "GRACE_S = 0.2", CONFTEST.read_text(), flags=re.MULTILINE)
+    assert found == 1
+    (tmp_path / "conftest.py").write_text(impatient)
     (tmp_path / "test_leaking.py").write_text(LEAKING)
     done = subprocess.run(
         [

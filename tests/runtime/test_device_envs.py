@@ -40,7 +40,8 @@ def ran(env: str, algorithm: str, on: Any, out: Path, steps: int = 4096, **optio
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("algorithm", "env"), ALGORITHMS)
 def test_serial_and_process_agree_to_the_bit(algorithm: str, env: str, tmp_path: Path) -> None:
-    found = {on: ran(f"device:{env}", algorithm, on, tmp_path / on) for on in ("serial", "process")}
+    steps = 1024 if algorithm == "sac" else 4096  # 64 updates, each slower than those of the others
+    found = {on: ran(f"device:{env}", algorithm, on, tmp_path / on, steps) for on in ("serial", "process")}
     assert found["serial"]["params_sha256"] == found["process"]["params_sha256"]
     assert found["serial"]["episodes"] == found["process"]["episodes"] > 0 or env == "pendulum"
     assert "rollout 1" in found["serial"]["balance"]

@@ -43,7 +43,7 @@ def train(made: Any, out: Path, on: Any = "serial") -> Any:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("case", CASES)
 def test_both_runtimes_compute_the_same(case: str, seed: int, tmp_path: Path) -> None:
     made = program(case, seed=seed)
@@ -63,7 +63,7 @@ def test_a_run_goes_on_to_the_same_bits(case: str, tmp_path: Path) -> None:
     assert told(tmp_path / "half")["params_sha256"] == told(tmp_path / "whole")["params_sha256"]
 
 
-@pytest.mark.parametrize("case", ["ppo", "shards"])
+@pytest.mark.parametrize("case", [pytest.param("ppo", marks=pytest.mark.slow), "shards"])
 @pytest.mark.thorough
 def test_a_killed_run_goes_on_to_the_same_bits(case: str, tmp_path: Path, deadline: Any) -> None:
     algorithm, settings = CASES[case]
@@ -134,7 +134,7 @@ def survive(case: str, learners: int, kills: int, path: Path, seed: int) -> None
     assert any("replaced" in note or "the run goes on" in note for note in notes), notes
 
 
-@pytest.mark.parametrize(("case", "learners"), [("impala", 2), ("ppo", 2), ("impala", 4)])
+@pytest.mark.parametrize(("case", "learners"), [("impala", 2), ("ppo", 2), pytest.param("impala", 4, marks=pytest.mark.slow)])
 @pytest.mark.thorough
 def test_a_lost_learner_changes_nothing(case: str, learners: int, tmp_path: Path, seed: int) -> None:
     survive(case, learners, 3, tmp_path, seed)

@@ -305,7 +305,7 @@ class Faulty:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["error", "full", "half"])
+@pytest.mark.parametrize("kind", ["error", pytest.param("full", marks=pytest.mark.slow), "half"])
 def test_a_store_that_fails_costs_checkpoints_and_not_the_run(tmp_path, url, monkeypatch, kind):
     whole = run_of(out=tmp_path / "whole").summary
     made, faulty = Store.__init__, []

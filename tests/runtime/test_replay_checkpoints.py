@@ -88,7 +88,10 @@ def test_a_run_goes_on_to_the_same_bits(algorithm: str, on: Any, tmp_path: Path)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("algorithm", ["dqn", "sac", "sac sde", "r2d2", "qr_dqn", "tqc", "crossq"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["dqn", "sac", "r2d2", "crossq", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sac sde", "qr_dqn", "tqc"))],
+)
 def test_a_killed_run_goes_on_to_the_same_bits(algorithm: str, tmp_path: Path, seed: int, deadline: Any) -> None:
     kill_and_resume(algorithm, "serial", 1, tmp_path, seed, deadline)
 
