@@ -53,6 +53,7 @@ def test_a_curve_is_a_picture_and_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "curve.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     code, said = asked(file)

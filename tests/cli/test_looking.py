@@ -43,6 +43,7 @@ def test_every_algorithm_has_a_line() -> None:
     assert all(len(line.split(maxsplit=1)[1]) > 20 for line in lines)
 
 
+@pytest.mark.thorough
 def test_every_recipe_is_listed_and_shown() -> None:
     listed = out("recipes")
     for env, algorithm in RECIPES:

@@ -97,6 +97,7 @@ def test_weights_alone_are_for_torch(run: Path, tmp_path: Path) -> None:
         Artifact.open(made.path)
 
 
+@pytest.mark.thorough
 def test_a_run_whose_env_is_gone_is_exported(trained: Path, without: None, tmp_path: Path) -> None:  # noqa: F811
     made = eq.export(trained, tmp_path / "policy", rows=300)
     assert MODULE in made.note and made.source == "made-up observations"
@@ -110,6 +111,7 @@ def test_a_run_whose_env_is_gone_is_exported(trained: Path, without: None, tmp_p
     assert seen.version != made.version
 
 
+@pytest.mark.thorough
 def test_a_run_on_worlds_outside_waits_for_none(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = RunDirectory.open(run).program
     env = dataclasses.replace(program.env, target=f"remote:unix:{tmp_path / 'w'}")

@@ -51,7 +51,7 @@ ALIKE = {
 }  # fmt: skip
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ALIKE])
 def test_the_graph_says_what_torch_says(name: str, tmp_path: Path) -> None:
     parity = exported(name, tmp_path / "out", ROWS)
@@ -91,7 +91,7 @@ def wrong_step(order: str) -> Any:
     return step
 
 
-@pytest.mark.few(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", ["reset before the product", "z before r", "right", "without a reset"])
 def test_a_gru_that_is_written_wrongly_is_refused(order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = onnx_bytes

@@ -46,7 +46,7 @@ def whole(net, token):
     return net.logits(torch.cat(hidden)).log_softmax(-1)
 
 
-@pytest.mark.few(1)  # transformers is imported for seconds
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: f"{m['family']}-{len(m)}")
 def test_transformers_computes_the_same_both_ways_through_disk(model, tmp_path):
     transformers = pytest.importorskip("transformers")

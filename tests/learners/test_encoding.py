@@ -83,6 +83,7 @@ def test_a_loaded_one_makes_the_same_latents_and_learns_no_more() -> None:
     assert torch.equal(weights(encoder), weights(other)) and error(encoding) == error(loaded)
 
 
+@pytest.mark.thorough
 def test_the_same_rows_make_the_same_encoder_in_blocks_larger_than_the_pool() -> None:
     found = []
     for _ in range(2):

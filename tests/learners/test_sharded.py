@@ -101,6 +101,7 @@ def spread(
     return {"params": params, "state": arrays(made.state()), "share": here / whole, "slots": slots / whole}
 
 
+@pytest.mark.thorough
 def test_two_make_the_updates_of_one_and_their_state_is_that_of_one() -> None:
     whole, batches = one(SMALL)
     first, second = apart(2, spread, "fsdp", SMALL, UPDATES)

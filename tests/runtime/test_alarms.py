@@ -121,6 +121,7 @@ def test_a_run_that_is_to_stop_on_an_alarm_ends_cleanly_and_can_go_on(tmp_path: 
     assert summary["status"] == "completed" and "lag too large" in [one["name"] for one in summary["alarms"]]
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_after_an_alarm_unless_told_otherwise(tmp_path: Path) -> None:
     options = QUICK | {"steps": 1_040, "settings": ["replay.updates=800", "replay.starts_at=1000", "policy.batch=4"]}
     run = api.train("CartPole-v1", "dqn", on="serial", out=tmp_path / "run", **options)

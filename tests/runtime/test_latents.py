@@ -53,6 +53,7 @@ def test_windows_are_filled_after_the_encoder_has_learned(rows: int, tmp_path: P
     assert summary["reports"][-1].taken <= 768 + 2 * round_  # one more, which nobody learned from, and the reset rows
 
 
+@pytest.mark.thorough
 def test_a_learner_whose_encoder_has_learned_is_not_to_learn_again(tmp_path: Path) -> None:
     train(program(*VAE), tmp_path / "first")
     with pytest.raises(ValueError, match="algorithm.encoder_rows: expected 0, since its encoder has learned, got 256"):
@@ -63,6 +64,7 @@ def test_a_learner_whose_encoder_has_learned_is_not_to_learn_again(tmp_path: Pat
     train(frozen, tmp_path / "third", init_from=tmp_path / "first", init_what="learner")
 
 
+@pytest.mark.thorough
 def test_a_frozen_encoder_is_that_of_the_other_run(tmp_path: Path) -> None:
     train(program(*VAE), tmp_path / "first")
     frozen = program("algorithm.torso=vae", "algorithm.encoder_rows=0")

@@ -32,7 +32,8 @@ def here(blue):
     return machines.finish(ProcessRuntime(blue))
 
 
-@pytest.mark.parametrize("algorithm", ["impala", pytest.param("ppo", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
 def test_two_learners_on_two_machines_have_the_bits_of_one_machine(tmp_path, algorithm):
     found, now = machines.finish(machines.on_machines(blue_of(tmp_path / "far", algorithm), SITES))
     wanted, before = here(blue_of(tmp_path / "near", algorithm))

@@ -89,7 +89,7 @@ def dqns(*, on: Any, out: Path, steps: int = 512, settings: tuple[str, ...] = ()
 MIXED = ("policies.listener.replay.selector=prioritized", "policies.listener.replay.shards=2")
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", [(), MIXED])
 def test_a_run_in_two_parts_equals_the_whole(settings: tuple[str, ...], tmp_path: Path) -> None:
     """The replays' rows, their priorities and what is drawn next go on, of each policy; serial and processes agree."""

@@ -197,6 +197,7 @@ def test_a_run_that_ends_early_is_saved_whole(on: Any, tmp_path: Path) -> None:
     assert newest is not None and newest.name == f"step_{run.summary['env_steps']}"
 
 
+@pytest.mark.thorough
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = Journal._append, list[int]()
 

@@ -405,6 +405,7 @@ def write_one(directory: Path, step: int) -> None:
     checkpoint.complete(directory, step, files)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("same", [False, True])
 def test_a_writer_killed_at_any_file_operation_leaves_a_whole_checkpoint(same: bool, tmp_path: Path) -> None:
     """``same``: the step is written for the second time."""

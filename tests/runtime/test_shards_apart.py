@@ -52,7 +52,8 @@ def are_accounted_for(rows):
     assert 0 < rows["kept"] <= 416
 
 
-@pytest.mark.parametrize("sites", [SITES, pytest.param(BOTH, marks=pytest.mark.thorough)], ids=["one away", "both away"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("sites", [SITES, BOTH], ids=["one away", "both away"])
 def test_shards_on_other_machines_have_the_bits_of_one_machine(tmp_path, near, sites):
     found, now = machines.finish(machines.on_machines(blue_of(tmp_path), sites))
     wanted, before = near

@@ -426,6 +426,7 @@ def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, seed: int) ->
     world.settle()
 
 
+@pytest.mark.thorough
 def test_an_env_worker_that_dies_while_its_site_leaves_does_not_keep_it_for_ever() -> None:
     """What home asked meanwhile was put off for another machine; now the envs have to begin anew here, and wait again."""
     for seed in range(3):

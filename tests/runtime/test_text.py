@@ -90,6 +90,7 @@ def test_a_run_that_goes_on_ends_in_the_same_bits(alone: Any, tmp_path: Path) ->
     assert whole["params_sha256"] == alone["params_sha256"]
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_with_its_own_prompts_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "some.jsonl"
     file.write_text("".join(f'{{"prompt": "{one}>", "answer": "{one}"}}\n' for one in ("012", "120", "201", "110")))
@@ -170,6 +171,7 @@ def test_two_learners_share_the_groups(on: Any, tmp_path: Path) -> None:
     assert one["params_sha256"] == other["params_sha256"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_reward_that_fails_costs_its_group_and_leaves_a_capsule(on: Any, tmp_path: Path) -> None:
     summary = trained(tmp_path / "run", on=on, reward=f"{JUDGING}:sometimes", max_lag=1)

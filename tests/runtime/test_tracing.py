@@ -118,6 +118,7 @@ def test_a_run_is_traced_and_drawn(on: Any, tmp_path: Path) -> None:
     assert all(duration >= 0 for *_, duration in drawn)
 
 
+@pytest.mark.thorough
 def test_the_last_seconds_of_a_killed_worker_are_there(tmp_path: Path) -> None:
     code = "from tests.runtime.test_tracing import traced\nfrom pathlib import Path\nimport os, signal\n"
     code += f"clock = traced(Path({str(tmp_path)!r}))\nclock.begin(); clock.lap('act')\nos.kill(os.getpid(), signal.SIGKILL)"

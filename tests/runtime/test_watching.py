@@ -44,6 +44,7 @@ def told(reports: list[Any]) -> list[Any]:
     return [[getattr(r, key) for key in DETERMINISTIC] for r in reports if r.recorded and not r.final and not r.timed]
 
 
+@pytest.mark.thorough
 def test_numbers_of_info_are_reported_alike_by_both_runtimes(tmp_path: Path) -> None:
     serial, process = (finish(api.train(program(), on=on, out=tmp_path / on)) for on in ("serial", "process"))
     assert told(serial["reports"]) == told(process["reports"]), "to the bit"
@@ -57,6 +58,7 @@ def test_numbers_of_info_are_reported_alike_by_both_runtimes(tmp_path: Path) -> 
     assert json.loads((serial["path"] / "summary.json").read_text())["info"] == info
 
 
+@pytest.mark.thorough
 def test_an_evaluation_has_the_same_numbers_of_its_own_episodes(tmp_path: Path) -> None:
     made = program(evaluate_episodes=5, evaluate_every=1024)  # and one at the end
     summary = finish(api.train(made, on="serial", out=tmp_path / "run"))

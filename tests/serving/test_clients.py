@@ -78,6 +78,7 @@ def test_a_client_says_what_is_wrong(tmp_path: Path) -> None:
         Client("127.0.0.1:80")
 
 
+@pytest.mark.thorough
 def test_a_restart_is_survived(tmp_path: Path) -> None:
     registry(tmp_path, mlp=1)
     with serving(tmp_path, "mlp") as first, Client(f"unix:{first.uds}") as client:

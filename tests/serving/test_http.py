@@ -138,6 +138,7 @@ def test_bad_frames(server: Running) -> None:
     assert os.stat(server.uds).st_mode & 0o777 == 0o600
 
 
+@pytest.mark.thorough
 def test_a_slow_request(folder: Path, tmp_path: Path) -> None:
     """Nothing, half of the head, half of the body, half of a frame; also where it is not the first of its connection."""
     head = b"POST /v1/act HTTP/1.1\r\nHost: 127.0.0.1\r\n"

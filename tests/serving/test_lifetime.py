@@ -128,6 +128,7 @@ def test_a_full_disk(folder: Path, tmp_path: Path) -> None:
         assert client.act(MASKED, deterministic=False).fallback is None
 
 
+@pytest.mark.thorough
 def test_the_registry_is_followed(folder: Path, tmp_path: Path) -> None:
     made = registry(tmp_path, mlp=2)
     a, b = list(made.versions("mlp"))[::-1]
