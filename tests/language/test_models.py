@@ -57,9 +57,9 @@ def test_what_is_wrong_with_a_name_is_said_in_a_line(name, said):
 
 
 def test_a_hub_id_without_network_is_said_in_a_line(monkeypatch, tmp_path):
-    hub = pytest.importorskip("huggingface_hub")
-    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(
         ValueError, match=r"--model some/model: expected a model of the hub .* without network, name a directory"
     ):
