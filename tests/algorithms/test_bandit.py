@@ -121,6 +121,7 @@ SAMPLED = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if i else name for i, name in enumerate(SAMPLED)])
 def test_samples_lead_there(name: str) -> None:
     algorithm, kind = SAMPLED[name]
@@ -131,6 +132,7 @@ def test_samples_lead_there(name: str) -> None:
     assert variation(got, end) < 0.02 < variation(ref, end)
 
 
+@pytest.mark.thorough
 def test_samples_lead_there_with_scaled_rewards() -> None:
     """The end is a fixed point: its deviation is that of the rewards under the end itself; small betas have several."""
     beta = 4.0
@@ -145,6 +147,7 @@ def test_samples_lead_there_with_scaled_rewards() -> None:
     assert variation(got, end) < 0.02 < variation(ref, end)
 
 
+@pytest.mark.thorough
 def test_k1_as_loss_holds_nothing_back() -> None:
     """Its expected gradient is 0, so the policy goes to the best arm, whatever beta is."""
     _, reference, reward = tables(4, seed=9)

@@ -308,6 +308,7 @@ def test_others_go_on_while_the_driver_stands_at_any_instruction(had: str, max_l
     assert n > 5, "there are more instructions than that"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [1, None])
 def test_the_learner_begins_to_deal_while_the_driver_stands_at_any_instruction(max_lag: int | None, make_ring: Any) -> None:
     """It stops between FREE and the token while the driver looks; that token is not lost."""

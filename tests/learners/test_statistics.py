@@ -95,6 +95,7 @@ def test_a_batch_is_judged_by_the_statistics_that_acted(algorithm: str, tmp_path
     assert [b["counts"] for b in batches] == [{n} for n in seen[:-1]], "each version knows the rows of those before it"
 
 
+@pytest.mark.thorough
 def test_rewards_are_scaled_in_the_targets_and_nowhere_else(tmp_path: Any) -> None:
     train("RecordingPPO", tmp_path)
     np.testing.assert_array_equal(recording.BATCHES[0]["scaled"], np.clip(recording.BATCHES[0]["reward"], -10, 10))

@@ -23,7 +23,7 @@ def lines(module: str, word: str, folder: Path) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scenario", ["alias", "add", "gc", "first", "other", "repair", "rollback", "refused"])
 def test_a_kill_at_any_file_operation_leaves_the_old_or_the_new(scenario: str, tmp_path: Path) -> None:
     states, *killed = lines("killing", scenario, tmp_path)

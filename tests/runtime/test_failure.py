@@ -88,6 +88,7 @@ def test_an_exception_in_serial_is_the_exception(tmp_path: Path) -> None:
     assert "failing.py" in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_an_exception_now_and_then_costs_an_episode(on: Any, tmp_path: Path) -> None:
     run = failing("raise", on, tmp_path / "run", after=100, steps=8_000, max_lag=0)  # in lockstep each actor does its half

@@ -33,6 +33,7 @@ def parameters(made: Any, on: Any, path: Path) -> str:
     return str(going.summary["params_sha256"])
 
 
+@pytest.mark.thorough
 def test_serial_and_process_agree_to_the_bit(tmp_path: Path) -> None:
     made = program("algorithm.n_step=3")
     found = [parameters(made, on, tmp_path / str(on)) for on in ("serial", "process")]

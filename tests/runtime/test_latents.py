@@ -34,6 +34,7 @@ def test_a_run_is_one_hash_and_goes_on_to_it(settings: list[str], tmp_path: Path
     assert go_on(tmp_path / "part", steps=768)["params_sha256"] == whole["params_sha256"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])
 def test_what_is_learned_from_are_latents(algorithm: str, tmp_path: Path) -> None:
     sizes = ["algorithm.burn_in=4", "algorithm.length=8", "algorithm.n_step=2"] if algorithm == "r2d2" else []
@@ -42,6 +43,7 @@ def test_what_is_learned_from_are_latents(algorithm: str, tmp_path: Path) -> Non
     assert api.evaluate(tmp_path / "run", episodes=2).episodes == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rows", [0, 256, 250])
 def test_windows_are_filled_after_the_encoder_has_learned(rows: int, tmp_path: Path) -> None:
     """Else rounds without an item would go by that no step counts."""

@@ -77,6 +77,7 @@ def test_what_a_run_saves_is_what_it_played(ruled: str, tmp_path: Any) -> None:
     assert len(seen) == 23
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("algorithm", ["dqn", "bc", "sac"])
 def test_without_an_env_serial_and_process_agree_to_the_bit(ruled: str, algorithm: str, tmp_path: Any) -> None:
     found = [run(offline(ruled, algorithm), on, tmp_path / on) for on in ("serial", "process")]
@@ -104,6 +105,7 @@ def test_a_resume_with_other_rows_is_refused(ruled: str, tmp_path: Any) -> None:
         eq.resume(tmp_path / "run", steps=80)
 
 
+@pytest.mark.thorough
 def test_beside_live_experience_serial_and_process_agree_to_the_bit(ruled: str, tmp_path: Any) -> None:
     settings = {
         "replay.dataset": ruled, "replay.selector": "prioritized", "replay.starts_at": 32, "replay.updates": 2,

@@ -102,6 +102,7 @@ def test_a_file_that_a_worker_finds_damaged_leads_to_the_checkpoint_before(name:
     assert steps == sorted(steps) and any("resumed at step 1,024" in note for note in run.summary["notes"])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["replay.safetensors", "rows"])
 def test_damaged_rows_lead_to_the_checkpoint_before(name: str, tmp_path: Path) -> None:
     trained("dqn", tmp_path / "run")

@@ -148,6 +148,7 @@ def test_an_extended_run_equals_the_long_one(tmp_path: Path) -> None:
     assert run["resumed"][0]["changes"] == {"schedule.steps": [2048, 4096], "schedule.schedule_steps": [None, 2048]}
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_in_another_runtime(tmp_path: Path) -> None:
     whole = train(program(steps=2048, checkpoint_every=1024), tmp_path / "whole")
     train(program(steps=1024, schedule_steps=2048), tmp_path / "half")
@@ -357,6 +358,7 @@ def test_a_run_that_is_told_to_leave_is_saved_whole(
     assert RunDirectory.open(out).latest_checkpoint(whole=True) == out / "checkpoints" / f"step_{summary['env_steps']}"
 
 
+@pytest.mark.thorough
 def test_a_resume_that_fails_leaves_what_it_went_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(program(), tmp_path / "run")
 

@@ -296,6 +296,7 @@ def test_a_session_that_ends_costs_no_episode() -> None:
         assert world.lost == [0] * GROUPS
 
 
+@pytest.mark.thorough
 def test_envs_that_are_handed_over_go_on_where_they_were() -> None:
     moved = 0
     for seed in range(10):
@@ -383,6 +384,7 @@ class CountsAfterwards(SiteEnd):
         return worked
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "broken",
     [AnswersOnce, StepsTwice, SeesNoDeath, TakesLateAnswers, AsksOnce, GoesOnWhileItLeaves, CountsAfterwards, RemembersStacks,
@@ -401,6 +403,7 @@ def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
         hunt()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("at", ["home", "site"])
 def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, seed: int) -> None:
     """In its session and in its turn, but about other asks, of other sizes, or about groups that the sender has not."""

@@ -57,6 +57,7 @@ def test_the_same_bits_wherever_it_runs(alone: Any, tmp_path: Path) -> None:
     assert trained(tmp_path / "run", on="process")["params_sha256"] == alone["params_sha256"]
 
 
+@pytest.mark.thorough
 def test_generators_may_draw_with_rounded_weights(tmp_path: Path) -> None:
     settings = [*SMALL["settings"], "source.weights=bf16", "source.weight_buffers=2"]
     trained(tmp_path / "run", on="process", max_lag=1, settings=settings)
@@ -84,6 +85,7 @@ def test_groups_of_equal_rewards_are_written_anew(on: Any, tmp_path: Path) -> No
     assert json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])["tokens_per_s"] > 0.0
 
 
+@pytest.mark.thorough
 def test_a_run_that_goes_on_ends_in_the_same_bits(alone: Any, tmp_path: Path) -> None:
     trained(tmp_path / "run", on="serial", steps=STEPS // 2, settings=[*SMALL["settings"], f"schedule.schedule_steps={STEPS}"])
     whole = finished(api.resume(tmp_path / "run", on="process", steps=STEPS))
@@ -190,6 +192,7 @@ def test_rewards_that_always_fail_end_the_run(tmp_path: Path) -> None:
     assert run.summary is not None and run.summary["status"] == "failed"
 
 
+@pytest.mark.thorough
 def test_a_reward_may_be_async_and_is_learned_from_as_any(alone: Any, tmp_path: Path) -> None:
     assert trained(tmp_path / "run", on="serial", reward=f"{JUDGING}:later")["params_sha256"] == alone["params_sha256"]
 

@@ -89,6 +89,7 @@ def flat_mask(env: Zoo) -> Any:
     return flat(env.action_space, env.mask)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("on", "case"), SOME)
 def test_a_visit(on: str, case: int, tmp_path: Path) -> None:
     visit(on, case, tmp_path)

@@ -104,6 +104,7 @@ def test_sigterm_under_load_loses_no_answer(folder: Path, tmp_path: Path) -> Non
     assert not running.uds.exists()
 
 
+@pytest.mark.thorough
 def test_a_full_disk(folder: Path, tmp_path: Path) -> None:
     """The file may not grow any more: deterministic actions go on, nothing is explored, and an alarm says why."""
     with serving(tmp_path, "mask", registry=folder / "registry") as running, Client(f"unix:{running.uds}") as client:

@@ -100,6 +100,7 @@ def test_what_changes_is_pushed(client: Client, place: Path) -> None:
         assert next(events)[1]["rows"][0]["status"] == "killed"
 
 
+@pytest.mark.thorough
 def test_nothing_is_read_while_nobody_looks(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, inner = list[int](), client.page.folder.poll
 

@@ -55,6 +55,7 @@ def test_handles_have_copies_of_their_own(share: Any) -> None:
     assert float(mine[1]["w"][0, 0]) == 1 and float(theirs[1]["w"][0, 0]) == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("share", KINDS)
 def test_no_copy_is_torn_while_a_publisher_writes_without_pause(share: Any) -> None:
     weights = store(share, size=50_000)

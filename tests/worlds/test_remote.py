@@ -370,6 +370,7 @@ def test_an_observation_that_is_refused(env: Any, path: Path, message: dict[str,
     other.close()
 
 
+@pytest.mark.thorough
 def test_noise_from_the_wire_harms_nobody(env: Any, path: Path, seed: int) -> None:
     """Bytes of all kinds, before a hello and after: refusals, and a good world's rows after that."""
     made, dice = env(grace_s=2.0), random.Random(seed)
