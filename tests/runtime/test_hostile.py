@@ -110,7 +110,9 @@ def fuzz(seed: int, count: int, *, at: str, proxy: type[Proxy] = Proxy, end: typ
 
 
 @pytest.mark.parametrize("at", ["home", "site"])
-@pytest.mark.parametrize("count", [2_000, *(pytest.param(n, marks=pytest.mark.thorough) for n in (10_000, 50_000))])
+@pytest.mark.parametrize(
+    "count", [2_000, pytest.param(10_000, marks=pytest.mark.thorough), pytest.param(50_000, marks=pytest.mark.slow)]
+)
 def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, count: int, seed: int) -> None:
     world = fuzz(seed % 1000, count, at=at)
     tally = world.home.proxy.refused if at == "home" else world.sites[0].end.line.refused

@@ -26,7 +26,7 @@ from tests.runtime.ruling import program
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)])
 def test_a_measurement_that_is_told_to_leave_leaves_nothing(
     number: signal.Signals, code: int, tmp_path: Path, deadline: Any
 ) -> None:
