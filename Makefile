@@ -36,7 +36,7 @@ format: setup ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test-slow: setup ## thresholds over several seeds, a million rows of the ruler
+test-slow: setup ## thresholds over several seeds, a million rows of the ruler, long cases that CI has the like of
 	@$(PYTEST) -m slow --timeout 3600
 
 test-resume: setup ## runs killed at random moments, resumed, compared to the bit (CI: those in processes, K=process)
