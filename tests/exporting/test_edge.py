@@ -141,6 +141,7 @@ def test_what_means_the_same_is_read(place: Path) -> None:
         }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_decisions_are_logged_and_a_full_disk_does_not_stop_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = place.parent / "log.jsonl"
     policy = EdgePolicy(artifact(place, "box"), log=log)

@@ -24,7 +24,7 @@ def program(*settings: str, algorithm: str = "dqn", **options: Any) -> Any:
     return api.program("tests.runtime.pixels:PixelCatch", algorithm, settings=[*SETTINGS, *settings], **{**given, **options})
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", [[], ["replay.selector=prioritized", "algorithm.n_step=3"]])
 def test_a_run_is_one_hash_and_goes_on_to_it(settings: list[str], tmp_path: Path) -> None:
     settings = [*VAE, *settings]

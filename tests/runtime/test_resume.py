@@ -55,7 +55,7 @@ def kill_and_resume(algorithm: str, core: str, on: str, moments: int, path: Path
         assert told(out) == expected, f"killed {2 * wait_s:.3f} s after the checkpoint"
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("algorithm", "core", "on"), SOME)
 def test_a_killed_run_goes_on_to_the_same_bits(
     algorithm: str, core: str, on: str, tmp_path: Path, seed: int, deadline: Any
