@@ -166,6 +166,7 @@ def test_a_signal_puts_the_mode_back(name: str, watched: Watched) -> None:
     assert watched.told() in (str(-getattr(signal, name)), "130") and watched.mode() == watched.usual
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["f", "b"])
 def test_a_suspended_view_leaves_the_terminal_to_the_shell_and_takes_it_again(how: str, watched: Watched) -> None:
     """``fg`` at once, or ``bg`` first: then nothing is read and no mode is set until ``fg``."""

@@ -47,6 +47,7 @@ def test_the_debugger_stands_where_it_failed(capsule: Path) -> None:
     assert done.returncode == 1 and "('raise', True)" in done.stdout
 
 
+@pytest.mark.thorough
 def test_what_is_mended_says_so(capsule: Path, tmp_path: Path) -> None:
     data = json.loads((capsule / "capsule.json").read_text())
     data["env"]["kwargs"] = {"how": "none"}

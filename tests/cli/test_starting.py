@@ -115,6 +115,7 @@ def test_episodes_that_never_end_are_said_once(tmp_path: Path, monkeypatch: pyte
     assert "--set env.max_episode_steps=N" in note
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("on", "inference"), [("serial", "local"), ("process", "local"), ("process", "central")])
 def test_resets_are_timed(on: Any, inference: str, tmp_path: Path) -> None:
     options = TINY | {"inference": inference}

@@ -64,6 +64,7 @@ def test_its_noise_is_that_of_training(place: Path) -> None:
         np.testing.assert_array_equal(played.draw(-3, streams, at), noise.draw(-3, streams, at, 1)[0])
 
 
+@pytest.mark.thorough
 def test_interleaved_sessions_are_those_played_alone(place: Path) -> None:
     obs = {name: rows("lstm", 12, seed=seed) for seed, name in enumerate(("7", "robot", "x" * 40))}
     artifact(place, "lstm")

@@ -65,6 +65,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return path, train(path, UPDATES)["params_sha256"]
 
 
+@pytest.mark.thorough
 def test_from_a_learner_a_run_goes_on_to_the_bits_of_the_other(whole: tuple[Path, str], tmp_path: Path) -> None:
     path, wanted = whole
     half = path / "checkpoints" / f"step_{UPDATES // 2 * UNROLL * ENVS}"

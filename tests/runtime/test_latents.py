@@ -43,7 +43,7 @@ def test_what_is_learned_from_are_latents(algorithm: str, tmp_path: Path) -> Non
     assert api.evaluate(tmp_path / "run", episodes=2).episodes == 2
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [0, 256, 250])
 def test_windows_are_filled_after_the_encoder_has_learned(rows: int, tmp_path: Path) -> None:
     """Else rounds without an item would go by that no step counts."""

@@ -106,6 +106,7 @@ def test_shards_are_dealt_anew_whole(tmp_path: Path) -> None:
         assert kept["kept"] == kept["sampled"] == STEPS, kept
 
 
+@pytest.mark.thorough
 def test_a_replay_in_the_learners_own_processes_keeps_its_learners(tmp_path: Path) -> None:
     train(program("dqn", steps=STEPS // 2), tmp_path / "run")
     with pytest.raises(ValueError, match=r"placement.learners: expected 2 as before, .* got 1; .* more replay.shards"):

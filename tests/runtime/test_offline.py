@@ -88,6 +88,7 @@ def test_without_an_env_serial_and_process_agree_to_the_bit(ruled: str, algorith
         assert summary["rows"]["inserted"] == 0 and summary["verdict"].startswith("Offline")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_resume_goes_on_to_the_bit(ruled: str, on: Any, tmp_path: Any) -> None:
     whole = run(offline(ruled, schedule_steps=40), on, tmp_path / "whole")

@@ -71,6 +71,7 @@ def test_a_planted_off_by_one_is_caught_in_processes(tmp_path: Path) -> None:
         run(program(fault="mask"), "process", tmp_path / "run")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_resumed_run_goes_on_with_every_row(on: Any, tmp_path: Path) -> None:
     """The herd and its law go on: what the learner proves begins where it was, after 125 rows."""

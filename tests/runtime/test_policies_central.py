@@ -55,6 +55,7 @@ def test_an_opponent_is_a_past_version(tmp_path: Path) -> None:
     assert len(seen) > 2 and all(old % 7 == 0 for old in seen)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_resumed_run_goes_on_with_every_row(on: Any, tmp_path: Path) -> None:
     run(central(program(envs=4, steps=800)), on, tmp_path / "run")

@@ -62,6 +62,7 @@ def trained(kind: str, out: Path) -> int:
     return 960
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 @pytest.mark.parametrize("on", ["serial", "process"])
 @pytest.mark.parametrize("kind", ["ppo", "dqn"])
@@ -102,7 +103,7 @@ def test_a_file_that_a_worker_finds_damaged_leads_to_the_checkpoint_before(name:
     assert steps == sorted(steps) and any("resumed at step 1,024" in note for note in run.summary["notes"])
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["replay.safetensors", "rows"])
 def test_damaged_rows_lead_to_the_checkpoint_before(name: str, tmp_path: Path) -> None:
     trained("dqn", tmp_path / "run")

@@ -235,6 +235,7 @@ def test_a_complete_run_has_nothing_to_do(tmp_path: Path) -> None:
     assert "nothing to do" in finish(["resume", str(tmp_path / "run")])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_run_killed_before_its_last_word_gets_it(on: Any, tmp_path: Path) -> None:
     whole = train(program(evaluate_episodes=2), tmp_path / "run", on)

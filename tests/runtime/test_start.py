@@ -15,7 +15,7 @@ CENTRAL: dict[str, Any] = {"settings": ["optimizer.name=rmsprop"], "inference": 
 REPLAY: dict[str, Any] = {"settings": ["replay.capacity=4000", "replay.starts_at=200"]}
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("algorithm", "forward", "options"),
     [("NotingIMPALA", "lean", LOCAL), ("NotingIMPALA", "torch", CENTRAL), ("NotingSAC", "lean", REPLAY)],

@@ -53,6 +53,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return trained(tmp_path_factory.mktemp("alone") / "run", on="serial")
 
 
+@pytest.mark.thorough
 def test_the_same_bits_wherever_it_runs(alone: Any, tmp_path: Path) -> None:
     assert trained(tmp_path / "run", on="process")["params_sha256"] == alone["params_sha256"]
 
@@ -197,6 +198,7 @@ def test_a_reward_may_be_async_and_is_learned_from_as_any(alone: Any, tmp_path: 
     assert trained(tmp_path / "run", on="serial", reward=f"{JUDGING}:later")["params_sha256"] == alone["params_sha256"]
 
 
+@pytest.mark.thorough
 def test_what_was_trained_can_be_asked_and_examined(tmp_path: Path) -> None:
     trained(tmp_path / "run", on="serial", evaluate_episodes=20)
     summary = json.loads((tmp_path / "run/summary.json").read_text())

@@ -198,6 +198,7 @@ def test_names_have_to_be_names(metrics: tuple[str, ...]) -> None:
 # -------------------------------------------------------------------------------------------------- evaluations, the best
 
 
+@pytest.mark.thorough
 def test_the_best_evaluation_keeps_its_weights(tmp_path: Path) -> None:
     made = program(steps=4096, evaluate_every=512, evaluate_episodes=3, metrics=())
     run = finish(api.train(made, on="serial", out=tmp_path / "run"))

@@ -17,6 +17,7 @@ import equipoise as eq
 from equipoise.record import live
 
 
+@pytest.mark.thorough
 def test_a_run_says_what_it_does(tmp_path: Path) -> None:
     with eq.train("CartPole-v1", "ppo", steps=6000, out=tmp_path / "run", on="serial", tensorboard=False) as run:
         next(run)

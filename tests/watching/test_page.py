@@ -314,6 +314,7 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.thorough
 def test_the_command_serves_until_ctrl_c(place: Path, tmp_path: Path) -> None:
     registry_of(tmp_path / "registry")
     process = start("runs", "--registry", "registry", cwd=tmp_path)

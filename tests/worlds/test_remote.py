@@ -129,6 +129,7 @@ def flags(row: dict[str, Any], i: int = 0) -> str:
 # ------------------------------------------------------------------------------------------------------------------ rows
 
 
+@pytest.mark.thorough
 def test_rows_are_those_of_the_same_env_stepped_here(path: Path) -> None:
     """A world of CartPole, stepped by our client: row for row what ``LoopEnv`` gives for the same seed and actions."""
 
