@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 EVERY = 17  # shares no factor with the unrolls and batches that people choose, so that nothing regular is always missed
+ADDED = ("reset", "fetch")  # what a worker of sampled ticks adds whenever it comes (``Clock.add``): no sample
 CLOSE_S = 0.001  # ticks that begin within so much of each other, in the mean, are measured by samples
 
 

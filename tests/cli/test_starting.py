@@ -123,9 +123,7 @@ def test_resets_are_timed(on: Any, inference: str, tmp_path: Path) -> None:
     reports = list(run)
     shares = reports[-1].balance["actor 0"]
     assert shares.counts["reset"] >= 2 * 320 / 2 / 6 - 2  # an episode and its seam are six rows
-    # Each took 10 ms. Less is shown, 8.7 on a loaded machine, where the other parts, of which a sample is measured, come to
-    # more than there was (board.py).
-    assert shares.parts["reset"] >= 0.005 * shares.counts["reset"]
+    assert shares.parts["reset"] >= 0.01 * shares.counts["reset"]  # each sleeps so long, and none is a sample (clock.ADDED)
 
 
 def test_a_long_end_has_a_line_and_a_short_one_has_none(monkeypatch: pytest.MonkeyPatch, deadline: Callable[..., None]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.balance.shares import Shares
-from equipoise.clock import CLOSE_S, EVERY, Clock
+from equipoise.clock import ADDED, CLOSE_S, EVERY, Clock
 from equipoise.cores import run_delay_s
 from equipoise.histograms import EDGES
 from equipoise.tracing import NvtxClock, TracedClock, ring_of
@@ -132,11 +132,12 @@ class Board:
             w = {k: float(row[k][0]) for k in _WORKER}
             if alone and not w["waits"]:
                 w["worked_s"] += max(now - w["touched_s"], 0.0)
-            preempted, seconds = min(w["delay_s"], w["worked_s"]), row["part_s"]
-            if (
-                measured.steps and seconds.sum() > w["worked_s"]
-            ):  # of a sample of the ticks (``clock.py``): no more than there was
-                seconds = seconds * (w["worked_s"] / seconds.sum())
+            preempted, seconds = min(w["delay_s"], w["worked_s"]), row["part_s"].copy()
+            if measured.steps:  # of a sample of the ticks (``clock.py``): no more than there was
+                sampled = np.array([part not in ADDED for part in parts])
+                left = max(w["worked_s"] - seconds[~sampled].sum(), 0.0)
+                if (found := seconds[sampled].sum()) > left:
+                    seconds[sampled] *= left / found
             out[name] = Shares(
                 worked=w["worked_s"] - preempted, preempted=preempted, starved=w["starved_s"], blocked=w["blocked_s"],
                 asleep=min(w["asleep_s"], w["worked_s"] - preempted),
