@@ -8,7 +8,7 @@ TEST_JOBS ?= auto
 PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-jax test-chaos test-bench test-browser bench bench-peers bench-replay bench-off-policy bench-serving envpool dist lock clean
+.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-jax test-chaos test-bench test-browser fuzz fuzz-envs bench bench-peers bench-replay bench-off-policy bench-serving envpool dist lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -66,6 +66,12 @@ test-bench: setup ## tests that assert a figure; on a quiet machine
 test-browser: setup ## the report and the live page in a headless Chromium, which has to be installed (Debian: apt-get install chromium)
 	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(BIN)/python -m pip install -qq --no-compile 'playwright>=1.50' || true
 	@$(PYTEST) -m browser --timeout 300
+
+fuzz: setup ## drawn examples through every door, SECONDS=60 each; FUZZ='--door envs --jobs 2 --keep'
+	@$(BIN)/python -m tests.outside.fuzz --seconds $(or $(SECONDS),60) $(FUZZ)
+
+fuzz-envs: setup ## 20,000 envs drawn from a grammar: checked, trained, resumed, collected, exported, served
+	@$(BIN)/python -m tests.outside.fuzz --door envs --examples 20000 --seconds 86400 --jobs 2 $(FUZZ)
 
 bench: setup ## what the pieces cost on this machine, and the bound they give
 	@$(BIN)/python benchmarks/pieces.py
