@@ -8,6 +8,7 @@ from collections.abc import Collection
 from difflib import SequenceMatcher
 from importlib import metadata
 
+LONGEST = 4_000  # characters of an error of a user's code
 NEAR = 1.0  # how alike names have to be, from 0 to 2, for one to be meant by the other
 
 
@@ -44,8 +45,13 @@ def install(extra: str) -> str:
 
 def said(error: BaseException) -> str:
     """The message of an error; where it has none, as a bare assert, the line of code that raised it."""
-    if text := str(error).strip():
-        return text
+    try:
+        text = str(error).strip()
+    except Exception as inner:  # of an error of a user's own
+        text = f"an error whose words cannot be read, {type(inner).__name__}"
+    if text:
+        text = text.encode(errors="backslashreplace").decode()  # half a character cannot be printed
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"
     frames = traceback.extract_tb(error.__traceback__)
     return (frames[-1].line or "" if frames else "") or "no message"
 

@@ -36,8 +36,10 @@ class Prompts(Protocol):
 class Judge(Protocol):
     """What judges groups, in this process or beside it. Nothing blocks."""
 
+    @property
+    def rewards(self) -> bool: ...  # are there functions that give rewards?
     def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None: ...  # of prompt ``number``
-    def poll(self) -> Mapping[int, Sequence[float] | str]: ...  # by group: rewards, or why there are none
+    def poll(self) -> Mapping[int, Sequence[float | None] | str]: ...  # by group: rewards, or why there are none
     def fds(self) -> tuple[int, ...]: ...  # descriptors that become readable with an answer
     def close(self) -> None: ...
 
@@ -183,16 +185,17 @@ class Generator:
             group.samples.sort(key=lambda one: one.index)
             self._judge.submit(sample.group, group.number, group.samples)
 
-    def _judged(self, number: int, rewards: Sequence[float] | str) -> None:
+    def _judged(self, number: int, rewards: Sequence[float | None] | str) -> None:
         """A group is judged: hand it in, or write another one in its place where nothing is to be learned from it."""
         group = self._open.pop(number)
-        if not isinstance(rewards, str) and min(rewards) == max(rewards) and group.refills < self._refills:
+        equal = not isinstance(rewards, str) and len({one for one in rewards if one is not None}) < 2
+        if equal and group.refills < self._refills:
             group.refills += 1
             self._again.append(group)
         else:
             self._commit(group, rewards)
 
-    def _commit(self, group: _Open, rewards: Sequence[float] | str) -> None:
+    def _commit(self, group: _Open, rewards: Sequence[float | None] | str) -> None:
         """Hand a group in. One without rewards is handed in as well, so that none after it waits, but masked."""
         data = group.slots[self._policy].data
         lost = isinstance(rewards, str)
@@ -201,7 +204,9 @@ class Generator:
             data.reward[0] = 0.0
             self._episodes.failures[0] += self._samples
         else:
-            data.reward[0] = rewards
+            if self._judge.rewards and all(one is None for one in rewards):
+                self._note("warning: no reward function gave any sample of a group a number, so nothing is learned from it")
+            data.reward[0] = [math.nan if one is None else one for one in rewards]  # nan: no function judged the sample
         data.mask[0], data.bootstrap[0], data.first[:] = not lost, False, True
         lengths = np.array([len(one.token) for one in group.samples])
         self._episodes.whole(np.array(data.reward[0], np.float64), lengths, there=not lost)

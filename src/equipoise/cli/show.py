@@ -25,8 +25,7 @@ def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint
     """
     from equipoise.console.aside import prints_aside
     from equipoise.console.ending import Ending
-    from equipoise.errors import CannotStart, WorkerFailed
-    from equipoise.learners.going import NonFiniteUpdate
+    from equipoise.errors import CannotStart, WorkerFailed, spoken
     from equipoise.record.directory import LOGS
     from equipoise.run.session import Preempted
 
@@ -48,10 +47,11 @@ def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint
         interrupted, preempted = True, isinstance(error, Preempted)
     except WorkerFailed as error:
         failed, said = error, error.sentence
-    except NonFiniteUpdate as error:  # on serial
-        said = str(error)
     except CannotStart as error:
         fail(str(error), f"equipoise {command}")
+    except (RuntimeError, ArithmeticError) as error:  # on serial
+        if not (said := spoken(error)):
+            raise
     if run.summary is not None:
         view.summarise(run.summary, run.directory)
         interrupted = interrupted or run.summary["status"] == "interrupted"

@@ -76,7 +76,7 @@ class Learner:
         self.pulse: Callable[[], object] = _nothing  # called after each minibatch, since a step of many takes long
         self._schedule_updates = schedule_updates
         self.by_rows = cut_by_rows(algorithm, self.net, batch)
-        every = algorithm.target_every
+        every = algorithm.copied_every
         self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
         self._optimizers: Mapping[str, Any] = self._hold()  # by group: each moves what this learner has of its parameters
         self._seed, self.rng = seed, torch.Generator(self.device).manual_seed(seed)
@@ -254,7 +254,7 @@ class Learner:
     def load(self, state: Tree) -> None:
         """Load a state; ValueError where a group or its size differs, or where only one side has a target network."""
         if bool(state["target"]) != (self._target is not None):
-            had, has = ("one" if state["target"] else "none"), self.algorithm.target_every
+            had, has = ("one" if state["target"] else "none"), self.algorithm.copied_every
             raise ValueError(f"target network: expected a state saved with what target_every={has} asks for, got {had}")
         if (wanted := set(self._optimizers)) != (got := set(state["groups"])):
             raise ValueError(f"expected the optimiser groups {sorted(wanted)}, got a state of {sorted(got)}")

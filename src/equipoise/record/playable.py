@@ -111,6 +111,23 @@ def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> di
     return {name: _policy(one, f"{where}: policies.{name}", data["precision"]) for name, one in data["policies"].items()}
 
 
+TEXT: Schema = {
+    "model": Each(Anything()), "weights": Text(), "eos": Items(PLACE, 1000), "prompt": COUNT, "completion": COUNT,
+    "alphabet": Text(), "chat": Flag(), "*": Anything(),
+}  # fmt: skip
+
+
+def text_spec(data: Any, policy: str, where: str) -> TextSpec:
+    """The facts about a policy that writes, of a ``spec.json``, without a place to read weights from; ValueError for others."""
+    policies = data.get("policies") if isinstance(data, Mapping) else None
+    one = policies.get(policy) if isinstance(policies, Mapping) else None
+    if not isinstance(one, Mapping) or "text" not in one:
+        raise ValueError(f"{where}: policies.{policy}: expected a policy that writes, got another or none")
+    said = check(one["text"], TEXT, f"{where}: policies.{policy}.text")
+    names = ("model", "prompt", "completion", "alphabet", "chat")
+    return TextSpec(**{name: said[name] for name in names}, eos=tuple(said["eos"]))
+
+
 def _policy(data: Mapping[str, Any], where: str, precision: Precision) -> Playable:
     observation, action = (space_json.from_json(data[name], f"{where}.{name}") for name in ("observation", "action"))
     observation_spec(observation), action_spec(action)

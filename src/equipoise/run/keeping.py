@@ -19,6 +19,7 @@ from equipoise.run.reporter import Reporter
 from equipoise.run.saving import Saving
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.messages import Cut
+from equipoise.workers import texts
 
 CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
 
@@ -28,6 +29,7 @@ class Keeping:
 
     def __init__(self, blue: Blueprint, files: RunDirectory) -> None:
         self._blue, self._files = blue, files
+        texts.keep(blue.program, files.path)
         self.version = -1  # of the newest whole checkpoint
         self.asked = Saving()
         self.summary: dict[str, Any] | None = None

@@ -75,9 +75,9 @@ class Run:
         """
         check(program := usual(program))
         check_on(program, on)
-        self._processes = on != "serial"  # of their own for the workers
-        self._nodes, place = nodes, program.placement
-        self._warnings = [*notes, *emulated(place.precision, place.acting_precision, place.device)]
+        program, said = recorded_rows.judged(program)
+        self._processes, self._nodes, place = on != "serial", nodes, program.placement  # processes of their own for the workers
+        self._warnings = [*notes, *said, *emulated(place.precision, place.acting_precision, place.device)]
         if self._processes:
             if nodes is None:  # else it is known once the workers are dealt to machines
                 check_processes(program)
@@ -89,7 +89,7 @@ class Run:
         self._source = source if resume is None or source is not None else resume.whole_checkpoint()
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
         blue = blueprint.blueprint(program, weights=weights, learner=learner, resume=self._source)
-        self._warnings += recorded_rows.doubts(program, blue.dataset)
+        self._warnings += recorded_rows.doubts(program, blue)
         if resume is None:
             if program.source.metrics:
                 self._warnings += unseen(program.env, program.source.metrics, seed=program.schedule.seed)

@@ -115,6 +115,11 @@ class Learns(ABC):
     ] = 1.0
 
     @property
+    def copied_every(self) -> int:
+        """Updates from one copy of the network into the target network to the next; 0: there is none."""
+        return self.target_every
+
+    @property
     def part_tokens(self) -> int:
         """Text: tokens of the parts that a step is gone over in, at most; 0: all at once."""
         return 0
