@@ -11,7 +11,7 @@ from typing import Any
 from equipoise.api.playing import weights_of
 from equipoise.files import parse_json
 from equipoise.language import files, messages, tasks
-from equipoise.language.task_files import whole
+from equipoise.language.task_files import plain, whole
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
@@ -66,12 +66,12 @@ def _asked(prompt: Prompt, number: int, chat: bool) -> Prompt:
     """A prompt as the model was trained with: a text is a user's message to a model of chats, or JSON of all messages."""
     at = f"prompt {number + 1}" if number else "prompt"
     if not isinstance(prompt, str):
-        return messages.read_prompt(prompt, at)
+        return messages.read_prompt(plain(prompt, at), at)
     whole(prompt, at)
     if not chat:
         return prompt
     if prompt.lstrip().startswith("[{"):
-        return messages.read_prompt(parse_json(prompt.encode(), at), at)
+        return messages.read_prompt(plain(parse_json(prompt.encode(), at), at), at)
     return messages.read_prompt([{"role": "user", "content": prompt}], at)
 
 

@@ -63,7 +63,7 @@ def _table(path: Path) -> Iterator[tuple[int, Any]]:
         raise ValueError(f"{path}: expected a parquet file, got {str(error).partition(chr(10))[0]}") from error
 
 
-def _plain(value: Any, where: str, depth: int = 0) -> Any:
+def plain(value: Any, where: str, depth: int = 0) -> Any:
     """A value as JSON has it, whole: times and decimal numbers become texts."""
     if isinstance(value, str):
         return whole(value, where)
@@ -76,9 +76,9 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     if depth > DEEPEST_JSON:
         raise ValueError(f"{where}: expected at most {DEEPEST_JSON} levels of lists and objects, got more")
     if isinstance(value, Mapping):
-        return {whole(str(name), where): _plain(one, where, depth + 1) for name, one in value.items()}
+        return {whole(str(name), where): plain(one, where, depth + 1) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one, where, depth + 1) for one in value]
+        return [plain(one, where, depth + 1) for one in value]
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
@@ -106,7 +106,7 @@ def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Exa
         at = f"{where}, {what} {number}"
         if not isinstance(row, Mapping):
             raise ValueError(f"{at}: expected an object with a prompt, got {type(row).__name__}")
-        row = {whole(str(name), at): _plain(value, f"{at}: {name}") for name, value in row.items()}
+        row = {whole(str(name), at): plain(value, f"{at}: {name}") for name, value in row.items()}
         if "prompt" not in row:
             raise ValueError(f"{at}: expected a column 'prompt', got {_listed(row)}")
         if taken := [name for name in RESERVED if name in row]:

@@ -144,6 +144,8 @@ def _checked(answer: Any, count: int) -> Part:
         answer = answer.tolist()
     if inspect.isgenerator(answer) or isinstance(answer, map | zip | range):
         answer = list(islice(answer, count + 1))  # one that never ends is too long as well
+    if inspect.iscoroutine(answer):
+        answer.close()  # of one that returned another; nobody will wait for it
     if not isinstance(answer, list | tuple):
         raise WrongReward(f"expected a list of {count} rewards, one for each completion, got {type(answer).__name__}")
     if len(answer) != count:
