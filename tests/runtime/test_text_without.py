@@ -77,13 +77,17 @@ def test_a_chat_model_is_asked_in_chat_and_given_away_without_its_files(here: Pa
     ask = [{"role": "user", "content": "a b"}]
     task = rows("chat.jsonl", *({"prompt": [{"role": "user", "content": f"a {'b ' * i}"}], "answer": "b"} for i in range(12)))
     trained(task, model="model", reward=rw("some"), settings=["source.chat_template_kwargs=enable_thinking=true"])
-    shutil.rmtree("model"), Path(task).unlink(), Path(f"rw_{here.name}.py").unlink()
+    shutil.rmtree("model")
+    Path(task).unlink()
+    Path(f"rw_{here.name}.py").unlink()
     os.chdir("/")
     run = here / "run"
     one, two, three = (api.generate(run, [prompt], greedy=True)[0] for prompt in ("a b", json.dumps(ask), ask))
     assert one.text == two.text == three.text and one.chat and (one.prompt, three.prompt) == ("a b", ask)
     code, said = invoked("generate", str(run), "--prompt", "a b", "--greedy")
     assert (code, said.splitlines()[:2]) == (0, ["a b", one.text + ("" if one.ended else "...")]), said
+    for same in (json.dumps(ask, indent=1), json.dumps(ask[0]), json.dumps({"messages": ask})):
+        assert api.generate(run, [same], greedy=True)[0].text == one.text
     for prompt, wrong in (
         ('[{"role": "user"}]', "prompt, message 1: expected texts 'role' and 'content'"),
         ('[{"role"', "prompt, line 1: expected JSON"),
@@ -195,3 +199,21 @@ def test_a_divergence_alone_has_the_first_policy_for_its_reference(here: Path) -
 def test_reading_is_of_a_file_that_windows_wrote(here: Path) -> None:
     Path("a.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n{"prompt": "b"}\r\n')
     assert [one.at for one in read(Path("a.jsonl"))] == ["a.jsonl, line 1", "a.jsonl, line 2"]
+
+
+def test_a_spec_that_is_damaged_is_named(here: Path) -> None:
+    trained("sort", steps=16)
+    (step,) = Path("run/checkpoints").glob("step_*")
+    whole = json.loads((step / "spec.json").read_text())
+    for change, said in (
+        ({"model": {"hidden": 5}}, "policies.policy.text.model: expected a model's fields"),
+        ({"eos": "x"}, "policies.policy.text.eos: expected a list"),
+        ({"alphabet": 5}, "policies.policy.text.alphabet: expected a text"),
+    ):
+        (name,) = whole["policies"]
+        text = whole["policies"][name]["text"] | change
+        damaged = whole | {"policies": {name: whole["policies"][name] | {"text": text}}}
+        from equipoise.record import playable
+
+        with pytest.raises(ValueError, match=said.replace("policies.policy", f"policies.{name}")):
+            playable.text_spec(damaged, name, "spec.json")

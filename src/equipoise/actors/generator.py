@@ -36,8 +36,6 @@ class Prompts(Protocol):
 class Judge(Protocol):
     """What judges groups, in this process or beside it. Nothing blocks."""
 
-    @property
-    def rewards(self) -> bool: ...  # are there functions that give rewards?
     def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None: ...  # of prompt ``number``
     def poll(self) -> Mapping[int, Sequence[float | None] | str]: ...  # by group: rewards, or why there are none
     def fds(self) -> tuple[int, ...]: ...  # descriptors that become readable with an answer
@@ -64,17 +62,18 @@ class Generator:
         self, engine: Engine, *, prompts: Prompts, judge: Judge, blocks: Blocks, weights: WeightStore, episodes: Episodes,
         streams: Array, policy: str, at_once: int, limit: int, number: Callable[[int], int],
         order: Callable[[int, int], int], refills: int, clock: Clock, note: Callable[[str], object],
+        imitates: bool = False,
     ) -> None:  # fmt: skip
         """``streams``: of the group's samples, as the queue knows them; ``policy``: that is written; ``at_once``: samples;
         ``limit``: tokens of a sample. ``number``: of a block among those of all learners' queues; ``order``: the prompt that
         such a number is of, after so many groups that were dropped in its place. ``refills``: how often a group whose rewards
-        are all equal is dropped, at most.
+        are all equal is dropped, at most. ``imitates``: no sample has a reward, and none is missed.
         """
         self._engine, self._prompts, self._judge, self._blocks = engine, prompts, judge, blocks
         self._weights, self._episodes, self._streams, self._policy = weights, episodes, streams, policy
         self._samples, self._at_once, self._limit = len(streams), at_once, limit
         self._number, self._order, self._clock, self._note = number, order, clock, note
-        self._refills = refills
+        self._refills, self._imitates = refills, imitates
         self._again: list[_Open] = []  # groups that are to be written anew
         self._next: tuple[_Open, int] | None = None  # a group that waits for weights, and the version that it asks for
         self._taking: tuple[Look, Iterator[None]] | None = None  # weights that come part by part
@@ -204,7 +203,7 @@ class Generator:
             data.reward[0] = 0.0
             self._episodes.failures[0] += self._samples
         else:
-            if self._judge.rewards and all(one is None for one in rewards):
+            if not self._imitates and all(one is None for one in rewards):
                 self._note("warning: no reward function gave any sample of a group a number, so nothing is learned from it")
             data.reward[0] = [math.nan if one is None else one for one in rewards]  # nan: no function judged the sample
         data.mask[0], data.bootstrap[0], data.first[:] = not lost, False, True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from equipoise.workers.texts import Voice
 __all__ = ["Answer", "export_model", "generate"]
 
 
+JSON = re.compile(r"""\s*(\[\s*\{|\{\s*"(role|messages)")""")  # what JSON of messages begins with
 TOGETHER = 256  # completions that are written side by side, where there are as many
 
 
@@ -70,8 +72,10 @@ def _asked(prompt: Prompt, number: int, chat: bool) -> Prompt:
     whole(prompt, at)
     if not chat:
         return prompt
-    if prompt.lstrip().startswith("[{"):
-        return messages.read_prompt(plain(parse_json(prompt.encode(), at), at), at)
+    if JSON.match(prompt):
+        said = plain(parse_json(prompt.encode(), at), at)
+        said = said.get("messages", [said]) if isinstance(said, Mapping) else said
+        return messages.read_prompt(said, at)
     return messages.read_prompt([{"role": "user", "content": prompt}], at)
 
 
@@ -82,7 +86,7 @@ def generate(
     """``samples`` completions of each prompt, at the temperature that the run trained with, or the likeliest tokens.
 
     A prompt is a text, or messages ``{"role", "content"}``, which the model's chat template makes a text of. To a model that
-    was trained on messages a text is what its user asks; one that begins with ``[{`` is JSON of messages.
+    was trained on messages a text is what its user asks; JSON of messages is read as such.
 
     ``limit``: tokens of a completion at most, as in training if not given. ValueError for a prompt that the model has no tokens
     for, or no room.

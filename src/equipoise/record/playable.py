@@ -19,6 +19,7 @@ from equipoise import tree, trust
 from equipoise.actors.playing import FixedPolicy, noise_of
 from equipoise.envs import observation_spec, space_json
 from equipoise.envs.spaces import action_spec
+from equipoise.nets.decoder import DecoderConfig
 from equipoise.nets.threads import one_thread
 from equipoise.programs.program import algorithm_from_json, algorithm_json
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
@@ -124,6 +125,10 @@ def text_spec(data: Any, policy: str, where: str) -> TextSpec:
     if not isinstance(one, Mapping) or "text" not in one:
         raise ValueError(f"{where}: policies.{policy}: expected a policy that writes, got another or none")
     said = check(one["text"], TEXT, f"{where}: policies.{policy}.text")
+    try:
+        DecoderConfig(**said["model"])
+    except TypeError as error:
+        raise ValueError(f"{where}: policies.{policy}.text.model: expected a model's fields, got others ({error})") from None
     names = ("model", "prompt", "completion", "alphabet", "chat")
     return TextSpec(**{name: said[name] for name in names}, eos=tuple(said["eos"]))
 

@@ -52,7 +52,7 @@ class GeneratorKind(SamplingKind):
             at_once=texts.at_once(program), limit=text.spec.completion,
             number=lambda block: block * blue.learners + rank, order=text.order(program.schedule.seed),
             refills=getattr(algorithm, "refills", 0),
-            clock=site.clock, note=site.note,
+            clock=site.clock, note=site.note, imitates=not algorithm.reads_rewards,
         )  # fmt: skip
         if not job.life:
             site.load(worker)

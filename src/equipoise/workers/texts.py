@@ -248,8 +248,6 @@ def reciter(program: Program, text: Text) -> Reciter:
 class Unjudged:
     """The judge of what is imitated: no reward for any."""
 
-    rewards = False
-
     def __init__(self) -> None:
         self._groups: dict[int, list[float | None]] = {}
 
@@ -268,8 +266,6 @@ class Unjudged:
 
 class Judge:
     """Judges samples as texts, by the functions that a run names, else by the task's own."""
-
-    rewards = True
 
     def __init__(self, scorer: Scorer, prompts: Prompts, tokenizer: Tokenizer) -> None:
         self._scorer, self._prompts, self._tokenizer = scorer, prompts, tokenizer
