@@ -61,6 +61,7 @@ class Turns:
         self._spaces: dict[Any, spaces.Space[Any]] = {
             agent: _masked(env.observation_space(agent), env.action_space(agent)) for agent in self.possible_agents
         }
+        self._has_mask = {agent: _has_mask(env.observation_space(agent)) for agent in self.possible_agents}
         self._waits = {agent: _first_alone(env.action_space(agent)) for agent in self.possible_agents}
 
     def observation_space(self, agent: Any) -> spaces.Space[Any]:
@@ -105,7 +106,7 @@ class Turns:
         moves = agent == self.env.agent_selection
         if isinstance(seen, Mapping) and KEY in seen:
             return seen if moves else {**seen, KEY: _like(seen[KEY], wait)}
-        if isinstance(self.env.observation_space(agent), spaces.Dict) and KEY in self._spaces[agent].spaces:
+        if self._has_mask[agent]:
             return seen  # without the mask that its space has: the check of the rows names it
         allowed = (self.env.infos.get(agent) or {}).get(KEY, np.ones_like(wait)) if moves else wait
         return {"obs": seen, KEY: allowed}
@@ -120,8 +121,12 @@ class Turns:
         return str(self.env)
 
 
+def _has_mask(observation: spaces.Space[Any]) -> bool:
+    return isinstance(observation, spaces.Dict) and KEY in observation.spaces
+
+
 def _masked(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Any:
-    if isinstance(observation, spaces.Dict) and KEY in observation.spaces:
+    if _has_mask(observation):
         return observation
     mask = mask_space(action) if sizes(action) else None
     return observation if mask is None else spaces.Dict({"obs": observation, KEY: mask})
