@@ -32,18 +32,22 @@ BODIES = st.one_of(
     st.builds(lambda size, byte: {"bytes": byte, "size": size}, st.sampled_from(SIZES), st.integers(0, 255)),
 )
 KINDS = st.one_of(st.sampled_from([int(kind) for kind in Kind]), st.integers(0, 70), LARGE.map(lambda n: n % (1 << 32)))
-FRAMES = st.fixed_dictionaries(
-    {
-        "to": st.sampled_from(["home 0", "home 1", "site 0", "site 1"]),
-        "kind": KINDS,
-        "session": st.one_of(st.just("current"), st.just("none"), LARGE),
-        "number": st.one_of(st.just("next"), NUMBERS),
-        "a": NUMBERS, "b": NUMBERS, "c": NUMBERS,
-        "body": BODIES,
-        "head": st.one_of(st.just("whole"), st.sampled_from(["short", "long", "magic", "none"])),
-        "after": st.integers(0, 30),
-    }
-)  # fmt: skip
+ENDS = st.sampled_from(["home 0", "home 1", "site 0", "site 1"])
+# Half of the messages are as a site or home could send them next, but for their numbers and body; the others are odd everywhere.
+OF_SITES = [int(kind) for kind in Kind if kind < Kind.WELCOME or kind >= Kind.BEAT] + [int(Kind.SAID)] * 6
+OF_HOME = [int(kind) for kind in Kind if kind >= Kind.WELCOME]
+COMMON = {
+    "session": st.just("current"), "number": st.just("next"), "a": st.integers(-1, 5), "b": NUMBERS, "c": st.integers(-1, 3),
+    "body": BODIES, "head": st.just("whole"), "after": st.integers(0, 5),
+}  # fmt: skip
+TO_HOME = COMMON | {"to": st.sampled_from(["home 0", "home 1"]), "kind": st.sampled_from(OF_SITES)}
+TO_SITE = COMMON | {"to": st.sampled_from(["site 0", "site 1"]), "kind": st.sampled_from(OF_HOME)}
+ODDER = {
+    "to": ENDS, "kind": KINDS, "session": st.one_of(st.just("current"), st.just("none"), LARGE),
+    "number": st.one_of(st.just("next"), NUMBERS), "a": NUMBERS, "b": NUMBERS, "c": NUMBERS, "body": BODIES,
+    "head": st.sampled_from(["whole", "whole", "whole", "short", "long", "magic", "none"]), "after": st.integers(0, 30),
+}  # fmt: skip
+FRAMES = st.one_of(*(st.fixed_dictionaries(one) for one in (TO_HOME, TO_SITE, ODDER)))
 EXAMPLES = st.fixed_dictionaries(
     {"seed": st.integers(0, 50), "max_lag": st.sampled_from([0, 1, None]), "frames": st.lists(FRAMES, min_size=1, max_size=6)}
 )
