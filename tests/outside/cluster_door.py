@@ -33,7 +33,7 @@ BODIES = st.one_of(
 )
 KINDS = st.one_of(st.sampled_from([int(kind) for kind in Kind]), st.integers(0, 70), LARGE.map(lambda n: n % (1 << 32)))
 ENDS = st.sampled_from(["home 0", "home 1", "site 0", "site 1"])
-# Half of the messages are as a site or home could send them next, but for their numbers and body; the others are odd everywhere.
+# Most messages are such as a site or home could send next, but for their numbers and body; the others are odd everywhere.
 OF_SITES = [int(kind) for kind in Kind if kind < Kind.WELCOME or kind >= Kind.BEAT] + [int(Kind.SAID)] * 6
 OF_HOME = [int(kind) for kind in Kind if kind >= Kind.WELCOME]
 COMMON = {
