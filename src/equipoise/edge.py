@@ -74,7 +74,9 @@ class Artifact:
             found: Any = self._observation
             for key in policy["mask"]:
                 found = branches(found)[key]  # type: ignore[index]
-            self._masks = list(choices("/".join(("obs", *policy["mask"])), found, self._action)) if policy["mask"] else []
+            self._masks = (
+                list(choices("/".join(("obs", *map(escaped, policy["mask"]))), found, self._action)) if policy["mask"] else []
+            )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
                 f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}"
@@ -159,7 +161,7 @@ class Artifact:
             got = " and ".join([f"{w} {k}" for w, k in (("not", missing), ("also", extra)) if k])
             raise ValueError(f"{place}: expected the keys {list(inner)}, got {got}{said}")
         for key, one in inner.items():
-            self._collect(one, value[key], f"{place}/{key}", rows)
+            self._collect(one, value[key], f"{place}/{escaped(key)}", rows)
 
     def asked(self, line: Any) -> tuple[Any, dict[str, Any]]:
         """Read {"obs": ..., "session": "a", "first": true}, or an observation itself -> (the observation, the rest)."""
@@ -219,7 +221,7 @@ class Artifact:
 
     def _formed(self, space: Any, raw: Mapping[str, Array], place: str, row: int | None) -> Any:
         if (inner := branches(space)) is not None:
-            parts = {key: self._formed(one, raw, f"{place}/{key}", row) for key, one in inner.items()}
+            parts = {key: self._formed(one, raw, f"{place}/{escaped(key)}", row) for key, one in inner.items()}
             return parts if space["type"] == "Dict" else tuple(parts.values())
         return self._forms[place](raw[place] if row is None else raw[place][row])
 
@@ -253,6 +255,11 @@ def branches(space: Any) -> dict[str, Any] | None:
     return {str(i): one for i, one in enumerate(space["spaces"])} if space["type"] == "Tuple" else None
 
 
+def escaped(key: str) -> str:
+    """A key as a part of a path, whose parts are joined by '/': '~' as '~0', '/' as '~1', the empty key as '~'."""
+    return key.replace("~", "~0").replace("/", "~1") or "~"
+
+
 def choices(name: str, mask: Any, action: Any) -> Iterator[tuple[str, Array]]:
     """(name, where each choice begins [k]) of every array of a mask."""
     counts = [action["n"]] if action["type"] == "Discrete" else np.ravel(action.get("nvec", [])).tolist()
@@ -261,7 +268,8 @@ def choices(name: str, mask: Any, action: Any) -> Iterator[tuple[str, Array]]:
         return
     inner = branches(action)
     for j, (key, one) in enumerate(masks.items()):
-        yield from choices(f"{name}/{key}", one, {"type": "Discrete", "n": counts[j]} if inner is None else inner[key])
+        part = {"type": "Discrete", "n": counts[j]} if inner is None else inner[key]
+        yield from choices(f"{name}/{escaped(key)}", one, part)
 
 
 def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str) -> Array:
@@ -269,6 +277,11 @@ def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str)
         x = np.asarray(value)
     except (ValueError, TypeError, OverflowError):
         raise ValueError(f"{place}: expected {dtype} {list(shape)}, got lists of different lengths") from None
+    if not x.size and 0 in shape and x.dtype.kind in "fiub":
+        front = shape[: shape.index(0) + 1]  # lists end at the first axis without elements
+        if x.shape[-len(shape) :] != shape and x.shape[-len(front) :] == front:
+            x = x.reshape(*x.shape[: -len(front)], *shape)
+        x = x.astype(dtype)
     if x.dtype == dtype:
         return np.ascontiguousarray(x).reshape(x.shape)
     if x.dtype.kind == dtype.kind == "f" and dtype.itemsize >= 4 and np.vdot(x, x) < 1e38:  # nothing overflows: the usual case

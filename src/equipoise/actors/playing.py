@@ -105,7 +105,7 @@ def check_masks(spec: EnvSpec, batch: Tree) -> None:
     mask = batch
     for key in spec.mask:
         mask = mask[key]
-    for place, array, begins in counted("/".join(("obs", *spec.mask)), mask, spec.action):
+    for place, array, begins in counted(tree.path_of("obs", *spec.mask), mask, spec.action):
         allowed = np.logical_or.reduceat(array != 0, begins, axis=1).all(axis=1)
         if not allowed.all():
             row = f" in row {int(allowed.argmin())}" if len(array) > 1 else ""

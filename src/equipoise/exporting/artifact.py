@@ -111,7 +111,7 @@ def forms(space: spaces.Space[Any]) -> dict[str, Any]:
     def add(one: Any, place: str) -> None:
         if (inner := tree.branches(one)) is not None:
             for key, part in inner.items():
-                add(part, f"{place}/{key}")
+                add(part, f"{place}/{edge.escaped(key)}")
         else:
             said = space_json.to_json(one, place)
             leaves[place] = {"dtype": str(one.dtype), "shape": list(one.shape or ())}

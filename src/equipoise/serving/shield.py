@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from equipoise.edge import branches, choices
+from equipoise.edge import branches, choices, escaped
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REASONS = ("outside", "limits", "not-finite", "failed", "deadline", "unlogged")
@@ -55,7 +55,8 @@ class Shield:
             found = (branches(found) or {})[key]
         if policy["mask"]:
             self.masks = [
-                (name, list(begins)) for name, begins in choices("/".join(("obs", *policy["mask"])), found, self._action)
+                (name, list(begins))
+                for name, begins in choices("/".join(("obs", *map(escaped, policy["mask"]))), found, self._action)
             ]
         self._limits = [_limit(value, self._action, name) for name, value in (("low", rules.low), ("high", rules.high))]
         self._bounds = _bounds(spec["artifact"].get("quantiles") or {}, rules.margin)
