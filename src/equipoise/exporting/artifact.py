@@ -93,6 +93,7 @@ def spec_json(name: str, one: Playable, policy: FixedPolicy, graph: PolicyGraph,
         "state": {path: inputs[path] for path in tree.named("state", graph.signature.state)},
         "explore": {path: leaf[0].tolist() for path, leaf in tree.named("explore", explore).items()},
         "propensity": graph.propensity,
+        "onnxruntime": edge.LOWEST,
         "rows": {path: inputs[path] for path in tree.named("obs", graph.signature.obs)},
         "action": forms(one.spec.action),
     }

@@ -25,7 +25,7 @@ from equipoise import tree
 from equipoise.actors.playing import FixedPolicy
 from equipoise.envs import observation_spec
 from equipoise.envs.spaces import action_spec
-from equipoise.exporting.decompositions import Decomposed
+from equipoise.exporting.decompositions import Decomposed, widen
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvSpec, Tree
 
@@ -136,6 +136,7 @@ def onnx_bytes(module: PolicyGraph) -> bytes:
         if node.op_type == "Where" and node.input[1] == node.input[2]:  # a state that does not depend on the action
             node.op_type = "Identity"
             del node.input[2], node.input[0]
+    widen(model)
     return model.SerializeToString(deterministic=True)  # type: ignore[no-any-return]
 
 

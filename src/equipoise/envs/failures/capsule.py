@@ -44,7 +44,7 @@ FORMAT = 2
 LIMIT = 20  # capsules of one cause in a run; what comes after is counted only
 LARGEST = 1 << 30  # bytes of arrays that a reader accepts
 # What zipfile and numpy raise for a member that is no array, or one of Python objects, or says that it is larger than memory.
-DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
 RECORD, ARRAYS = "capsule.json", "arrays.npz"
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 COUNTED = ("aborted", "clamped", "outside")  # episodes, numbers, rows
