@@ -82,7 +82,7 @@ def write(
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us / 1e6)), "reason": reason, **details,
     }  # fmt: skip
     check(said, SCHEMA, f"a record of {folder.parent.name}")
-    _check_letters(said, "")
+    check_letters(said, "")
     data = (json.dumps(plain(said), indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
     if len(data) > LARGEST:
         raise ValueError(f"a record of {folder.parent.name}: expected at most {LARGEST:,} bytes, got {len(data):,}")
@@ -100,15 +100,15 @@ def user() -> str:
     return f"{name}@{socket.gethostname()}"
 
 
-def _check_letters(value: Any, place: str) -> None:
+def check_letters(value: Any, place: str) -> None:
     """ValueError for half of a letter, which no file and no page can show: a terminal or a caller used another encoding."""
     if isinstance(value, Mapping):
         for key, one in value.items():
-            _check_letters(key, place)
-            _check_letters(one, f"{place}.{key}" if place else str(key))
+            check_letters(key, place)
+            check_letters(one, f"{place}.{key}" if place else str(key))
     elif isinstance(value, list | tuple):
         for one in value:
-            _check_letters(one, place)
+            check_letters(one, place)
     elif isinstance(value, str) and _shown(value) != value:
         raise ValueError(f"{_shown(place)}: expected text in UTF-8, got {value[:200]!r}; use a terminal that has UTF-8")
 

@@ -67,6 +67,7 @@ class Registry(RegistryReader):
             if others := sorted(manifest.files.keys() - set(KNOWN)):
                 raise ValueError(f"{source / MANIFEST}: files: expected no others than {', '.join(KNOWN)}, got {others[0]!r}")
             said = plain(_lineage(aside / SPEC) | dict(lineage or {}))
+            records.check_letters({"reason": reason, "lineage": said}, "")
             with self.locked():
                 if artifacts.problems(folder, version):
                     artifacts.place(aside, folder)

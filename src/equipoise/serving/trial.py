@@ -162,10 +162,12 @@ def main() -> None:
         said = {"version": model.version}
     except Exception as error:  # of any kind: the parent names the alias
         no_memory = isinstance(error, MemoryError) or "alloc" in str(error)
-        text = str(error) if isinstance(error, ValueError | OSError) and str(error) else f"{type(error).__name__}: {error}"
+        text = " ".join(str(error).split())[:1000]
+        if not text or not isinstance(error, ValueError | OSError):
+            text = f"expected a version that loads and answers, got {type(error).__name__}: {text}"
         if no_memory:
-            text = f"expected a version that takes at most {asked['memory']:,} bytes of memory, got {text}"
-        said = {"error": text[:2000], "memory": no_memory}
+            text = f"expected a version that takes at most {asked['memory']:,} bytes of memory: {text}"
+        said = {"error": text, "memory": no_memory}
     sys.stdout.write(json.dumps(said))
 
 
