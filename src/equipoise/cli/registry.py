@@ -89,8 +89,8 @@ def add(
         str | None, typer.Option(metavar="ALIAS", help="Move this alias to the version, too.", autocompletion=_aliases)
     ] = None,
     reason: Reason = "",
-    trial_time: Annotated[str, typer.Option(metavar="S", help="Processor time that its trial may take (default: 20).")] = "20",
-    trial_memory: Annotated[str, typer.Option(metavar="BYTES", help="Memory that its trial may take.")] = "1073741824",
+    trial_time: Annotated[str, typer.Option(metavar="S", help="Processor time of the trial (default: 20).")] = "20",
+    trial_memory: Annotated[str, typer.Option(metavar="BYTES", help="Memory of the trial (default: 1 GiB).")] = "1073741824",
     as_json: Json = False,
     at: At = PLACE,
     debug: Debug = False,
@@ -98,7 +98,7 @@ def add(
     """Copy an artifact into the registry, as a version of NAME.
 
     A registry is made where there is none. The version is a hash of all of the artifact. An artifact that is in the registry
-    already is not copied again. Its graph is tried on recorded observations, in a process of its own.
+    already is not copied again. A graph is first tried on recorded observations, in a process of its own.
     """
     with plain_errors("equipoise registry add", debug):
         from equipoise.cli.serve import limits
