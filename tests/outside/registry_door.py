@@ -13,7 +13,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -214,9 +215,10 @@ def _read(to: Registry) -> None:
             "audit": to.audit(name),
         }  # fmt: skip
         _printed(commands._of_policy(about))
-        for version in about["versions"]:
-            _or_refused(lambda name=name, version=version: _printed(commands._of_version(to.show(name, version))))
-            _or_refused(lambda name=name, version=version: to.resolve(name, version))
+        for version in to.versions(name):
+            if (shown := _or_refused(partial(to.show, name, version))) is not None:
+                _printed(commands._of_version(shown))
+            _or_refused(partial(to.resolve, name, version))
     _printed(problems)
     _or_refused(lambda: to.gc(dry=True))
     if to.resolve("q")[0] != to.aliases("q")["champion"]:
@@ -230,8 +232,8 @@ def _read(to: Registry) -> None:
         raise Fault("the page is no UTF-8", str(error)) from None
 
 
-def _printed(lines: list[str]) -> None:
-    shown = [commands.printable(line) for line in lines]
+def _printed(lines: Sequence[str]) -> None:
+    shown = [vars(commands)["printable"](line) for line in lines]  # as the command finds it, also where a fault is planted
     if len("\n".join(shown).splitlines()) != len(lines):
         raise Fault("a forged line", repr(lines))
 
@@ -311,7 +313,7 @@ def one_for_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Versions, "_load", load_all)
 
 
-DOORS = [Door(name="registry", examples=examples, attempt=attempt, hang_s=60.0, growth_mb=16.0, quick=15)]
+DOORS = [Door(name="registry", examples=examples, attempt=attempt, hang_s=60.0, growth_mb=16.0, quick=10)]
 PLANTED = [
     Planted("only some errors cost one alias", "registry", narrow_except, ("Fail in", "Error in")),
     Planted("a newline in a reason", "registry", newlines, ("a forged line",)),
