@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from equipoise.cli.app import Debug, Trust, app
-from equipoise.console.help import Sections, plain_errors, printable
+from equipoise.console.help import Sections, plain_errors
+from equipoise.console.place import printable
 
 CAPSULES = "capsules"  # the directory of a run where they are
 
@@ -54,7 +55,7 @@ def reproduce(
     if error is not None:
         import traceback
 
-        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        print(printable("".join(traceback.format_exception(error)), lines=True), end="", file=sys.stderr)
         if pdb:
             from pdb import post_mortem
 
@@ -98,7 +99,7 @@ def judged_again(path: Path, trusted: Sequence[str]) -> int:
 
 def say(text: str) -> None:
     """What a capsule says may come from anywhere."""
-    print(printable(text), flush=True)
+    print(printable(text, lines=True), flush=True)
 
 
 def imported(target: str) -> str:
