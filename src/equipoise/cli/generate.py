@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from equipoise.cli.app import Debug, Trust, app, vouched
-from equipoise.console.help import Sections, plain_errors, printable
+from equipoise.console.help import Sections, plain_errors
+from equipoise.console.place import printable
 
 Best = Annotated[bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")]
 Directory = Annotated[str, typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL.")]
@@ -47,4 +48,4 @@ def generate(
         )
     for one in found:
         between = "\n" if one.chat else ""
-        print(printable(f"{one.prompt}{between}{one.text}{'' if one.ended else '...'}"))
+        print(printable(f"{one.prompt}{between}{one.text}{'' if one.ended else '...'}", lines=True))
