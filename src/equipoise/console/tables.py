@@ -23,7 +23,7 @@ STYLES = {
 LEFT = 6  # columns of texts, which stand at the left; the others are numbers
 
 
-SPARE = ("seed", "time", "size", "evaluation", "algorithm", "env", "steps")  # entries that are left out, in this order
+SPARE = ("seed", "time", "evaluation", "algorithm", "env", "steps")  # entries that are left out, in this order
 MOST_SETTINGS = 4  # columns of settings
 LONGEST = 48  # letters of an entry
 

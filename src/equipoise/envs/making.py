@@ -47,6 +47,7 @@ from equipoise.envs.foreign_ids import meant_by, not_installed, removed
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
 from equipoise.envs.spaces import observation_spec
+from equipoise.hints import sentence
 from equipoise.naming import called
 from equipoise.types import REMOTE, EnvFactory
 from equipoise.types.sources import DEVICE, JAX
@@ -175,7 +176,7 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
         if missing := not_installed(module, name):
             raise ValueError(f"env {target!r}: {missing}") from error
         unknown = wrong.unknown("module", module, wrong.modules(module), f" in env {target!r}")
-        raise ValueError(f"{str(unknown).rstrip('.')}.{wrong.looked()}") from error
+        raise ValueError(f"{sentence(str(unknown))}{wrong.looked()}") from error
     if callable(found := getattr(imported, name, None)):
         return found  # type: ignore[no-any-return]
     if name in gymnasium.registry:
