@@ -409,6 +409,6 @@ def test_a_gigabyte_keeps_nobody_waiting(client: Client, place: Path, monkeypatc
         file.write(b"{}\n" * (1 << 20))
     one = curves.Curves(run / "metrics.jsonl")
     assert one.read() and one.behind and one._at < 2 << 20
-    while one.behind:
+    for _ in range(20):
         one.read()
     assert one._at == (run / "metrics.jsonl").stat().st_size and len(one.damaged) == 1000

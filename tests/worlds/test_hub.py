@@ -155,16 +155,19 @@ def test_a_client_waits_while_all_places_are_taken(tmp_path: Path, client: str) 
         server.listen()
         server.settimeout(30)
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        conns = []
         try:
             for answer in [{"kind": "refuse", "code": "full", "text": "no place"}] * 3 + [welcome]:
                 conn, _ = server.accept()
+                conns.append(conn)
                 conn.settimeout(30)
                 assert heard(conn)["kind"] == "hello"
                 conn.sendall(frames.encode(answer))
                 if answer is not welcome:
                     conn.close()
             assert process.communicate(timeout=30)[0].strip() == "in"
-            conn.close()
         finally:
+            for conn in conns:
+                conn.close()
             process.kill()
             process.wait()
