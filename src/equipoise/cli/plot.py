@@ -10,7 +10,7 @@ import typer
 
 from equipoise.cli.app import Debug, app
 from equipoise.console.help import Sections, plain_errors
-from equipoise.console.place import say
+from equipoise.console.place import printable, say
 
 
 @app.command(
@@ -50,8 +50,8 @@ def plot(
         warned: list[str] = []
         found = curves(runs, x=x, y=y, warned=warned)
         for sentence in warned:
-            say(f"warning: {sentence}", file=sys.stderr)
+            say(f"warning: {printable(sentence)}", file=sys.stderr)
         save(drawn(found, x=x, y=y), out)
         for curve in found:
-            say(f"{curve.name}: {len(curve.runs)} run{'s' * (len(curve.runs) != 1)}, {curve.said}")
+            say(f"{printable(curve.name)}: {len(curve.runs)} run{'s' * (len(curve.runs) != 1)}, {curve.said}")
         print(f"wrote {out}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 
-from equipoise.console.help import printable
+from equipoise.console.place import printable
 
 LONGEST_SENTENCE = 1200
 VOID = frozenset({"meta", "link"})  # elements of HTML that have no end
@@ -36,7 +36,7 @@ def joined(*parts: Part) -> Html:
 
 def escaped(text: str) -> str:
     """Text from anywhere, as HTML shows it: what cannot be printed becomes its escape."""
-    return html.escape(printable(text.replace("\t", " ")), quote=True)
+    return html.escape(printable(text.replace("\t", " "), lines=True), quote=True)
 
 
 def figure_number(value: float) -> str:
