@@ -18,9 +18,9 @@ import torch
 from equipoise import tree
 from equipoise.actors.forward.noise import Noise
 from equipoise.envs import observation_spec
-from equipoise.envs.failures.row_checks import described
 from equipoise.envs.masks import counted
 from equipoise.envs.spaces import member
+from equipoise.envs.values import described
 from equipoise.nets import action_dims
 from equipoise.nets.precision import autocast
 from equipoise.types import Algorithm, Array, EnvSpec, Precision, Tree

@@ -22,8 +22,11 @@ from equipoise import phases, recipes
 from equipoise.cores import run_delay_s, usable
 from equipoise.envs import make
 from equipoise.envs.base import SyncEnv
+from equipoise.envs.check.drawn import Drawn
+from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.families.joint import Joint
 from equipoise.envs.loop import LoopEnv
+from equipoise.hints import raised
 from equipoise.programs.fields import alter
 from equipoise.programs.program import algorithm_name
 from equipoise.programs.refusals import check
@@ -69,7 +72,10 @@ def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[P
     said = named >= PLACES or named & OTHERS
     if said or program.source.env is None or len(program.policies) > 1:
         return program, ""
-    pace = measured(program)
+    try:
+        pace = measured(program)
+    except NotMeasured as error:
+        return program, str(error)
     if pace is None or not (pace.slow or (pace.agents > 1 and one.replay is None)):
         return program, ""
     made = _sized(program, one, pace, named)
@@ -90,25 +96,48 @@ def _algorithm(program: Program) -> str:
     return algorithm_name(type(next(iter(learning(program).values())).algorithm))
 
 
+class NotMeasured(Exception):
+    """The error of an env that raises while it is measured; the run may never meet that again."""
+
+
 def measured(program: Program) -> Pace | None:
-    """Step one env for a moment; None where it cannot be, which the run will say."""
+    """Step one env for a moment; None where it cannot be made or ends its process, which the run will say.
+
+    NotMeasured says what else the env raised.
+    """
     phases.say(f"measuring an env of {program.name}")
-    # Whatever goes wrong, the run meets it again, with all that it says of it.
-    with contextlib.suppress(Exception, SystemExit), contextlib.ExitStack() as stack, _exits_raised():
-        env: SyncEnv = make(program.env, streams=np.arange(1), seed=program.schedule.seed)
-        stack.callback(env.close)
-        reset = _Spent()
-        ts = env.recv()
-        reset_s, reset_computed = reset.seconds()
-        stepping, until, steps = _Spent(), time.perf_counter() + MEASURE_S, 0
-        while steps < STEPS and time.perf_counter() < until and not (ts.terminated[0] or ts.truncated[0]):
-            env.send(env.form.zeros(), ts.stream)
-            ts = env.recv()
-            steps += 1
-        stepped_s, computed = stepping.seconds()
-        computes = (reset_computed + computed) / (reset_s + stepped_s)
-        return Pace(stepped_s / max(steps, 1), reset_s, computes, _agents(env))
+    with contextlib.suppress(SystemExit), contextlib.ExitStack() as stack, _exits_raised():
+        try:
+            env: SyncEnv = make(program.env, streams=np.arange(1), seed=program.schedule.seed)
+        except Exception:
+            return None
+        stack.callback(_close, env)
+        try:
+            return _pace(env, program.schedule.seed)
+        except Exception as error:
+            why = str(error) if isinstance(error, WrongValue) else raised(error)
+            raise NotMeasured(f"{program.name} could not be measured, so no default is fitted to its pace: {why}") from error
     return None
+
+
+def _close(env: SyncEnv) -> None:
+    with contextlib.suppress(Exception):  # it is no part of the pace, and the run closes envs of its own
+        env.close()
+
+
+def _pace(env: SyncEnv, seed: int) -> Pace:
+    reset = _Spent()
+    ts = env.recv()
+    reset_s, reset_computed = reset.seconds()
+    drawn = Drawn(env, STEPS, seed)  # members of the space that the mask allows, as a policy's actions are
+    stepping, until, steps = _Spent(), time.perf_counter() + MEASURE_S, 0
+    while steps < STEPS and time.perf_counter() < until and not (ts.terminated[0] or ts.truncated[0]):
+        env.send(drawn(steps, ts), ts.stream)
+        ts = env.recv()
+        steps += 1
+    stepped_s, computed = stepping.seconds()
+    computes = (reset_computed + computed) / (reset_s + stepped_s)
+    return Pace(stepped_s / max(steps, 1), reset_s, computes, _agents(env))
 
 
 class _Spent:
