@@ -49,7 +49,7 @@ class Infos:
         A list of one dict for each env is read, too.
         """
         count = len(self.value)
-        if isinstance(info, list | tuple | np.ndarray) and len(info) == count:
+        if isinstance(info, list | tuple | np.ndarray) and np.ndim(info) == 1 and len(info) == count:
             for i in range(count) if rows is None else np.flatnonzero(rows).tolist():
                 self.read_one(i, info[i])
             return

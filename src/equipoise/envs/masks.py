@@ -112,9 +112,9 @@ def legal(action: Any, actions: Tree, mask: Any) -> None:
         if isinstance(mask, Mapping | tuple):
             choices = [member(mask, str(j)) for j in range(len(counts))]
         else:
-            choices = np.split(np.reshape(mask, (len(rows), -1)), np.cumsum(counts)[:-1], axis=1)
+            choices = np.split(np.reshape(plain(mask), (len(rows), -1)), np.cumsum(counts)[:-1], axis=1)
         for j, allowed in enumerate(choices):
-            for row, fine in zip(rows, np.reshape(allowed, (len(rows), -1)) != 0):
+            for row, fine in zip(rows, np.reshape(plain(allowed), (len(rows), -1)) != 0):
                 if fine.any() and not fine[row[j] - starts[j]]:
                     row[j] = starts[j] + np.flatnonzero(fine)[row[j] % fine.sum()]
 
@@ -218,8 +218,8 @@ def one_of(value: Any, i: int) -> Any:
     if isinstance(value, tuple):  # of parts; a list has one for each env
         return tuple(one_of(inner, i) for inner in value)
     try:
-        return value[i]
-    except (LookupError, TypeError):
+        return value[i] if isinstance(value, list | np.ndarray) else plain(value)[i]
+    except (LookupError, NoArray):
         raise WrongValue("invalid", i, f"info/{KEY}", "a mask of each env", described(value)) from None
 
 

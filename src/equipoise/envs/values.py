@@ -63,7 +63,7 @@ def plain(value: Any) -> Array:
         try:
             return np.stack([plain(one) for one in value])
         except (ValueError, RecursionError):  # a part that is none, or parts of several shapes
-            why = why or " (its parts are no numbers of one shape)"
+            why = " (its parts are no numbers of one shape)"
     raise NoArray(why)
 
 

@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.envs.failures.row_checks import WrongValue
+from equipoise.envs.scales import ADVICE, large, large_seen
 from equipoise.envs.spaces import observation_spec
 from equipoise.envs.values import FLAG, NUMBER, NoArray, described, flag, flags, number, numbers, plain
 from equipoise.types import Array
@@ -100,6 +101,8 @@ def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces
             if len(space.shape) == 3 and space.dtype.kind == "f" and space.high.size and space.high.max() == 255:
                 seen = f"expected uint8 for an image of 0 to 255, got {space.dtype}"
                 found.note(f"{place} is an image of floats", "observation_space", seen, "Four times the memory and traffic.")
+    for place, most in large(observation, f"obs{part}").items():
+        note_scale(found, place, "observation_space", most)
     for place, space in leaves(action, f"action{part}"):
         if isinstance(space, spaces.Box):
             _judge_bounds(found, place, space)
@@ -110,6 +113,11 @@ def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces
         elif isinstance(space, spaces.Discrete) and space.n == 1:
             seen = "expected at least 2, got 1"
             found.note(f"there is only one {place}", "action_space", seen, "There is nothing to learn.")
+
+
+def note_scale(found: Findings, place: str, where: str, most: float) -> None:
+    cost = f"A network begins with weights for numbers of about 1, and these hide all others. To mend it: {ADVICE}."
+    found.note(f"{place} has large numbers", where, f"expected numbers of about 1, got up to {most:,.6g}", cost)
 
 
 def _judge_bounds(found: Findings, place: str, space: spaces.Box) -> None:
@@ -192,6 +200,8 @@ def judge_observation(found: Findings, space: Any, place: str, value: Any, lead:
         # +-inf inside an unbounded Box is a member of the space; the loss does not care.
         found.error(f"{place} is not finite", where, f"expected finite numbers, got {got}{at}", POISON)
         return
+    for seen_at, most in large_seen(space, array, place).items():
+        note_scale(found, seen_at, where, most)
     least, most = bounds(space)
     outside = (array < least) | (array > most)
     if outside.any():
