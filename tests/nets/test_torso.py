@@ -20,7 +20,7 @@ def test_box_becomes_float32_rows_in_order(dtype, shape, lead):
     x = encode(space, torch.as_tensor(array))
     assert x.dtype == torch.float32
     assert x.shape == (*lead, encoded_size(space))
-    scale = 1 / 255 if len(space.shape) > 1 and space.dtype == np.uint8 else 1  # a picture
+    scale = 1 / space.high.max() if len(space.shape) > 1 and space.dtype == np.uint8 else 1  # a picture
     np.testing.assert_allclose(x.numpy(), array.reshape(*lead, -1).astype(np.float32) * scale, rtol=1e-6)
 
 
