@@ -16,7 +16,7 @@ from equipoise.envs.check.info_probe import unseen
 from equipoise.envs.failures.row_checks import Checks, WrongValue
 from equipoise.envs.infos import Infos, NoNumber
 from equipoise.envs.space_json import from_json, to_json
-from equipoise.envs.spaces import observation_spec, timestep
+from equipoise.envs.spaces import observation_spec, part_spec, timestep
 from equipoise.envs.values import taken
 from equipoise.types import EnvFactory
 from tests.envs.given import LENGTH, NO_FLAGS, NO_MASKS, REFUSED, TAKEN
@@ -224,7 +224,7 @@ def trained_loudly(made: EnvFactory) -> None:
     ],
 )  # fmt: skip
 def test_arrays_without_elements(space: Any) -> None:
-    ts, floats = timestep(observation_spec(space), np.arange(2))
+    ts, floats = timestep(part_spec(space), np.arange(2))
     checks = Checks(space, ts, floats)
     checks.fill([0])
     assert checks.fine(begins=True) and not checks.wrong() and checks.clamp(0) == 0

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from equipoise import tree
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.scales import ADVICE, large, large_seen
-from equipoise.envs.spaces import observation_spec
+from equipoise.envs.spaces import part_spec
 from equipoise.envs.values import FLAG, NUMBER, NoArray, described, flag, flags, number, numbers, plain
 from equipoise.types import Array
 
@@ -180,7 +180,7 @@ def judge_observation(found: Findings, space: Any, place: str, value: Any, lead:
     except NoArray as error:
         found.error(f"{place} is no array", where, f"expected an array, got {described(value)}{error}", STOPS)
         return
-    target = np.dtype(observation_spec(space).dtype)
+    target = np.dtype(part_spec(space).dtype)
     expected = (*lead, *space.shape)
     if isinstance(space, spaces.Box) and not isinstance(value, np.ndarray) and expected:
         seen = f"expected a numpy array, got {type(value).__name__}"
