@@ -40,8 +40,8 @@ from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.families import atari, minigrid
-from equipoise.envs.families.joint import Joint, is_parallel
-from equipoise.envs.families.old_gym import OldGym, advice, is_old
+from equipoise.envs.families.joint import GIVES, Joint, NotParallel, has_agents, is_parallel
+from equipoise.envs.families.old_gym import OldGym, advice, is_old, of_package
 from equipoise.envs.families.turns import at_once, is_turns, seated
 from equipoise.envs.foreign_ids import meant_by, not_installed, removed
 from equipoise.envs.loop import LoopEnv
@@ -245,6 +245,8 @@ def make_called(
         joints = [partial(Joint, maker, mask) for maker in makers]
         return loop(joints, offer, "none", made=Joint(lambda: first, mask))  # each agent has a mask of its own
     if not isinstance(first, gymnasium.Env):
+        if has_agents(first) and not of_package(first):
+            raise NotParallel(f"{target} returned {type(first).__name__}, no parallel env: {GIVES}")
         if is_old(first):
             name = type(first).__name__
             raise OldGym(f"{target} returned {name}, of old gym, expected a gymnasium.Env: {advice(first, target)}")
