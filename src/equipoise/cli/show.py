@@ -25,6 +25,9 @@ def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint
     """
     from equipoise.console.aside import prints_aside
     from equipoise.console.ending import Ending
+    from equipoise.envs.failures.capsule import EnvFailed
+    from equipoise.envs.failures.row_checks import WrongValue
+    from equipoise.envs.infos import NoNumber
     from equipoise.errors import CannotStart, WorkerFailed, spoken
     from equipoise.record.directory import LOGS
     from equipoise.run.session import Preempted
@@ -47,6 +50,10 @@ def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint
         interrupted, preempted = True, isinstance(error, Preempted)
     except WorkerFailed as error:
         failed, said = error, error.sentence
+    except (EnvFailed, WrongValue, NoNumber) as error:  # on serial
+        if not isinstance(error if error.__cause__ is None else error.__cause__, WrongValue | NoNumber):
+            raise  # the env's own exception: its traceback says where
+        said = str(error)
     except CannotStart as error:
         fail(str(error), f"equipoise {command}")
     except (RuntimeError, ArithmeticError) as error:  # on serial

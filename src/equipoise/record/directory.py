@@ -185,6 +185,7 @@ class RunDirectory:
         """
         found = cls.found(path)
         file = found.path / RUN
+        found.run["program"] = trust.renamed(found.run["program"], trusted)
         names, signed = trust.of_program(found.run["program"])
         trust.check([one for one in names if not only or one[0] in only], signed, found.run.get("signature"), trusted, file)
         try:
