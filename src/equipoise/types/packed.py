@@ -69,6 +69,7 @@ class TextSpec:
     agents: ClassVar[tuple[str, ...]] = ("",)
     places: ClassVar[tuple[int, ...]] = (0,)
     frame_skip: ClassVar[int] = 1
+    observation: ClassVar[None] = None
     resume: ClassVar[Resume] = "exact"
 
 
