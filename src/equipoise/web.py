@@ -8,10 +8,19 @@ from typing import Any
 
 import h11
 import uvicorn
+from h11._receivebuffer import ReceiveBuffer
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-PHRASES = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
+from equipoise.listening import ACCEPTS, Refusals
+
+PHRASES = {
+    400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable",
+}  # fmt: skip
+MOST_HEADERS = 32 << 10  # bytes of a request line and its headers
+MOST_LINES = 256  # of them
+SMALLEST_CHUNK, FREE_CHUNKS = 64, 1000  # bytes of a body's parts on average, after so many of any size
+REFUSALS = Refusals()
 ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
 
 
@@ -36,18 +45,39 @@ class HeadWithBody:
         self._transport.close()
 
 
+class TooLong(h11.RemoteProtocolError):
+    """Headers beyond their bounds."""
+
+
+class BoundedBuffer(ReceiveBuffer):
+    """h11's buffer of what came, where headers (and trailers) are bounded also if they came in one piece."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        end = self._data.find(b"\n\r\n", 0, MOST_HEADERS + 3)
+        if end < 0:  # another form of the end, or none yet: then these bytes are all headers
+            end = min(len(self._data), MOST_HEADERS + 1)
+        if end > MOST_HEADERS or self._data.count(b"\n", 0, end) > MOST_LINES:
+            raise TooLong(f"headers of at most {MOST_HEADERS:,} bytes in at most {MOST_LINES} lines", error_status_hint=431)
+        lines: list[bytearray] | None = super().maybe_extract_lines()
+        return lines
+
+
 class LimitedProtocol(H11Protocol):
     """Uvicorn's protocol on h11, which knows when the request that is arriving began."""
 
     most_connections = 1024
     request_s = 10.0
 
+    chunks = size = 0  # of the body that is arriving
     began: float | None = None  # loop time of the first byte (or of the connection) of a request that is not whole yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(HeadWithBody(transport))  # type: ignore[arg-type]
+        self.conn._receive_buffer = BoundedBuffer()
+        self.conn.next_event = self._next_event  # type: ignore[method-assign]
         self.began = self.loop.time()
         if len(self.connections) > self.most_connections:
+            REFUSALS.add("connections", self.most_connections)
             self.refuse(503, f"expected at most {self.most_connections} connections, got one more")
 
     def data_received(self, data: bytes) -> None:
@@ -59,8 +89,40 @@ class LimitedProtocol(H11Protocol):
         if self.conn.their_state in ARRIVED:
             self.began = None
 
-    def send_400_response(self, msg: str) -> None:
-        self.refuse(400, f"request: expected HTTP/1.1 with headers of at most {MOST_HEADERS:,} bytes, got other bytes")
+    def _next_event(self) -> Any:
+        """The next event of h11. Headers, and parts of a body, that would take too long to read are refused here.
+
+        So is what h11 cannot read: Uvicorn would log a line about each such request.
+        """
+        try:
+            event = h11.Connection.next_event(self.conn)
+        except TooLong:
+            return self._refused(
+                431, f"headers: expected at most {MOST_HEADERS:,} bytes in at most {MOST_LINES} lines, got more"
+            )
+        except h11.RemoteProtocolError:
+            return self._refused(
+                400, f"request: expected HTTP/1.1 with headers of at most {MOST_HEADERS:,} bytes, got other bytes"
+            )
+        kind = type(event)
+        if kind is h11.Data:
+            self.chunks, self.size = self.chunks + 1, self.size + len(event.data)
+            if self.chunks > FREE_CHUNKS and self.size < SMALLEST_CHUNK * self.chunks:
+                return self._refused(
+                    400, f"body: expected parts of at least {SMALLEST_CHUNK} bytes, got {self.chunks:,} smaller ones"
+                )
+        elif kind is h11.Request:
+            self.chunks = self.size = 0
+        return event
+
+    def _refused(self, status: int, sentence: str) -> Any:
+        if not self.transport.is_closing():
+            self.refuse(status, sentence)
+        return h11.NEED_DATA
+
+    def _should_upgrade(self) -> bool:
+        """Never: there is no other protocol here, and no line of a log for who asks for one."""
+        return False
 
     def refuse(self, status: int, sentence: str) -> None:
         """Answer without the application where nothing was answered yet, and close."""
@@ -78,7 +140,6 @@ class LimitedProtocol(H11Protocol):
             self.refuse(408, f"request: expected it whole within {self.request_s:g} s, got a part of it")
 
 
-MOST_HEADERS = 32 << 10  # bytes
 IDLE_S = 75  # an HTTP connection that asks nothing is closed
 
 
@@ -98,5 +159,5 @@ def config(app: Any, *, most_connections: int = 256, request_s: float = 10.0) ->
     return Config(
         app, http=type("Protocol", (LimitedProtocol,), limits), ws="none", loop="asyncio", lifespan="off", interface="asgi3",
         log_config=None, access_log=False, proxy_headers=False, server_header=False, date_header=False,
-        timeout_keep_alive=IDLE_S, h11_max_incomplete_event_size=MOST_HEADERS,
+        timeout_keep_alive=IDLE_S, backlog=ACCEPTS, h11_max_incomplete_event_size=MOST_HEADERS,
     )  # fmt: skip
