@@ -104,14 +104,13 @@ class LimitedProtocol(H11Protocol):
             return self._refused(
                 400, f"request: expected HTTP/1.1 with headers of at most {MOST_HEADERS:,} bytes, got other bytes"
             )
-        kind = type(event)
-        if kind is h11.Data:
+        if isinstance(event, h11.Data):
             self.chunks, self.size = self.chunks + 1, self.size + len(event.data)
             if self.chunks > FREE_CHUNKS and self.size < SMALLEST_CHUNK * self.chunks:
                 return self._refused(
                     400, f"body: expected parts of at least {SMALLEST_CHUNK} bytes, got {self.chunks:,} smaller ones"
                 )
-        elif kind is h11.Request:
+        elif isinstance(event, h11.Request):
             self.chunks = self.size = 0
         return event
 

@@ -112,7 +112,7 @@ class Served:
 
     async def _http(self, data: bytes) -> tuple[int, Any]:
         line, state = Line(), ServerState()
-        protocol = self._config.http_protocol_class(config=self._config, server_state=state, app_state={})  # type: ignore[operator,call-arg]
+        protocol = self._config.http_protocol_class(config=self._config, server_state=state, app_state={})  # type: ignore[call-arg]
         await self._feed(protocol, line, data)
         try:
             while True:

@@ -122,7 +122,7 @@ def unsayable(value: Any) -> str | None:
                 return f"the key {shown(odd)}"
             stack += one.values()
         elif isinstance(one, list):
-            if not _SCALARS.issuperset(map(type, one)) or not _sums(one):
+            if len(one) < 16 or not _SCALARS.issuperset(map(type, one)) or not _sums(one):
                 stack += one
         elif one is not None and not isinstance(one, int | str):
             return shown(one)

@@ -136,6 +136,7 @@ def routes(service: Service, read: Read) -> list[BaseRoute]:
         known = [name for name, _, _ in outputs(version)]
         if len({output.name for output in wanted}) < len(wanted):
             raise Refused(400, "outputs: expected each name once, got one of them again")
+        for output in wanted:
             if output.name not in known:
                 raise Refused(
                     400, f"outputs: expected some of {', '.join(known)}, got {output.name!r}{hint(output.name, known)}"

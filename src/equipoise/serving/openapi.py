@@ -56,7 +56,7 @@ def openapi(service: Service) -> Schema:
     infer = _post("Inference by the Open Inference Protocol.", _ref("Inference"), plain, ASKED, BOTH[:1])
     described = _get("The policy as the Open Inference Protocol describes a model.", missing=True)
     ready = _get("Does the server take requests for this model?", missing=True)
-    paths = {
+    paths: Schema = {
         "/v1/act": {"post": _post("Decide for one observation.", act, decision, ASKED)},
         "/v1/outcome": {"post": _post("Store what became of decisions.", outcomes, plain, (400, 413, 415, 501, 507))},
         "/v1/end": {"post": _post("End the episode of a session.", end, plain, (400, 404, 413, 415))},

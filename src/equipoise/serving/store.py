@@ -117,6 +117,7 @@ class Store:
                 file.execute("PRAGMA synchronous=NORMAL")
                 file.execute("PRAGMA wal_autocheckpoint=0")
                 file.executescript(TABLES)
+                file.execute("PRAGMA wal_checkpoint(PASSIVE)")
                 return file, self._inode()
             except BaseException:
                 file.close()
@@ -125,13 +126,13 @@ class Store:
             raise OSError(f"{self.path}: expected a file for decisions that can be written, got {error}") from error
 
     def _inode(self) -> tuple[int, int]:
-        """Which file is at the path now; (0, 0): none."""
+        """Which file is at the path now; (0, 0): none, or one that somebody emptied."""
         assert self.path is not None
         try:
             found = self.path.stat()
         except FileNotFoundError:
             return 0, 0
-        return found.st_dev, found.st_ino
+        return (found.st_dev, found.st_ino) if found.st_size else (0, 0)
 
     def _run(self) -> None:
         file: sqlite3.Connection | None = None
@@ -145,7 +146,8 @@ class Store:
                 continue
             try:
                 if file is not None and inode != self._inode():
-                    file = self._leave(file)
+                    self._leave(file)
+                    file = None
                 if file is None:
                     file, inode = self._connect()
                 self._write(file, self._taken)
@@ -154,7 +156,8 @@ class Store:
             except (sqlite3.Error, OSError) as error:
                 busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
                 if file is not None and not busy:
-                    file = self._leave(file)
+                    self._leave(file)
+                    file = None
                 self._failed(error, busy)
                 if self._taken:
                     self._wake.wait(min(RETRY_S, max(0.0, self._ends - time.monotonic())))
