@@ -15,6 +15,7 @@ from equipoise.actors.playing import FixedPolicy
 from equipoise.envs import make
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.families.pettingzoo import dealt
+from equipoise.record.report import repeated
 from equipoise.types import EnvFactory
 from tests.envs.games import Duel
 
@@ -180,3 +181,32 @@ def test_agents_that_are_not_there_keep_no_evaluation_waiting(policies: Any) -> 
     assert exam.done
     played = [exam.returns[name].count(worth) for name in policies for worth in (8.0, 5.0)]
     assert played == ([7, 7] if len(policies) == 1 else [7, 0, 0, 7])
+
+
+def test_two_players_that_repeat_a_game_are_told_by_the_number_of_different_games() -> None:
+    """A game that is seeded differs from episode to episode; one of seats that swap is two; else it is one again and again."""
+
+    def games(target: str, **kwargs: Any) -> dict[str, Any]:
+        factory = EnvFactory(target=target, kwargs=kwargs)
+        env = dealt(make(factory, streams=np.arange(3), seed=0), policies=("main",), route={})
+        policies = {"main": FixedPolicy(algorithm=First(), net=Still(), noise=Noise(1))}  # type: ignore[arg-type]
+        exam = Evaluator(policies, env, envs=3, episodes=12, seed=0)
+        while not exam.done:
+            exam.tick()
+        exam.close()
+        return dict(exam.info)
+
+    pytest.importorskip("pettingzoo")
+    assert games("pettingzoo:classic/tictactoe_v3") == {"games": 12, "different_games": 1}
+    assert games("pettingzoo:classic/tictactoe_v3", seats="swap") == {"games": 12, "different_games": 2}
+    drawn = games("tests.envs.test_turns:Draughts")
+    assert drawn["games"] == 12 and drawn["different_games"] > 6
+    assert repeated({"games": 12, "different_games": 1}).startswith("12 games, 1 different one")
+    assert repeated(drawn | {"games": drawn["different_games"]}) == repeated({}) == ""
+
+
+class First(Left):
+    """The first action that is allowed."""
+
+    def best(self, net: Any, obs: Any, first: Any, state: Any) -> Any:
+        return obs["action_mask"].argmax(dim=-1), state

@@ -20,7 +20,7 @@ from equipoise.envs.check.agents import JointMasks, joint_actions
 from equipoise.envs.check.check import check_env
 from equipoise.envs.check.findings import Finding
 from equipoise.envs.check.report import Report
-from equipoise.envs.families.joint import Joint, NotParallel
+from equipoise.envs.families.joint import Joint
 from equipoise.envs.families.old_gym import advice
 from equipoise.envs.making import make
 from equipoise.types import EnvFactory
@@ -65,7 +65,6 @@ def test_silent_on_sound_envs_of_several_agents(name: str) -> None:
         ("NewSpaces", "note", "a rule of PettingZoo's", "parallel_api_test", "action_space should return the exact same"),
         ("TakesNoOptions", "note", "reset() raises TypeError in", "parallel_api_test", "'options' (the env's reset: tests/"),
         ("RaisesInTheTest", "error", "step() raises RuntimeError in", "parallel_api_test", "episode (tests/envs/rounds.py:"),
-        ("TurnsOnly", "error", "its agents act in turns (AEC)", "metadata['is_parallelizable']", "aec_to_parallel(env)"),
     ],
 )  # fmt: skip
 def test_a_fault_of_an_env_of_several_agents(name: str, severity: str, what: str, where: str, seen: str) -> None:
@@ -100,12 +99,12 @@ def test_every_call_is_announced_also_those_of_pettingzoos_test() -> None:
     assert calls[:4] == ["the constructor", "reset(seed, options)", "reset()", "step 1"] and calls[-1] == "close()"
 
 
-def test_training_takes_agents_in_turns_where_check_does() -> None:
-    made = make(EnvFactory(target=f"{ROUNDS}:Turns"), streams=np.arange(2), seed=0)
+@pytest.mark.parametrize("name", ["Turns", "TurnsOnly"])
+def test_training_takes_agents_in_turns_as_check_does(name: str) -> None:
+    assert checked(name).findings == ()
+    made = make(EnvFactory(target=f"{ROUNDS}:{name}"), streams=np.arange(2), seed=0)
     assert made.envs[0].names == ("one", "two")  # type: ignore[attr-defined]
     made.close()
-    with pytest.raises(NotParallel, match="TurnsOnly, whose agents act in turns"):
-        make(EnvFactory(target=f"{ROUNDS}:TurnsOnly"), streams=np.arange(2), seed=0)
 
 
 def test_without_pettingzoos_test_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

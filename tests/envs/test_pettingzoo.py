@@ -15,8 +15,9 @@ from equipoise.envs.failures import capsule
 from equipoise.envs.failures.capsule import EnvFailed, Failures
 from equipoise.envs.failures.reproduce import reproduce
 from equipoise.envs.failures.row_checks import WrongValue
-from equipoise.envs.families.joint import Joint, blank, is_parallel, is_turns
+from equipoise.envs.families.joint import Joint, blank, is_parallel
 from equipoise.envs.families.pettingzoo import PettingZooEnv, deal, dealt
+from equipoise.envs.families.turns import is_turns
 from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.toys.ruler import reward
 from equipoise.types import EnvFactory
@@ -240,8 +241,6 @@ def test_what_cannot_be_dealt_is_refused() -> None:
         build(policies=("main",))
     with pytest.raises(ValueError, match="CartPole-v1: expected a PettingZoo parallel env for the policies goats, dog"):
         build("CartPole-v1")
-    with pytest.raises(ValueError, match="Turns, whose agents act in turns.*aec_to_parallel"):
-        build("tests.envs.test_pettingzoo:Turns")
     with pytest.raises(UnsupportedSpace, match="test_pettingzoo:Odd"):
         build("tests.envs.test_pettingzoo:Odd", policies=("main",))
 
@@ -360,10 +359,10 @@ def test_the_mask_of_an_agent_that_is_not_there_is_not_read() -> None:
     assert rows[3]["terminated"]["main"].tolist() == [False, True, False, True]
 
 
-@pytest.mark.parametrize("name", ["classic/tictactoe_v3", "classic/rps_v3", "rps_v2"])
+@pytest.mark.parametrize("name", ["classic/tictactoe_v4", "classic/rps_v3", "rps_v2"])
 def test_a_name_that_pettingzoo_does_not_have_is_one_error(name: str) -> None:
     pytest.importorskip("pettingzoo")
-    with pytest.raises(ValueError, match=f"pettingzoo:{name}: .*aec_to_parallel"):
+    with pytest.raises(ValueError, match=f"unknown PettingZoo env '{name}' in pettingzoo:{name}; did you mean 'classic/"):
         make(EnvFactory(target=f"pettingzoo:{name}"), streams=np.arange(1), seed=0)
 
 

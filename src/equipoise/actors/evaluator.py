@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ class Evaluator:
                 total_streams=envs * agents,
             )  # fmt: skip
             self._sides[name] = _Side(playing, np.repeat(left, len(places)), always=agents == 1, metrics=len(metrics))
+        self._games = _Games(envs) if agents > 1 else None
 
     @property
     def spec(self) -> RunSpec:
@@ -60,7 +62,12 @@ class Evaluator:
 
     @property
     def info(self) -> dict[str, float | None]:
-        """The means of the metrics over the same episodes: "name/last", "name/mean"."""
+        """The means of the metrics over the same episodes: "name/last", "name/mean"; of several agents "games" and
+        "different_games": how many were played to their end, and how many of them differ from all others in any row.
+        """
+        if self._games is not None:
+            sums = self._games.sums
+            return {"games": len(sums), "different_games": len(set(sums))}
         return mean_info(self._metrics, np.array([numbers for side in self._sides.values() for numbers in side.info]))
 
     @property
@@ -83,6 +90,8 @@ class Evaluator:
         parts = self._env.recv()
         if parts is None:
             return Tick.STARVED
+        if self._games is not None:
+            self._games.note(parts)
         for name, side in self._sides.items():
             if self._recorder is not None:
                 self._recorder.step(parts[name], side.counts)
@@ -94,6 +103,40 @@ class Evaluator:
                     self._recorder.acted(action)
             self._env.send(actions)
         return Tick.WORKED
+
+
+class _Games:
+    """Games of several agents, told apart by what the agents saw and got: two deterministic players may repeat one game."""
+
+    def __init__(self, envs: int) -> None:
+        self._sums: list[int | None] = [None] * envs  # checksum of the rows so far; None: before the first reset
+        self._ended: list[int | None] = [None] * envs  # the same at the last row in which an episode of an agent ended
+        self._over: list[int] = []  # of each game that a reset followed
+
+    @property
+    def sums(self) -> list[int]:
+        """A checksum of each game that was played to its end."""
+        return self._over + [ended for ended in self._ended if ended is not None]
+
+    def note(self, parts: Mapping[str, TimeStep]) -> None:
+        envs = len(self._sums)
+        for env in range(envs):
+            rows = []
+            for ts in parts.values():
+                agents = len(ts.first) // envs
+                rows.append((ts, slice(env * agents, (env + 1) * agents)))
+            if all(ts.first[part].all() for ts, part in rows):  # the env was reset
+                if (ended := self._ended[env]) is not None:
+                    self._over.append(ended)
+                self._sums[env], self._ended[env] = 0, None
+            if (total := self._sums[env]) is None:
+                continue
+            for ts, part in rows:
+                for array in (*tree.leaves(ts.obs), ts.reward):
+                    total = zlib.crc32(np.ascontiguousarray(array[part]).tobytes(), total)
+            self._sums[env] = total
+            if any((ts.terminated[part] | ts.truncated[part]).any() for ts, part in rows):
+                self._ended[env] = total
 
 
 class _Side:

@@ -78,6 +78,10 @@ def evaluate(
     )
     for name, mean in result.policies.items():
         print(f"  {name} {mean:,.1f}")
+    from equipoise.record.report import repeated
+
+    if said := repeated(result.info):
+        print(f"  {said}; --stochastic plays others, and so does a run with env.seats=swap")
     for name, value in result.info.items():
         print(f"  {name} {'—' if value is None else f'{value:.3g}'}")
     if video:

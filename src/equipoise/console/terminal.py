@@ -47,7 +47,7 @@ from equipoise.console.picture import (
 )
 from equipoise.console.place import in_colour, is_live, joined, say, size_of, width_of, wrapped
 from equipoise.record.paths import CAPSULES
-from equipoise.record.report import Evaluating, Report, SiteStats
+from equipoise.record.report import Evaluating, Report, SiteStats, repeated
 from equipoise.types import Program, TaskSource
 
 REDRAW_S = 0.1
@@ -271,6 +271,8 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag", capsules: bool
     }
     if (evaluation := summary["evaluation"]) is not None:
         rows["evaluation"] = f"{spread(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} episodes"
+        if said := repeated(evaluation.get("info") or {}):
+            rows["evaluation"] += f" ({said})"
         rows["evaluation"] += by_policy(evaluation.get("policies", {})) + at_the_ends(evaluation.get("info", {}))
     if (best := summary["best_evaluation"]) is not None:
         rows["best"] = f"{spread(best['mean'], best['std'])} at step {best['env_steps']:,}, far above the last: --best has it"

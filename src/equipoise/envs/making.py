@@ -5,11 +5,10 @@ Targets::
     CartPole-v1             a Gymnasium id: its native vector env where it has one, else one Python env a stream
     module:id               imports the module, then the id (Gymnasium's own convention)
     module:callable         called with the arguments; returns a gymnasium.Env (called once a stream), a VectorEnv (of B), or
-                            a PettingZoo ParallelEnv (called once an env, whose agents are streams) or AECEnv (taken through
-                            ``aec_to_parallel`` where its metadata says that it is parallelizable)
+                            a PettingZoo ParallelEnv or AECEnv (called once an env; its agents are streams)
     python:TARGET           one Python env a stream, also where the id has a native vector env
     envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
-    pettingzoo:butterfly/knights_archers_zombies_v11   PettingZoo's parallel env of that name (extra ``pettingzoo``)
+    pettingzoo:butterfly/knights_archers_zombies_v11   PettingZoo's env of that name (extra ``pettingzoo``)
     device:cartpole         functions on tensors, and device:module:callable (``equipoise.device_envs``): here as a vector env
     jax:gymnax/CartPole-v1  envs written in JAX, of gymnax, Craftax, Brax, MuJoCo Playground (extra ``jax``), made as those
     MiniGrid-Empty-5x5-v0   MiniGrid and BabyAI, without their mission (``minigrid.py``; extra ``minigrid``)
@@ -27,7 +26,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -41,8 +40,9 @@ from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.families import atari, minigrid
-from equipoise.envs.families.joint import Joint, at_once, is_parallel, is_turns
+from equipoise.envs.families.joint import Joint, is_parallel
 from equipoise.envs.families.old_gym import OldGym, advice, is_old
+from equipoise.envs.families.turns import at_once, is_turns, seated
 from equipoise.envs.foreign_ids import meant_by, not_installed, removed
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
@@ -53,6 +53,7 @@ from equipoise.types.sources import DEVICE, JAX
 
 Streams = np.ndarray[Any, np.dtype[np.int64]]
 PETTINGZOO = "pettingzoo:"
+SEATS = "seats"
 DEVICE_ENVS = "equipoise.device_envs.vector:vector"  # imported for a device env alone, since it loads torch
 FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (  # ids, the module that registers them, the function that makes them
     (("ALE/",), "ale_py", atari.Game),
@@ -124,17 +125,24 @@ def named(target: str) -> Any:
 
 
 def parallel(name: str, **kwargs: Any) -> Any:
-    """Make an env of PettingZoo's registry."""
+    """Make an env of PettingZoo's registry: the parallel one of that name, else the one whose agents act in turns."""
     import pettingzoo
-    from pettingzoo.env_registry.exceptions import PettingZooRegistryError
+    from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
+    from pettingzoo.env_registry.registration import aec_registry, parallel_registry, spec
 
+    kind: Literal["parallel", "aec"] = "parallel"
     try:
-        return pettingzoo.make("parallel", name, **kwargs)
-    except PettingZooRegistryError as error:  # it names what there is
-        raise ValueError(
-            f"{PETTINGZOO}{name}: {error}; an env whose agents act in turns (AEC) is taken as module:callable, through "
-            "pettingzoo.utils.aec_to_parallel, if its metadata has is_parallelizable"
-        ) from error
+        spec(kind, name)
+    except PettingZooRegistryError:
+        kind = "aec"
+    try:
+        return pettingzoo.make(kind, name, **kwargs)
+    except FailedToImport as error:
+        raise ValueError(f"{PETTINGZOO}{name}: {error} ({error.__cause__})") from error
+    except PettingZooRegistryError as error:
+        # PettingZoo takes classic/go-v5 and classic/go_v5; its pages have the second.
+        known = {key.replace("-v", "_v") for key in (*parallel_registry, *aec_registry)}
+        raise wrong.unknown("PettingZoo env", name, known, f" in {PETTINGZOO}{name}") from error
 
 
 def resolve(target: str) -> Registered | Callable[..., Any]:
@@ -206,12 +214,19 @@ def make_called(
 ) -> SyncEnv:
     streams = offer["streams"]
     accepted = parameters(function)
+    # Seats are ours, of an env of several agents; an env with an argument of that name gets it itself.
+    ours = {} if accepted and SEATS in accepted else {key: kwargs[key] for key in kwargs if key == SEATS}
+    kwargs = {key: value for key, value in kwargs.items() if key not in ours}
     wrong.arguments(target, kwargs, accepted)
     wrong.required(target, kwargs, accepted, (*offer, "stream"))
     makers: list[Callable[[], Any]] = [
         partial(function, **kwargs, **offered(accepted, kwargs, offer | {"stream": int(stream)})) for stream in streams
     ]
     first = makers[0]()
+    if ours and not is_parallel(first) and not is_turns(first):
+        raise ValueError(
+            f"{target}: seats are those of an env of several agents, got seats={ours[SEATS]!r} for one of one agent"
+        )
     if isinstance(first, VectorEnv):  # before Env: EnvPool's classes are both
         if python:
             raise ValueError(
@@ -222,6 +237,8 @@ def make_called(
         makers = [partial(at_once, maker) for maker in makers]
         first = at_once(lambda made=first: made)  # type: ignore[misc]
     if is_parallel(first):
+        makers = [seated(maker, ours.get(SEATS, "fixed")) for maker in makers]
+        first = seated(lambda made=first: made, ours.get(SEATS, "fixed"))()  # type: ignore[misc]
         if mask == "info":
             raise ValueError(f"{target}: expected action_mask=auto, obs/KEY or none for an env of several agents, got 'info'")
         joints = [partial(Joint, maker, mask) for maker in makers]

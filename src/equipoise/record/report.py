@@ -36,6 +36,14 @@ class Evaluation:
         return self.env_steps or self.version
 
 
+def repeated(info: Mapping[str, float | None]) -> str:
+    """What is said where several agents played fewer different games than games; "" where all differ."""
+    games, different = int(info.get("games") or 0), int(info.get("different_games") or 0)
+    if different == games:
+        return ""
+    return f"{games} games, {different} different {'one' if different == 1 else 'ones'}: these players and this env repeat them"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluating:
     """The progress of an evaluation."""

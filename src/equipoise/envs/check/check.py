@@ -32,7 +32,7 @@ from equipoise.envs.check.places import env_frame, home_of, is_ours, line_of, of
 from equipoise.envs.check.probe import OUTCOMES, Probe, Rows, difference, global_generators, same, sample, set_global_generators
 from equipoise.envs.check.report import Report, Times
 from equipoise.envs.check.wrappers import judge_statistics
-from equipoise.envs.families.joint import Joint, NotParallel
+from equipoise.envs.families.joint import Joint
 from equipoise.envs.families.old_gym import OldGym
 from equipoise.envs.hints import NotMade, UnsupportedSpace
 from equipoise.envs.infos import paths
@@ -112,9 +112,6 @@ class _Check:
             raise Broken from error
         except OldGym as error:
             self.found.error("old gym's interface", "the env", str(error), REFUSED)
-            raise Broken from error
-        except NotParallel as error:
-            self.found.error("its agents act in turns (AEC)", "metadata['is_parallelizable']", str(error), REFUSED)
             raise Broken from error
         except (Exception, SystemExit) as error:
             told = not isinstance(error, NotMade)  # by hints.py, making.py and the like

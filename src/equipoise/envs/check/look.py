@@ -15,6 +15,7 @@ from equipoise.envs.base import SyncEnv
 from equipoise.envs.check.agents import judge_agents
 from equipoise.envs.check.findings import Findings, judge_spaces, leaves
 from equipoise.envs.families.joint import Joint
+from equipoise.envs.families.turns import turns_of
 
 HELD = (
     "SAME_STEP: where terminated is True the return ends; where only truncated is, the value of the last observation is "
@@ -51,8 +52,8 @@ def look(found: Findings, made: SyncEnv, joint: Joint | None) -> dict[str, str]:
     else:
         for name in joint.names:
             facts[f"agent {name}"] = f"{observation_of(joint.observations[name])} -> {action_of(joint.actions[name])}"
-        if type(joint.env).__name__.startswith("aec_to_parallel"):
-            facts["turns"] = "its agents act in turns (AEC): stepped through pettingzoo.utils.aec_to_parallel, as in training"
+        if turns := turns_of(joint.env):
+            facts["turns"] = f"its agents act in turns (AEC): {turns}, as in training"
     if spec.mask:
         facts["action mask"] = "/".join(("obs", *spec.mask))
     facts["autoreset"] = HELD if is_same_step(made) else NEXT

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from equipoise import tree
 from equipoise.envs import hints as wrong
 from equipoise.envs.failures.row_checks import WrongValue
+from equipoise.envs.families.turns import is_turns
 from equipoise.envs.masks import counted, place_of
 from equipoise.envs.restore import resume
 from equipoise.envs.spaces import action_spec, member, observation_spec
@@ -30,30 +31,6 @@ def is_parallel(env: object) -> bool:
     """Is it a ``pettingzoo.ParallelEnv``, or something with the same methods?"""
     methods = ("reset", "step", "observation_space", "action_space")
     return hasattr(env, "possible_agents") and not is_turns(env) and all(callable(getattr(env, m, None)) for m in methods)
-
-
-def is_turns(env: object) -> bool:
-    """Is it a ``pettingzoo.AECEnv``, with agents that act in turns?"""
-    return hasattr(env, "possible_agents") and callable(getattr(env, "last", None)) and hasattr(env, "agent_iter")
-
-
-class NotParallel(ValueError):
-    """An AEC env that PettingZoo does not turn into a parallel one: its agents see each other's moves within a round."""
-
-
-def at_once(make: Callable[[], Any]) -> Any:
-    """The AEC env that ``make`` makes, as a parallel one; NotParallel where its metadata does not say that this is safe."""
-    env = make()
-    if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
-        name = type(getattr(env, "unwrapped", env)).__name__
-        raise NotParallel(
-            f"{name}, whose agents act in turns: expected one whose agents act at once, or metadata with "
-            "'is_parallelizable': True. Take the module's parallel_env. If every agent acts once a round and the env updates "
-            "at the round's end, say so in metadata: pettingzoo.utils.aec_to_parallel(env) takes it then"
-        )
-    from pettingzoo.utils import aec_to_parallel
-
-    return aec_to_parallel(env)
 
 
 class Joint(gymnasium.Env[Any, Any]):

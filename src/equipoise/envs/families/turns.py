@@ -1,0 +1,214 @@
+"""PettingZoo AEC envs, whose agents act in turns, as parallel envs; and seats that are dealt anew each episode.
+
+``at_once`` picks the way. Where the metadata has ``is_parallelizable`` the agents of a round act together, through
+``pettingzoo.utils.aec_to_parallel``. Any other game is played by ``Turns``, one move a step. An agent that waits also has a
+row: what it sees, what the move paid it, and a mask that allows the first choice alone, which does nothing. So a policy
+learns nothing from the actions it takes while it waits, and ``gamma`` is per move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+from gymnasium import spaces
+
+from equipoise.envs.masks import KEY, mask_space, sizes
+
+Seating = Literal["fixed", "swap"]
+
+
+def is_turns(env: object) -> bool:
+    """Is it a ``pettingzoo.AECEnv``, with agents that act in turns?"""
+    return hasattr(env, "possible_agents") and callable(getattr(env, "last", None)) and hasattr(env, "agent_iter")
+
+
+def at_once(make: Callable[[], Any]) -> Any:
+    """Return the AEC env that ``make`` makes as a parallel one."""
+    env = make()
+    if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
+        return Turns(env)
+    from pettingzoo.utils import aec_to_parallel
+
+    return aec_to_parallel(env)
+
+
+def turns_of(env: Any) -> str:
+    """How the parallel env ``env`` plays a game in turns; "" where its agents act together by themselves."""
+    inner = env.env if isinstance(env, Seats) else env
+    if isinstance(inner, Turns):
+        return "one step is one move, and an agent that waits has one action, which does nothing"
+    if type(inner).__name__.startswith("aec_to_parallel"):
+        return "stepped through pettingzoo.utils.aec_to_parallel"
+    return ""
+
+
+class Turns:
+    """A parallel env of an AEC env: each step is one move, and the agents that wait see it happen.
+
+    An observation with an ``action_mask`` keeps its space; any other becomes {"obs": ..., "action_mask": ...} where the action
+    can be masked, as the mask in an ``info`` does. An action that has no masks (a ``Box``) is ignored while its agent waits.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.metadata = getattr(env, "metadata", {})
+        self.render_mode = getattr(env, "render_mode", None)
+        self.unwrapped = getattr(env, "unwrapped", env)
+        self.possible_agents: list[Any] = list(env.possible_agents)
+        self.agents: list[Any] = []
+        self._spaces: dict[Any, spaces.Space[Any]] = {
+            agent: _masked(env.observation_space(agent), env.action_space(agent)) for agent in self.possible_agents
+        }
+        self._has_mask = {agent: _has_mask(env.observation_space(agent)) for agent in self.possible_agents}
+        self._waits = {agent: _first_alone(env.action_space(agent)) for agent in self.possible_agents}
+
+    def observation_space(self, agent: Any) -> spaces.Space[Any]:
+        return self._spaces[agent]
+
+    def action_space(self, agent: Any) -> spaces.Space[Any]:
+        return self.env.action_space(agent)  # type: ignore[no-any-return]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        self.env.reset(seed=seed, options=options)
+        self._pass_over_the_ended()
+        self.agents = list(self.env.agents)
+        return {agent: self._seen(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: Mapping[Any, Any]) -> tuple[dict[Any, Any], ...]:
+        env, before = self.env, self.agents
+        env.step(actions[env.agent_selection])
+        rewards, terminated, truncated = dict(env.rewards), dict(env.terminations), dict(env.truncations)
+        ended = {agent for agent in before if terminated.get(agent, False) or truncated.get(agent, False)}
+        # An agent that has ended is looked at before it leaves the env, the others once the next mover is known.
+        seen = {agent: self._seen(agent) for agent in before if agent in ended}
+        self._pass_over_the_ended()
+        self.agents = [agent for agent in env.agents if agent not in ended]
+        seen |= {agent: self._seen(agent) for agent in self.agents}
+        return seen, rewards, terminated, truncated, {agent: {} for agent in seen}
+
+    def _pass_over_the_ended(self) -> None:
+        """An agent whose episode has ended is taken out of an AEC env by a step without an action."""
+        env = self.env
+        for _ in range(len(self.possible_agents) + 1):
+            agent = env.agent_selection
+            if not env.agents or not (env.terminations.get(agent, False) or env.truncations.get(agent, False)):
+                return
+            env.step(None)
+        agent, left = env.agent_selection, list(env.agents)
+        raise ValueError(f"agent {agent!r} has ended: expected step(None) to take it out of env.agents, got {left}")
+
+    def _seen(self, agent: Any) -> Any:
+        seen, wait = self.env.observe(agent), self._waits[agent]
+        if wait is None:
+            return seen
+        moves = agent == self.env.agent_selection
+        if isinstance(seen, Mapping) and KEY in seen:
+            return seen if moves else {**seen, KEY: _like(seen[KEY], wait)}
+        if self._has_mask[agent]:
+            return seen  # without the mask that its space has: the check of the rows names it
+        allowed = (self.env.infos.get(agent) or {}).get(KEY, np.ones_like(wait)) if moves else wait
+        return {"obs": seen, KEY: allowed}
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def __str__(self) -> str:
+        return str(self.env)
+
+
+def _has_mask(observation: spaces.Space[Any]) -> bool:
+    return isinstance(observation, spaces.Dict) and KEY in observation.spaces
+
+
+def _masked(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Any:
+    if _has_mask(observation):
+        return observation
+    mask = mask_space(action) if sizes(action) else None
+    return observation if mask is None else spaces.Dict({"obs": observation, KEY: mask})
+
+
+def _first_alone(action: spaces.Space[Any]) -> Any:
+    """The flat mask [sum of the choices] that allows the first of each choice; None where nothing can be masked."""
+    if not (counts := sizes(action)):
+        return None
+    mask = np.zeros(sum(counts), np.int8)
+    mask[np.cumsum([0, *counts[:-1]])] = 1
+    return mask
+
+
+def _like(mask: Any, flat: Any) -> Any:
+    """``flat`` in the form of the env's own ``mask``: an array, or a tuple of one for each choice."""
+    if not isinstance(mask, tuple):
+        return flat.reshape(np.shape(mask)).astype(getattr(mask, "dtype", flat.dtype))
+    parts = np.split(flat, np.cumsum([len(part) for part in mask])[:-1])
+    return tuple(_like(part, of) for part, of in zip(mask, parts, strict=True))
+
+
+class Seats:
+    """A parallel env whose agents change seats: each episode deals the seats anew, from the episode's seed.
+
+    ``possible_agents`` are players now, with the names of the seats: what ``first`` learns it learns from every seat.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.metadata = getattr(env, "metadata", {})
+        self.render_mode = getattr(env, "render_mode", None)
+        self.unwrapped = getattr(env, "unwrapped", env)
+        self.possible_agents: list[Any] = list(env.possible_agents)
+        for what in ("observation_space", "action_space"):
+            given = {str(agent): getattr(env, what)(agent) for agent in self.possible_agents}
+            first = next(iter(given.values()))
+            if odd := [name for name, space in given.items() if space != first]:
+                raise ValueError(
+                    f"seats=swap: expected agents with the same {what}, got {first} of {next(iter(given))!r} and "
+                    f"{given[odd[0]]} of {odd[0]!r}; take seats=fixed"
+                )
+        self._player = dict(zip(self.possible_agents, self.possible_agents, strict=True))  # by seat
+        self._seat = dict(self._player)  # by player
+
+    def observation_space(self, agent: Any) -> Any:
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: Any) -> Any:
+        return self.env.action_space(agent)
+
+    @property
+    def agents(self) -> list[Any]:
+        return [self._player[seat] for seat in self.env.agents]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        order = np.random.default_rng(seed).permutation(len(self.possible_agents))
+        self._player = {seat: self.possible_agents[i] for seat, i in zip(self.possible_agents, order, strict=True)}
+        self._seat = {player: seat for seat, player in self._player.items()}
+        seen, infos = self.env.reset(seed=seed, options=options)
+        return self._dealt(seen), self._dealt(infos)
+
+    def step(self, actions: Mapping[Any, Any]) -> Sequence[dict[Any, Any]]:
+        # What is not of five parts is told by the caller, which names them.
+        given = self.env.step({self._seat[player]: action for player, action in actions.items()})
+        return tuple(self._dealt(part) if isinstance(part, Mapping) else part for part in given)
+
+    def _dealt(self, by_seat: Mapping[Any, Any]) -> dict[Any, Any]:
+        return {self._player.get(seat, seat): value for seat, value in by_seat.items()}
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def __str__(self) -> str:
+        return str(self.env)
+
+
+def seated(make: Callable[[], Any], seats: str) -> Callable[[], Any]:
+    """``make`` with the seats as ``seats`` says; ValueError for a word that it does not know."""
+    if seats not in get_args(Seating):
+        raise ValueError(f"seats: expected one of {', '.join(get_args(Seating))}, got {seats!r}")
+    return (lambda: Seats(make())) if seats == "swap" else make
