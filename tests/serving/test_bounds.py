@@ -106,7 +106,7 @@ WORST = {
 @pytest.mark.parametrize("name", WORST)
 def test_no_request_holds_the_loop(name: str, server: Served) -> None:
     """In CPU time of the loop's thread: the best of some tries, since caches are cold in the first."""
-    data, status = WORST[name]
+    (data, status), said = WORST[name], None
     longest = []
     for _ in range(5):
         got, said = server.http(data)

@@ -177,7 +177,7 @@ def test_bytes_that_are_no_request(server: Running) -> None:
     assert status == 400 and "expected HTTP/1.1" in said["error"]
     status, _, _ = exchange(server.port, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 400_000 + b"\r\n\r\n")
     assert status == 431
-    assert server.ask("GET", "/v1/act")[0] == 404 and server.ask("DELETE", "/v1/outcome")[0] == 405
+    assert server.ask("GET", "/v1/act")[0] == 405 and server.ask("DELETE", "/v1/outcome")[0] == 405
     assert server.ask("GET", "/v1/nothing")[1] == {
         "error": "GET /v1/nothing: Not Found; /openapi.json lists the paths and methods"
     }

@@ -19,7 +19,7 @@ import pytest
 from equipoise.serving.store import Store
 from tests.outside.server_door import ids
 
-DECISION = (None, None, 0, "p", "v", True, 1.0, "probability", None, 0.0, 1, {})
+DECISION: tuple[Any, ...] = (None, None, 0, "p", "v", True, 1.0, "probability", None, 0.0, 1, {})
 
 
 def stored(store: Store, name: str, within_s: float = 60.0) -> bool:
@@ -95,10 +95,11 @@ def test_a_lock_of_another_process_loses_nothing(tmp_path: Path, seconds: float)
 
 def test_a_full_disk_that_is_freed_loses_no_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outcomes are refused meanwhile: their callers are told."""
-    full, write = True, Store._write
+    full, write = threading.Event(), Store._write
+    full.set()
 
     def written(self: Store, file: Any, groups: Any) -> None:
-        if full:
+        if full.is_set():
             raise sqlite3.OperationalError("database or disk is full")
         write(self, file, groups)
 
@@ -107,8 +108,8 @@ def test_a_full_disk_that_is_freed_loses_no_decision(tmp_path: Path, monkeypatch
     for i in range(50):
         store.put("decisions", (f"d{i}", *DECISION))
     assert not stored(store, "x")
-    assert store.alarm is not None and "disk is full" in store.alarm
-    full = False
+    assert "disk is full" in str(store.alarm)
+    full.clear()
     until(lambda: not store.waiting)
     assert stored(store, "y") and store.lost == 1 and store.alarm is None
     store.close()
