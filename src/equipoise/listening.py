@@ -2,60 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import logging
 import os
 import socket
 import stat
-import time
 from pathlib import Path
-
-log = logging.getLogger("equipoise.listening")
 
 BACKLOG = 1024  # connections that wait to be accepted: beyond it Linux takes no more, and a caller may not notice
 PROBE_S = 2.0  # for another server to take a connection
-ACCEPTS = 16  # connections that asyncio takes in one turn of its loop: those beyond the bound are open for a turn
-SPARE = 32  # descriptors that a server keeps for files: of decisions, and of versions that it loads
-FEWEST = 4  # connections without which there is no use in a server
-
-
-class Refusals:
-    """Lines of a log about connections that are refused: one a second, with their number."""
-
-    def __init__(self) -> None:
-        self._count, self._next = 0, 0.0
-
-    def add(self, what: str, most: int) -> None:
-        self._count += 1
-        if (now := time.monotonic()) >= self._next:
-            log.warning(f"{what} are refused", extra={"most": most, "refused": self._count})
-            self._count, self._next = 0, now + 1.0
-
-
-def fitting(most: int, listeners: int) -> int:
-    """How many connections, at most ``most``, each listener may have so that the descriptors of this process suffice.
-
-    The soft limit of descriptors is raised as far as the hard one allows; OSError where that is too few for any use.
-    """
-    import resource  # not on Windows, where worlds listen as well
-
-    open_now = len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 2 * SPARE
-    beside = open_now + SPARE + listeners * (ACCEPTS + 1)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = beside + listeners * most
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        if raised > soft:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
-            soft = raised
-    fit = most if soft == resource.RLIM_INFINITY else min(most, (soft - beside) // max(1, listeners))
-    if fit < min(most, FEWEST):
-        raise OSError(
-            errno.EMFILE, f"expected a limit of at least {beside + listeners * FEWEST} open files (ulimit -n), got {soft}"
-        )
-    if fit < most:
-        log.warning("fewer connections than asked for", extra={"most": fit, "asked": most, "open_files": soft})
-    return fit
 
 
 def listen(host: str, port: int) -> socket.socket:

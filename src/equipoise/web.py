@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import logging
+import os
+import time
 from typing import Any
 
 import h11
@@ -12,7 +16,50 @@ from h11._receivebuffer import ReceiveBuffer
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from equipoise.listening import ACCEPTS, Refusals
+log = logging.getLogger("equipoise.web")
+ACCEPTS = 16  # connections that asyncio takes in one turn of its loop: those beyond the bound are open for a turn
+SPARE = 32  # descriptors that a server keeps for files: of decisions, and of versions that it loads
+FEWEST = 4  # connections without which there is no use in a server
+
+
+class Refusals:
+    """Lines of a log about connections that are refused: one a second, with their number."""
+
+    def __init__(self) -> None:
+        self._count, self._next = 0, 0.0
+
+    def add(self, what: str, most: int) -> None:
+        self._count += 1
+        if (now := time.monotonic()) >= self._next:
+            log.warning(f"{what} are refused", extra={"most": most, "refused": self._count})
+            self._count, self._next = 0, now + 1.0
+
+
+def fitting(most: int, listeners: int) -> int:
+    """How many connections, at most ``most``, each listener may have so that the descriptors of this process suffice.
+
+    The soft limit of descriptors is raised as far as the hard one allows; OSError where that is too few for any use.
+    """
+    import resource  # not on Windows, where worlds listen as well
+
+    open_now = len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 2 * SPARE
+    beside = open_now + SPARE + listeners * (ACCEPTS + 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = beside + listeners * most
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if raised > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    fit = most if soft == resource.RLIM_INFINITY else min(most, (soft - beside) // max(1, listeners))
+    if fit < min(most, FEWEST):
+        raise OSError(
+            errno.EMFILE, f"expected a limit of at least {beside + listeners * FEWEST} open files (ulimit -n), got {soft}"
+        )
+    if fit < most:
+        log.warning("fewer connections than asked for", extra={"most": fit, "asked": most, "open_files": soft})
+    return fit
+
 
 PHRASES = {
     400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable",

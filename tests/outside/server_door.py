@@ -181,7 +181,12 @@ def bodies(draw: Any, path: str) -> Any:
     kind = path.replace("/versions/champion", "")
     body = json.loads(json.dumps(valid(path)))
     for _ in range(draw(st.integers(0, 3))):
-        if draw(st.booleans()):
+        texts = [place for place in places(body) if isinstance(place[0][place[1]], str)]
+        how = draw(st.sampled_from(("field", "place", "text")))
+        if how == "text" and texts:
+            where, key = draw(st.sampled_from(texts))
+            where[key] = {"$text": ["FP32I6", draw(st.sampled_from((30, 3_000, 60_000)))]}
+        elif how == "field":
             body[draw(st.sampled_from((*FIELDS[kind].__struct_fields__, "x")))] = draw(ODD)
         else:
             found = [place for place in places(body) if not isinstance(place[1], str) or not place[1].startswith("$")]
@@ -210,7 +215,8 @@ def requests(draw: Any) -> dict[str, Any]:
 def as_http(example: dict[str, Any]) -> bytes:
     body = b"" if example["body"] is None else packed(plain(example["body"]), example["form"])
     body = (b"\xef\xbb\xbf" if example["bom"] else b"") + body
-    given = "".join(f"{name}: {value}\r\n" * count for name, value, count in example["headers"])
+    lines = [(f"{name}: {value}\r\n", count) for name, value, count in example["headers"]]
+    given = "".join(line * min(count, 1 + 200_000 // len(line)) for line, count in lines)
     head = f"{example['method']} {example['path']} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     head += f"Content-Type: application/{example['form']}\r\n{given}"
     if size := example["chunk"]:

@@ -16,10 +16,10 @@ import pytest
 from equipoise import frames, hints
 from equipoise.access import said_token
 from equipoise.client import Client
-from equipoise.listening import fitting
 from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
 from equipoise.serving.sessions import Sessions
+from equipoise.web import fitting
 from tests.outside.served import MOST_BODY, Served, served
 from tests.outside.server_door import HELD_S, MODEL
 from tests.serving.servers import OBS, exchange, registry, serving

@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 
 from equipoise import frames
-from equipoise.listening import ACCEPTS, BACKLOG, listen_at
+from equipoise.listening import BACKLOG, listen_at
 from equipoise.serving import bounds
 from equipoise.serving.messages import MOST, Act, Decision, End, Outcome, Refused, decoded
 from equipoise.serving.service import Service
 from equipoise.serving.waiting import stored
-from equipoise.web import REFUSALS
+from equipoise.web import ACCEPTS, REFUSALS
 
 MOST_WAITING = 1024  # requests of a connection that may wait for their answer
 TURN, LARGE = 64, 64 << 10  # frames that one turn of the loop takes up, and bytes of one that takes a turn of its own

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import web
-from equipoise.listening import BACKLOG, fitting, listen
+from equipoise.listening import BACKLOG, listen
 from equipoise.serving.app import App
 from equipoise.serving.backend import Backend
 from equipoise.serving.frames_server import FrameServer
@@ -91,7 +91,7 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
     service = Service(versions, store, sessions, seed=seed, batch=settings.batch, deadline_ms=settings.deadline_ms)
     app = App(service, guard, most_body=settings.most_body)
     listeners = (settings.port is not None) + (settings.uds is not None)
-    most, request_s = fitting(settings.most_connections, listeners), settings.request_s
+    most, request_s = web.fitting(settings.most_connections, listeners), settings.request_s
     http = Server(web.config(app, most_connections=most, request_s=request_s))
     frame_server = FrameServer(service, most_body=settings.most_body, most_connections=most, request_s=request_s)
     for number in (signal.SIGTERM, signal.SIGINT):
