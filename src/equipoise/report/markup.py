@@ -5,9 +5,8 @@ from __future__ import annotations
 import html
 import math
 
-from equipoise.console.help import printable
+from equipoise.console.place import printable
 
-LONGEST = 160  # letters of a name from a run's files
 LONGEST_SENTENCE = 1200
 VOID = frozenset({"meta", "link"})  # elements of HTML that have no end
 EMPTY = frozenset({"rect", "path"})  # of SVG, without content
@@ -37,13 +36,7 @@ def joined(*parts: Part) -> Html:
 
 def escaped(text: str) -> str:
     """Text from anywhere, as HTML shows it: what cannot be printed becomes its escape."""
-    return html.escape(printable(text.replace("\t", " ")), quote=True)
-
-
-def clipped(text: str, most: int = LONGEST) -> str:
-    """A text of at most ``most`` letters: of a longer one the middle is left out."""
-    half = (most - 1) // 2
-    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+    return html.escape(printable(text.replace("\t", " "), lines=True), quote=True)
 
 
 def figure_number(value: float) -> str:
