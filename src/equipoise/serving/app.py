@@ -46,6 +46,7 @@ class App:
             *oip.routes(service, self.body),
         ]
         self._rest = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Refused: _refused})  # type: ignore[dict-item]
+        self._rest.router.redirect_slashes = False  # a redirect would have the host that the caller named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, origin, headers, began = scope["path"], None, dict(scope["headers"]), time.perf_counter()
