@@ -32,7 +32,7 @@ OTHERS = (
     "/healthz", "/readyz", "/metrics", "/openapi.json", "/v2", MODEL, f"{MODEL}/ready", "/v2/models/x/infer", "/x", "/v1/act/",
 )  # fmt: skip
 HEADERS = ("Content-Encoding", "Origin", "Authorization", "Inference-Header-Content-Length", "Upgrade", "X", "Cookie")
-VALUES = ("gzip", "identity", "null", "12", "websocket", "bearer x", "", "9" * 20, "x" * 3000)
+VALUES = ("gzip", "identity", "null", "12", "websocket", "bearer x", "", "", "a", "9" * 20, "x" * 3000)
 FIELDS = {
     "/v1/act": messages.Act, "/v1/outcome": messages.Outcome, "/v1/end": messages.End, f"{MODEL}/infer": oip.Infer,
 }  # fmt: skip
@@ -206,7 +206,7 @@ def requests(draw: Any) -> dict[str, Any]:
         "path": path, "form": draw(st.sampled_from(("json", "json", "msgpack"))),
         "body": draw(bodies(path)) if path in PATHS else None,
         "headers": draw(st.lists(st.tuples(
-            st.sampled_from(HEADERS), st.sampled_from(VALUES), st.sampled_from((1, 1, 1, 5, 200, 20_000)),
+            st.sampled_from(HEADERS), st.sampled_from(VALUES), st.sampled_from((1, 1, 1, 5, 200, 60_000)),
         ).map(list), max_size=2)),
         "chunk": draw(st.sampled_from((0, 0, 0, 1, 70, 10_000))), "bom": draw(st.sampled_from((False, False, False, True))),
     }  # fmt: skip
@@ -216,7 +216,7 @@ def as_http(example: dict[str, Any]) -> bytes:
     body = b"" if example["body"] is None else packed(plain(example["body"]), example["form"])
     body = (b"\xef\xbb\xbf" if example["bom"] else b"") + body
     lines = [(f"{name}: {value}\r\n", count) for name, value, count in example["headers"]]
-    given = "".join(line * min(count, 1 + 200_000 // len(line)) for line, count in lines)
+    given = "".join(line * min(count, 1 + 250_000 // len(line)) for line, count in lines)
     head = f"{example['method']} {example['path']} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     head += f"Content-Type: application/{example['form']}\r\n{given}"
     if size := example["chunk"]:
@@ -334,8 +334,8 @@ def ids(path: Path) -> set[str]:
 
 
 DOORS = [
-    Door(name="http", examples=requests(), attempt=ask_http, quick=20, full=400),
-    Door(name="frames", examples=framed(), attempt=ask_frames, quick=15, full=300),
+    Door(name="http", examples=requests(), attempt=ask_http, quick=20, full=3000),
+    Door(name="frames", examples=framed(), attempt=ask_frames, quick=15, full=1500),
     Door(name="decisions", examples=st.lists(st.sampled_from(DONE), max_size=8), attempt=keep, quick=3, full=40),
 ]
 
