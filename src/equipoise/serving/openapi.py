@@ -30,7 +30,7 @@ STATUSES = {
     503: "Too many connections, or not ready.",
     507: "The disk does not take it; it is not stored.",
 }
-ANY = (401, 403, 405, 408, 431, 500, 503)  # of every path
+ANY = (400, 401, 403, 405, 408, 431, 500, 503)  # of every path
 ASKED = (400, 404, 409, 413, 415, 429)  # of a decision
 Schema = dict[str, Any]
 
@@ -162,7 +162,7 @@ def _get(summary: str, kind: str = BOTH[0], missing: bool = False) -> Schema:
 
 def _responses(done: Schema, statuses: tuple[int, ...]) -> Schema:
     """What may be answered: also a refusal of each of these statuses, and of those of every path."""
-    refused = {str(status): _content(STATUSES[status], _ref("Error")) for status in sorted((*statuses, *ANY))}
+    refused = {str(status): _content(STATUSES[status], _ref("Error")) for status in sorted({*statuses, *ANY})}
     return {"200": done, **refused}
 
 
