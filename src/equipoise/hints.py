@@ -10,16 +10,22 @@ from importlib import metadata
 
 LONGEST = 4_000  # characters of an error of a user's code
 NEAR = 1.0  # how alike names have to be, from 0 to 2, for one to be meant by the other
+LONGEST = 128  # letters of a name that is compared: the time grows with the product of two lengths
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that is most like this one, as a whole and by what follows its last dot; None if none is near."""
+    """The known name that is most like this one, as a whole and by what follows its last dot; None if none is near.
+
+    Names of more than ``LONGEST`` letters are like no other.
+    """
+    if len(name) > LONGEST:
+        return None
 
     def like(other: str) -> float:
         whole_name = SequenceMatcher(None, name.lower(), other.lower()).ratio()
         return whole_name + SequenceMatcher(None, _last(name), _last(other)).ratio()
 
-    best = max(sorted(known), key=like, default=None)
+    best = max(sorted(other for other in known if len(other) <= LONGEST), key=like, default=None)
     return best if best is not None and like(best) >= NEAR else None
 
 
