@@ -7,6 +7,7 @@ one answers; then the loop takes it with one assignment. An episode keeps its ve
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -157,7 +158,7 @@ class Versions:
                 except Exception as error:  # the old version serves on, whatever is wrong with the new one
                     self._warn(f"champion: {error}")
                     continue
-                if not loop.is_closed():
+                with contextlib.suppress(RuntimeError):  # the loop has been closed, which may be at any moment
                     loop.call_soon_threadsafe(take, loaded)
 
         self._thread = threading.Thread(target=watch, name="versions", daemon=True)
