@@ -25,9 +25,10 @@ from equipoise.programs.settings import (
     pairs,
 )
 from equipoise.record import checkpoint, paths
+from equipoise.record.checkpoint import EXAMS
 from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.mirror import fetch, holds
-from equipoise.record.report import step_of
+from equipoise.record.report import all_made, step_of
 from equipoise.run import choice
 from equipoise.run.choices import settled, usual
 from equipoise.run.governing import check_on
@@ -220,7 +221,10 @@ def _resumed(
         raise NothingToDo(f"{place} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
     if given.get("steps", at) < at:
         raise ValueError(f"{place}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
-    if at >= made.schedule.steps and summary is not None:  # without one it was killed between its last step and its last word
+    owed = EXAMS in source.files and summary is not None and not all_made(summary)  # evaluations
+    if (
+        at >= made.schedule.steps and summary is not None and not owed
+    ):  # without one it was killed between its last step and its last word
         raise NothingToDo(f"{place} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
     where = on or run.run["on"]
     check_on(made, where)
