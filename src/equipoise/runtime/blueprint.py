@@ -95,7 +95,7 @@ class Blueprint:
         """Build the networks that the run begins with."""
         nets = {name: self.network(name) for name in self.roles}
         if self.weights is not None:
-            playable.fill(nets, checkpoint.load(Path(self.weights))[0], self.weights)
+            begin.fill(self.program, nets, Path(self.weights))
         return nets
 
     def learner(self, name: str, net: nn.Module, pool: Learners = ALONE) -> Learner:
