@@ -31,7 +31,7 @@ from equipoise.run.governing import Governing, check_on
 from equipoise.run.keeping import Keeping
 from equipoise.run.outside import Worlds
 from equipoise.run.reporter import Reporter
-from equipoise.run.saving import RunState, promise, schedules_over
+from equipoise.run.saving import RunState, doubts, promise
 from equipoise.run.session import SESSION, Interrupt
 from equipoise.run.starting import Runtime, start
 from equipoise.runtime import blueprint
@@ -210,7 +210,7 @@ class Run:
         if source is not None:
             self._keeping.load(source, reporter, evaluations)
             reporter.note(f"resumed at step {blue.pace.steps(self._keeping.version):,}: {promise(blue.spec.env)}")
-        if (said := schedules_over(blue, self._keeping.version)) is not None:
+        for said in doubts(blue, self._keeping.version):
             reporter.note(said)
         return runtime, reporter, evaluations
 

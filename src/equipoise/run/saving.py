@@ -73,6 +73,14 @@ def promise(spec: EnvSpec) -> str:
     return f"weights, optimisers, experience and random generators are exact; {envs}"
 
 
+def doubts(blue: Blueprint, version: int) -> list[str]:
+    """What is said at the start of a run that does not do quite what it was told; ``version``: that it goes on from, or -1."""
+    asked, done = blue.program.schedule.steps, blue.pace.steps(blue.updates)
+    whole = [] if done == asked else [f"{done:,} steps are done in place of {asked:,}: whole batches of {blue.pace.rows:,}"]
+    over = schedules_over(blue, version)
+    return whole + ([] if over is None else [over])
+
+
 def schedules_over(blue: Blueprint, version: int) -> str | None:
     """A warning where a run begins with schedules that are at their end; ``version``: that it goes on from, -1 for none."""
     done = (blue.before or 0) + max(version, 0)
