@@ -31,10 +31,12 @@ from typing import Any
 import numpy as np
 
 FORMAT = 1
+LOWEST = "1.20"  # of onnxruntime: every graph loads in it
 NEEDED = ("policy.onnx", "spec.json")
 LARGEST_JSON = 64 << 20  # bytes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a file in an artifact: in its folder, and nowhere else
 ORT_TYPES = {"float": "float32", "double": "float64"}
+LONGEST = 1000  # characters of an error that is printed
 KEPT = 256  # batch sizes whose constant inputs are kept
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -74,7 +76,9 @@ class Artifact:
             found: Any = self._observation
             for key in policy["mask"]:
                 found = branches(found)[key]  # type: ignore[index]
-            self._masks = list(choices("/".join(("obs", *policy["mask"])), found, self._action)) if policy["mask"] else []
+            place = "/".join(("obs", *map(escaped, policy["mask"])))
+            masks = list(choices(place, found, self._action)) if policy["mask"] else []
+            self._reader = Reader(self._observation, self._rows, masks)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
                 f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}"
@@ -86,12 +90,13 @@ class Artifact:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # what it would print holds names from the graph; an error says it as well
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own kinds, of which there are a dozen
-            raise ValueError(f"policy.onnx: expected a graph that onnxruntime loads, got {error}") from error
+            found = f"{onnxruntime.__version__} of onnxruntime, needed is {LOWEST} or newer"
+            raise ValueError(f"policy.onnx: expected a graph that onnxruntime loads, got {error} ({found})") from error
         got = {one.name: (_dtype(one.type), list(one.shape[1:])) for one in self._session.get_inputs()}
         if got != (wanted := {name: (str(dtype), list(shape)) for name, (shape, dtype) in inputs.items()}):
             raise ValueError(f"policy.onnx: expected the inputs that spec.json names, {wanted}, got {got}")
@@ -109,57 +114,8 @@ class Artifact:
         return cls(files["policy.onnx"], spec, version=version, threads=threads, where=str(Path(path) / "spec.json"))
 
     def read(self, obs: Any) -> tuple[dict[str, Array], bool]:
-        """Read an observation, or a batch of them with one more axis in front -> (rows [B, ...] by name, was it a single one).
-
-        ValueError with the path, what was expected and what came: another shape, dtype or key, a number that is not finite, a
-        mask that allows nothing.
-        """
-        rows: dict[str, Array] = {}
-        self._collect(self._observation, obs, "obs", rows)
-        shapes = {name: x.shape for name, x in rows.items()}
-        if all(shape == self._rows[name][0] for name, shape in shapes.items()):
-            single, rows = True, {name: x[None] for name, x in rows.items()}
-        else:
-            single, counts = False, {shape[:1] for shape in shapes.values()}
-            alone = any(shape == self._rows[name][0] for name, shape in shapes.items())  # then the other parts are at fault
-            for name, got in shapes.items():
-                one = self._rows[name][0]
-                batch = len(got) > len(one) and got[0] > 0 and got[1:] == one and len(counts) == 1
-                if not (got == one if alone else batch):
-                    raise ValueError(
-                        f"{name}: expected shape {list(one)}, or a batch [B, ...] of it in all parts, got {list(got)}"
-                    )
-        for name, x in rows.items():
-            if x.dtype.kind == "f" and not math.isfinite(np.vdot(x, x)) and not np.isfinite(x).all():  # a sum is faster
-                row = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
-                value = x[row][~np.isfinite(x[row])].flat[0]
-                raise ValueError(f"{name}: expected finite numbers, got {value}{_of(row, x)}")
-        for name, begins in self._masks:
-            allowed = np.logical_or.reduceat(rows[name].reshape(len(rows[name]), -1) != 0, begins, axis=1).all(1)
-            if not allowed.all():
-                raise ValueError(
-                    f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), rows[name])}"
-                )
-        return rows, single
-
-    def _collect(self, space: Any, value: Any, place: str, rows: dict[str, Array]) -> None:
-        inner = branches(space)
-        if inner is None:
-            rows[place] = _array(value, *self._rows[place], place)
-            return
-        if space["type"] == "Tuple" and isinstance(value, tuple | list) and len(value) == len(inner):
-            value = dict(zip(inner, value, strict=True))
-        if not isinstance(value, Mapping):
-            got = f"{len(value)} parts" if isinstance(value, tuple | list) else type(value).__name__
-            raise ValueError(f"{place}: expected the keys {list(inner)}, got {got}")
-        if value.keys() != inner.keys():
-            missing, extra = (sorted(map(str, a)) for a in (inner.keys() - value.keys(), value.keys() - inner.keys()))
-            near = difflib.get_close_matches(extra[0], inner, 1) if extra else []
-            said = f"; did you mean {near[0]!r} by {extra[0]!r}?" if near else ""
-            got = " and ".join([f"{w} {k}" for w, k in (("not", missing), ("also", extra)) if k])
-            raise ValueError(f"{place}: expected the keys {list(inner)}, got {got}{said}")
-        for key, one in inner.items():
-            self._collect(one, value[key], f"{place}/{key}", rows)
+        """As ``Reader.read``."""
+        return self._reader.read(obs)
 
     def asked(self, line: Any) -> tuple[Any, dict[str, Any]]:
         """Read {"obs": ..., "session": "a", "first": true}, or an observation itself -> (the observation, the rest)."""
@@ -219,9 +175,77 @@ class Artifact:
 
     def _formed(self, space: Any, raw: Mapping[str, Array], place: str, row: int | None) -> Any:
         if (inner := branches(space)) is not None:
-            parts = {key: self._formed(one, raw, f"{place}/{key}", row) for key, one in inner.items()}
+            parts = {key: self._formed(one, raw, f"{place}/{escaped(key)}", row) for key, one in inner.items()}
             return parts if space["type"] == "Dict" else tuple(parts.values())
         return self._forms[place](raw[place] if row is None else raw[place][row])
+
+
+class Reader:
+    """The one judge of what is an observation, wherever one comes from: a caller, a file, a request."""
+
+    def __init__(
+        self, observation: Any, rows: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], masks: list[tuple[str, Array]]
+    ) -> None:
+        """``observation``: the space as JSON, of which only the parts of Dicts and Tuples matter. ``rows``: shape and dtype of
+        each array by name. ``masks``: each array of a mask by name, and where its choices begin.
+        """
+        self._observation, self._rows, self._masks = observation, rows, masks
+
+    def read(self, obs: Any) -> tuple[dict[str, Array], bool]:
+        """Read an observation, or a batch of them with one more axis in front -> (rows [B, ...] by name, was it a single one).
+
+        ValueError with the path, what was expected and what came: another shape, dtype or key, a number that is not finite, a
+        mask that allows nothing.
+        """
+        rows: dict[str, Array] = {}
+        self._collect(self._observation, obs, "obs", rows)
+        shapes = {name: x.shape for name, x in rows.items()}
+        if all(shape == self._rows[name][0] for name, shape in shapes.items()):
+            single, rows = True, {name: x[None] for name, x in rows.items()}
+        else:
+            single, counts = False, {shape[:1] for shape in shapes.values()}
+            alone = any(shape == self._rows[name][0] for name, shape in shapes.items())  # then the other parts are at fault
+            for name, got in shapes.items():
+                one = self._rows[name][0]
+                batch = len(got) > len(one) and got[0] > 0 and got[1:] == one and len(counts) == 1
+                if not (got == one if alone else batch):
+                    raise ValueError(
+                        f"{name}: expected shape {list(one)}, or a batch [B, ...] of it in all parts, got {list(got)}"
+                    )
+        for name, x in rows.items():
+            if x.dtype.kind == "f" and not math.isfinite(np.vdot(x, x)) and not np.isfinite(x).all():  # a sum is faster
+                row = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
+                value = x[row][~np.isfinite(x[row])].flat[0]
+                raise ValueError(f"{name}: expected finite numbers, got {value}{_of(row, x)}")
+        for name, begins in self._masks:
+            allowed = np.logical_or.reduceat(rows[name].reshape(len(rows[name]), -1) != 0, begins, axis=1).all(1)
+            if not allowed.all():
+                raise ValueError(
+                    f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), rows[name])}"
+                )
+        return rows, single
+
+    def _collect(self, space: Any, value: Any, place: str, rows: dict[str, Array]) -> None:
+        inner = branches(space)
+        if inner is None:
+            rows[place] = _array(value, *self._rows[place], place)
+            return
+        if space["type"] == "Tuple" and isinstance(value, tuple | list) and len(value) == len(inner):
+            value = dict(zip(inner, value, strict=True))
+        if not isinstance(value, Mapping):
+            got = f"{len(value)} parts" if isinstance(value, tuple | list) else type(value).__name__
+            raise ValueError(f"{place}: expected the keys {list(inner)}, got {got}")
+        if value.keys() != inner.keys():
+            missing, extra = (
+                sorted(str(key)[:80] for key in keys)[:10]  # a caller may send any number of keys, of any length
+                for keys in (inner.keys() - value.keys(), value.keys() - inner.keys())
+            )
+            near = difflib.get_close_matches(extra[0], inner, 1) if extra else []
+            said = f"; did you mean {near[0]!r} by {extra[0]!r}?" if near else ""
+            got = " and ".join([f"{w} {k}" for w, k in (("not", missing), ("also", extra)) if k])
+            raise ValueError(f"{place}: expected the keys {list(inner)}, got {got}{said}")
+        for key, one in inner.items():
+            self._collect(one, value[key], f"{place}/{escaped(key)}", rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +277,11 @@ def branches(space: Any) -> dict[str, Any] | None:
     return {str(i): one for i, one in enumerate(space["spaces"])} if space["type"] == "Tuple" else None
 
 
+def escaped(key: str) -> str:
+    """A key as a part of a path, whose parts are joined by '/': '~' as '~0', '/' as '~1', the empty key as '~'."""
+    return key.replace("~", "~0").replace("/", "~1") or "~"
+
+
 def choices(name: str, mask: Any, action: Any) -> Iterator[tuple[str, Array]]:
     """(name, where each choice begins [k]) of every array of a mask."""
     counts = [action["n"]] if action["type"] == "Discrete" else np.ravel(action.get("nvec", [])).tolist()
@@ -261,14 +290,21 @@ def choices(name: str, mask: Any, action: Any) -> Iterator[tuple[str, Array]]:
         return
     inner = branches(action)
     for j, (key, one) in enumerate(masks.items()):
-        yield from choices(f"{name}/{key}", one, {"type": "Discrete", "n": counts[j]} if inner is None else inner[key])
+        part = {"type": "Discrete", "n": counts[j]} if inner is None else inner[key]
+        yield from choices(f"{name}/{escaped(key)}", one, part)
 
 
 def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str) -> Array:
     try:
         x = np.asarray(value)
-    except (ValueError, TypeError, OverflowError):
-        raise ValueError(f"{place}: expected {dtype} {list(shape)}, got lists of different lengths") from None
+    except (ValueError, TypeError, OverflowError, RuntimeError):  # RuntimeError: of a tensor with a gradient
+        got = "lists of different lengths" if isinstance(value, list | tuple) else type(value).__name__
+        raise ValueError(f"{place}: expected {dtype} {list(shape)}, got {got}") from None
+    if not x.size and 0 in shape and x.dtype.kind in "fiub":
+        front = shape[: shape.index(0) + 1]  # lists end at the first axis without elements
+        if x.shape[-len(shape) :] != shape and x.shape[-len(front) :] == front:
+            x = x.reshape(*x.shape[: -len(front)], *shape)
+        x = x.astype(dtype)
     if x.dtype == dtype:
         return np.ascontiguousarray(x).reshape(x.shape)
     if x.dtype.kind == dtype.kind == "f" and dtype.itemsize >= 4 and np.vdot(x, x) < 1e38:  # nothing overflows: the usual case
@@ -567,29 +603,42 @@ def stream_of(session: str) -> int:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Read observations from stdin, a line of JSON each, and print the action of each."""
+    """Read observations from stdin, a line of JSON each, and print the action of each.
+
+    A line that is no observation costs itself alone: it is named on stderr, and the exit code is 1 at the end. 2: there is no
+    artifact, or nobody reads the actions.
+    """
     parser = argparse.ArgumentParser("edge.py", description=main.__doc__)
     parser.add_argument("artifact", help="folder that 'equipoise export' made")
     parser.add_argument("--log", help="file to which each decision is added, as a line of JSON")
     parser.add_argument("--draw", action="store_true", help="draw actions as in training, instead of the best ones")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
-    options, place = parser.parse_args(given), ""
+    options, wrong = parser.parse_args(given), 0
     try:
         policy = EdgePolicy(options.artifact, seed=options.seed, log=options.log)
-        for number, line in enumerate(sys.stdin, 1):
-            place = f"line {number}: "
+        # Bytes that are no UTF-8 belong to their line, so they are read as bytes, where stdin has some.
+        for number, line in enumerate(getattr(sys.stdin, "buffer", sys.stdin), 1):
             if not line.strip():
                 continue
             try:
-                said = json.loads(line)
+                print(json.dumps(plain(_answer(policy, line, deterministic=not options.draw))), flush=True)
             except ValueError as error:
-                raise ValueError(f"expected an observation as JSON, got {line[:80]!r}: {error}") from error
-            obs, how = policy.artifact.asked(said)
-            print(json.dumps(plain(policy.act(obs, deterministic=not options.draw, **how))), flush=True)
+                wrong += 1
+                print(f"edge.py: line {number}: {str(error)[:LONGEST]}", file=sys.stderr)
     except (ValueError, OSError) as error:
-        print(f"edge.py: {place}{error}", file=sys.stderr)
+        print(f"edge.py: {error}", file=sys.stderr)
         return 2
-    return 0
+    return 1 if wrong else 0
+
+
+def _answer(policy: EdgePolicy, line: str | bytes, *, deterministic: bool) -> Any:
+    """The action for a line; ValueError where it is none."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected an observation as JSON, got {line[:80]!r}: {error}") from error
+    obs, how = policy.artifact.asked(said)
+    return policy.act(obs, deterministic=deterministic, **how)
 
 
 if __name__ == "__main__":

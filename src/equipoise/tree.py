@@ -2,6 +2,9 @@
 
 Where an env speaks of tuples, a tree has a dict with the keys "0", "1", ....
 
+A path is the keys to a leaf, joined by '/': "arm/tilt". In a key '/' is written '~1' and '~' '~0' (as in JSON Pointer), and
+the empty key is '~', so two leaves never share a path. ``path_of`` and ``keys_of`` are the only places that join and split.
+
 A leaf is anything that is not a dict: a torch tensor, a numpy array, or an ``ArraySpec`` (the shape and dtype of an array
 that is still to be allocated). ``{}`` is the empty tree. Nothing here imports torch before a torch function is called.
 """
@@ -14,6 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from equipoise.edge import escaped
 
 if TYPE_CHECKING:
     import torch
@@ -47,10 +52,11 @@ def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
 
 
 def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, leaf) in insertion order, the path joined by '/'."""
+    """(path, leaf) in insertion order; of a tree that is one leaf the path is "". ``prefix``: the path of the tree itself."""
     if isinstance(tree, dict):
         for key, value in tree.items():
-            yield from items(value, f"{prefix}/{key}" if prefix else str(key))
+            part = escaped(str(key))
+            yield from items(value, f"{prefix}/{part}" if prefix else part)
     else:
         yield prefix, tree
 
@@ -59,30 +65,63 @@ def leaves(tree: Tree) -> list[Any]:
     return [leaf for _, leaf in items(tree)]
 
 
-def nest(flat: dict[str, Any]) -> Tree:
-    """The inverse of ``dict(items(tree))`` for a tree that is a dict without empty branches."""
+def path_of(*keys: str) -> str:
+    """The path of the leaf at these keys."""
+    return "/".join(escaped(key) for key in keys)
+
+
+def keys_of(path: str) -> tuple[str, ...]:
+    """The inverse of ``path_of``; ValueError for a text that it does not make."""
+    parts = path.split("/") if path else []
+    keys = tuple("" if part == "~" else part.replace("~1", "/").replace("~0", "~") for part in parts)
+    if path_of(*keys) != path:
+        raise ValueError(
+            f"path {path!r}: expected keys joined by '/', with '~1' for '/', '~0' for '~' and '~' for an empty key"
+        )
+    return keys
+
+
+def nest(flat: Mapping[str, Any]) -> Tree:
+    """The inverse of ``dict(items(tree))``, which shows no empty branches; ValueError for what is no path, and for one that
+    leads through a leaf.
+    """
     tree: dict[str, Any] = {}
     for path, leaf in flat.items():
-        *parents, last = path.split("/")
-        node = tree
-        for part in parents:
-            node = node.setdefault(part, {})
-        node[last] = leaf
+        if not (keys := keys_of(path)):
+            if len(flat) > 1:
+                raise ValueError(f"path '': expected one leaf alone, got {sorted(flat)}")
+            return leaf
+        node: Any = tree
+        for key in keys[:-1]:
+            node = node.setdefault(key, {}) if isinstance(node, dict) else node
+        if not isinstance(node, dict) or keys[-1] in node:
+            raise ValueError(f"path {path!r}: expected a leaf or a branch at each place, got both in {sorted(flat)}")
+        node[keys[-1]] = leaf
     return tree
 
 
 def named(root: str, tree: Tree) -> dict[str, Any]:
     """Leaves by ``ROOT/PATH``; a tree that is one leaf is ``ROOT``."""
-    return {f"{root}/{path}" if path else root: leaf for path, leaf in items(tree)}
+    return dict(items(tree, root))
 
 
-def like(tree: Tree, flat: Tree) -> Tree:
-    """The leaves of ``flat`` in the structure of ``tree``, by their paths: for keys with a '/' that ``nest`` took apart."""
-    by_path = dict(items(flat))
-    paths = iter(dict(items(tree)))
-    if (wanted := set(dict(items(tree)))) != set(by_path):
-        raise ValueError(f"trees differ: expected {sorted(wanted)}, got {sorted(by_path)}")
-    return map(lambda _: by_path[next(paths)], tree)
+def like(tree: Tree, flat: Mapping[str, Any], root: str = "") -> Tree:
+    """The leaves of ``flat``, by path, in the structure of ``tree``, empty branches included. With a ``root`` by ``ROOT/PATH``,
+    as ``named`` makes them. ValueError where one is missing or too many.
+    """
+    wanted = named(root, tree)
+    got = [path for path in flat if not root or path == root or path.startswith(f"{root}/")]
+    if wanted.keys() != set(got):
+        raise ValueError(f"trees differ: expected {sorted(wanted)}, got {sorted(got)}")
+    paths = iter(wanted)
+    return map(lambda _: flat[next(paths)], tree)
+
+
+def within(root: str, flat: Mapping[str, Any]) -> Tree:
+    """The inverse of ``named`` for the leaves of this root; {} where there are none."""
+    if root in flat:
+        return flat[root]
+    return nest({path[len(root) + 1 :]: leaf for path, leaf in flat.items() if path.startswith(f"{root}/")})
 
 
 def joined(branches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

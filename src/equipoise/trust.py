@@ -222,10 +222,11 @@ def _make(path: Path) -> None:
     aside = path.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}")
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        os.write(handle, secrets.token_bytes(KEY_BYTES))
-        os.fsync(handle)
+        with os.fdopen(handle, "wb") as file:  # which writes the rest where a disk takes a part
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(handle)
         with contextlib.suppress(FileExistsError):
             os.link(aside, path)
     finally:
-        os.close(handle)
         aside.unlink(missing_ok=True)

@@ -266,6 +266,8 @@ def move(action):
     ("line", "said"),
     [
         ("[1, 2, 3]", r"edge.py: line 2: obs: expected shape \[4\]"),
+        ("[NaN, 0, 0, 0]", "edge.py: line 2: obs: expected finite numbers, got nan"),
+        ("[" * 100_000, "edge.py: line 2: expected an observation as JSON"),
         ("nonsense", "edge.py: line 2: expected an observation as JSON, got 'nonsense"),
         ('{"obs": [0, 1, 2, 3], "sesion": "a"}', "edge.py: line 2: expected .*, got 'sesion': 'a'"),
         ('{"obs": [0, 1, 2, 3], "session": 3}', "edge.py: line 2: expected .*, got 'session': 3"),
@@ -274,10 +276,10 @@ def move(action):
 def test_the_command_says_which_line_is_wrong(
     line: str, said: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"[0, 1, 2, 3]\n{line}\n"))
-    assert edge.main([str(artifact(place))]) == 2
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"[0, 1, 2, 3]\n{line}\n[0, 1, 2, 3]\n"))
+    assert edge.main([str(artifact(place))]) == 1
     out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 1 and re.search(said, err)
+    assert len(out.splitlines()) == 2 and re.search(said, err), "a wrong line costs itself alone"
 
 
 def test_the_command_says_what_is_wrong(
@@ -289,7 +291,7 @@ def test_the_command_says_what_is_wrong(
         ("hello\n", "line 1: expected an observation as JSON, got 'hello"),
     ):
         monkeypatch.setattr("sys.stdin", io.StringIO(lines))
-        assert edge.main([str(place)]) == 2 and said in capsys.readouterr().err
+        assert edge.main([str(place)]) == 1 and said in capsys.readouterr().err
     assert edge.main([str(place), "--log", str(tmp_path / "none" / "log")]) == 2
     assert "none/log" in capsys.readouterr().err
     with pytest.raises(ValueError, match="session: expected a text, got 3"):

@@ -23,6 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = {
     "watching.md": 1, "migrate/stable-baselines3.md": 3, "migrate/rllib.md": 2, "migrate/sample-factory.md": 2,
+    "questions.md": 8,
 }  # fmt: skip
 
 

@@ -152,7 +152,7 @@ def attempt(door: Door, example: Any) -> None:
 
 
 def drive(
-    door: Door, *, examples: int, seed: int = 0, known: Collection[str] = (), seconds: float | None = None
+    door: Door, *, examples: int, seed: int = 0, known: Collection[str] = (), seconds: float | None = None, shrink: bool = True
 ) -> Found | None:
     """Try drawn examples until one fails in a way that is not in ``known``; shrink it. None: none failed.
 
@@ -170,7 +170,7 @@ def drive(
         print_blob=False,
         report_multiple_bugs=False,
         suppress_health_check=list(hypothesis.HealthCheck),
-        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+        phases=[hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if shrink else [])],
     )
     @hypothesis.given(door.examples)
     def tried(example: Any) -> None:

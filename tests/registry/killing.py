@@ -6,7 +6,6 @@ and is gone when it comes to its n-th file operation. Prints a JSON line for eac
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -16,74 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.registry import AliasMoved, Registry, keeping
+from tests.outside.disk import KILLED, Disk
 from tests.registry.made import artifact
-
-WRAPPED = (
-    "open",
-    "write",
-    "fsync",
-    "close",
-    "mkdir",
-    "rename",
-    "replace",
-    "unlink",
-    "rmdir",
-    "chmod",
-    "listdir",
-    "lstat",
-    "read",
-)
-SEEN = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.listdir")  # audit events, from C code as well
-KILLED = 9
-
-
-class Watched:
-    """A file that Python opened, whose writes and whose end count."""
-
-    def __init__(self, file: Any, count: Callable[..., None]) -> None:
-        self.file, self.count = file, count
-
-    def write(self, data: bytes) -> Any:
-        self.count(lambda: (self.file.write(data[: len(data) // 2]), self.file.flush()))
-        return self.file.write(data)
-
-    def __enter__(self) -> Watched:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.count()
-        self.file.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-
-def die_at(nth: int) -> None:
-    """End this process, without a word, when it comes to its nth file operation; a write is half done by then."""
-    left = nth
-
-    def count(half: Callable[[], object] | None = None) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            if half is not None:
-                half()
-            os._exit(KILLED)
-
-    def wrap(name: str) -> None:
-        inner = getattr(os, name)
-
-        def counted(*args: Any, **extra: Any) -> Any:
-            count((lambda: inner(args[0], args[1][: len(args[1]) // 2])) if name == "write" else None)
-            return inner(*args, **extra)
-
-        setattr(os, name, counted)
-
-    for name in WRAPPED:
-        wrap(name)
-    opened = io.open
-    setattr(io, "open", lambda *args, **extra: Watched(opened(*args, **extra), count))  # noqa: B010
-    sys.addaudithook(lambda event, args: count() if event in SEEN else None)
 
 
 def prepared(registry: Path, made: Path) -> None:
@@ -167,8 +100,8 @@ def main(scenario: str, folder: Path) -> None:
         if base.exists():
             shutil.copytree(base, copy)
         if (child := os.fork()) == 0:
-            die_at(nth)
-            act(copy, made)
+            with Disk(copy, "kill", nth):
+                act(copy, made)
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         killed = seen(copy)

@@ -61,6 +61,14 @@ def says(**files: dict) -> object:
     return write
 
 
+def named(name: str) -> object:
+    def write(folder: Path) -> None:
+        (folder / name).write_bytes(b"import os")
+        manifest(folder)
+
+    return write
+
+
 def text(said: str) -> object:
     return lambda folder: (folder / "manifest.json").write_text(said)
 
@@ -99,6 +107,10 @@ SPOILT = {
     "a deep manifest": (text("[" * 100), "manifest.json, line 1: expected at most 64 levels"),
     "no JSON": (text("{"), "manifest.json, line 1: expected JSON"),
     "another format": (text('{"format": 2, "files": {}}'), "manifest.json: format: expected a whole number from 1 to 1, got 2"),
+    "a file that python would import": (named("numpy.py"), r"files: expected no others than .*, got 'numpy\.py'"),
+    "half of a letter": (
+        spec(b'{"artifact": {"lineage": {"run": "\\ud800"}}}'), r"lineage\.run: expected text in UTF-8, got '.ud800'"
+    ),
     "no spec": (text('{"format": 1, "files": {}}'), "files: expected 'spec.json' among them, got none"),
     "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "manifest.json: expected a file, got none"),
     "external data": (model(EXTERNAL), r"policy\.onnx: expected all data within the file, got a tensor with external data"),
@@ -141,6 +153,58 @@ def test_a_name_that_leads_out_of_the_registry_is_refused(name, to, tmp_path):
     ):
         with pytest.raises(ValueError, match=expected):
             act(name)
+
+
+def test_a_name_that_is_too_long_is_told_its_length(to):
+    with pytest.raises(ValueError, match=r"at most 100 of them, got 300 letters, 'xxxxxxxxxxxxxxxxxxxx'\.\.\.$"):
+        to.show("x" * 300)
+
+
+ODD = ["caf\udce9", "\ud800", "x\udfff"]  # what Python makes of Latin-1 in an argument, and of JSON's escapes
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_half_of_a_letter_is_refused_when_it_is_written(odd, to, tmp_path):
+    version = to.versions("cart")[0]
+    before = everything(to)
+    for act in (
+        lambda: to.alias("cart", "champion", version, reason=odd),
+        lambda: to.add(artifact(tmp_path / "b", "b", {"run": {"of": [odd]}}), "cart"),
+        lambda: to.add(artifact(tmp_path / "c", "c"), "cart", lineage={odd: 1}),
+    ):
+        with pytest.raises(ValueError, match=r"expected text in UTF-8, got '.*\\ud"):
+            act()
+        assert everything(to) == before
+    to.alias("cart", "champion", version, who=f"{odd}@host")  # nobody chooses the name of a machine
+    assert json.dumps(to.audit("cart"), ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_record_that_is_there_is_shown_escaped(odd, to, monkeypatch, tmp_path):
+    from equipoise.registry import records
+    from equipoise.watching.versions import Versions
+
+    monkeypatch.setattr(records, "check_letters", lambda *_: None)
+    version = to.add(artifact(tmp_path / "b", "b", {"run": odd}), "cart", reason=odd)
+    to.alias("cart", "champion", version, reason=odd)
+    page = Versions(to.path).told()
+    assert json.dumps(page, ensure_ascii=False).encode(), "a page is UTF-8"
+    (policy,) = page["policies"]
+    escaped = odd.encode("utf-8", "backslashreplace").decode()
+    assert [one["reason"] for one in policy["audit"]] == ["", escaped, escaped] and not to.verify()
+    assert Registry(to.path).show("cart")["lineage"] == {"run": escaped} and not to.gc(dry=True)
+
+
+def test_a_policy_that_cannot_be_read_costs_itself_alone(to, tmp_path):
+    from equipoise.watching.versions import Versions
+
+    (to.path / "policies" / "file").mkdir()
+    (to.path / "policies" / "file" / "audit").write_text("no folder")
+    (to.path / "policies" / "link").mkdir()
+    (to.path / "policies" / "link" / "audit").symlink_to(tmp_path)
+    assert to.names() == ["cart"] and list(to.list()) == ["cart"]
+    assert [one["name"] for one in Versions(to.path).told()["policies"]] == ["cart"]
+    assert len(to.verify()) == 2
 
 
 @pytest.mark.parametrize("which", ["../../etc", "", "abc", "g" * 64, "0" * 64, "champio", "/etc/passwd"])

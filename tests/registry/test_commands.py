@@ -10,11 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import text
 from typer.testing import CliRunner
 
 from equipoise.cli import app
+from equipoise.console.place import printable
 from equipoise.registry import Registry
 from tests.registry.made import artifact
+from tests.serving.broken import broken
 
 
 @pytest.fixture
@@ -22,6 +26,7 @@ def run(tmp_path, monkeypatch):
     """Run a command of the registry where it is made -> (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr("equipoise.serving.trial.Trial.__call__", lambda *_: None)  # these have no policy in them
     for letter in "abc":
         artifact(tmp_path / letter, letter, {"run": "runs/x", "evaluation": {"mean": 475.0}})
 
@@ -111,6 +116,38 @@ def test_two_copies_that_were_both_moved_are_noted(run, tmp_path):
 def test_what_others_wrote_moves_no_terminal(run):
     run("add", "a", "cart", "--reason", "\x1b[2Jgone")
     assert "\x1b" not in run("show", "cart") and "\x1b" not in run("show", "cart", Registry("registry").versions("cart")[0])
+
+
+FORGED = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\x1b\u202e\u2066\x00\ud800"
+
+
+def test_no_text_of_others_begins_a_line_or_turns_one(run, tmp_path, monkeypatch):
+    line = "  2026-11-28 09:00  champion 000000000000  boss@prod approved"
+    monkeypatch.setattr("equipoise.registry.records.check_letters", lambda *_: None)
+    artifact(tmp_path / "d", "d", {f"run{end}{line}": f"x{end}{line}" for end in FORGED})
+    to = Registry("registry", create=True)
+    version = to.add(tmp_path / "d", "cart", reason="".join(f"ok{end}{line}" for end in FORGED), who=f"me\n{line}")
+    for which, count in (((), 4), ((version,), 9 + len(FORGED))):
+        shown = run("show", "cart", *which)
+        lines = shown.splitlines()
+        assert len(lines) == count and line not in lines and not set(FORGED[1:]) & set(shown)
+
+
+@given(text())
+def test_what_is_printable_is_one_line_of_letters(said):
+    shown = printable(said)
+    assert len(shown.splitlines()) <= 1 and shown.replace("\t", "").isprintable() and shown.encode() is not None
+    assert printable(shown) == shown
+    ours = printable(said, lines=True)
+    assert ours.replace("\t", "").replace("\n", "").isprintable()
+
+
+def test_a_graph_that_cannot_be_run_is_not_added(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    broken(tmp_path / "bad", "wrong shape")
+    done = CliRunner().invoke(app, ["registry", "add", "bad", "cart", "--alias", "candidate"])
+    assert done.exit_code == 2 and "Reshape" in done.stderr and done.stderr.count("\n") == 1
+    assert not Registry("registry").names() and not os.listdir("registry/artifacts")
 
 
 def completed(words: str, folder: Path) -> list[str]:

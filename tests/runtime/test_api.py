@@ -151,12 +151,12 @@ def test_a_loaded_policy_plays_one_or_many_and_stays_in_the_space(tmp_path: Any)
     assert many.shape == (500, 1) and np.abs(many).max() <= 2.0
     for wrong in (np.zeros((2, 2, 2, 3)), np.zeros(4), np.zeros((5, 2)), np.zeros((0, 3))):
         with pytest.raises(
-            ValueError, match=r"expected an observation of shape \[3\], or a batch \[B, ...\] of them, got"
+            ValueError, match=r"obs: expected shape \[3\], or a batch \[B, ...\] of it in all parts, got"
         ) as error:
             player.act(wrong)
         assert str(error.value).endswith(str(list(wrong.shape)))
     for nothing in ([[1.0], [1.0, 2.0]], ["left"] * 3):
-        with pytest.raises(ValueError, match=r"obs: expected float32 \[3\], got \["):
+        with pytest.raises(ValueError, match=r"obs: expected float32 \[3\], got (str_|lists of different lengths)"):
             player.act(nothing)
 
 

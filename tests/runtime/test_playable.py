@@ -160,12 +160,22 @@ def test_a_recorded_data_set_is_played_without_the_env(trained: Path, without: N
     ("changes", "said"),
     [
         ({"obs/z": None}, "obs: expected the keys"),
-        ({"obs/a": np.zeros((12, 3))}, r"expected an observation of shape .* or a batch"),
-        ({"action": np.zeros(11, np.int64)}, r"expected 12 rows in obs, action and first alike, got \(12,\) and \[11\]"),
-        ({"first": np.zeros(3, bool)}, "expected 12 rows"),
+        ({"obs/a": np.zeros((12, 3))}, r"obs/a: expected shape .* or a batch"),
+        ({"obs/a": np.full((12, 2), np.nan)}, "a.npz: obs/a: expected finite numbers, got nan in row 0"),
+        ({"obs/a": np.array([None] * 12)}, "a.npz: obs/a: expected an array of numbers, got Object arrays"),
+        ({"obs/more": np.zeros(12)}, "obs: expected the keys .*, got also"),
+        ({"first": np.full(12, np.nan)}, "first: expected finite numbers, got nan in row 0"),
+        ({"first": np.full(12, 3)}, "first: expected one array of 0 and 1"),
+        ({"action": np.zeros(())}, r"action: expected shape \[12, ...\]"),
+        ({"action": np.zeros(11, np.int64)}, r"action: expected shape \[12, ...\], as many rows as obs has, got \[11\]"),
+        ({"first": np.zeros(3, bool)}, r"first: expected shape \[12\], as many rows as obs has, got \[3\]"),
         ({"action": np.zeros((12, 2), np.int64)}, r"action: expected recorded actions of shape \[12\], got \[12, 2\]"),
         ({"reward": np.zeros(12)}, r"expected the arrays obs, action and first \(obs at least\), got the unknown \['reward'\]"),
-        ({"obs/action_mask": np.zeros((12, 5))}, "obs/action_mask: expected at least one action allowed, got none in row 0"),
+        ({"obs/action_mask": np.zeros((12, 5))}, r"obs/action_mask: expected int8 \[5\], got float64"),
+        (
+            {"obs/action_mask": np.zeros((12, 5), np.int8)},
+            "obs/action_mask: expected at least one action allowed, got none in row 0",
+        ),
     ],
 )
 def test_a_recording_that_does_not_fit_is_refused(trained: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:

@@ -7,20 +7,19 @@ Stacks of frames are the env's: an observation holds them already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.actors.forward.noise import Noise
+from equipoise.edge import Reader
 from equipoise.envs import observation_spec
-from equipoise.envs.failures.row_checks import described
 from equipoise.envs.masks import counted
-from equipoise.envs.spaces import member
 from equipoise.nets import action_dims
 from equipoise.nets.precision import autocast
 from equipoise.types import Algorithm, Array, EnvSpec, Precision, Tree
@@ -85,58 +84,32 @@ class Playing:
 # ------------------------------------------------------------------------------------------ observations from outside
 
 
-def read_rows(spec: EnvSpec, obs: Any) -> tuple[Tree, bool]:
+def reader_of(spec: EnvSpec) -> Reader:
+    """The judge of observations of the env's space."""
+    specs, mask = observation_spec(spec.observation), spec.mask
+    found: Any = tree.zeros(tree.prepend(specs, 1))
+    for key in mask:
+        found = found[key]
+    arrays = counted(tree.path_of("obs", *mask), found, spec.action) if mask else ()
+    rows = {name: (one.shape, np.dtype(one.dtype)) for name, one in tree.named("obs", specs).items()}
+    return Reader(_parts(spec.observation), rows, [(name, begins) for name, _, begins in arrays])
+
+
+def read_rows(spec: EnvSpec, obs: Any, reader: Reader | None = None) -> tuple[Tree, bool]:
     """Read an observation of the env's space, or a batch of them -> (contiguous arrays [B, ...], was it a single one).
 
-    ValueError says where it is none, and which row's mask allows no action.
+    ValueError says where it is none: another shape, dtype or key, a number that is not finite, a mask that allows nothing.
+    ``reader``: that of ``reader_of``, for a caller that reads again and again.
     """
-    specs = observation_spec(spec.observation)
-    rows = _arrays(specs, obs, "obs")
-    single = _is_single(specs, rows)
-    batch = tree.map(lambda x: np.ascontiguousarray(x[None] if single else x), rows)
-    check_masks(spec, batch)
-    return batch, single
+    rows, single = (reader or reader_of(spec)).read(obs)
+    return tree.like(observation_spec(spec.observation), rows, "obs"), single
 
 
-def check_masks(spec: EnvSpec, batch: Tree) -> None:
-    """ValueError for the first row whose mask allows no action."""
-    if not spec.mask:
-        return
-    mask = batch
-    for key in spec.mask:
-        mask = mask[key]
-    for place, array, begins in counted("/".join(("obs", *spec.mask)), mask, spec.action):
-        allowed = np.logical_or.reduceat(array != 0, begins, axis=1).all(axis=1)
-        if not allowed.all():
-            row = f" in row {int(allowed.argmin())}" if len(array) > 1 else ""
-            raise ValueError(f"{place}: expected at least one action allowed, got none{row}")
-
-
-def _arrays(specs: Tree, obs: Any, place: str) -> Tree:
-    """An env's own dicts and tuples as a tree of arrays."""
-    if not isinstance(specs, dict):
-        try:
-            return np.asarray(obs, specs.dtype)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{place}: expected {specs.dtype} {list(specs.shape)}, got {described(obs)}") from error
-    try:
-        return {key: _arrays(inner, member(obs, key), f"{place}/{key}") for key, inner in specs.items()}
-    except (KeyError, IndexError, TypeError) as error:
-        got = f"the keys {sorted(map(str, obs))}" if isinstance(obs, Mapping) else type(obs).__name__
-        raise ValueError(f"{place}: expected the keys {sorted(specs)}, got {got}") from error
-
-
-def _is_single(specs: Tree, rows: Tree) -> bool:
-    both = list(zip(tree.leaves(specs), tree.leaves(rows), strict=True))
-    if all(x.shape == s.shape for s, x in both):
-        return True
-    fits = all(x.ndim == len(s.shape) + 1 and x.shape[1:] == s.shape for s, x in both)
-    if not fits or len(counts := {len(x) for _, x in both}) > 1 or not min(counts):
-        wanted, got = ({path or "obs": list(x.shape) for path, x in tree.items(one)} for one in (specs, rows))
-        raise ValueError(f"expected an observation of shape {_said(wanted)}, or a batch [B, ...] of them, got {_said(got)}")
-    return False
-
-
-def _said(shapes: Mapping[str, list[int]]) -> str:
-    """One shape as it is; several by their place."""
-    return str(next(iter(shapes.values()))) if len(shapes) == 1 else str(dict(shapes))
+def _parts(space: Any) -> dict[str, Any]:
+    """A space as JSON, without what it says of its numbers."""
+    if (inner := tree.branches(space)) is None:
+        return {"type": type(space).__name__}
+    parts = {key: _parts(one) for key, one in inner.items()}
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "spaces": list(parts.items())}
+    return {"type": "Tuple", "spaces": list(parts.values())}

@@ -151,10 +151,10 @@ def collect(
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
     name = os.fspath(dataset)
-    datasets.writable(name)
     program = RunDirectory.open(directory, trusted=trust).program
     loaded = read_policies(directory, best=best, trust=trust)
     played, step = loaded.playable[loaded.first], step_of(loaded.meta)
+    datasets.writable(name, played.spec.observation, played.spec.action)  # before anything is played
     recorder = Recorder(played.spec, min(episodes, STREAMS))
     exam = evaluator(
         program, loaded.policies, episodes=episodes, seed=derive_seed(seed, "collect"), deterministic=deterministic,

@@ -38,6 +38,7 @@ class Exported:
     parity: Parity | None = None  # how far its graph is from torch
     source: str = ""  # the observations on which they were compared
     note: str = ""  # why these were made up
+    precision: str = "fp32"  # in which the run itself acts; the graph, and the torch that it is compared with, are fp32
 
 
 def export(
@@ -80,7 +81,9 @@ def export(
             place, name, one, loaded.policies[name], step=step, lineage=lineage(here, loaded, name), seen=seen, rows=wanted,
             graph=graph,
         )  # fmt: skip
-    return Exported(path=place, version=checkpoint.identity(place), parity=parity, source=seen.source, note=note)
+    return Exported(
+        path=place, version=checkpoint.identity(place), parity=parity, source=seen.source, note=note, precision=one.precision
+    )
 
 
 def _seen(

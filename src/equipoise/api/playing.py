@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from equipoise import tree
-from equipoise.actors.playing import FixedPolicy, Playing, read_rows
+from equipoise.actors.playing import FixedPolicy, Playing, read_rows, reader_of
 from equipoise.envs.spaces import ActionForm
 from equipoise.files import parse_json
 from equipoise.hints import hint
@@ -31,7 +31,7 @@ class Player:
     def __init__(self, policy: FixedPolicy, spec: EnvSpec, *, meta: Mapping[str, Any], seed: int = 0) -> None:
         """``meta`` is what the checkpoint says of itself; ``seed``: of the actions that are drawn."""
         self.policy, self.spec, self.meta = policy, spec, meta
-        self._seed = seed
+        self._seed, self._reader = seed, reader_of(spec)
         self._playing: Playing | None = None
         self._begins = True
 
@@ -47,7 +47,7 @@ class Player:
         ``env.step`` takes, of a batch what a vector env's takes. ValueError for what is no observation, for a mask that allows
         nothing, and for another number of rows than a recurrent policy keeps states of.
         """
-        batch, single = read_rows(self.spec, obs)
+        batch, single = read_rows(self.spec, obs, self._reader)
         count = len(tree.leaves(batch)[0])
         playing, begins = self._streams(count), np.full(count, self._begins)
         if first is not None:

@@ -152,19 +152,27 @@ def _compare(action: Tree, recorded: Tree, place: str) -> tuple[dict[str, float]
 def _of_file(path: Path, spec: EnvSpec) -> Iterator[Recording]:
     """The episodes of an npz file."""
     arrays = read_arrays(path)
-    if "obs" not in arrays or (wrong := arrays.keys() - set(KEYS)):
-        got = f"the unknown {sorted(wrong)}" if "obs" in arrays else f"{sorted(arrays)}"
+    if "obs" not in arrays or (unknown := arrays.keys() - set(KEYS)):
+        got = f"the unknown {sorted(unknown)}" if "obs" in arrays else f"{sorted(arrays)}"
         raise ValueError(f"{path}: expected the arrays obs, action and first (obs at least), got {got}")
     try:
         obs, single = read_rows(spec, arrays["obs"])
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     count = len(tree.leaves(obs)[0])
-    first = np.asarray(arrays.get("first", np.arange(count) == 0), np.bool_)
-    action = arrays.get("action")
-    lengths = [len(x) for x in tree.leaves(action)] if action is not None and not single else []
-    if single or first.shape != (count,) or any(length != count for length in lengths):
-        raise ValueError(f"{path}: expected {count} rows in obs, action and first alike, got {first.shape} and {lengths}")
+    first, action = arrays.get("first", np.arange(count) == 0), arrays.get("action")
+    if single:
+        raise ValueError(f"{path}: obs: expected rows [N, ...], got one observation")
+    for name, x in tree.items({key: arrays[key] for key in ("first", "action") if key in arrays}):
+        if x.shape[:1] != (count,) or (name == "first" and x.ndim > 1):
+            wanted = [count] if name == "first" else f"[{count}, ...]"
+            raise ValueError(f"{path}: {name}: expected shape {wanted}, as many rows as obs has, got {list(x.shape)}")
+        if (wrong := ~np.isfinite(x)).any():
+            row = int(wrong.reshape(count, -1).any(axis=1).argmax())
+            raise ValueError(f"{path}: {name}: expected finite numbers, got {x[wrong].flat[0]} in row {row}")
+    if isinstance(first, dict) or not np.isin(first, (0, 1)).all():
+        raise ValueError(f"{path}: first: expected one array of 0 and 1, got others")
+    first = np.asarray(first, np.bool_)
     begins = np.flatnonzero(first)
     if not len(begins) or begins[0]:
         begins = np.concatenate([[0], begins])

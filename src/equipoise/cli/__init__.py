@@ -20,6 +20,7 @@ from equipoise.cli import (
     check,
     collect,
     completion,
+    doctor,
     envs,
     evaluate,
     export,
@@ -45,14 +46,14 @@ from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
     "train", "resume", "evaluate", "generate", "export", "serve", "runs", "watch", "report", "plot", "whatif", "probe",
-    "forecast", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "trace", "chaos", "completion",
+    "forecast", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "doctor", "trace", "chaos", "completion",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
-    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "export", "forecast", "generate",
-    "main", "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "serve", "trace", "train", "watch",
-    "whatif",
+    "algorithms", "app", "chaos", "check", "collect", "completion", "doctor", "envs", "evaluate", "export", "forecast",
+    "generate", "main", "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "serve", "trace",
+    "train", "watch", "whatif",
 ]  # fmt: skip
 
 

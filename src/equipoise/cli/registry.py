@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.cli.app import Debug, app
-from equipoise.console.help import OneLineErrors, Sections, fail, plain_errors, printable
+from equipoise.console.help import OneLineErrors, Sections, fail, plain_errors
+from equipoise.console.place import printable
 
 PLACE = Path("registry")
 SHOWN = 10  # versions and records that 'show' prints, the newest ones
@@ -88,6 +89,8 @@ def add(
         str | None, typer.Option(metavar="ALIAS", help="Move this alias to the version, too.", autocompletion=_aliases)
     ] = None,
     reason: Reason = "",
+    trial_time: Annotated[str, typer.Option(metavar="S", help="Processor time of the trial (default: 20).")] = "20",
+    trial_memory: Annotated[str, typer.Option(metavar="BYTES", help="Memory of the trial (default: 1 GiB).")] = "1073741824",
     as_json: Json = False,
     at: At = PLACE,
     debug: Debug = False,
@@ -95,15 +98,22 @@ def add(
     """Copy an artifact into the registry, as a version of NAME.
 
     A registry is made where there is none. The version is a hash of all of the artifact. An artifact that is in the registry
-    already is not copied again.
+    already is not copied again. A graph is first tried on recorded observations, in a process of its own.
     """
     with plain_errors("equipoise registry add", debug):
+        from equipoise.cli.serve import limits
         from equipoise.registry import Registry, check_alias
+        from equipoise.serving.trial import Trial
 
         if alias is not None:
             check_alias(alias)
+        cpu_s, memory = limits(trial_time, trial_memory)
         to = Registry(at, create=True)
-        version = to.add(artifact, name, reason=reason)
+        trial = Trial(cpu_s=cpu_s, memory=memory)
+        try:
+            version = to.add(artifact, name, reason=reason, trial=trial)
+        finally:
+            trial.close()
         if alias is not None:
             to.alias(name, alias, version, reason=reason)
         if as_json:

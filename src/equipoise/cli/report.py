@@ -28,13 +28,13 @@ def report(
 ) -> None:
     """Write one HTML page about runs: verdicts, the ring, curves with intervals, lag, workers over time, settings."""
     with plain_errors("equipoise report", debug):
-        from equipoise.console.place import say
+        from equipoise.console.place import printable, say
         from equipoise.report.page import check_out, page, write
         from equipoise.report.runs import read
 
         check_out(out)
         runs, warned = read(places)
         for sentence in warned:
-            say(f"warning: {sentence}", file=sys.stderr)
+            say(f"warning: {printable(sentence)}", file=sys.stderr)
         write(out, page(runs))
         print(f"wrote {out}: {len(runs)} run{'s' * (len(runs) != 1)}, {out.stat().st_size / 1000:,.0f} kB")

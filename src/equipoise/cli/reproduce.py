@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.cli.app import Debug, Trust, app
-from equipoise.console.help import Sections, plain_errors, printable
+from equipoise.console.help import Sections, plain_errors
+from equipoise.console.place import printable
 
 if TYPE_CHECKING:
     pass
@@ -53,7 +54,7 @@ def reproduce(
     if error is not None:
         import traceback
 
-        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        print(printable("".join(traceback.format_exception(error)), lines=True), end="", file=sys.stderr)
         if pdb:
             from pdb import post_mortem
 
@@ -83,7 +84,7 @@ def judged_again(path: Path, trusted: Sequence[str]) -> int:
 
 def say(text: str) -> None:
     """What a capsule says may come from anywhere."""
-    print(printable(text), flush=True)
+    print(printable(text, lines=True), flush=True)
 
 
 def imported(target: str) -> str:

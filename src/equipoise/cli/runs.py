@@ -42,7 +42,7 @@ def runs(
 ) -> None:
     """List the runs of a folder: what they train, how far they are, what they reached, what holds them back; or remove them."""
     with plain_errors("equipoise runs", debug):
-        from equipoise.console.place import in_ci, say, width_of
+        from equipoise.console.place import in_ci, printable, say, width_of
         from equipoise.console.tables import runs_table
         from equipoise.console.terminal import make_console, safe
         from equipoise.files import json_bytes
@@ -62,7 +62,7 @@ def runs(
             for line in runs_table(found, width=width_of(sys.stdout)):
                 console.print(safe(line, console), soft_wrap=True)
         for sentence in damaged:
-            say(f"warning: {sentence}", file=sys.stderr)
+            say(f"warning: {printable(sentence)}", file=sys.stderr)
         if not remove or not found:
             return
         if busy := [row.name for row in found if row.status == "running"]:

@@ -66,6 +66,12 @@ def serve(
     ] = "1024",
     request_timeout: Annotated[str, typer.Option(metavar="S", help="For a request to arrive.", rich_help_panel=HOW)] = "10",
     drain: Annotated[str, typer.Option(metavar="S", help="For answers after SIGTERM.", rich_help_panel=HOW)] = "10",
+    trial_time: Annotated[
+        str, typer.Option(metavar="S", help="Processor time of a new version's trial.", rich_help_panel=HOW)
+    ] = "20",
+    trial_memory: Annotated[
+        str, typer.Option(metavar="BYTES", help="Memory of a new version's trial.", rich_help_panel=HOW)
+    ] = "1073741824",
     deadline_ms: Annotated[
         str | None, typer.Option(metavar="MS", help="Latest answer, unless a request says another.", rich_help_panel=SAFE)
     ] = None,
@@ -133,12 +139,18 @@ def serve(
             most_sessions=_count(max_sessions, "--max-sessions"), trusted=tuple(trust or ()),
             most_body=_count(max_body, "--max-body"), most_connections=_count(max_connections, "--max-connections"),
             request_s=_number(request_timeout, "--request-timeout"), drain_s=_number(drain, "--drain"),
+            trial=limits(trial_time, trial_memory),
             deadline_ms=None if deadline_ms is None else _number(deadline_ms, "--deadline-ms"), rules=rules,
         )  # fmt: skip
         logs.to_stderr()
         server.serve(
             RegistryReader(registry), settings, lambda places: print(f"serving {policy} at {' and '.join(places)}", flush=True)
         )
+
+
+def limits(time_s: str, memory: str) -> tuple[float, int]:
+    """Seconds of processor time and bytes of memory that a trial may take."""
+    return _number(time_s, "--trial-time"), _count(memory, "--trial-memory", least=1 << 20, most=1 << 50)
 
 
 def _count(text: str, where: str, *, least: int = 1, most: int = 1 << 31) -> int:

@@ -6,8 +6,7 @@ import shutil
 import sys
 import time
 
-from equipoise.console.help import printable
-from equipoise.console.place import is_live, say
+from equipoise.console.place import is_live, printable, say
 from equipoise.envs.check.supervise import Progress
 
 REDRAW_S, LINE_S = 0.1, 5.0

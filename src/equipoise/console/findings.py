@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from equipoise.console.help import printable
+from equipoise.console.place import printable
 from equipoise.envs.check.findings import Finding
 from equipoise.envs.check.report import Report, Times
 
@@ -40,8 +40,8 @@ def _finding(finding: Finding, width: int) -> list[str]:
 
 
 def _wrapped(prefix: str, text: str, width: int) -> list[str]:
-    after = " " * len(prefix)
-    return textwrap.wrap(printable(text), width, initial_indent=prefix, subsequent_indent=after, break_long_words=False)
+    after, said = " " * len(prefix), printable(text, lines=True)
+    return textwrap.wrap(said, width, initial_indent=prefix, subsequent_indent=after, break_long_words=False)
 
 
 def _times(times: Times) -> str:

@@ -15,12 +15,11 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from equipoise.console.place import width_of, wrapped
+from equipoise.console.place import printable, width_of, wrapped
 
 # Typer has click inside since 0.21 and beside it before; this is the one name of it that both export.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Gymnasium paints its warnings, whoever reads them
 BRACES = re.compile(r"^\{(.*)\}(\.\.\.)?$")  # around an argument, and around several
 
 
@@ -119,19 +118,14 @@ def _options(command: Any) -> list[str]:
     return [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
 
 
-def printable(text: str) -> str:
-    """Text from a file or an env, without what would move a terminal's cursor or colour it."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in COLOUR.sub("", text))
-
-
 def fail(message: str, command: str = "equipoise", code: int = 2) -> NoReturn:
-    print(f"{command}: {printable(message)}", file=sys.stderr)
+    print(f"{command}: {printable(message, lines=True)}", file=sys.stderr)
     sys.exit(code)
 
 
 def one_line(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
     """A warning as a person at a terminal needs it; takes the place of ``warnings.formatwarning``."""
-    said = wrapped(f"warning: {printable(str(message))}", width_of(sys.stderr), "  ")
+    said = wrapped(f"warning: {printable(str(message), lines=True)}", width_of(sys.stderr), "  ")
     return "\n".join(said) + "\n"
 
 

@@ -9,7 +9,6 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from equipoise.console.bars import balance_lines
-from equipoise.console.help import printable
 from equipoise.console.picture import (
     WIDTH,
     History,
@@ -29,6 +28,7 @@ from equipoise.console.picture import (
     text_lines,
     title_lines,
 )
+from equipoise.console.place import printable
 from equipoise.console.ring import ring_lines
 from equipoise.record.report import Report
 from equipoise.record.ring import count

@@ -6,12 +6,14 @@ A terminal has columns, and COLUMNS may say how many. A pipe has none, so that o
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 USUAL = 80  # columns of a terminal that does not say
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Gymnasium paints its warnings, whoever reads them
 UNBROKEN = "\N{NO-BREAK SPACE}"
 
 
@@ -52,6 +54,16 @@ def size_of(stream: Any) -> tuple[int, int] | None:
         return None
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    """Text from a file, an env or another user as one line that says nothing but itself.
+
+    What would begin another line, move a cursor, turn the direction of writing or colour is escaped, as is half of a letter.
+    ``lines``: the text may have several lines, since it is ours.
+    """
+    kept = "\n\t" if lines else "\t"
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in COLOUR.sub("", text))
+
+
 def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
     """The lines of a text, broken between words, with ``indent`` before all but the first of each.
 
@@ -76,7 +88,7 @@ def joined(parts: Sequence[str], width: int | None, indent: str) -> list[str]:
 def say(text: str, *, file: Any = None, indent: str = "  ") -> None:
     """Print a text in lines that the stream has the columns for; by default on stdout."""
     out = sys.stdout if file is None else file
-    print("\n".join(wrapped(text, width_of(out), indent)), file=out, flush=True)
+    print("\n".join(wrapped(printable(text, lines=True), width_of(out), indent)), file=out, flush=True)
 
 
 def is_descriptor(stream: Any, number: int) -> bool:

@@ -23,7 +23,6 @@ from rich.text import Text
 
 from equipoise.balance.shares import Shares
 from equipoise.console.bars import balance_lines
-from equipoise.console.help import printable
 from equipoise.console.keys import Keys, can_read
 from equipoise.console.pages import RING, Shown, view
 from equipoise.console.picture import (
@@ -45,7 +44,7 @@ from equipoise.console.picture import (
     spread,
     took,
 )
-from equipoise.console.place import in_colour, is_live, joined, say, size_of, width_of, wrapped
+from equipoise.console.place import in_colour, is_live, joined, printable, say, size_of, width_of, wrapped
 from equipoise.record.paths import CAPSULES
 from equipoise.record.report import Evaluating, Report, SiteStats, repeated
 from equipoise.types import Program, TaskSource

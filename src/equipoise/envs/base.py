@@ -57,7 +57,7 @@ class SyncEnv:
         mask = masks.place_of(action_mask, observation, action)
         self.spec = EnvSpec(observation=observation, action=action, mask=mask, resume=resume, notes=notes)
         rows = functools.reduce(lambda part, key: part[key], mask, self.ts.obs)
-        arrays = masks.counted("/".join(("obs", *mask)), rows, action) if mask else ()
+        arrays = masks.counted(tree.path_of("obs", *mask), rows, action) if mask else ()
         self.checks = Checks(observation, self.ts, floats, every=LOOK_EVERY, masks=tuple(arrays))
         self.failures: Failures | None = None  # None: whatever goes wrong is raised
         self.infos: Infos | None = None  # None: information dicts are not touched

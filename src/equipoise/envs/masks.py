@@ -60,8 +60,12 @@ def place_of(choice: str, observation: spaces.Space[Any], action: spaces.Space[A
     root, _, path = choice.partition("/")
     if root != "obs" or not path:
         raise ValueError(f"action_mask: expected {CHOICES}, got {choice!r}")
+    try:
+        keys = tree.keys_of(path)
+    except ValueError as error:
+        raise ValueError(f"action_mask: {error}") from None
     found: Any = observation
-    for key in (keys := tuple(path.split("/"))):
+    for key in keys:
         inner = tree.branches(found) or {}
         if key not in inner:
             raise ValueError(f"action_mask: expected a key of the observation space, one of {sorted(inner)}, got {choice!r}")
@@ -93,7 +97,7 @@ def counted(place: str, mask: Tree, action: Any) -> Iterator[tuple[str, Array, A
     inner, counts = tree.branches(action), sizes(action)
     if isinstance(mask, dict):
         for j, (key, one) in enumerate(mask.items()):
-            yield from counted(f"{place}/{key}", one, spaces.Discrete(counts[j]) if inner is None else inner[key])
+            yield from counted(f"{place}/{tree.path_of(key)}", one, spaces.Discrete(counts[j]) if inner is None else inner[key])
     else:
         yield place, mask.reshape(len(mask), -1), np.cumsum([0, *counts[:-1]])
 

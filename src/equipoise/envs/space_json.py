@@ -167,6 +167,8 @@ def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str)
 
     try:
         read = np.array(number(value), dtype)
+        if 0 in shape and not read.size:
+            return read.reshape(shape)  # lists end at the first axis without elements
         if read.shape not in ((), shape):
             raise ValueError(f"expected one number or the shape {list(shape)}, got {list(read.shape)}")
     except (ValueError, OverflowError, RecursionError) as error:

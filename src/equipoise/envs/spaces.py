@@ -7,6 +7,8 @@ a Tuple's keys being "0", "1", .... What a policy gives: int64 from ``start`` (`
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -30,18 +32,31 @@ INSTEAD: dict[type, str] = {  # advice for spaces that have no arrays of a fixed
 
 
 def observation_spec(space: spaces.Space[Any], place: str = "obs") -> Tree:
-    """The arrays of one stream's observation; UnsupportedSpace names the place of what has none."""
+    """The arrays of one stream's observation; UnsupportedSpace names the place of what has none.
+
+    Some arrays may be without elements, such as a list of goals that is empty in this env, but not all.
+    """
+    found = part_spec(space, place)
+    if not any(math.prod(one.shape) for one in tree.leaves(found)):
+        raise UnsupportedSpace(f"observation space {space} is not supported: expected at least one number, got none")
+    return found
+
+
+def part_spec(space: spaces.Space[Any], place: str = "obs") -> Tree:
+    """``observation_spec`` of a part of a space, which may be without elements."""
     if isinstance(space, spaces.Box):
         return ArraySpec(tuple(space.shape), "float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype))
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        _choices(space, "observation", place)
         return ArraySpec(tuple(space.shape or ()), str(space.dtype))
     if (inner := tree.branches(space)) is not None:
-        return {key: observation_spec(one, f"{place}/{key}") for key, one in _named(inner, "observation", space, place)}
+        return {key: part_spec(one, f"{place}/{key}") for key, one in _named(inner, "observation", space, place)}
     raise _unsupported("observation", space, place, OBSERVATIONS, "gymnasium.ObservationWrapper")
 
 
 def action_spec(space: spaces.Space[Any], place: str = "action") -> Tree:
     """The arrays of one stream's action as a policy gives it; UnsupportedSpace names the place of what has none."""
+    _choices(space, "action", place)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return ArraySpec(tuple(space.shape), "float32")
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -53,10 +68,17 @@ def action_spec(space: spaces.Space[Any], place: str = "action") -> Tree:
     raise _unsupported("action", space, place, ACTIONS, "gymnasium.ActionWrapper")
 
 
+def _choices(space: spaces.Space[Any], role: str, place: str) -> None:
+    """Raise UnsupportedSpace where there is nothing to choose."""
+    if 0 in (space.shape or ()):
+        raise UnsupportedSpace(f"{role} space {space} at {place} is not supported: expected at least one number, got none")
+
+
 def _named(inner: Mapping[Any, Any], role: str, space: Any, place: str) -> Iterable[tuple[str, Any]]:
-    wrong = [key for key in inner if not isinstance(key, str)]
+    # Keys are names in files and graphs, where a zero ends a name and half of a character (a lone surrogate) is none.
+    wrong = [key for key in inner if not isinstance(key, str) or re.search("[\0\ud800-\udfff]", key)]
     if wrong or not inner:
-        expected = f"texts as keys, got {wrong}" if wrong else "at least one part, got none"
+        expected = f"texts of whole characters as keys, got {wrong}" if wrong else "at least one part, got none"
         raise UnsupportedSpace(f"{role} space {space} at {place} is not supported: expected {expected}")
     return inner.items()
 
@@ -79,9 +101,9 @@ def differ(place: str, mine: spaces.Space[Any], other: spaces.Space[Any]) -> tup
         pairs = (differ(f"{place}/{key}", parts[key], others[key]) for key in parts)
         return next((pair for pair in pairs if pair is not None), None)
     if isinstance(mine, spaces.Box) and isinstance(other, spaces.Box):
-        spec = observation_spec if place.startswith("observation") else action_spec
-        bounds = place.startswith("observation") or (mine == other)
-        return None if spec(mine) == spec(other) and bounds else (place, other, mine)
+        seen = place.startswith("observation")
+        same = part_spec(mine, place) == part_spec(other, place) if seen else mine == other
+        return None if same else (place, other, mine)
     return None if mine == other else (place, other, mine)
 
 

@@ -93,6 +93,7 @@ def spec_json(name: str, one: Playable, policy: FixedPolicy, graph: PolicyGraph,
         "state": {path: inputs[path] for path in tree.named("state", graph.signature.state)},
         "explore": {path: leaf[0].tolist() for path, leaf in tree.named("explore", explore).items()},
         "propensity": graph.propensity,
+        "onnxruntime": edge.LOWEST,
         "rows": {path: inputs[path] for path in tree.named("obs", graph.signature.obs)},
         "action": forms(one.spec.action),
     }
@@ -111,7 +112,7 @@ def forms(space: spaces.Space[Any]) -> dict[str, Any]:
     def add(one: Any, place: str) -> None:
         if (inner := tree.branches(one)) is not None:
             for key, part in inner.items():
-                add(part, f"{place}/{key}")
+                add(part, f"{place}/{edge.escaped(key)}")
         else:
             said = space_json.to_json(one, place)
             leaves[place] = {"dtype": str(one.dtype), "shape": list(one.shape or ())}

@@ -1,4 +1,4 @@
-"""Operators that ONNX has no word for, said in those it has."""
+"""Operators that ONNX has no word for, in those it has; numbers that old runtimes have no kernel for, in wider ones."""
 
 from __future__ import annotations
 
@@ -61,3 +61,46 @@ class Decomposed(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return TABLE.get(func, func)(*args, **(kwargs or {}))
+
+
+# Operators of which onnxruntime 1.20, the lowest that an artifact asks for, has no kernel for narrow integers (for "Where"
+# and bool neither): the inputs that share a type, and whether the output has that type.
+NARROW = {
+    "Where": ((1, 2), True), "Equal": ((0, 1), False), "Less": ((0, 1), False), "Greater": ((0, 1), False),
+    "LessOrEqual": ((0, 1), False), "GreaterOrEqual": ((0, 1), False), "Add": ((0, 1), True), "Sub": ((0, 1), True),
+    "Mul": ((0, 1), True), "Div": ((0, 1), True), "Min": ((0, 1), True), "Max": ((0, 1), True), "ReduceSum": ((0,), True),
+    "Sign": ((0,), True), "Clip": ((0, 1, 2), True),
+}  # fmt: skip
+WIDER = {
+    "BOOL": "INT32", "INT8": "INT32", "UINT8": "INT32", "INT16": "INT32", "UINT16": "INT32", "UINT32": "INT64",
+    "UINT64": "INT64",
+}  # fmt: skip
+
+
+def widen(model: Any) -> None:
+    """Let an ``onnx.ModelProto`` compute in int32 or int64, between casts, what old runtimes cannot in narrower types."""
+    from onnx import TensorProto, helper, shape_inference
+
+    graph = shape_inference.infer_shapes(model).graph
+    types = {one.name: one.type.tensor_type.elem_type for one in (*graph.input, *graph.value_info, *graph.output)}
+    types |= {one.name: one.data_type for one in graph.initializer}
+    wider = {TensorProto.DataType.Value(a): TensorProto.DataType.Value(b) for a, b in WIDER.items()}
+    nodes: list[Any] = []
+    for number, node in enumerate(model.graph.node):
+        places, back = NARROW.get(node.op_type, ((), False))
+        kind = next((types[node.input[at]] for at in places if at < len(node.input) and node.input[at] in types), 0)
+        if kind not in wider:
+            nodes.append(node)
+            continue
+        for at in places:
+            if at < len(node.input) and node.input[at]:
+                name = f"wide_{number}_{at}"
+                nodes.append(helper.make_node("Cast", [node.input[at]], [name], to=wider[kind]))
+                node.input[at] = name
+        nodes.append(node)
+        if back:
+            narrow, node.output[0] = node.output[0], f"wide_{number}"
+            nodes.append(helper.make_node("Cast", [node.output[0]], [narrow], to=kind))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    del model.graph.value_info[:]

@@ -25,7 +25,7 @@ from equipoise import tree
 from equipoise.actors.playing import FixedPolicy
 from equipoise.envs import observation_spec
 from equipoise.envs.spaces import action_spec
-from equipoise.exporting.decompositions import Decomposed
+from equipoise.exporting.decompositions import Decomposed, widen
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvSpec, Tree
 
@@ -86,13 +86,13 @@ class PolicyGraph(nn.Module):
         """Inputs by name, and the trees of observations, state and exploration."""
         given = dict(zip(self.signature.inputs, tensors, strict=True))
         parts = {"obs": self.signature.obs, "state": self.signature.state, "explore": self.signature.explore}
-        obs, state, explore = (tree.like(branch, _unnamed(root, branch, given)) for root, branch in parts.items())
+        obs, state, explore = (tree.like(branch, given, root) for root, branch in parts.items())
         return given, obs, state, explore
 
     def logp(self, tensors: Sequence[Tensor], action: Mapping[str, Tensor]) -> Tensor | None:
         """The log propensity [B] of other actions than those that ``act`` draws; 0 where the best one is taken."""
         given, obs, state, explore = self._read(tensors)
-        taken = tree.like(self.signature.action, _unnamed("action", self.signature.action, action))
+        taken = tree.like(self.signature.action, action, "action")
         logp = self._algorithm.propensity(self.net, obs, given["first"], state, taken, explore=explore)
         return None if logp is None else torch.where(given["deterministic"], 0.0, logp)
 
@@ -111,12 +111,6 @@ class PolicyGraph(nn.Module):
         out |= tree.named("next", tree.map(chosen, best_state, drawn_state))
         self.outputs = list(out)
         return tuple(out.values())
-
-
-def _unnamed(root: str, branch: Tree, given: Mapping[str, Tensor]) -> Tree:
-    if not isinstance(branch, dict):
-        return given[root]
-    return {path: given[f"{root}/{path}"] for path, _ in tree.items(branch)}
 
 
 def leaves_of(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
@@ -142,6 +136,7 @@ def onnx_bytes(module: PolicyGraph) -> bytes:
         if node.op_type == "Where" and node.input[1] == node.input[2]:  # a state that does not depend on the action
             node.op_type = "Identity"
             del node.input[2], node.input[0]
+    widen(model)
     return model.SerializeToString(deterministic=True)  # type: ignore[no-any-return]
 
 

@@ -143,7 +143,7 @@ def quantiles(seen: Seen, mask: tuple[str, ...]) -> dict[str, Any] | None:
     """
     if not seen.recorded:
         return None
-    hidden, found = "/".join(("obs", *mask)), {}
+    hidden, found = tree.path_of("obs", *mask), {}
     for path, leaf in tree.named("obs", seen.obs).items():
         if mask and (path == hidden or path.startswith(f"{hidden}/")):
             continue

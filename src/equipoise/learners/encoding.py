@@ -49,8 +49,8 @@ class Encoding:
             if learns:
                 self._learn(images, data.mask.size)
             latents = {path: self._latents(path, some, zeros=learns) for path, some in images.items()}
-        obs = tree.nest({path: latents.get(path, leaf) for path, leaf in tree.items(data.obs)})
-        return replace(data, obs=obs[""] if "" in latents else obs, mask=np.zeros_like(data.mask) if learns else data.mask)
+        obs = tree.like(data.obs, {path: latents.get(path, leaf) for path, leaf in tree.items(data.obs)})
+        return replace(data, obs=obs, mask=np.zeros_like(data.mask) if learns else data.mask)
 
     def _learn(self, images: Mapping[str, Tensor], rows: int) -> None:
         for path, one in self._training.items():

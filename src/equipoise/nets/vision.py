@@ -103,7 +103,7 @@ def encoders(net: nn.Module) -> dict[str, Encoder]:
         )
     (one,) = found
     keys = getattr(one, "seen", ())
-    return {"/".join((*keys, *path)): encoder for path, encoder in one.torso.encoders().items()}
+    return {tree.path_of(*keys, *path): encoder for path, encoder in one.torso.encoders().items()}
 
 
 def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], spaces.Space[Any]]]:

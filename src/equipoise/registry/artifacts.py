@@ -19,6 +19,7 @@ from equipoise.schema import Each, Number, Schema, Text, check
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 MODEL = "policy.onnx"
+KNOWN = (SPEC, MODEL, "weights.safetensors", "edge.py")  # files of an artifact: a numpy.py would be imported by edge.py
 ASIDE = ".aside-"  # what a folder is called before it is whole, and while it is removed
 LARGEST_MANIFEST = 1 << 20  # bytes
 MOST_FILES = 256

@@ -37,7 +37,11 @@ def wrong(registry: Registry) -> list[str]:
         if not POLICY.fullmatch(name) or not _is_folder(place) or (place / "audit").is_symlink():
             found.append(f"{place}: expected only folders of policies, without links")
             continue
-        folder, now = registry.audit_folder(name), registry.state(name)
+        try:
+            folder, now = registry.audit_folder(name), registry.state(name)
+        except (ValueError, OSError) as error:
+            found.append(str(error))
+            continue
         for record in now.records:
             try:
                 records.read(folder, record)

@@ -42,8 +42,13 @@ class RegistryReader:
 
     def names(self) -> Sequence[str]:
         """The policies that have versions, sorted."""
-        found = [name for name in self.listing("policies") if POLICY.fullmatch(name)]
-        return sorted(name for name in found if not (self.path / "policies" / name).is_symlink() and self.state(name).added)
+        return sorted(name for name in self.listing("policies") if POLICY.fullmatch(name) and self._has_versions(name))
+
+    def _has_versions(self, name: str) -> bool:
+        """False where its folder cannot be read, which costs this policy alone; ``verify`` names it."""
+        with suppress(ValueError, OSError):
+            return bool(self.state(name).added)
+        return False
 
     def state(self, name: str) -> State:
         """What the records of a policy say of its versions and aliases; it is not to be changed.
@@ -167,7 +172,8 @@ class RegistryReader:
     def audit_folder(self, name: str) -> Path:
         """The folder of a policy's records; ValueError where ``name`` cannot be a policy's."""
         if not POLICY.fullmatch(name):
-            raise ValueError(f"policy: expected a name of letters, digits, '.', '_' and '-', got {name!r}")
+            got = repr(name) if len(name) <= 100 else f"{len(name):,} letters, {name[:20]!r}..."
+            raise ValueError(f"policy: expected a name of letters, digits, '.', '_' and '-', at most 100 of them, got {got}")
         folder = self.path / "policies" / name / "audit"
         _no_link(folder.parent, folder)
         return folder

@@ -62,7 +62,7 @@ def read(folder: Path, record: Record) -> dict[str, Any]:
     data = read_plain(path, LARGEST)
     if (got := _digest(data)) != (said := record.name.removesuffix(".json")[-16:]):
         raise ValueError(f"{path}: expected contents whose SHA-256 begins with {said}, got {got}: the file is damaged")
-    said_within = check(parse_json(data, path), SCHEMA, str(path))
+    said_within = check(_shown(parse_json(data, path)), SCHEMA, str(path))
     if _name(said_within, data) != record.name:
         raise ValueError(f"{path}: expected the name {_name(said_within, data)}, which its contents say, got {record.name}")
     return dict(said_within)
@@ -78,10 +78,11 @@ def write(
     if (stamp := max(now_us, newest + 1)) > LATEST:  # a clock that goes back does not undo what was done later
         raise ValueError(f"{folder}: expected records of times before the year 2286, got {max(before).name}")
     said = {
-        "format": 1, "stamp": stamp, "kind": kind, "version": version, "who": who or user(),
+        "format": 1, "stamp": stamp, "kind": kind, "version": version, "who": _shown(who or user())[:200],
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us / 1e6)), "reason": reason, **details,
     }  # fmt: skip
     check(said, SCHEMA, f"a record of {folder.parent.name}")
+    check_letters(said, "")
     data = (json.dumps(plain(said), indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
     if len(data) > LARGEST:
         raise ValueError(f"a record of {folder.parent.name}: expected at most {LARGEST:,} bytes, got {len(data):,}")
@@ -97,6 +98,28 @@ def user() -> str:
     except (OSError, KeyError):  # a container whose user has no name
         name = "unknown"
     return f"{name}@{socket.gethostname()}"
+
+
+def check_letters(value: Any, place: str) -> None:
+    """ValueError for half of a letter, which no file and no page can show: a terminal or a caller used another encoding."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            check_letters(key, place)
+            check_letters(one, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            check_letters(one, place)
+    elif isinstance(value, str) and _shown(value) != value:
+        raise ValueError(f"{_shown(place)}: expected text in UTF-8, got {value[:200]!r}; use a terminal that has UTF-8")
+
+
+def _shown(value: Any) -> Any:
+    """The value with halves of letters escaped: a record that was written elsewhere is shown all the same."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_shown(key): _shown(one) for key, one in value.items()}
+    return [_shown(one) for one in value] if isinstance(value, list) else value
 
 
 def _name(said: Mapping[str, Any], data: bytes) -> str:

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 from equipoise.files import LARGEST_JSON, parse_json, plain, read_bounded, sync_directory, write_atomic
 from equipoise.hints import hint, install
 from equipoise.registry import artifacts, keeping, records
-from equipoise.registry.artifacts import ASIDE, MODEL, SPEC
+from equipoise.registry.artifacts import ASIDE, KNOWN, MANIFEST, MODEL, SPEC
 from equipoise.registry.reading import ABOUT, SAYS, RegistryReader
 from equipoise.registry.records import MOVABLE
 from equipoise.registry.state import State
@@ -42,11 +42,12 @@ class Registry(RegistryReader):
 
     def add(
         self, artifact: str | os.PathLike[str], name: str, *, lineage: Mapping[str, Any] | None = None, reason: str = "",
-        who: str | None = None,
+        who: str | None = None, trial: Callable[[Path, str], None] | None = None,
     ) -> str:  # fmt: skip
         """Copy an artifact into the registry as a version of a policy, and return the version.
 
         ``lineage``: beside what the artifact's spec.json says of it. An artifact that is here already is not copied again.
+        ``trial``: called with the copy and the version before that is added; it raises a ValueError to refuse it.
         """
         source = Path(artifact)
         audit = self.audit_folder(name)
@@ -61,7 +62,12 @@ class Registry(RegistryReader):
             artifacts.copy(source, manifest, aside)
             if MODEL in manifest.files:
                 _check_model(aside / MODEL, source / MODEL)
+                if trial is not None:
+                    _tried(trial, aside, source, version)
+            if others := sorted(manifest.files.keys() - set(KNOWN)):
+                raise ValueError(f"{source / MANIFEST}: files: expected no others than {', '.join(KNOWN)}, got {others[0]!r}")
             said = plain(_lineage(aside / SPEC) | dict(lineage or {}))
+            records.check_letters({"reason": reason, "lineage": said}, "")
             with self.locked():
                 if artifacts.problems(folder, version):
                     artifacts.place(aside, folder)
@@ -186,6 +192,13 @@ def _create(about: Path) -> None:
         raise ValueError(f"{folder}: expected a registry, or an empty folder for a new one, got one with {min(there)}")
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(about, SAYS)
+
+
+def _tried(trial: Callable[[Path, str], None], copied: Path, source: Path, version: str) -> None:
+    try:
+        trial(copied, version)
+    except ValueError as error:
+        raise ValueError(str(error).replace(str(copied), str(source))) from None
 
 
 def _check_model(copied: Path, source: Path) -> None:

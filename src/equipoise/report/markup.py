@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 
-from equipoise.console.help import printable
+from equipoise.console.place import printable
 
 LONGEST = 160  # letters of a name from a run's files
 LONGEST_SENTENCE = 1200
@@ -37,7 +37,7 @@ def joined(*parts: Part) -> Html:
 
 def escaped(text: str) -> str:
     """Text from anywhere, as HTML shows it: what cannot be printed becomes its escape."""
-    return html.escape(printable(text.replace("\t", " ")), quote=True)
+    return html.escape(printable(text.replace("\t", " "), lines=True), quote=True)
 
 
 def clipped(text: str, most: int = LONGEST) -> str:

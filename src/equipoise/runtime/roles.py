@@ -74,7 +74,7 @@ class Role:
         if not self.latents:
             return self.row
         small = {path: ArraySpec((n,), "float16") for path, n in self.latents.items()}
-        return replace(self.row, obs=small[""] if "" in small else tree.nest(dict(tree.items(self.row.obs)) | small))
+        return replace(self.row, obs=tree.like(self.row.obs, dict(tree.items(self.row.obs)) | small))
 
     @property
     def stacks(self) -> Mapping[str, Stack]:

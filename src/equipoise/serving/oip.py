@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from equipoise import tree
-from equipoise.edge import branches
+from equipoise.edge import branches, escaped
 from equipoise.hints import hint
 from equipoise.serving import messages
 from equipoise.serving.messages import Deadline, Decision, Name, Refused, Text
@@ -225,9 +225,7 @@ def _obs(version: Version, tensors: Mapping[str, Array]) -> Any:
     """The observation of the tensors' names."""
     if tensors.keys() != version.rows.keys():
         raise Refused(400, f"inputs: expected {', '.join(version.rows)}, got {', '.join(tensors) or 'none'}")
-    if "obs" in tensors:
-        return tensors["obs"]
-    return tree.nest({name.removeprefix("obs/"): x for name, x in tensors.items()})
+    return tree.within("obs", tensors)
 
 
 def _outputs(version: Version) -> list[tuple[str, str, list[int]]]:
@@ -243,7 +241,7 @@ def _outputs(version: Version) -> list[tuple[str, str, list[int]]]:
 def _leaves(space: Any, name: str) -> Iterator[tuple[str, str, list[int]]]:
     if (inner := branches(space)) is not None:
         for key, one in inner.items():
-            yield from _leaves(one, f"{name}/{key}")
+            yield from _leaves(one, f"{name}/{escaped(key)}")
         return
     kind = space["type"]
     shape = (
@@ -290,7 +288,7 @@ def _value(decision: Decision, name: str) -> Any:
     if name == "propensity":
         return -1.0 if decision.propensity is None else decision.propensity
     value = decision.action
-    for key in name.split("/")[1:]:
+    for key in tree.keys_of(name)[1:]:
         value = value[int(key)] if isinstance(value, list) else value[key]
     return value
 

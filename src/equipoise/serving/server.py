@@ -24,6 +24,7 @@ from equipoise.serving.service import Service
 from equipoise.serving.sessions import Sessions
 from equipoise.serving.shield import Rules
 from equipoise.serving.store import Store
+from equipoise.serving.trial import CPU_S, MEMORY, Trial
 from equipoise.serving.versions import Source, Versions
 
 log = logging.getLogger("equipoise.serving")
@@ -58,6 +59,7 @@ class Settings:
     drain_s: float = 10.0
     deadline_ms: float | None = None
     rules: Rules = field(default_factory=Rules)
+    trial: tuple[float, int] = (CPU_S, MEMORY)  # processor time and bytes that the trial of a version may take
 
 
 class Server(web.Server):
@@ -76,11 +78,16 @@ def serve(source: Source, settings: Settings, started: Callable[[list[str]], Non
     guard = Guard(settings.host, settings.token, hosts=settings.hosts, origins=settings.origins)
     if settings.port is None and settings.uds is None:
         raise ValueError("expected a port or a unix socket to listen on, got neither; --port N or --uds PATH")
+    trial = Trial(settings.backend, settings.trusted, settings.batch, *settings.trial)
     versions = Versions(
-        source, settings.policy, settings.rules, settings.backend, settings.threads, settings.trusted, settings.batch
-    )
+        source, settings.policy, settings.rules, settings.backend, settings.threads, settings.trusted, settings.batch,
+        trial=trial,
+    )  # fmt: skip
     versions.start()
-    asyncio.run(_serve(versions, guard, settings, started))
+    try:
+        asyncio.run(_serve(versions, guard, settings, started))
+    finally:
+        trial.close()
 
 
 async def _serve(versions: Versions, guard: Guard, settings: Settings, started: Callable[[list[str]], None]) -> None:
@@ -106,9 +113,10 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
             places.append(f"unix:{settings.uds}")
         serving = loop.create_task(http.serve(sockets)) if sockets else None
         versions.follow(loop)
-        champion = versions.now.champion
+        champion = versions.now.by_alias.get("champion")
         log.info("serving", extra={
-            "policy": settings.policy, "version": champion.digest, "at": places, "inline": champion.inline,
+            "policy": settings.policy, "version": champion and champion.digest, "at": places,
+            "inline": champion and champion.inline, "alarm": versions.alarm,
             "torch": "torch" in sys.modules,
         })  # fmt: skip
         sys.setswitchinterval(SWITCH_S)

@@ -91,7 +91,8 @@ class Service:
         if session is None and version.recurrent:
             raise Refused(400, "session: expected the name of an episode, since this policy has a memory, got none")
         first = episode is None
-        shadow = self.versions.now.shadow if version is self.versions.now.champion else None
+        now = self.versions.now
+        shadow = now.shadow if version is now.by_alias.get("champion") else None
         if session is not None and episode is None:
             episode = self.sessions.begin(session, version, shadow)
         if episode is not None:
@@ -135,7 +136,7 @@ class Service:
         now = self.versions.now
         alarms = [alarm for alarm in (self.store.alarm, self.versions.alarm) if alarm is not None]
         return {
-            "ready": not self.draining, "policy": self.versions.policy,
+            "ready": not self.draining and "champion" in now.by_alias, "policy": self.versions.policy,
             "versions": {alias: version.digest for alias, version in now.by_alias.items()},
             "sessions": len(self.sessions), "alarms": alarms,
         }  # fmt: skip
@@ -177,7 +178,7 @@ class Service:
     def _shadow(self, ask: Ask, decisions: list[Decision]) -> None:
         """Have the shadow answer as well, some time later."""
         about: About = ask.about
-        track, champion, shadow = about.shadow, self.versions.now.champion, self.versions.now.shadow
+        track, champion, shadow = about.shadow, self.versions.now.by_alias.get("champion"), self.versions.now.shadow
         if track is not None:
             shadow = track.version
         elif shadow is None or shadow.recurrent or ask.version is not champion or about.session is not None:

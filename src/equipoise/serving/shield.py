@@ -19,11 +19,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from equipoise.edge import branches, choices
+from equipoise.edge import branches, choices, escaped
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REASONS = ("outside", "limits", "not-finite", "failed", "deadline", "unlogged")
 Fallback = Literal["best", "safe"]
+
+
+class UnfitRules(ValueError):
+    """The user's rules do not fit the policy: the user is to be told, since no other version would help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,7 @@ class Shield:
     """The rules for one version of a policy."""
 
     def __init__(self, rules: Rules, spec: Mapping[str, Any]) -> None:
-        """ValueError where a rule does not fit the policy."""
+        """``UnfitRules`` where a rule does not fit the policy."""
         self.rules = rules
         policy = spec["policies"][spec["artifact"]["policy"]]
         self._action = policy["action"]
@@ -55,12 +59,16 @@ class Shield:
             found = (branches(found) or {})[key]
         if policy["mask"]:
             self.masks = [
-                (name, list(begins)) for name, begins in choices("/".join(("obs", *policy["mask"])), found, self._action)
+                (name, list(begins))
+                for name, begins in choices("/".join(("obs", *map(escaped, policy["mask"]))), found, self._action)
             ]
-        self._limits = [_limit(value, self._action, name) for name, value in (("low", rules.low), ("high", rules.high))]
-        self._bounds = _bounds(spec["artifact"].get("quantiles") or {}, rules.margin)
-        if rules.safe is not None:
-            _like(rules.safe, self._action, "safe action")
+        try:
+            self._limits = [_limit(value, self._action, name) for name, value in (("low", rules.low), ("high", rules.high))]
+            self._bounds = _bounds(spec["artifact"].get("quantiles") or {}, rules.margin)
+            if rules.safe is not None:
+                _like(rules.safe, self._action, "safe action")
+        except ValueError as error:
+            raise UnfitRules(str(error)) from None
 
     def outside(self, rows: Mapping[str, Array]) -> Array | None:
         """Which observations [B] are out of their quantiles; None where no rule looks."""
@@ -85,7 +93,7 @@ class Shield:
         for name, begins in self.masks:
             mask = rows[name][row].reshape(-1) != 0
             firsts += [int(mask[a:b].argmax()) for a, b in zip(begins, [*begins[1:], len(mask)], strict=True)]
-        return _middle(self._action, iter(firsts))
+        return middle(self._action, iter(firsts))
 
 
 def not_finite(arrays: Sequence[Mapping[str, Array] | None]) -> Array | None:
@@ -172,9 +180,10 @@ def _shape(action: Mapping[str, Any]) -> tuple[int, ...]:
     )
 
 
-def _middle(action: Mapping[str, Any], firsts: Iterator[int]) -> Any:
+def middle(action: Mapping[str, Any], firsts: Iterator[int]) -> Any:
+    """The middle of a space, as JSON has it; ``firsts``: what its choices take in place of their lowest ones."""
     if (inner := branches(action)) is not None:
-        parts = {key: _middle(one, firsts) for key, one in inner.items()}
+        parts = {key: middle(one, firsts) for key, one in inner.items()}
         return parts if action["type"] == "Dict" else list(parts.values())
     kind, shape = action["type"], _shape(action)
     if kind == "Discrete":
@@ -186,5 +195,5 @@ def _middle(action: Mapping[str, Any], firsts: Iterator[int]) -> Any:
         return np.zeros(shape, int).tolist()
     low, high = _ends(action, shape)
     with np.errstate(invalid="ignore"):  # inf - inf
-        middle = np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.clip(0.0, low, high))
-    return middle.astype(action["dtype"]).tolist()
+        mid = np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.clip(0.0, low, high))
+    return mid.astype(action["dtype"]).tolist()

@@ -17,7 +17,6 @@ from equipoise.edge import Artifact, verified
 from equipoise.files import parse_json
 from equipoise.nets.precision import autocast
 from equipoise.record import playable
-from equipoise.types import Tree
 
 SPEC, WEIGHTS = "spec.json", "weights.safetensors"
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -54,7 +53,7 @@ class TorchModel(Artifact):
         if noise is not None:
             given["noise"] = noise
         tensors = {name: torch.from_numpy(np.array(x)) for name, x in given.items()}
-        obs, before, exploring = (_branch(root, tensors) for root in ("obs", "state", "explore"))
+        obs, before, exploring = (tree.within(root, tensors) for root in ("obs", "state", "explore"))
         begins, certain = torch.from_numpy(first.copy()), torch.from_numpy(deterministic.copy())
         with torch.inference_mode(), autocast(self.policy.precision):
             action, after = algorithm.best(net, obs, begins, before)
@@ -72,10 +71,3 @@ class TorchModel(Artifact):
                 logp = None if logp is None or likely is None else chosen(logp, likely.float())
         out, following = (tree.named(root, tree.numpy_views(branch)) for root, branch in (("action", action), ("state", after)))
         return out, None if logp is None else logp.numpy(), following
-
-
-def _branch(root: str, tensors: Mapping[str, Tensor]) -> Tree:
-    """The tree of the leaves ``ROOT/PATH``, or the one leaf ``ROOT``."""
-    if root in tensors:
-        return tensors[root]
-    return tree.nest({name[len(root) + 1 :]: x for name, x in tensors.items() if name.startswith(f"{root}/")})

@@ -1,38 +1,46 @@
-"""Versions of a policy: loaded from the registry by a thread of their own, swapped in between two batches.
+"""Versions of a policy: tried and loaded while others answer, swapped in between two batches.
 
-The thread looks several times a second whether an alias has moved. It loads, checks and warms up the new version while the old
-one answers; then the loop takes it with one assignment. An episode keeps its version until it ends.
+A thread looks several times a second whether an alias has moved. Each new version is tried in a process of its own
+(``trial.py``), loaded and warmed up, all in a thread that no other version waits for. Then the loop takes it with one
+assignment. A version that cannot be served costs the aliases that name it, with an alarm for each, and nothing else.
+An episode keeps its version until it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import json
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from equipoise.edge import branches, plain
 from equipoise.hints import hint
 from equipoise.serving.backend import Backend, Model, load
 from equipoise.serving.messages import Refused
 from equipoise.serving.sessions import States
-from equipoise.serving.shield import Rules, Shield
+from equipoise.serving.shield import Rules, Shield, UnfitRules, middle, not_finite
+from equipoise.serving.trial import Exceeded, Trial
 
 log = logging.getLogger("equipoise.serving")
 Array = np.ndarray[Any, np.dtype[Any]]
 SERVED = ("champion", "candidate", "shadow", "previous")
 POLL_S = 0.2
 RETRY_S = 1.0  # after a version that could not be loaded: it may still be copied; twice as long after each further time,
-RETRY_MOST_S = 60.0  # up to this
+RETRY_MOST_S = 60.0  # up to this, and at least
+RETRY_TIMES = 10  # times what the attempt took, so that a hopeless version takes a tenth of a core
+START_S = 120.0  # the longest that a start waits for its champion, after which another version answers
+OTHERS_S = 5.0  # the longest that it waits for the others after that
 INLINE_S = 1e-4  # a run of one row below this is done in the event loop: a thread would cost more
 INLINE_BATCH_S = 1e-3  # and so must be a run of a whole batch
-TIMED = 15  # runs that are timed
+TIMED = 15  # runs that are timed, or
+TIMED_S = 0.3  # as many as this time is enough for
 
 
 class Source(Protocol):
@@ -48,18 +56,60 @@ class Source(Protocol):
 class Version:
     """A loaded version: its model, its shield, its episodes' states, and arrays in which batches are put together."""
 
-    def __init__(self, model: Model, rules: Rules, batch: int) -> None:
+    def __init__(self, model: Model, rules: Rules | None = None, batch: int = 64) -> None:
+        """ValueError where the spec lacks what serving needs, or the model does not run."""
         self.model, self.digest = model, model.version
-        self.shield = Shield(rules, model.spec)
+        self.episodes = 0  # open ones, of which this version is the main or the shadow
+        try:
+            self.shield = Shield(rules or Rules(), model.spec)
+            about = model.spec["artifact"]["rows"]
+            self.rows = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in about.items()}
+            forms = model.spec["artifact"]["action"]
+            self.action = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in forms.items()}
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError(
+                f"spec.json: expected what 'equipoise export' writes, got {type(error).__name__}: {error}"
+            ) from error
         self.states = States(initial := model.initial(1))
         self.recurrent = bool(initial)
-        self.episodes = 0  # open ones, of which this version is the main or the shadow
-        about = model.spec["artifact"]["rows"]
-        self.rows = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in about.items()}
-        forms = model.spec["artifact"]["action"]
-        self.action = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in forms.items()}
         self._arrays = {name: np.zeros((batch, *shape), dtype) for name, (shape, dtype) in self.rows.items()}
         self.inline = self._seconds(1) < INLINE_S and self._seconds(batch) < INLINE_BATCH_S
+
+    def prove(self) -> None:
+        """Decide for recorded observations as a server does; ValueError where a decision is not what the spec says."""
+        rows = self._recorded()
+        count, initial = len(next(iter(rows.values()))), self.model.initial(1)
+        first, state = np.ones(count, bool), self.model.initial(count)
+        noise = self.model.draw(0, np.arange(count), np.zeros(count, np.int64))
+        for certain in (True, False):
+            raw, logp, following = self.model.run(rows, first, state, None if certain else noise, np.full(count, certain))
+            got = {name: np.shape(x) for name, x in (*raw.items(), *following.items())}
+            wanted = {name: (count, *shape) for name, (shape, _) in self.action.items()}
+            wanted |= {name: (count, *x.shape[1:]) for name, x in initial.items()}
+            if got != wanted:
+                raise ValueError(f"policy.onnx: expected outputs of the shapes {wanted}, got {got}")
+            if not_finite([raw, following, None if logp is None else {"logp": logp}]) is not None:
+                raise ValueError("policy.onnx: expected finite numbers for recorded observations, got nan or an infinity")
+            for i in range(count):
+                json.dumps([plain(self.model.action(raw, i)), self.shield.safe(rows, i)], allow_nan=False)
+        self.shield.outside(rows)
+
+    def _recorded(self) -> dict[str, Array]:
+        """The quantiles of the observations [n, ...] that export recorded; one from the middle of the space without them."""
+        about = self.model.spec["artifact"]
+        quantiles = about.get("quantiles") or {}
+        count = max([1, *(len(one["values"]) for one in quantiles.values())])
+        masks = {name for name, _ in self.shield.masks}
+        spaces = dict(_leaves(self.model.spec["policies"][about["policy"]]["observation"], "obs"))
+        rows = {}
+        for name, (shape, dtype) in self.rows.items():
+            values = (
+                [1] if name in masks else quantiles[name]["values"] if name in quantiles else [middle(spaces[name], iter(()))]
+            )
+            rows[name] = np.ones((count, *shape), dtype)
+            for i, one in enumerate(values * count if len(values) == 1 else values):
+                rows[name][i] = np.reshape(one, shape if np.size(one) > 1 else ())
+        return rows
 
     def stack(self, parts: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
         """Rows of several requests as one batch, in arrays that the next call overwrites."""
@@ -79,8 +129,9 @@ class Version:
         """The time of the fastest run of ``count`` rows: of one that nothing else on the machine disturbed."""
         rows = {name: np.zeros((count, *shape), dtype) for name, (shape, dtype) in self.rows.items()}
         rows |= {name: np.ones_like(rows[name]) for name, _ in self.shield.masks}
-        state, flags, took = self.model.initial(count), np.ones(count, bool), []
-        for _ in range(TIMED):
+        state, flags = self.model.initial(count), np.ones(count, bool)
+        took: list[float] = []
+        while len(took) < TIMED and sum(took) < TIMED_S:
             began = time.perf_counter()
             self.model.run(rows, flags, state, None, flags)
             took.append(time.perf_counter() - began)
@@ -89,19 +140,34 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The versions that aliases name now."""
+    """The versions that aliases name now. The champion may be missing; ``reason`` says why, and its requests are refused."""
 
     by_alias: Mapping[str, Version]
-    revision: Any = None
+    reason: str | None = None
 
     @property
     def champion(self) -> Version:
-        return self.by_alias["champion"]
+        """Refused (503) where no version can answer."""
+        if (found := self.by_alias.get("champion")) is None:
+            raise Refused(503, f"expected a champion that can be served, got none: {self.reason}")
+        return found
 
     @property
     def shadow(self) -> Version | None:
         shadow = self.by_alias.get("shadow")
-        return None if shadow is self.champion else shadow
+        return None if shadow is self.by_alias.get("champion") else shadow
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Loading one version, in a thread of its own: at work while it has neither a version nor an error."""
+
+    gap_s: float  # to the next one, where this one fails
+    began: float = field(default_factory=time.monotonic)
+    version: Version | None = None
+    error: Exception | None = None
+    problem: str | None = None  # what was wrong the last time
+    again: float = 0.0  # when to try again, after an error
 
 
 @dataclass
@@ -116,120 +182,213 @@ class Versions:
     trusted: Sequence[str] = ()
     batch: int = 64
     poll_s: float = POLL_S
+    trial: Trial | None = None
     swaps: int = 0
     _thread: threading.Thread | None = None
     alarm: str | None = None  # which of the versions that aliases name is not served, and why
 
+    def __post_init__(self) -> None:
+        self.trial = self.trial or Trial(self.backend, self.trusted, self.batch)
+        self.now = Loaded({})
+        self._attempts: dict[str, Attempt] = {}  # by what the aliases say
+        self._last: dict[str, Version] = {}  # what was told to serve last
+        self._stop, self._wake = threading.Event(), threading.Event()
+
     def start(self) -> None:
-        """Load what the aliases name now; ValueError where there is no champion, or where it cannot be served."""
-        self._known: dict[str, Version] = {}
-        self._serves: Version | None = None  # the champion, whose observations and actions the next one has to have
-        revision = self.source.revision(self.policy)
-        aliases = self.source.aliases(self.policy)
+        """Load what the aliases name now; ValueError where there is no champion, or where no version at all can be served.
+
+        Where the champion cannot be served, the previous one answers in its place, or else its requests are refused.
+        """
+        self._seen = self.source.revision(self.policy)
+        self._aliases = aliases = self.source.aliases(self.policy)
         if "champion" not in aliases:
             raise ValueError(
                 f"{self.policy}: expected an alias 'champion', got {', '.join(sorted(aliases)) or 'none'}; "
                 f"'equipoise registry alias {self.policy} champion VERSION' sets it"
             )
-        self.now = Loaded(self._load(aliases), revision)
-        self._serves = self.now.champion
-        self._stop = threading.Event()
+        try:
+            self.now = Loaded(self._load(aliases), self.alarm)
+            if isinstance(unfit := self._attempts[aliases["champion"]].error, UnfitRules):
+                raise ValueError(str(unfit))
+            if not self.now.by_alias:
+                raise ValueError(f"{self.policy}: expected a version that can be served, got none: {self.alarm}")
+        except BaseException:
+            self.stop(0.0)
+            raise
 
     def follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to look for moved aliases; their versions are taken in the loop."""
-
-        def take(loaded: Loaded) -> None:
-            before, self.now = self.now, loaded
-            if before.champion is not loaded.champion:
-                self.swaps += 1
-                log.info("swapped", extra={"from": before.champion.digest, "to": loaded.champion.digest})
-
-        def watch() -> None:
-            seen, gap_s, again = self.now.revision, RETRY_S, time.monotonic() + RETRY_S
-            while not self._stop.wait(self.poll_s):
-                try:
-                    revision = self.source.revision(self.policy)
-                    if revision == seen and (self.alarm is None or time.monotonic() < again):
-                        continue
-                    gap_s = min(2 * gap_s, RETRY_MOST_S) if revision == seen else RETRY_S
-                    seen, again = revision, time.monotonic() + gap_s
-                    aliases = self.source.aliases(self.policy)
-                    loaded = Loaded(self._load(aliases), revision)
-                except Exception as error:  # the old version serves on, whatever is wrong with the new one
-                    self._warn(f"champion: {error}")
-                    continue
-                with contextlib.suppress(RuntimeError):  # the loop has been closed, which may be at any moment
-                    loop.call_soon_threadsafe(take, loaded)
-
-        self._thread = threading.Thread(target=watch, name="versions", daemon=True)
+        self._thread = threading.Thread(target=self._watch, args=(loop,), name="versions", daemon=True)
         self._thread.start()
 
     def stop(self, within_s: float) -> None:
-        """Look no more; a version that is being loaded is waited for so long, and its daemon thread then left behind."""
+        """Look no more and end all trials; a version that is being loaded is left to its daemon thread."""
+        self._stop.set()
+        self._wake.set()
         if self._thread is not None:
-            self._stop.set()
             self._thread.join(within_s)
+        assert self.trial is not None
+        self.trial.close()
+
+    def _take(self, loaded: Loaded) -> None:
+        before, self.now = self.now.by_alias.get("champion"), loaded
+        if (champion := loaded.by_alias.get("champion")) is not before and champion is not None:
+            self.swaps += 1
+            log.info("swapped", extra={"from": before and before.digest, "to": champion.digest})
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self.trial is not None
+        told: Any = None
+        while not self._stop.is_set():
+            unread, moved = None, False
+            try:
+                revision = self.source.revision(self.policy)
+                if revision != self._seen:
+                    self._aliases, self._seen, moved = self.source.aliases(self.policy), revision, True
+            except Exception as error:  # of any kind: what is served goes on
+                unread = f"registry: {_said(error)}"
+            self._begin(self._aliases, moved)
+            by_alias = self._settled(self._aliases, unread)
+            if (by_alias, self.alarm) != told and not loop.is_closed():
+                told = by_alias, self.alarm
+                loop.call_soon_threadsafe(self._take, Loaded(by_alias, self.alarm))
+            try:
+                self.trial.prepare()
+            except (ValueError, OSError) as error:  # it ends, or the machine has no room for a process: the trial will say so
+                log.debug("no process for the next trial", extra={"reason": str(error)})
+            self._wake.wait(self.poll_s)
+            self._wake.clear()
 
     def find(self, name: str | None) -> Version:
         """The champion, or the served version that an alias or (the beginning of) a digest names; Refused (404)."""
         by_alias = self.now.by_alias
-        if name is None:
-            return by_alias["champion"]
+        if name is None or (name == "champion" and name not in by_alias):
+            return self.now.champion
         if name in by_alias:
             return by_alias[name]
         digests = {version.digest: version for version in by_alias.values()}
         found = [version for digest, version in digests.items() if len(name) >= 8 and digest.startswith(name)]
+        if name in SERVED:
+            raise Refused(404, f"version: expected an alias of {self.policy!r} that is set and served, got {name!r}")
         if len(found) != 1:
             known = [*by_alias, *(digest[:12] for digest in digests)]
             raise Refused(404, f"version: expected one that an alias of {self.policy!r} names, got {name!r}{hint(name, known)}")
         return found[0]
 
     def _load(self, aliases: Mapping[str, str]) -> dict[str, Version]:
-        """The served aliases' versions; those that are loaded already are kept, with their episodes.
+        """The served aliases' versions: waits for the champion, and a little for the others."""
+        self._begin(aliases, moved=True)
+        began, champion = time.monotonic(), self._attempts[aliases["champion"]]
+        while time.monotonic() < began + START_S and _is_at_work(champion):
+            self._wait()
+        end = time.monotonic() + OTHERS_S
+        while time.monotonic() < end and any(map(_is_at_work, self._attempts.values())):
+            self._wait()
+        return self._settled(aliases)
 
-        A champion that cannot be served is an error. Another version that cannot is left out, with an alarm.
+    def _wait(self) -> None:
+        self._wake.wait(self.poll_s)
+        self._wake.clear()
+
+    def _begin(self, aliases: Mapping[str, str], moved: bool) -> None:
+        """Attempt what is named and neither loaded nor tried lately. ``moved``: what failed cheaply is tried again at once."""
+        now, wanted = time.monotonic(), {aliases[alias] for alias in SERVED if alias in aliases}
+        for one, attempt in list(self._attempts.items()):
+            if one not in wanted and not isinstance(attempt.error, Exceeded):  # to try that one again costs as much as before
+                del self._attempts[one]
+        for one in wanted:
+            last = self._attempts.get(one)
+            failed = last is not None and last.error is not None
+            at_once = moved and not (failed and isinstance(last.error, Exceeded))  # type: ignore[union-attr]
+            if last is None or (failed and (at_once or now >= last.again)):
+                gap_s = RETRY_S if last is None or at_once else min(2 * last.gap_s, RETRY_MOST_S)
+                attempt = self._attempts[one] = Attempt(gap_s, problem=None if last is None else last.problem)
+                threading.Thread(target=self._attempt, args=(one, attempt), name=f"version {one[:12]}", daemon=True).start()
+
+    def _attempt(self, version: str, attempt: Attempt) -> None:
+        """Try and load a version; a failure of any kind is kept."""
+        try:
+            assert self.trial is not None
+            digest, path = self.source.resolve(self.policy, version)
+            self.trial(path, digest)
+            model = load(path, self.backend, threads=self.threads, trusted=self.trusted)
+            if model.version != digest:
+                raise ValueError(f"{path}: expected version {digest}, got {model.version}")
+            attempt.version = Version(model, self.rules, self.batch)
+        except Exception as error:
+            now = time.monotonic()
+            attempt.again = now + max(attempt.gap_s, RETRY_TIMES * (now - attempt.began) * isinstance(error, Exceeded))
+            attempt.problem, attempt.error = _said(error), error
+        self._wake.set()
+
+    def _settled(self, aliases: Mapping[str, str], unread: str | None = None) -> dict[str, Version]:
+        """The version to serve for each alias, by what is loaded now; sets the alarm.
+
+        A champion that cannot be served leaves the last one in its place; at a start that is the previous one.
         """
-        by_alias: dict[str, Version] = {}
-        wrong = []
-        for alias in (alias for alias in SERVED if alias in aliases):
-            try:
-                found = by_alias[alias] = self._version(aliases[alias])
-                if alias == "shadow":
-                    same_spaces(found, by_alias["champion"], "the champion's")
-                elif alias == "champion" and self._serves is not None:
-                    same_spaces(found, self._serves, "the serving champion's")
-            except (ValueError, OSError) as error:
-                if alias == "champion":
-                    raise
-                by_alias.pop(alias, None)
-                wrong.append(f"{alias}: {error}")
-        self._known = {version.digest: version for version in by_alias.values()}
+        found: dict[str, Version] = {}
+        wrong = [] if unread is None else [unread]
+        serving = self._last.get("champion")
+        for alias in SERVED:
+            attempt = self._attempts.get(aliases.get(alias, ""))
+            if attempt is None:
+                continue
+            version = attempt.version
+            problem = attempt.problem if version is None else None
+            whose = "the serving champion's" if alias == "champion" else "the champion's"
+            if version is not None and serving is not None and (problem := other_spaces(version, serving, whose)):
+                if alias in ("champion", "shadow"):
+                    version = None
+            elif version is None and problem is None:
+                version = self._last.get(alias)  # until the new one is loaded
+                if time.monotonic() > attempt.began + START_S:
+                    problem = f"expected {aliases[alias][:12]} to load within {START_S:g} s; it is still at work"
+            if problem is not None:
+                wrong.append(f"{alias}: {problem}")
+            if alias == "champion":
+                serving = version = version or serving
+            if version is not None:
+                found[alias] = version
+        if "champion" not in aliases:
+            wrong.append("champion: expected an alias that is set, got none")
+        if (stand_in := serving or found.get("previous")) is not None:
+            found = {"champion": stand_in, **found}
+        self._last = found
         self._warn("; ".join(wrong) or None)
-        return by_alias
+        return found
 
     def _warn(self, alarm: str | None) -> None:
         if alarm not in (None, self.alarm):
             log.error("a version cannot be served", extra={"policy": self.policy, "reason": alarm})
         self.alarm = alarm
 
-    def _version(self, version: str) -> Version:
-        digest, path = self.source.resolve(self.policy, version)
-        if digest not in self._known:
-            model = load(path, self.backend, threads=self.threads, trusted=self.trusted)
-            if model.version != digest:
-                raise ValueError(f"{path}: expected version {digest}, got {model.version}")
-            self._known[digest] = Version(model, self.rules, self.batch)
-        return self._known[digest]
+
+def _is_at_work(attempt: Attempt) -> bool:
+    return attempt.version is None and attempt.error is None
 
 
-def same_spaces(one: Version, other: Version, whose: str) -> None:
-    """ValueError where a version takes other observations, or gives other actions: whoever asks now knows the old ones."""
+def _leaves(space: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """The parts of a space that have no parts, by the names of their arrays."""
+    inner = branches(space)
+    if inner is None:
+        yield place, space
+    for key, one in (inner or {}).items():
+        yield from _leaves(one, f"{place}/{key}")
+
+
+def other_spaces(one: Version, other: Version, whose: str) -> str | None:
+    """A sentence where a version takes other observations, or gives other actions: callers know the old ones."""
     for what, mine, theirs in (("observations", one.rows, other.rows), ("actions", one.action, other.action)):
         if mine != theirs:
-            raise ValueError(
-                f"expected {whose} {what}, {_said(theirs)}, got {_said(mine)}; serve another policy by another name"
-            )
+            return f"expected {whose} {what}, {_spaces(theirs)}, got {_spaces(mine)}; serve another policy by another name"
+    return None
 
 
-def _said(spaces: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
+def _spaces(spaces: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
     return ", ".join(f"{name}: {dtype} {list(shape)}" for name, (shape, dtype) in spaces.items())
+
+
+def _said(error: Exception) -> str:
+    """The error of one version, in a line of bounded length."""
+    text = str(error) if isinstance(error, ValueError | OSError) and str(error) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:1000]

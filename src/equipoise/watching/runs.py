@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.balance.shares import STATES
-from equipoise.console.help import printable
+from equipoise.console.place import printable
 from equipoise.files import read_json
 from equipoise.record.described import algorithm_of, directories, env_of, flat
 from equipoise.record.live import LIVE, STALE_S, read_live, state_of

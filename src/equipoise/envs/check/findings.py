@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from equipoise import tree
-from equipoise.envs.spaces import observation_spec
+from equipoise.envs.spaces import part_spec
 from equipoise.types import Array
 
 Severity = Literal["error", "note"]
@@ -173,7 +173,7 @@ def judge_row(found: Findings, spaces_of: dict[str, Any], obs: Flat, answer: Any
 def judge_observation(found: Findings, space: Any, place: str, value: Any, lead: tuple[int, ...], where: str) -> None:
     """Judge one leaf of an observation by its space."""
     array = as_array(found, place, value, where)
-    target = np.dtype(observation_spec(space).dtype)
+    target = np.dtype(part_spec(space).dtype)
     expected = (*lead, *space.shape)
     if isinstance(space, spaces.Box) and not isinstance(value, np.ndarray) and expected:
         seen = f"expected a numpy array, got {type(value).__name__}"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from equipoise import tree
 from equipoise.envs import final
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
@@ -55,7 +56,7 @@ def look(found: Findings, made: SyncEnv, joint: Joint | None) -> dict[str, str]:
         if turns := turns_of(joint.env):
             facts["turns"] = f"its agents act in turns (AEC): {turns}, as in training"
     if spec.mask:
-        facts["action mask"] = "/".join(("obs", *spec.mask))
+        facts["action mask"] = tree.path_of("obs", *spec.mask)
     facts["autoreset"] = HELD if is_same_step(made) else NEXT
     facts["resume"] = RESUMES[spec.resume]
     if spec.settings:

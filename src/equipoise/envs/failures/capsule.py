@@ -25,6 +25,7 @@ import time
 import traceback
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,8 @@ from equipoise.types import EnvFactory, OnNonfinite, Tree
 FORMAT = 2
 LIMIT = 20  # capsules of one cause in a run; what comes after is counted only
 LARGEST = 1 << 30  # bytes of arrays that a reader accepts
+# What zipfile and numpy raise for a member that is no array, or one of Python objects, or says that it is larger than memory.
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
 RECORD, ARRAYS = "capsule.json", "arrays.npz"
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 COUNTED = ("aborted", "clamped", "outside")  # episodes, numbers, rows
@@ -301,16 +304,23 @@ def read_arrays(path: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(info.file_size for info in archive.infolist())
-            if total > LARGEST:
-                raise ValueError(f"{path}: expected at most {LARGEST} bytes of arrays, got {total}")
-        with np.load(path, allow_pickle=False) as file:
-            flat = {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, EOFError, KeyError) as error:
+            names = archive.namelist()  # as they are, since numpy takes "a.npy" for "a"
+    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path}: expected numpy's npz, got {error}") from error
+    if total > LARGEST:
+        raise ValueError(f"{path}: expected at most {LARGEST} bytes of arrays, got {total}")
+    flat, name = dict[str, Any](), ""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            for name in names:
+                flat[name.removesuffix(".npy")] = file[name]
+    except DAMAGED as error:
+        got = str(error) or type(error).__name__
+        raise ValueError(f"{path}: {name.removesuffix('.npy')}: expected an array of numbers, got {got[:500]}") from error
     for name, array in flat.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
             raise ValueError(f"{path}: expected numbers in {name!r}, got {getattr(array, 'dtype', type(array).__name__)}")
     try:
         return tree.nest(flat)  # type: ignore[no-any-return]
-    except AttributeError as error:
-        raise ValueError(f"{path}: expected arrays or groups of arrays, got both by one name in {sorted(flat)}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

@@ -89,7 +89,7 @@ def steps_of(capsule: Capsule, env: SyncEnv) -> list[Tree]:
         return []
     if len({len(x) for x in given}) != 1:
         raise ValueError(f"actions: expected as many of each part, got {[len(x) for x in given]}")
-    actions = tree.like(env.action, capsule.actions)
+    actions = tree.like(env.action, dict(tree.items(capsule.actions)))
     return [tree.index(actions, n) for n in range(len(given[0]))]
 
 

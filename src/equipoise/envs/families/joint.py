@@ -179,7 +179,7 @@ def masks_of(choice: str, observation: spaces.Space[Any], action: spaces.Space[A
     if not (keys := place_of(choice, observation, action)):
         return []
     rows = tree.zeros(tree.prepend(reduce(member, keys, observation_spec(observation)), 1))
-    return [(tuple(place.split("/")), begins) for place, _, begins in counted("/".join(keys), rows, action)]
+    return [(tree.keys_of(place), begins) for place, _, begins in counted(tree.path_of(*keys), rows, action)]
 
 
 def size_of(action: spaces.Space[Any]) -> int:

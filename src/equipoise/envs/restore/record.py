@@ -203,7 +203,7 @@ class Record:
             shape, dtype = wanted[path].shape[1:], wanted[path].dtype
             if array.shape != (count, *shape) or array.dtype != dtype:
                 expected = f"[{', '.join(map(str, ('n', *shape)))}] {dtype}"
-                place = "/".join(filter(None, ("actions", path)))
+                place = f"actions/{path}" if path else "actions"
                 raise ValueError(f"state of {place}: expected {expected}, got {array.shape} {array.dtype}")
         return actions
 

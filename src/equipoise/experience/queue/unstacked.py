@@ -202,7 +202,7 @@ def _without(fields: Tree, paths: Collection[str], prefix: str = "") -> Tree:
 
     def left() -> Iterator[tuple[str, Tree]]:
         for key, value in fields.items():
-            if (path := f"{prefix}{key}") not in paths:
+            if (path := f"{prefix}{tree.path_of(key)}") not in paths:
                 yield key, _without(value, paths, f"{path}/") if isinstance(value, dict) else value
 
     return dict(left())

@@ -4,7 +4,9 @@ A data set is named by its id in Minari's own folder (``MINARI_DATASETS_PATH``, 
 -vN, or by a directory. An episode of L steps has L + 1 observations, the last of which is the true final one, L actions as
 the env took them, L rewards and both kinds of end. Images are kept as they are: Minari's JPEG would lose some of them.
 
-Facts that Minari has no place for stand under ``equipoise`` in the metadata: the run, the weights' hash, frame stacks.
+Facts that Minari has no place for stand under ``equipoise`` in the metadata: the run, the weights' hash, frame stacks, and
+the spaces, which Minari's own form rounds. HDF5 splits names itself, so the keys of our data sets stand there escaped
+(``_stored``), as do those of Minari's form of the spaces.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as Registered
 
 from equipoise import tree
+from equipoise.envs import space_json
 from equipoise.envs.making import resolve
 from equipoise.envs.spaces import differ
 from equipoise.hints import install, nearest
 from equipoise.types import Array, EnvFactory, Stack, Tree
 
 OURS = "equipoise"  # the key of our own metadata
+SPACES = "equipoise_spaces"  # the same for the spaces, as ``space_json`` writes them
 METADATA = "metadata.json"
 
 
@@ -66,6 +70,7 @@ class Dataset:
     steps: int
     env: str = ""  # the env that its metadata name; "": none
     about: Mapping[str, Any] = field(default_factory=dict)  # facts given to ``write``; {} for foreign data sets
+    escaped: bool = False  # keys are stored as ``_stored`` says: a data set of ours
 
     @property
     def stacks(self) -> dict[str, Stack]:
@@ -79,7 +84,8 @@ class Dataset:
                 if (one := next(stored, None)) is None:
                     return
                 episode = Episode(
-                    obs=_tree(self.observation, one.observations), action=_tree(self.action, one.actions),
+                    obs=_tree(self.observation, one.observations, self.escaped),
+                    action=_tree(self.action, one.actions, self.escaped),
                     reward=np.asarray(one.rewards), terminated=np.asarray(one.terminations, bool),
                     truncated=np.asarray(one.truncations, bool),
                 )  # fmt: skip
@@ -130,11 +136,15 @@ def find(name: str) -> Dataset:
         )
     try:
         stored = minari.MinariDataset(str(path))
-        about = json.loads((path / METADATA).read_text()).get(OURS, {})
+        said = json.loads((path / METADATA).read_text())
+        about, made = said.get(OURS, {}), said.get(SPACES)
         made_of = str(about["env"]["target"]) if "env" in about else stored.env_spec.id if stored.env_spec is not None else ""
         found = Dataset(
-            name=name, path=path, observation=stored.observation_space, action=stored.action_space,
+            name=name, path=path,
+            observation=space_json.from_json(made["observation"], "observation") if made else stored.observation_space,
+            action=space_json.from_json(made["action"], "action") if made else stored.action_space,
             episodes=int(stored.total_episodes), steps=int(stored.total_steps), env=made_of, about=about,
+            escaped=made is not None,
         )  # fmt: skip
         _ = found.stacks
     except (OSError, KeyError, AssertionError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
@@ -149,13 +159,19 @@ def write(
     env: EnvFactory | None = None, algorithm: str = "", about: Mapping[str, Any] | None = None,
 ) -> Dataset:  # fmt: skip
     """Write a new data set, whole or not at all. ``about``: further facts as JSON."""
-    minari, path = _minari(), writable(name)
+    minari, path = _minari(), writable(name, observation, action)
+    made = {"observation": space_json.to_json(observation), "action": space_json.to_json(action)}
     parts = path.parent.with_name(f".{path.parent.name}.part")
     shutil.rmtree(parts, ignore_errors=True)
     (parts / path.name).parent.mkdir(parents=True)
     try:
         storage = importlib.import_module("minari.dataset.minari_storage").MinariStorage.new(
-            parts / path.name, observation, action, _registered(env), data_format="hdf5", jpeg_encoding=False
+            parts / path.name,
+            _stored_space(observation),
+            _stored_space(action),
+            _registered(env),
+            data_format="hdf5",
+            jpeg_encoding=False,
         )
         buffer = importlib.import_module("minari.data_collector").EpisodeBuffer
         for one in episodes:
@@ -171,6 +187,7 @@ def write(
                 "minari_version": minari.__version__,
                 "algorithm_name": algorithm,
                 OURS: dict(about or {}),
+                SPACES: made,
             }
         )
         namespace = _id(name).rpartition("/")[0]
@@ -185,11 +202,18 @@ def write(
     return find(name)
 
 
-def writable(name: str) -> Path:
-    """The directory for a new data set; ValueError where something is there already."""
-    path = _files(name)
+def writable(name: str, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Path:
+    """The directory for a new data set; ValueError where something is there already, or Minari cannot keep such a space."""
+    _minari()
+    path, forms = _files(name), importlib.import_module("minari.serialization")
     if path.parent.exists():
         raise ValueError(f"data set {name!r}: expected a new one, got {path.parent}, which is there already")
+    for what, space in (("observation", observation), ("action", action)):
+        for place, leaf in tree.items(_leaves(space), what):
+            try:
+                forms.deserialize_space(forms.serialize_space(leaf))
+            except (NotImplementedError, AssertionError, TypeError, ValueError) as error:
+                raise ValueError(f"data set {name!r}: {place}: expected a space that Minari can keep, got {leaf}") from error
     return path
 
 
@@ -242,12 +266,32 @@ def _registered(env: EnvFactory | None) -> Registered | None:
 # ------------------------------------------------------------------------------------------------------------------ spaces
 
 
-def _tree(space: gymnasium.Space[Any], value: Any) -> Tree:
+def _stored(key: str) -> str:
+    """A key as a name in HDF5, to which '/' and '.' mean something."""
+    return "~2" if key == "." else tree.path_of(key)
+
+
+def _stored_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """A space with the keys as they are stored."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({_stored(key): _stored_space(one) for key, one in space.spaces.items()})
+    return spaces.Tuple([_stored_space(one) for one in space.spaces]) if isinstance(space, spaces.Tuple) else space
+
+
+def _leaves(space: gymnasium.Space[Any]) -> Tree:
+    """The tree of the spaces without parts."""
+    inner = tree.branches(space)
+    return space if inner is None else {key: _leaves(one) for key, one in inner.items()}
+
+
+def _tree(space: gymnasium.Space[Any], value: Any, escaped: bool) -> Tree:
     """Minari's dicts and tuples of arrays as a tree."""
     inner = tree.branches(space)
     if inner is None:
         return np.asarray(value)
-    return {key: _tree(one, value[int(key)] if isinstance(value, tuple) else value[key]) for key, one in inner.items()}
+    if isinstance(space, spaces.Tuple):
+        return {key: _tree(one, value[int(key)], escaped) for key, one in inner.items()}
+    return {key: _tree(one, value[_stored(key) if escaped else key], escaped) for key, one in inner.items()}
 
 
 def _minaris(space: gymnasium.Space[Any], value: Tree) -> Any:
@@ -255,5 +299,6 @@ def _minaris(space: gymnasium.Space[Any], value: Tree) -> Any:
     inner = tree.branches(space)
     if inner is None:
         return value
-    parts = {key: _minaris(one, value[key]) for key, one in inner.items()}
-    return tuple(parts.values()) if isinstance(space, spaces.Tuple) else parts
+    if isinstance(space, spaces.Tuple):
+        return tuple(_minaris(one, value[key]) for key, one in inner.items())
+    return {_stored(key): _minaris(one, value[key]) for key, one in inner.items()}

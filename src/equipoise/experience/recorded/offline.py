@@ -198,7 +198,7 @@ def _episodes(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> It
         rows = _rows(episode, row, where)
         _counted(dataset.action, episode.action, f"{where}, action")
         for path, stack in stacks.items():
-            _slides(dict(tree.items({"obs": episode.obs}))[f"obs/{path}" if path else "obs"], stack, where)
+            _slides(tree.named("obs", episode.obs)[f"obs/{path}" if path else "obs"], stack, where)
         yield rows
 
 
@@ -226,25 +226,24 @@ def _fitted(arrays: Tree, specs: Tree, length: int, where: str) -> Tree:
     """Cast [length, ...] to the dtypes of the rows; ``Faulty`` for another shape or kind and for numbers that are not
     finite.
     """
-    found = dict(tree.items({"": arrays}))
+    found = tree.named(where, arrays)
 
-    def fit(path: str, spec: tree.ArraySpec) -> Any:
-        array = np.asarray(found[path])
+    def fit(where: str, spec: tree.ArraySpec) -> Any:
+        array = np.asarray(found[where])
         if array.shape != (length, *spec.shape):
-            raise Faulty(f"{where}{path}: expected shape {(length, *spec.shape)}, got {array.shape}")
+            raise Faulty(f"{where}: expected shape {(length, *spec.shape)}, got {array.shape}")
         if not np.can_cast(array.dtype, spec.dtype, "same_kind") and not (array.dtype.kind in "bui" and spec.dtype != "bool"):
-            raise Faulty(f"{where}{path}: expected {spec.dtype}, got {array.dtype}")
+            raise Faulty(f"{where}: expected {spec.dtype}, got {array.dtype}")
         array, given = array.astype(spec.dtype, copy=False), array
         if given.dtype.kind in "bui" and (other := array != given).any():
             at = int(np.argwhere(other)[0, 0])
-            raise Faulty(f"{where}{path}: expected numbers that {spec.dtype} has, got {given[at]} at step {at}")
+            raise Faulty(f"{where}: expected numbers that {spec.dtype} has, got {given[at]} at step {at}")
         if spec.dtype == "float32" and not np.isfinite(array).all():
             at = int(np.argwhere(~np.isfinite(array))[0, 0])
-            raise Faulty(f"{where}{path}: expected finite numbers, got {array[at]} at step {at}")
+            raise Faulty(f"{where}: expected finite numbers, got {array[at]} at step {at}")
         return array
 
-    paths = iter([path for path, _ in tree.items({"": specs})])
-    return tree.map(lambda spec: fit(next(paths), spec), specs)
+    return tree.like(specs, {path: fit(path, spec) for path, spec in tree.named(where, specs).items()}, where)
 
 
 def _counted(space: gymnasium.Space[Any], action: Tree, where: str) -> None:

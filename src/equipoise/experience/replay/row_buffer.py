@@ -282,15 +282,14 @@ class RowBuffer:
         mine = self.state()
         blocks = schema.Array(self.blocks.shape, str(self.blocks.dtype), 0, schema.MOST)
         schema.check(state, schema.like(mine) | {"blocks": blocks}, "replay")
-        saved: dict[str, Any] = dict(tree.items(state))
         for path in ("slots", "unroll", "block", "window"):
-            if saved[path] != mine[path]:
-                raise ValueError(f"replay, {path}: expected {mine[path]} as in this program, got {saved[path]}")
+            if state[path] != mine[path]:
+                raise ValueError(f"replay, {path}: expected {mine[path]} as in this program, got {state[path]}")
         for path, array in (("blocks", self.blocks), ("expected", self._expected), ("since", self._since), ("age", self._age)):
-            array[:] = saved[path]
-        self._records[self._edge()] = saved["records"]
+            array[:] = state[path]
+        self._records[self._edge()] = state["records"]
         for path, large in self._large.items():
-            large.set(self._edge_places, saved[f"large/{path}"])
+            large.set(self._edge_places, state["large"][path])
 
     def close(self) -> None:
         """Close the ring: nothing is gathered any more."""
@@ -350,8 +349,7 @@ class _Window:
         last = self._ring.window
 
         def part(name: str, rows: int) -> Tree:
-            mine = {path: leaf[:rows] for path, leaf in leaves.items() if path == name or path.startswith(f"{name}/")}
-            return mine[name] if name in mine else tree.nest({p.removeprefix(f"{name}/"): leaf for p, leaf in mine.items()})
+            return tree.map(lambda leaf: leaf[:rows], tree.within(name, leaves))
 
         fields = {name: part(name, last) for name in ("action", "behaviour", "reward", "mask", "bootstrap", "version")}
         context = {"stream": torch.from_numpy(self._stream), "start": leaves["row"][0]}

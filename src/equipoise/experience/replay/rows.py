@@ -21,7 +21,7 @@ def without_observations(ring: RowBuffer, places: Any) -> Trajectory:
 
     def part(name: str) -> Tree:
         paths = [path for path in (*ring.layout.small, *ring.layout.large) if path == name or path.startswith(f"{name}/")]
-        return leaf(name) if paths == [name] else tree.nest({path.removeprefix(f"{name}/"): leaf(path) for path in paths})
+        return tree.within(name, {path: leaf(path) for path in paths})
 
     stream = torch.from_numpy(ring.stream(places))
     return Trajectory(
