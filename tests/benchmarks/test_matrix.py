@@ -193,7 +193,7 @@ signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
 pathlib.Path({str(ready)!r}).touch()
 signal.pause()"""
     command = [sys.executable, "-c", code]
-    with pytest.raises(matrix.Failed, match="did nothing: no env step was learned from in 30 s"):
+    with pytest.raises(Failed, match="did nothing: no env step was learned from in 30 s"):
         matrix.trained(command, tmp_path, tmp_path / "log", warmup=0, seconds=0, env={})
 
 

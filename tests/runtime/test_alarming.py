@@ -17,7 +17,7 @@ from tests.cli.samples import report
 
 def stats(done: float, phases: dict[str, str], side: Any = "learning") -> RunStats:
     given: dict[str, Any] = {one.name: {} for one in fields(RunStats) if one.name != "first"}
-    usage = {name: Usage(cpu_s=1.0, rss=9.0, own=5.0) for name in ("learner", DRIVER)}  # type: ignore[call-arg]
+    usage = {name: Usage(cpu_s=1.0, rss=9, own=5) for name in ("learner", DRIVER)}
     return RunStats(
         **given | {"version": 1, "workers": {"learner": Shares(done=done, side=side)}, "phases": phases, "usage": usage}
     )
