@@ -37,7 +37,7 @@ export class EpisodeLost extends Error {}
 /** The run has ended. */
 export class RunOver extends Error {}
 
-/** The run does not take this world: `code` is version, token, space, frame, observe, gap or full. */
+/** The run does not take this world: `code` is version, token, space, frame, observe or gap. */
 export class Refused extends Error {
   constructor(code, text) {
     super(`${code}: ${text}`);
@@ -79,6 +79,7 @@ export class World {
   #socket = null;
   #kept = Buffer.alloc(0);
   #messages = []; // that were not taken yet
+  #full = false; // the run had no place for this world
   #broken = null; // why the connection ended
   #wakes = null; // who waits for a message
   #welcome = false; // by this connection: a beat before it would stand before the hello
@@ -181,6 +182,7 @@ export class World {
         }
         until = Math.max(until, Date.now() + this.#patience); // "wait": no stream is free yet
       }
+      if (this.#full) until = Math.max(until, Date.now() + this.#patience);
       if (Date.now() > until) {
         const why = this.#broken;
         this.#leave();
@@ -200,7 +202,7 @@ export class World {
     this.#kept = Buffer.alloc(0);
     this.#messages = [];
     this.#broken = null;
-    this.#welcome = false;
+    this.#full = this.#welcome = false;
     const ends = (why) => {
       if (this.#socket === socket && this.#broken === null) {
         this.#broken = why;
@@ -241,6 +243,11 @@ export class World {
     const message = this.#messages.shift();
     if (message === undefined) {
       this.#broken ??= "no word";
+      return null;
+    }
+    if (message.code === "full") { // as "wait": it comes again
+      this.#full = true;
+      this.#broken ??= message.text;
       return null;
     }
     if (message.kind === "refuse" || message.kind === "bye") {

@@ -44,8 +44,12 @@ class RunOver(Exception):
     """The run has ended."""
 
 
+class _Full(ConnectionError):
+    """The run has no place for this world yet."""
+
+
 class Refused(Exception):
-    """The run does not take this world: ``code`` is version, token, space, frame, observe, gap or full."""
+    """The run does not take this world: ``code`` is version, token, space, frame, observe or gap."""
 
     def __init__(self, code, text):
         super().__init__(code + ": " + text)
@@ -189,6 +193,8 @@ class World:
                         return known
                     until = max(until, time.monotonic() + self._patience_s)  # "wait": no stream is free yet
             except OSError as error:
+                if isinstance(error, _Full):
+                    until = max(until, time.monotonic() + self._patience_s)
                 if time.monotonic() > until:
                     self._leave()
                     raise ConnectionError(f"{self._address}: expected a run that listens, got: {error}") from error
@@ -235,6 +241,8 @@ class World:
                     body, self._bytes = self._bytes[4:size], self._bytes[size:]
                     message = unpack(body)
                     if message["kind"] in ("refuse", "bye"):
+                        if message.get("code") == "full":  # as "wait": it comes again
+                            raise _Full(message["text"])
                         self._leave()
                         if message["kind"] == "refuse":
                             raise Refused(message["code"], message["text"])

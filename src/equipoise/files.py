@@ -11,12 +11,13 @@ import json
 import math
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Mapping
 from enum import Enum
 from io import RawIOBase
 from pathlib import Path
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, BinaryIO, NoReturn, TypeGuard
 
 
 def is_url(place: object) -> TypeGuard[str]:
@@ -54,16 +55,25 @@ DEEPEST_JSON = 64  # levels of lists and objects
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
 
 
-def read_json(path: Path) -> Any:
-    """The value in a JSON file; ValueError with the file and the line where it is damaged, too large or too deep."""
-    return parse_json(read_bounded(path, LARGEST_JSON), path)
+def read_json(path: Path, most: int | None = None) -> Any:
+    """The value in a JSON file; ValueError with the file and the line where it is damaged, too deep, or of too many bytes."""
+    return parse_json(read_bounded(path, LARGEST_JSON if most is None else most), path)
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a plain file to read; ValueError for a pipe, a socket, a device or a folder, which is not opened."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError(f"{path}: expected a plain file, got another kind of file")
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
 def read_bounded(path: Path, most: int) -> bytes:
     """The bytes of a plain file; ValueError where it is none, or holds more than ``most``."""
-    if not path.is_file():
-        raise ValueError(f"{path}: expected a plain file, got {'another kind of file' if path.exists() else 'none'}")
-    with path.open("rb") as file:
+    try:
+        opened = open_plain(path)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: expected a plain file, got none") from None
+    with opened as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise ValueError(f"{path}: expected at most {most:,} bytes, got {path.stat().st_size:,}")

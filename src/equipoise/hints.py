@@ -32,6 +32,11 @@ def hint(name: str, known: Collection[str]) -> str:
     return f"; did you mean {best!r}?" + (f" ({valid})" if len(known) <= 8 else "")
 
 
+def sentence(text: str) -> str:
+    """Text with an end: what ends in a question has one."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
 def install(extra: str) -> str:
     """The command that installs the packages of one of the project's extras."""
     try:

@@ -5,7 +5,7 @@ other both. What a file names is imported or called only where
 
 - it is ours: a built-in algorithm, torso or reward, an env of ``equipoise.envs``,
 - it is an id of Gymnasium, PettingZoo, EnvPool or the like, which names no module,
-- the user vouches for it by name (``--trust MODULE`` or ``MODULE:NAME``), or
+- the user vouches for it by name (``--trust MODULE`` or ``MODULE:NAME``; OLD=NEW where it has another name now), or
 - this user's own run wrote the file: it is signed with a key in the user's state directory, together with the places where the
   modules were found then. A module of that name which lies elsewhere is another one.
 """
@@ -13,11 +13,13 @@ other both. What a file names is imported or called only where
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import hmac
 import importlib.util
 import json
 import os
+import pkgutil
 import re
 import secrets
 import site
@@ -40,6 +42,7 @@ REWARDS = re.compile(r"equipoise\.rewards\.(own|reasoning):\w+")  # of ours
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")  # tasks that name no module of their own
 PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # what looks like a file
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
+RENAMED = re.compile(r"[A-Za-z_][\w.]*(:[\w.]+)?=[A-Za-z_][\w.]*(:[\w.]+)?")  # --trust OLD=NEW
 KEY_BYTES = 32
 Names = Sequence[tuple[str, str]]  # (what it is, module:callable), such as ("env", "my_envs:make")
 
@@ -106,6 +109,25 @@ def _outside(name: Any) -> bool:
     )
 
 
+def renamed(data: Any, trusted: Sequence[str]) -> Any:
+    """What a file says, with the new names of modules in place of those that ``trusted`` renames: "OLD=NEW"."""
+    for one in trusted:
+        if RENAMED.fullmatch(one):
+            old, _, new = one.partition("=")
+            data = _with_name(data, re.compile(rf"(python:)?{re.escape(old)}(?=$|:)"), new)
+    return data
+
+
+def _with_name(value: Any, old: re.Pattern[str], new: str) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_name(item, old, new) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_name(item, old, new) for item in value]
+    if isinstance(value, str) and ":" in value and (found := old.match(value)):
+        return f"{found[1] or ''}{new}{value[found.end() :]}"
+    return value
+
+
 def check(names: Names, signed: Any, signature: Any, trusted: Sequence[str], file: Path | str) -> None:
     """``Untrusted``, which says what would be imported from where, unless all the ``names`` of a file may be."""
     unknown = [(what, name) for what, name in names if not vouched(name, trusted)]
@@ -120,6 +142,14 @@ def check(names: Names, signed: Any, signature: Any, trusted: Sequence[str], fil
     options = " ".join(f"--trust {short}" for short in dict.fromkeys(_plain(name) for _, name in unknown))
     said = ", ".join(repr(_plain(name)) for _, name in unknown)
     module = _module(name)
+    top = module.partition(".")[0]
+    if module and _place(module) is None:
+        near = next(iter(difflib.get_close_matches(top, [one.name for one in pkgutil.iter_modules()], 1, 0.4)), "")
+        meant = f"; did you mean {near!r}?" if near else "."
+        raise Untrusted(
+            f"{file}: module {module!r} of {what} {_plain(name)!r} is not there{meant} If it has another name now: --trust "
+            f"{module}={module.replace(top, near or 'NEW', 1)} (from Python trust=[...])"
+        )
     does = "" if not module else f" would be imported from {_place(module) or 'nowhere that is known'}, and its code would run"
     if what == "argument":
         does = " would be opened"
@@ -133,9 +163,8 @@ def check(names: Names, signed: Any, signature: Any, trusted: Sequence[str], fil
 def vouched(name: str, trusted: Sequence[str]) -> bool:
     """Did the user name it: as MODULE, which vouches for all within it, or as MODULE:NAME?"""
     name, module = _plain(name), _module(name)
-    return any(
-        one == name or (module != "" and (one == module or module.startswith(f"{one}."))) for one in map(_plain, trusted)
-    )
+    said = [_plain(one.partition("=")[2] if RENAMED.fullmatch(one) else one) for one in trusted]
+    return any(one == name or (module != "" and (one == module or module.startswith(f"{one}."))) for one in said)
 
 
 def _plain(name: str) -> str:

@@ -118,7 +118,7 @@ def test_runs_are_a_table(made: Path) -> None:
 
 def test_runs_are_json(made: Path, tmp_path: Path) -> None:
     listed = json.loads(out("runs", str(made), "--json", "--sort=-seed"))
-    assert [Path(one["name"]).name for one in listed] == ["b", "a", "c"] and set(listed[0]) == set(listing.COLUMNS)
+    assert [Path(one["name"]).name for one in listed] == ["b", "a", "c"] and set(listed[0]) == {*listing.COLUMNS, "settings"}
     one = listed[0]
     assert one["steps"] == 1024 and one["steps_per_s"] > 0 and one["verdict"] == "One thread" and one["size"] > 10_000
     assert json.loads(out("runs", str(tmp_path), "--json")) == [], "no runs are an empty list"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise.cli import app
-from equipoise.console.curves import curves
+from equipoise.console.curves import curves, drawn
 from equipoise.record.interval import mean_and_half
+from tests.report import made
 
 
 def write(file: Path, rows: list[tuple[int, float | None]], evaluation: tuple[int, float] | None = None) -> Path:
@@ -93,3 +95,32 @@ def test_a_place_without_runs_is_refused(tmp_path: Path) -> None:
     for place, said in ((tmp_path / "gone", "got none"), (tmp_path, "got a folder without")):
         result = CliRunner().invoke(app, ["plot", str(place)])
         assert result.exit_code == 2 and said in result.stderr
+
+
+def test_runs_of_other_settings_are_other_curves_and_seeds_are_one(tmp_path: Path) -> None:
+    for rate in (0.9, 0.99):
+        for seed in (0, 1):
+            made.run(tmp_path / f"{rate}/seed_{seed}", seed=seed, gamma=rate)
+    found = curves([str(tmp_path)])
+    assert [len(one.runs) for one in found] == [2, 2] and len({one.name for one in found}) == 2
+    assert all("gamma" in one.name for one in found)
+
+
+def test_a_curve_of_one_point_is_seen(tmp_path: Path) -> None:
+    runs = [write(tmp_path / f"{name}.jsonl", [(0, 1.0), (100, 2.0)], evaluation=(50, 9.0 + i)) for i, name in enumerate("ab")]
+    (one,) = curves([f"X={run}" for run in runs], y="evaluation")
+    assert one.x.tolist() == [50] and one.mean.tolist() == [9.5]
+    (axes,) = drawn([one], y="evaluation").axes
+    assert axes.lines and all(line.get_marker() not in ("", "None", None) for line in axes.lines[:1])
+
+
+def test_one_odd_run_of_a_folder_is_left_out_with_a_sentence(tmp_path: Path) -> None:
+    for name in "abc":
+        made.run(tmp_path / name)
+    (tmp_path / "b/metrics.jsonl").unlink()
+    os.mkfifo(tmp_path / "b/metrics.jsonl")
+    warned: list[str] = []
+    (one,) = curves([str(tmp_path)], warned=warned)
+    assert len(one.runs) == 2 and len(warned) == 1 and "expected a plain file" in warned[0]
+    with pytest.raises(ValueError, match="expected a plain file"):
+        curves([str(tmp_path / "b")])

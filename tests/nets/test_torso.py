@@ -20,7 +20,17 @@ def test_box_becomes_float32_rows_in_order(dtype, shape, lead):
     x = encode(space, torch.as_tensor(array))
     assert x.dtype == torch.float32
     assert x.shape == (*lead, encoded_size(space))
-    np.testing.assert_array_equal(x.numpy(), array.reshape(*lead, -1).astype(np.float32))
+    scale = 1 / space.high.max() if len(space.shape) > 1 and space.dtype == np.uint8 else 1  # a picture
+    np.testing.assert_allclose(x.numpy(), array.reshape(*lead, -1).astype(np.float32) * scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 24, 24), (5, 5), (2, 7, 7, 3)])
+def test_a_small_picture_is_scaled_beside_other_parts(shape):
+    space = spaces.Dict({"image": spaces.Box(0, 255, shape, np.uint8), "v": spaces.Box(-1, 1, (2,))})
+    obs = {"image": torch.full((3, *shape), 255, dtype=torch.uint8), "v": torch.zeros(3, 2)}
+    assert encode(space, obs).max() == 1 == encode(space, obs)[:, :-2].min()
+    marks = spaces.Box(0, 1, shape, np.uint8)
+    assert encode(marks, torch.ones((3, *shape), dtype=torch.uint8)).min() == 1, "what has 1 as its bound is no picture"
 
 
 @pytest.mark.parametrize("start", [0, 3, -2])

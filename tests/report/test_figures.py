@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from equipoise.balance.shares import STATES
+from equipoise.record.described import clipped
 from equipoise.report import figures, workers
 from equipoise.report.figures import CENTRE, INNER, LEFT, OUTER, Line, Track, arcs, chart, sector, stacked, thinned, ticks
-from equipoise.report.markup import Html, clipped, joined, tag
+from equipoise.report.markup import Html, joined, tag
 from equipoise.report.style import DASHES, style
 
 WHOLE = {"worked": 0.5, "preempted": 0.25, "starved": 0.25, "blocked": 0.0}

@@ -36,7 +36,8 @@ def test_a_far_fall_is_said_once_for_each_best_evaluation() -> None:
         "warning: the evaluation fell to 350.0 at step 4,000, far below the best one, 500.0 at step 2,000, whose weights are "
         "kept (equipoise evaluate DIR --best)"
     )
-    assert evaluations.summary() == {"mean": 501, "std": 5.0, "episodes": 20, "env_steps": 8000}
+    best = {"mean": 501, "std": 5.0, "episodes": 20, "env_steps": 8000}
+    assert evaluations.summary() == best | {"fallen": True}
 
 
 @pytest.mark.parametrize(
@@ -53,14 +54,15 @@ def test_a_far_fall_is_said_once_for_each_best_evaluation() -> None:
 )
 def test_far_is_a_share_of_what_was_learned_and_more_than_chance(means: Any, std: float, fallen: bool) -> None:
     evaluations, said = entered(*means, std=std)
-    assert evaluations.fallen == fallen == (said[-1] is not None) == (evaluations.summary() is not None)
+    best = evaluations.summary()
+    assert best is not None and evaluations.fallen == fallen == (said[-1] is not None) == best["fallen"]
 
 
 def test_the_best_of_many_equal_evaluations_is_luck() -> None:
     """Forty draws of one policy, of which the best and the worst are 3.5 deviations of a difference apart."""
     deviation = 1.0 / math.sqrt(20) * math.sqrt(2)
     evaluations, said = entered(4.0, *[7.0] * 37, 7.0 + 1.75 * deviation, 7.0 - 1.75 * deviation, std=1.0)
-    assert said == [None] * 40 and evaluations.summary() is None
+    assert said == [None] * 40 and not evaluations.fallen
     evaluations, said = entered(4.0, 7.0 + 1.75 * deviation, 7.0 - 1.75 * deviation, std=1.0)
     assert said[-1] is not None, "of two it is no luck"
 
@@ -114,9 +116,15 @@ def test_a_run_that_forgets_says_so_also_after_a_resume(tmp_path: Path) -> None:
     )  # fmt: skip
     for _ in (run := api.train(made, on="serial", out=tmp_path / "run", tensorboard=False)):
         pass
-    assert run.summary is not None and run.summary["evaluation"]["mean"] == 1.0 and run.summary["best_evaluation"] is None
+    assert run.summary is not None and run.summary["evaluation"]["mean"] == 1.0
+    best = run.summary["best_evaluation"]
+    assert best["mean"] == 1.0 and not best["fallen"], "also where the last one is the best"
     for _ in (run := api.resume(tmp_path / "run", steps=640, settings=["optimizer.learning_rate=0.1"])):
         pass
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert summary["evaluation"]["mean"] == 0.0 and summary["best_evaluation"]["mean"] == 1.0
+    assert (
+        summary["evaluation"]["mean"] == 0.0
+        and summary["best_evaluation"]["mean"] == 1.0
+        and summary["best_evaluation"]["fallen"]
+    )
     assert any("the evaluation fell to 0.0" in note and "the best one, 1.0" in note for note in summary["notes"])

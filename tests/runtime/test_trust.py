@@ -250,3 +250,26 @@ def test_what_is_ours_or_an_id_needs_no_word(target: str, run: Path) -> None:
     assert trust.of_env({"target": target, "kwargs": {}})[0] == []
     attack_program = RunDirectory.open(run).run["program"]
     assert trust.of_program(attack_program)[0] == []
+
+
+def test_a_module_that_is_not_there_is_said_with_its_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "renamed_env.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    program = {"source": {"env": {"target": "rename_env:O", "kwargs": {}}}, "policies": {}}
+    with pytest.raises(trust.Untrusted) as refused:
+        trust.check(*trust.of_program(program), None, (), "run.json")
+    said = str(refused.value)
+    assert "module 'rename_env' of env 'rename_env:O' is not there; did you mean 'renamed_env'?" in said and "?." not in said
+    option = said.partition("--trust ")[2].split()[0]
+    assert option == "rename_env=renamed_env"
+    there = trust.renamed(program, [option])
+    assert there["source"]["env"]["target"] == "renamed_env:O"
+    trust.check(*trust.of_program(there), None, [option], "run.json")
+    with pytest.raises(trust.Untrusted):
+        trust.check(*trust.of_program(program), None, [option], "run.json")
+
+
+@pytest.mark.parametrize("option", ["data=x.jsonl", "a b=c", "=x", "x=", "other=new"])
+def test_what_renames_nothing_renames_nothing(option: str) -> None:
+    program = {"source": {"env": {"target": "python:old:O", "kwargs": {"x": "old"}}}, "policies": {"main": ["older:X"]}}
+    assert trust.renamed(program, [option]) == program

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote, urljoin
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_every_file_of_the_page_is_served_and_names_no_other_host(client: Client
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy and "require-trusted-types-for 'script'" in policy and "http" not in policy
     assert headers["x-content-type-options"] == "nosniff"
-    names = set(re.findall(r'"/static/([^"]+)"', body.decode()))
+    names = set(re.findall(r'"static/([^"]+)"', body.decode()))
     assert {"app.js", "style.css", "palette.css", "theme.js", "icon.svg"} <= names
     for name in sorted(names | {file.name for file in STATIC.iterdir()}):
         status, body, headers = client.ask(f"/static/{name}")
@@ -356,3 +357,58 @@ def test_a_slow_request_is_ended(place: Path, monkeypatch: pytest.MonkeyPatch) -
     with opened(place) as client, socket.create_connection(("127.0.0.1", client.port), 20) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nHost: 127.0")
         assert slow.recv(1 << 16).startswith(b"HTTP/1.1 408 ") and slow.recv(1) == b""
+
+
+def test_the_page_works_below_any_path(client: Client) -> None:
+    """Behind a proxy that strips /lab: whatever the page asks for stays below the address that it was opened at."""
+    _, body, _ = client.ask("/")
+    paths = re.findall(r'(?:href|src)="([^"#]+)"', body.decode())
+    for name in ("app", "compare", "dom", "run", "ring", "chart", "shelf", "versions", "theme"):
+        _, script, _ = client.ask(f"/static/{name}.js")
+        text = script.decode()
+        asked = re.findall(r'(?:ask|fetch|EventSource)\(\s*["`]([^"`?$]+)', text) + re.findall(r'"(/?api/[a-z]+)"', text)
+        paths += asked + [f"static/{one[2:]}" for one in re.findall(r'from "(\./[^"]+)"', text)]
+        assert not re.search(r'["`]/(?:api|static)', text)
+    assert len(paths) > 15
+    for path in set(paths):
+        whole = urljoin("http://h/lab/", path)
+        assert whole.startswith("http://h/lab/"), path
+        if not path.startswith("api/"):
+            assert client.ask(whole.removeprefix("http://h/lab"))[0] == 200
+
+
+def test_one_odd_run_costs_its_own_row(client: Client, place: Path) -> None:
+    whole = client.ask("/api/run?run=a")[1]
+    for file, name in [("metrics.jsonl", b"pipe"), ("summary.json", b"bytes-\xff\xfe"), ("live.json", b"c\xc3\x28")]:
+        run = made.run(Path(os.fsdecode(os.fsencode(place) + b"/" + name)))
+        (run / file).unlink(missing_ok=True)
+        os.mkfifo(run / file)
+    assert client.ask("/api/run?run=unknown")[0] == 404
+    with client.events() as events:
+        _, news = next(one for one in events if one[0] == "runs")
+    assert {row["id"] for row in news["rows"]} == {"a", "b", "pipe", "bytes-\\xff\\xfe", "c\\xc3("}
+    for row in news["rows"]:
+        status, told, _ = client.ask(f"/api/run?run={quote(row['id'])}")
+        assert status == 200 and told["id"] == row["id"]
+    assert client.ask("/api/run?run=a")[1]["status"] == whole["status"]
+
+
+def test_a_run_made_after_the_first_look_is_known(client: Client, place: Path) -> None:
+    assert client.ask("/api/run?run=later")[0] == 404
+    made.run(place / "later")
+    assert client.ask("/api/run?run=later")[0] == 200
+
+
+def test_a_gigabyte_keeps_nobody_waiting(client: Client, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from equipoise.watching import curves
+
+    monkeypatch.setattr(curves, "AT_ONCE", 1 << 20)
+    monkeypatch.setattr(curves, "PIECE", 1 << 18)
+    run = made.run(place / "large")
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b"{}\n" * (1 << 20))
+    one = curves.Curves(run / "metrics.jsonl")
+    assert one.read() and one.behind and one._at < 2 << 20
+    for _ in range(20):
+        one.read()
+    assert one._at == (run / "metrics.jsonl").stat().st_size and len(one.damaged) == 1000

@@ -86,7 +86,7 @@ def test_what_changes_is_news_and_the_rest_is_not_read(folder: Folder, monkeypat
         return live.read_live(path)
 
     monkeypatch.setattr(runs, "read_live", noted)
-    monkeypatch.setattr(runs, "read_json", lambda path: pytest.fail(f"{path} is read again"))
+    monkeypatch.setattr(runs, "read_json", lambda path, *_: pytest.fail(f"{path} is read again"))
     before = folder.revision
     folder.poll()
     assert folder.revision == before and read == []

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +19,8 @@ from equipoise import frames
 from equipoise.envs.worlds import hub as hubs
 from equipoise.envs.worlds.addresses import Address
 from tests.worlds.test_remote import HELLO
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -105,3 +110,93 @@ def test_several_may_close_it_at_once(hub: hubs.Hub) -> None:
     for thread in threads:
         thread.join()
     assert not wrong and not hub._thread.is_alive()
+
+
+def test_strangers_without_a_hello_keep_no_world_out(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "GREETINGS", 8)
+    with contextlib.ExitStack() as held:
+        strangers = [held.enter_context(connected(hub)) for _ in range(30)]
+        world = held.enter_context(connected(hub))
+        world.sendall(frames.encode(HELLO))
+        assert heard(world)["kind"] == "wait"
+        assert heard(strangers[0])["code"] == "full", "the oldest makes room"
+
+
+def test_a_world_that_the_run_knows_has_a_place_of_its_own(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "WAITING", 2)
+    hub._orphans.add("known")
+    with contextlib.ExitStack() as held:
+
+        def says(session: str) -> dict[str, Any]:
+            conn = held.enter_context(connected(hub))
+            conn.sendall(frames.encode(HELLO | {"session": session}))
+            return heard(conn)
+
+        assert [says(one)["kind"] for one in ("s0", "s1")] == ["wait", "wait"]
+        assert says("new")["code"] == "full"
+        assert says("known")["kind"] == "wait" and says("s1")["kind"] == "wait"
+
+
+@pytest.mark.parametrize("space", [
+    {"type": "Discrete", "n": 1 << 62, "start": 0, "dtype": "int64"},
+    {"type": "MultiDiscrete", "nvec": [1 << 62, 3], "start": [0, 0], "dtype": "int64"},
+    {"type": "Dict", "spaces": [["a", {"type": "Discrete", "n": 200_000, "start": 0, "dtype": "int64"}],
+                                ["b", {"type": "Discrete", "n": 200_000, "start": 0, "dtype": "int64"}]]},
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["observation", "action"])
+def test_a_space_of_more_values_than_a_policy_can_have(hub: hubs.Hub, name: str, space: dict[str, Any]) -> None:
+    with connected(hub) as world:
+        world.sendall(frames.encode(HELLO | {name: space}))
+        said = heard(world)
+    assert said["code"] == "space" and "at most 262,144 values in all" in said["text"]
+
+
+CLIENTS = {
+    "py": "import sys; sys.path.insert(0, 'clients'); import world\n"
+    "w = world.World({address!r}, world.box([1]), world.discrete(2)); print('in', flush=True); w.close()",
+    "mjs": "import {{ World, box, discrete }} from './clients/world.mjs';\n"
+    "const w = await World.connect({address!r}, {{ observation: box([1]), action: discrete(2), patience: 100 }});"
+    "console.log('in'); w.close(); process.exit(0);",
+}
+
+
+@pytest.mark.parametrize("client", [*CLIENTS])
+def test_a_client_waits_while_all_places_are_taken(tmp_path: Path, client: str) -> None:
+    path = str(tmp_path / "w")
+    script = CLIENTS[client].format(address=f"unix:{path}")
+    words = (
+        [sys.executable, "-c", script] if client == "py" else [shutil.which("node") or "", "--input-type=module", "-e", script]
+    )
+    if not words[0]:
+        pytest.skip("node is not installed")
+    welcome = {
+        "kind": "welcome",
+        "version": 1,
+        "seen": -1,
+        "life": "x",
+        "stream": 0,
+        "seed": 1,
+        "grace_s": 5.0,
+        "heartbeat_s": 1.0,
+    }
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        server.settimeout(30)
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        conns = []
+        try:
+            for answer in [{"kind": "refuse", "code": "full", "text": "no place"}] * 3 + [welcome]:
+                conn, _ = server.accept()
+                conns.append(conn)
+                conn.settimeout(30)
+                assert heard(conn)["kind"] == "hello"
+                conn.sendall(frames.encode(answer))
+                if answer is not welcome:
+                    conn.close()
+            assert process.communicate(timeout=30)[0].strip() == "in"
+        finally:
+            for conn in conns:
+                conn.close()
+            process.kill()
+            process.wait()

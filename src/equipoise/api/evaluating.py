@@ -18,6 +18,7 @@ from equipoise.experience.recorded.dataset import Dataset
 from equipoise.files import is_url
 from equipoise.nets.threads import one_thread
 from equipoise.programs.program import algorithm_name
+from equipoise.programs.settings import Settings, apply_settings, pairs
 from equipoise.record.checkpoint import read_meta
 from equipoise.record.directory import RunDirectory, params_sha256
 from equipoise.record.mirror import local
@@ -37,13 +38,15 @@ def evaluate(
     seed: int = 0,
     best: bool = False,
     video: bool = False,
+    settings: Settings = (),
     trust: Sequence[str] = (),
     tell: Callable[[Evaluating], object] = lambda progress: None,
 ) -> Evaluation:
     """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's ``videos/``.
 
-    ``tell`` is given how far it is after every step. ``trust``: modules and ``module:callable`` that a run from elsewhere may
-    import.
+    ``settings``: arguments of the env that differ from those of training, such as ``"env.gravity=5"``; an env of other
+    spaces is a ValueError. ``tell`` is given how far it is after every step. ``trust``: modules and ``module:callable`` that
+    a run from elsewhere may import.
 
     ValueError where not one episode came to its end, because the env failed in all of them.
     """
@@ -54,9 +57,16 @@ def evaluate(
             raise ValueError(f"{directory}: video: expected a local run directory, which the video is written into, got a URL")
         with local(directory) as here:
             return evaluate(
-                here, episodes=episodes, deterministic=deterministic, seed=seed, best=best, trust=trust, tell=tell
+                here, episodes=episodes, deterministic=deterministic, seed=seed, best=best, settings=settings, trust=trust,
+                tell=tell,
             )  # fmt: skip
     program = RunDirectory.open(directory, trusted=trust).program
+    settings = dict(pairs(settings))
+    if other := [key for key in settings if not key.startswith("env.")]:
+        raise ValueError(f"{other[0]}: expected env.KEY, an argument of the env, since a policy is evaluated as it is")
+    if settings and program.source.env is None:
+        raise ValueError(f"{directory}: expected a run with an env for env.KEY, got one without")
+    program = apply_settings(program, settings)
     if isinstance(program.source, TaskSource):
         if video:
             raise ValueError(f"{directory}: video: expected a policy that acts in an env, got one that writes text")

@@ -35,6 +35,9 @@ class Player:
         self._playing: Playing | None = None
         self._begins = True
 
+    def __repr__(self) -> str:
+        return f"<Player of step {step_of(self.meta):,}: {self.spec.observation} -> {self.spec.action}>"
+
     def reset(self) -> None:
         """The next observation begins an episode."""
         self._begins = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,15 +21,19 @@ def plot(
 ) -> Figure:
     """Draw the learning curves of runs -> a matplotlib ``Figure``, which a notebook shows; needs the extra "plot".
 
-    A run is a ``Run``, its directory, a folder with runs, or "NAME=DIRECTORY". Runs of one name, or of one env and algorithm,
-    are one curve: their mean, with the 95 % interval over the runs. ``x``: "steps", "wall" (seconds) or "updates"; ``y``:
+    A run is a ``Run``, its directory, a folder with runs, or "NAME=DIRECTORY". Runs of one name, or that differ in nothing
+    but the seed, are one curve: their mean, with the 95 % interval over the runs. A run of a folder that cannot be read, or has
+    no such number, is left out with a warning. ``x``: "steps", "wall" (seconds) or "updates"; ``y``:
     "return", "evaluation", "length", "lag", "steps_per_s", "updates_per_s", "learner/METRIC" or "info/NAME". ``out``: a file
     (.svg, .png, .pdf) that the figure is written into as well. ValueError where a run has no such number.
     """
     if not runs:
         raise ValueError("plot: expected at least one run, got none")
     words = [str(run.directory) if isinstance(run, Run) else os.fspath(run) for run in runs]
-    figure = drawn(curves(words, x=x, y=y), x=x, y=y)
+    warned: list[str] = []
+    figure = drawn(curves(words, x=x, y=y, warned=warned), x=x, y=y)
+    for sentence in warned:
+        warnings.warn(sentence, RuntimeWarning, stacklevel=2)
     if out is not None:
         save(figure, Path(out))
     return figure

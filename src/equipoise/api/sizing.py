@@ -20,10 +20,13 @@ import numpy as np
 
 from equipoise import phases, recipes
 from equipoise.cores import run_delay_s, usable
-from equipoise.envs import make
+from equipoise.envs import make, scales
 from equipoise.envs.base import SyncEnv
+from equipoise.envs.check.drawn import Drawn
+from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.families.joint import Joint
 from equipoise.envs.loop import LoopEnv
+from equipoise.hints import raised
 from equipoise.programs.fields import alter
 from equipoise.programs.program import algorithm_name
 from equipoise.programs.refusals import check
@@ -49,6 +52,7 @@ class Pace:
     reset_s: float
     computes: float
     agents: int = 1
+    scale: str = ""  # a sentence on observations that no network can use as they are, though their space does not say so
 
     @property
     def slow(self) -> bool:
@@ -56,6 +60,27 @@ class Pace:
 
 
 def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[Program, str]:
+    """As ``_fitted``; the sentence also says if the env's family has recipes and this env has none."""
+    made, said = _fitted(program, given, recipe=recipe)
+    return made, "\n".join(one for one in (untuned(program) if recipe else "", said) if one)
+
+
+def untuned(program: Program) -> str:
+    """A sentence where an Atari game has no recipe for its algorithm; "" for all else."""
+    one = next(iter(learning(program).values()), None)
+    if program.source.env is None or one is None or not program.name.removeprefix("python:").startswith("ALE/"):
+        return ""
+    algorithm = algorithm_name(type(one.algorithm))
+    if recipes.find(program.name, algorithm) is not None:
+        return ""
+    tuned = sorted(f"{env} with {name}" for env, name in recipes.RECIPES if env.startswith("ALE/"))
+    return (
+        f"no recipe for {program.name} with {algorithm}: it begins with general defaults, which are not tuned for Atari; there "
+        f"are recipes for {', '.join(tuned)}, and --save-config FILE writes the settings of one of these, to begin from"
+    )
+
+
+def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[Program, str]:
     """The program with sizes that fit a slow env, and a sentence on them; as it was, and "", where nothing is to be done.
 
     ``given``: what the user said, by the names of options and the keys of settings. ``recipe``: was one laid under that, if
@@ -69,46 +94,77 @@ def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[P
     said = named >= PLACES or named & OTHERS
     if said or program.source.env is None or len(program.policies) > 1:
         return program, ""
-    pace = measured(program)
-    if pace is None or not (pace.slow or (pace.agents > 1 and one.replay is None)):
+    try:
+        pace = measured(program)
+    except NotMeasured as error:
+        return program, str(error)
+    if pace is None:
         return program, ""
+    scale = "" if getattr(one.algorithm, "normalize_obs", False) else pace.scale
+    if not (pace.slow or (pace.agents > 1 and one.replay is None)):
+        return program, scale
     made = _sized(program, one, pace, named)
     try:
         check(made)
     except ValueError:  # an algorithm that wants other sizes: its own
-        return program, ""
+        return program, scale
     place, policy = made.placement, next(iter(learning(made).values()))
     if made == program:
-        return program, ""
+        return program, scale
     why = f"takes {_said(pace.step_s)} a step and {_said(pace.reset_s)} a reset" if pace.slow else f"has {pace.agents} agents"
     sizes = {"actors": place.actors, "envs_per_actor": place.envs_per_actor, "unroll": policy.unroll, "batch": policy.batch}
     shown = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in sizes.items() if name not in named)
-    return made, f"{program.name} {why}, so the defaults are {shown}"
+    return made, f"{program.name} {why}, so the defaults are {shown}" + (f"\n{scale}" if scale else "")
 
 
 def _algorithm(program: Program) -> str:
     return algorithm_name(type(next(iter(learning(program).values())).algorithm))
 
 
+class NotMeasured(Exception):
+    """The error of an env that raises while it is measured; the run may never meet that again."""
+
+
 def measured(program: Program) -> Pace | None:
-    """Step one env for a moment; None where it cannot be, which the run will say."""
+    """Step one env for a moment; None where it cannot be made or ends its process, which the run will say.
+
+    NotMeasured says what else the env raised.
+    """
     phases.say(f"measuring an env of {program.name}")
-    # Whatever goes wrong, the run meets it again, with all that it says of it.
-    with contextlib.suppress(Exception, SystemExit), contextlib.ExitStack() as stack, _exits_raised():
-        env: SyncEnv = make(program.env, streams=np.arange(1), seed=program.schedule.seed)
-        stack.callback(env.close)
-        reset = _Spent()
-        ts = env.recv()
-        reset_s, reset_computed = reset.seconds()
-        stepping, until, steps = _Spent(), time.perf_counter() + MEASURE_S, 0
-        while steps < STEPS and time.perf_counter() < until and not (ts.terminated[0] or ts.truncated[0]):
-            env.send(env.form.zeros(), ts.stream)
-            ts = env.recv()
-            steps += 1
-        stepped_s, computed = stepping.seconds()
-        computes = (reset_computed + computed) / (reset_s + stepped_s)
-        return Pace(stepped_s / max(steps, 1), reset_s, computes, _agents(env))
+    with contextlib.suppress(SystemExit), contextlib.ExitStack() as stack, _exits_raised():
+        try:
+            env: SyncEnv = make(program.env, streams=np.arange(1), seed=program.schedule.seed)
+        except Exception:
+            return None
+        stack.callback(_close, env)
+        try:
+            return _pace(env, program.schedule.seed)
+        except Exception as error:
+            why = str(error) if isinstance(error, WrongValue) else raised(error)
+            raise NotMeasured(f"{program.name} could not be measured, so no default is fitted to its pace: {why}") from error
     return None
+
+
+def _close(env: SyncEnv) -> None:
+    with contextlib.suppress(Exception):  # it is no part of the pace, and the run closes envs of its own
+        env.close()
+
+
+def _pace(env: SyncEnv, seed: int) -> Pace:
+    reset = _Spent()
+    ts = env.recv()
+    reset_s, reset_computed = reset.seconds()
+    drawn = Drawn(env, STEPS, seed)  # members of the space that the mask allows, as a policy's actions are
+    stepping, until, steps = _Spent(), time.perf_counter() + MEASURE_S, 0
+    while steps < STEPS and time.perf_counter() < until and not (ts.terminated[0] or ts.truncated[0]):
+        env.send(drawn(steps, ts), ts.stream)
+        ts = env.recv()
+        steps += 1
+    stepped_s, computed = stepping.seconds()
+    computes = (reset_computed + computed) / (reset_s + stepped_s)
+    agents, joint = _agents(env), isinstance(env, LoopEnv) and isinstance(env.envs[0], Joint)
+    space, obs = (env.spec.observation["agents"], ts.obs["agents"]) if joint else (env.spec.observation, ts.obs)  # type: ignore[index]
+    return Pace(stepped_s / max(steps, 1), reset_s, computes, agents, scales.said(scales.large_seen(space, obs)))
 
 
 class _Spent:

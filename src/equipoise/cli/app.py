@@ -25,7 +25,7 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         metavar="MODULE",
-        help="A module, or module:callable, that a file from elsewhere names and may run.",
+        help="A module, or module:callable, that a file from elsewhere names and may run; OLD=NEW: renamed since.",
     ),
 ]
 Prometheus = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipoise.cli.app import Debug, Trust, app, place, vouched
-from equipoise.console.help import Sections, plain_errors
+from equipoise.console.help import Sections, fail, plain_errors
 from equipoise.console.place import say
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
   equipoise evaluate runs/CartPole-v1-ppo-0-20260101-120000
   equipoise evaluate runs/NAME --episodes 100 --stochastic
   equipoise evaluate runs/NAME --episodes 1 --video
+  equipoise evaluate runs/NAME --set env.gravity=5
   equipoise evaluate runs/NAME --recorded rows.npz --out actions.npz
                                                what it would do; needs no env""",
 )
@@ -35,6 +36,10 @@ def evaluate(
     best: Annotated[
         bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")
     ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="env.KEY=VALUE", help="Another argument of the env than in training; its spaces stay."),
+    ] = None,
     video: Annotated[
         bool, typer.Option("--video", help='Also write a video into DIR/videos (needs the extra "video").')
     ] = False,
@@ -53,6 +58,8 @@ def evaluate(
 ) -> None:
     """Play fresh episodes with the newest weights of a run, or those that solved it, and print their return."""
     if recorded is not None:
+        if settings:
+            fail(f"--set {settings[0]}: expected fresh episodes, since recorded rows have no env", "equipoise evaluate")
         given = {"deterministic": not stochastic, "best": best, **vouched(trust)}
         play_recorded(directory, recorded, out, seed=seed, video=video, debug=debug, **given)
         return
@@ -69,7 +76,7 @@ def evaluate(
         told: dict[str, Any] = {} if quiet else {"tell": Progress()}
         result = api.evaluate(
             place(directory), episodes=count, deterministic=not stochastic, seed=start, best=best, video=video,
-            **vouched(trust), **told,
+            settings=settings or (), **vouched(trust), **told,
         )  # fmt: skip
     policy = "stochastic" if stochastic else "deterministic"
     say(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,14 +10,14 @@ import typer
 
 from equipoise.cli.app import Debug, app
 from equipoise.console.help import Sections, plain_errors
-from equipoise.console.place import say
+from equipoise.console.place import printable, say
 
 
 @app.command(
     cls=Sections,
     epilog="""Examples:
   equipoise plot runs/CartPole-v1-ppo-0-20260101-120000
-  equipoise plot runs/a runs/b runs/c      seeds of one env and algorithm
+  equipoise plot runs/a runs/b runs/c      seeds are a mean with an interval
   equipoise plot runs/a --x wall --out curves.svg
   equipoise plot "PPO=runs/a" "IMPALA=runs/b" --y evaluation
   equipoise plot runs --y learner/entropy""",
@@ -26,7 +27,7 @@ def plot(
         list[str],
         typer.Argument(
             metavar="RUN...",
-            help="Runs, folders with runs, or NAME=RUN. Runs of one name, or one env and algorithm, are one curve.",
+            help="Runs, folders with runs, or NAME=RUN. Runs of one name, or that differ in the seed alone, are one curve.",
         ),
     ],
     x: Annotated[str, typer.Option(metavar="steps|wall|updates", help="The horizontal axis.")] = "steps",
@@ -46,8 +47,11 @@ def plot(
     with plain_errors("equipoise plot", debug):
         from equipoise.console.curves import curves, drawn, save
 
-        found = curves(runs, x=x, y=y)
+        warned: list[str] = []
+        found = curves(runs, x=x, y=y, warned=warned)
+        for sentence in warned:
+            say(f"warning: {printable(sentence)}", file=sys.stderr)
         save(drawn(found, x=x, y=y), out)
         for curve in found:
-            say(f"{curve.name}: {len(curve.runs)} run{'s' * (len(curve.runs) != 1)}, {curve.said}")
+            say(f"{printable(curve.name)}: {len(curve.runs)} run{'s' * (len(curve.runs) != 1)}, {curve.said}")
         print(f"wrote {out}")

@@ -19,6 +19,7 @@ PLACE = Path("runs")  # where 'train' puts them
     epilog="""Examples:
   equipoise runs
   equipoise runs --where env=CartPole-v1 --sort=-evaluation
+  equipoise runs --where optimizer.learning_rate=1e-3
   equipoise runs --where status=running --json
   equipoise runs --where 'evaluation<100' --remove""",
 )
@@ -29,12 +30,14 @@ def runs(
         typer.Option(
             metavar="KEY=VALUE",
             help="Only the runs of which this is true; also KEY>NUMBER and KEY<NUMBER. Keys: name, env, algorithm, seed, "
-            "status, steps, steps_per_s, return_mean, evaluation, verdict, wall_s, size, changed.",
+            "status, steps, steps_per_s, return_mean, evaluation, verdict, wall_s, size, changed, and settings as --set "
+            "names them.",
         ),
     ] = None,
     sort: Annotated[str, typer.Option(metavar="KEY", help="The column to sort by; -KEY sorts downwards.")] = "changed",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON list with an object for each run, with the keys of --where.")
+        bool,
+        typer.Option("--json", help="Print a JSON list, an object for each run: the keys of --where, and its settings."),
     ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the runs that are listed, after a question.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --remove: do not ask.")] = False,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ def train_seeds(
         )
         for seed in range(first, first + count)
     ]  # fmt: skip
-    codes = _all(waiting, jobs)
+    codes = _all(waiting, jobs, quiet="--quiet" in words)
     found = [listing.row(run) for run, _ in waiting if (run / "run.json").is_file()]
     print()
     for line in seeds_table(found, width=width_of(sys.stdout)):
@@ -71,17 +72,22 @@ def _default(program: Program) -> Path:
     return Path("runs") / name
 
 
-def _all(waiting: Sequence[tuple[Path, list[str]]], jobs: int) -> list[int]:
-    """Run all commands, ``jobs`` at a time -> their exit codes. What Ctrl-C or SIGTERM ends ends all of them."""
+def _all(waiting: Sequence[tuple[Path, list[str]]], jobs: int, *, quiet: bool) -> list[int]:
+    """Run all commands, ``jobs`` at a time -> their exit codes. What Ctrl-C or SIGTERM ends ends all of them.
+
+    ``quiet``: what a run prints goes to a file beside its directory, which is named where the run fails.
+    """
     left, running, codes = list(waiting), dict[Path, subprocess.Popen[bytes]](), list[int]()
     stop: KeyboardInterrupt | None = None
     while running or (left and stop is None):
         try:
             while left and len(running) < jobs and stop is None:
                 run, command = left.pop(0)
-                print(f"{'seed' if jobs == 1 else 'begin'} {run.name.rpartition('_')[2]}: {run}", flush=True)
-                # In a group of its own: Ctrl-C reaches it once, from here.
-                running[run] = subprocess.Popen(command, process_group=0)
+                if not quiet:
+                    print(f"{'seed' if jobs == 1 else 'begin'} {run.name.rpartition('_')[2]}: {run}", flush=True)
+                with _printed(run).open("wb") if quiet else nullcontext() as file:
+                    # In a group of its own: Ctrl-C reaches it once, from here.
+                    running[run] = subprocess.Popen(command, process_group=0, stdout=file, stderr=file)
             for run, process in list(running.items()):
                 try:
                     code = process.wait(POLL_S / len(running))
@@ -89,13 +95,19 @@ def _all(waiting: Sequence[tuple[Path, list[str]]], jobs: int) -> list[int]:
                     continue
                 del running[run]
                 codes.append(code if code >= 0 else 128 - code)
-                if jobs > 1:
+                if quiet and codes[-1]:
+                    print(f"seed {run.name.rpartition('_')[2]}: exit code {codes[-1]}, see {_printed(run)}", file=sys.stderr)
+                elif jobs > 1 and not quiet:
                     print(f"end {run.name.rpartition('_')[2]}: exit code {codes[-1]}", flush=True)
         except KeyboardInterrupt as asked:
             stop = asked
             for process in running.values():
                 process.send_signal(signal.SIGTERM if isinstance(asked, Preempted) else signal.SIGINT)
     return codes
+
+
+def _printed(run: Path) -> Path:
+    return run.with_name(f"{run.name}.log")
 
 
 def _summary(found: Sequence[RunRow]) -> dict[str, object]:

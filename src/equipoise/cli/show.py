@@ -25,6 +25,9 @@ def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint
     """
     from equipoise.console.aside import prints_aside
     from equipoise.console.ending import Ending
+    from equipoise.envs.failures.capsule import EnvFailed
+    from equipoise.envs.failures.row_checks import WrongValue
+    from equipoise.envs.infos import NoNumber
     from equipoise.errors import CannotStart, WorkerFailed
     from equipoise.learners.going import NonFiniteUpdate
     from equipoise.record.directory import LOGS
@@ -49,6 +52,10 @@ def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint
     except WorkerFailed as error:
         failed, said = error, error.sentence
     except NonFiniteUpdate as error:  # on serial
+        said = str(error)
+    except (EnvFailed, WrongValue, NoNumber) as error:  # on serial
+        if not isinstance(error if error.__cause__ is None else error.__cause__, WrongValue | NoNumber):
+            raise  # the env's own exception: its traceback says where
         said = str(error)
     except CannotStart as error:
         fail(str(error), f"equipoise {command}")

@@ -12,12 +12,12 @@ import numpy as np
 
 from equipoise.hints import hint, install
 from equipoise.programs.settings import convert
-from equipoise.record.described import directories
+from equipoise.record.described import algorithm_of, checked, directories, env_of, flat, labels, short_name
 from equipoise.record.directory import RunDirectory
 from equipoise.record.interval import mean_and_half
-from equipoise.record.listing import row
-from equipoise.record.paths import near_runs
+from equipoise.record.paths import RUN, near_runs
 from equipoise.record.report import METRICS, read_reports
+from equipoise.schema import described
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +32,8 @@ NAMED: Mapping[str, tuple[str, str]] = {
 }  # fmt: skip
 ROOMS = {"learner": "metrics", "info": "info"}  # what a name begins with, as in TensorBoard, and a report's field
 GRID = 200  # points of a mean
+FEW = 20  # points of a curve that are marked, each
+LARGEST = 1e100  # number that is drawn
 SUFFIXES = (".svg", ".png", ".pdf")
 
 
@@ -54,16 +56,35 @@ class Curve:
         return f"{self.mean[-1]:,.4g} at the end (95 % interval {self.low[-1]:,.4g} to {self.high[-1]:,.4g})"
 
 
-def curves(runs: Sequence[str], *, x: str = "steps", y: str = "return") -> list[Curve]:
-    """A curve for each name, or each env and algorithm where none is given; ValueError where there is nothing to draw."""
+def curves(runs: Sequence[str], *, x: str = "steps", y: str = "return", warned: list[str] | None = None) -> list[Curve]:
+    """A curve for each name, and where none is given for runs that differ in nothing but the seed.
+
+    ValueError where there is nothing to draw. ``warned``: takes a sentence for each run of a folder that is left out, and for
+    damaged lines.
+    """
     axis: Axis = convert(x, Axis, "x")
-    groups: dict[str, list[tuple[Path, Any, Any]]] = {}
+    told: list[str] = [] if warned is None else warned
+    groups: dict[tuple[str, frozenset[tuple[str, str]]], list[tuple[Path, Any, Any]]] = {}
     for word in runs:
         name, place = _place(word)
-        for file in _files(place):
-            at, values = points(read_reports(file), axis, y, file)
-            groups.setdefault(name or _named(file), []).append((file, at, values))
-    return [averaged(name, found) for name, found in groups.items()]
+        for file in _files(place, told):
+            damaged: list[str] = []
+            try:
+                named, settings = (name, dict[str, str]()) if name else _described(file)
+                at, values = points(read_reports(file, damaged=damaged), axis, y, file)
+            except (OSError, ValueError) as error:
+                said = damaged[0] if damaged else str(error)
+                if place in (file, file.parent):
+                    raise ValueError(said) from None
+                told.append(f"{said}; the run is left out")
+                continue
+            if damaged:
+                told.append(f"{damaged[0]}; {len(damaged)} damaged lines are left out")
+            groups.setdefault((named, frozenset(settings.items())), []).append((file, at, values))
+    if not groups:
+        raise ValueError(told[0])
+    names = labels([(name, dict(settings)) for name, settings in groups])
+    return [averaged(name, found) for name, found in zip(names, groups.values(), strict=True)]
 
 
 def _place(word: str) -> tuple[str, Path]:
@@ -74,35 +95,43 @@ def _place(word: str) -> tuple[str, Path]:
     return name, Path(rest)
 
 
-def _files(place: Path) -> list[Path]:
-    """The metrics.jsonl of a run, of all runs of a folder, or a file itself."""
+def _files(place: Path, told: list[str]) -> list[Path]:
+    """The metrics.jsonl of a run, of all runs of a folder, or a file itself. ``told``: takes folders that cannot be read."""
     if place.is_file():
         return [place]
     if not place.is_dir():
         raise FileNotFoundError(f"{place}: expected a run, a folder with runs or a metrics.jsonl, got none{near_runs(place)}")
-    if not (found := [directory / METRICS for directory in directories(place)]):
+    if not (found := [directory / METRICS for directory in directories(place, told)]):
         raise FileNotFoundError(f"{place}: expected a run or a folder with runs, got a folder without{near_runs(place)}")
     return found
 
 
-def _named(file: Path) -> str:
-    if not (file.parent / "run.json").is_file():
-        return file.stem
-    of = row(RunDirectory.found(file.parent).path)
-    return f"{of.env.rpartition(':')[2]} {of.algorithm.rpartition(':')[2]}"
+def _described(file: Path) -> tuple[str, dict[str, str]]:
+    """The name of a file's run, and its settings but for the seed; of a file alone its own name."""
+    if not (file.parent / RUN).is_file():
+        return file.stem, {}
+    run = RunDirectory.found(file.parent).run
+    program = checked(run["program"], file.parent / RUN)
+    found = {"on": str(run.get("on")), **flat(program)}
+    found.pop("schedule.seed", None)
+    return short_name(env_of(program), algorithm_of(program)), found
 
 
 def points(lines: Sequence[Mapping[str, Any]], axis: Axis, y: str, file: Path) -> tuple[Any, Any]:
     """(x, y) of the reports that have the number, both float64 [N] and ``x`` rising; ValueError where none has."""
     at, values = [], []
     for line in lines:
-        value = _value(line, y)
-        if value is not None:
-            at.append(line[KEYS[axis][0]] if axis == "wall" or y != "evaluation" else _of_evaluation(line, axis))
-            values.append(value)
+        try:
+            if (value := _value(line, y)) is not None:
+                place = line[KEYS[axis][0]] if axis == "wall" or y != "evaluation" else _of_evaluation(line, axis)
+                at.append(_number(place, axis))
+                values.append(value)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{file}: expected reports with the number {y!r}, got one without: {error}") from None
     if not at:
-        known = sorted({*NAMED, "evaluation", *(f"learner/{name}" for line in lines for name in line.get("metrics", ()))})
-        known += sorted({f"info/{name}" for line in lines for name in line.get("info", ())})
+        known = sorted({*NAMED, "evaluation"})
+        rooms = [(room, line.get(key)) for room, key in ROOMS.items() for line in lines]
+        known += sorted({f"{room}/{name}" for room, names in rooms if isinstance(names, Mapping) for name in names})
         why = "none has come yet" if y in known else f"unknown name{hint(y, known)}"
         raise ValueError(f"{file}: expected reports with the number {y!r}; {why}")
     order = np.argsort(np.asarray(at, np.float64), kind="stable")
@@ -111,19 +140,26 @@ def points(lines: Sequence[Mapping[str, Any]], axis: Axis, y: str, file: Path) -
 
 def _value(line: Mapping[str, Any], y: str) -> float | None:
     if y == "evaluation":
-        return None if line.get("evaluation") is None else float(line["evaluation"]["mean"])
+        mean = (line.get("evaluation") or {}).get("mean")
+        return None if mean is None else _number(mean, y)
     room, _, name = y.partition("/")
     if room in ROOMS and name:
-        found = line.get(ROOMS[room], {}).get(name)
+        found = (line.get(ROOMS[room]) or {}).get(name)
     else:
         found = line.get(NAMED[y][0]) if y in NAMED else None
-    return None if found is None else float(found)
+    return None if found is None else _number(found, y)
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST:
+        return float(value)
+    raise ValueError(f"{name}: expected a number of at most {LARGEST:g}, got {described(value)}")
 
 
 def _of_evaluation(line: Mapping[str, Any], axis: Axis) -> float:
     """The step at which the evaluated weights were made, which is before the report."""
     evaluation = line["evaluation"]
-    return float(evaluation["env_steps"] if axis == "steps" else evaluation["version"])
+    return _number(evaluation["env_steps" if axis == "steps" else "version"], axis)
 
 
 def averaged(name: str, found: Sequence[tuple[Path, Any, Any]]) -> Curve:
@@ -138,7 +174,7 @@ def averaged(name: str, found: Sequence[tuple[Path, Any, Any]]) -> Curve:
     begin, end = max(x[0] for _, x, _ in found), min(x[-1] for _, x, _ in found)
     if begin > end:
         raise ValueError(f"{name}: expected runs that overlap, got one that begins at {begin:g} and one that ends at {end:g}")
-    grid = np.linspace(begin, end, GRID)
+    grid = np.linspace(begin, end, GRID if end > begin else 1)
     rows = np.stack([np.interp(grid, x, y) for _, x, y in found])
     each = [mean_and_half(column.tolist()) for column in rows.T]
     mean, half = np.array([m for m, _ in each]), np.array([h or 0.0 for _, h in each])
@@ -150,7 +186,11 @@ def drawn(found: Sequence[Curve], *, x: str = "steps", y: str = "return") -> Fig
     figure = _figure()
     axes = figure.subplots()
     for curve in found:
-        (line,) = axes.plot(curve.x, curve.mean, label=curve.name)
+        if len(set(curve.x)) == 1:  # a line of one point has no length
+            half = curve.high - curve.mean if len(curve.runs) > 1 else None
+            axes.errorbar(curve.x, curve.mean, half, label=curve.name, marker="o", linestyle="none", capsize=3)
+            continue
+        (line,) = axes.plot(curve.x, curve.mean, label=curve.name, marker="." if len(curve.x) <= FEW else None)
         if len(curve.runs) > 1:
             axes.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=line.get_color(), linewidth=0)
     axes.set(xlabel=KEYS[x][1], ylabel=NAMED[y][1] if y in NAMED else y)

@@ -85,7 +85,7 @@ class OneLineErrors(TyperGroup):
 def _reason(error: Any) -> str:
     """The message of a usage error, with the nearest option or command where a name was unknown."""
     from equipoise.console.options import peer_option, setting_named
-    from equipoise.hints import hint, nearest
+    from equipoise.hints import hint, nearest, sentence
     from equipoise.programs.peer_names import PEER_COMMANDS
 
     command = error.ctx.command if error.ctx is not None else None
@@ -111,7 +111,7 @@ def _reason(error: Any) -> str:
         return f"no such command {name!r}{f'; it is {here!r} here.' if here else hint(name, list(command.commands))}"
     extra = "unexpected extra argument" in message and command is not None and command.name == "train"
     more = "; an algorithm is --algorithm NAME" if extra else ""
-    return message[:1].lower() + message[1:].rstrip(".") + more + "."
+    return sentence(message[:1].lower() + message[1:].rstrip("." if more else "") + more)
 
 
 def _options(command: Any) -> list[str]:

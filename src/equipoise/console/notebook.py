@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 
 from equipoise.console.pages import view
 from equipoise.console.picture import History, lag_name
-from equipoise.console.terminal import look_command, print_summary
+from equipoise.console.terminal import look_command, play_command, print_summary
 from equipoise.record.report import Report
 from equipoise.types import Program
 
@@ -57,7 +57,8 @@ class NotebookView:
     def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
         """Draw the result in place of the picture."""
         console = _console()
-        print_summary(console, summary, directory, lag=lag_name(self._program), look=look_command(self._program))
+        look, play = look_command(self._program, directory), play_command(self._program)
+        print_summary(console, summary, directory, lag=lag_name(self._program), look=look, play=play)
         self._draw(_html(console))
 
     def _show(self, *parts: RenderableType) -> None:

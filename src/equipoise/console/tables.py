@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.text import Text
 
 from equipoise.console.columns import FIRST, columns, total
 from equipoise.console.picture import clock, number, short
 from equipoise.console.place import wrapped
+from equipoise.record.described import clipped, differing, said
 from equipoise.record.interval import mean_and_half
 from equipoise.record.listing import RunRow
 
@@ -20,7 +23,9 @@ STYLES = {
 LEFT = 6  # columns of texts, which stand at the left; the others are numbers
 
 
-SPARE = ("seed", "time", "evaluation", "algorithm", "env", "steps")  # entries of a run that are left out, in this order
+SPARE = ("seed", "time", "evaluation", "algorithm", "env", "steps")  # entries that are left out, in this order
+MOST_SETTINGS = 4  # columns of settings
+LONGEST = 48  # letters of an entry
 
 
 def spared(head: Sequence[str], body: Sequence[Sequence[str]], width: int | None) -> list[str]:
@@ -28,8 +33,9 @@ def spared(head: Sequence[str], body: Sequence[Sequence[str]], width: int | None
     widths = {name: max(len(row[i]) for row in (head, *body)) for i, name in enumerate(head)}
     widths[head[0]] = min(widths[head[0]], FIRST)
     out: list[str] = []
-    while width is not None and total([*widths.values()]) > width and len(out) < len(SPARE):
-        out.append(SPARE[len(out)])
+    spare = [name for name in SPARE if name in head]
+    while width is not None and total([*widths.values()]) > width and len(out) < len(spare):
+        out.append(spare[len(out)])
         del widths[out[-1]]
     return out
 
@@ -42,22 +48,50 @@ def runs_table(found: Sequence[RunRow], *, width: int | None) -> list[Text]:
         "run", "env", "algorithm", "status", "verdict", "changed", "seed", "steps", "steps/s", "return", "evaluation", "time",
         "size",
     )  # fmt: skip
+    differ = _settings(found)
     body: list[tuple[str, ...]] = [
         (
-            row.name, row.env, row.algorithm, row.status, row.verdict or "—", _ago(row.changed),
+            row.name, *(clipped(one, LONGEST) for one in (row.env, row.algorithm, row.status, row.verdict or "—")),
+            _ago(row.changed),
             "" if row.seed is None else str(row.seed), short(row.steps),
             "—" if row.steps_per_s is None else short(round(row.steps_per_s)), number(row.return_mean), number(row.evaluation),
             clock(row.wall_s), f"{short(row.size)}B",
+            *("—" if (value := row.settings.get(key)) is None else clipped(said(value), LONGEST) for key in differ),
         )
         for row in found
     ]  # fmt: skip
+    head = (*head, *differ)
+    below = _common([row.name for row in found]) if width is not None else ""
+    if below and total([max(len(row[i]) for row in (head, *body)) for i in range(len(head))]) > (width or 0):
+        body = [(row[0].removeprefix(below), *row[1:]) for row in body]
+    else:
+        below = ""
     out = spared(head, body, width)
     kept = [i for i, name in enumerate(head) if name not in out]
     head, body = tuple(head[i] for i in kept), [tuple(row[i] for i in kept) for row in body]
     lines = columns(head, body, left=sum(i < LEFT for i in kept), width=width)
     styles = ["bold", *(STYLES.get(row.status, "") for row in found)]
     table = [Text(line, style=style, no_wrap=True) for line, style in zip(lines, styles, strict=True)]
+    if below:
+        table.append(Text(f"the runs are in {below}"))
     return [*table, Text(f"left out at {width} columns: {', '.join(out)}")] if out else table
+
+
+def _settings(found: Sequence[RunRow]) -> list[str]:
+    """The settings that runs of one env and algorithm differ in, but for the seed: a sweep's."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in found:
+        groups.setdefault((row.env, row.algorithm), []).append(row.settings)
+    keys = dict.fromkeys(key for of in groups.values() for key in differing(of) if key != "schedule.seed")
+    return list(keys)[:MOST_SETTINGS]
+
+
+def _common(names: Sequence[str]) -> str:
+    """The folder that all of these are below, with its slash; "" for none."""
+    if len(names) < 2:
+        return ""
+    place = os.path.commonpath([os.path.dirname(name) for name in names])
+    return f"{place}{os.sep}" if place else ""
 
 
 def _ago(moment: float) -> str:

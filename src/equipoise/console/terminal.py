@@ -45,6 +45,7 @@ from equipoise.console.picture import (
     took,
 )
 from equipoise.console.place import in_colour, is_live, joined, printable, say, size_of, width_of, wrapped
+from equipoise.files import read_json
 from equipoise.record.paths import CAPSULES
 from equipoise.record.report import Evaluating, Report, SiteStats, repeated
 from equipoise.types import Program, TaskSource
@@ -188,7 +189,8 @@ class View:
         for note in summary["notes"]:
             if note not in self._told:
                 self._say(note)
-        print_summary(self.console, summary, directory, lag=lag_name(self._program), look=look_command(self._program))
+        look, play = look_command(self._program, directory), play_command(self._program)
+        print_summary(self.console, summary, directory, lag=lag_name(self._program), look=look, play=play)
 
     def _safe(self, renderable: RenderableType) -> RenderableType:
         return safe(renderable, self.console)
@@ -226,21 +228,38 @@ def safe(renderable: RenderableType, console: Console) -> RenderableType:
     return renderable
 
 
-VIDEO = "evaluate {} --video"
+PLAY, VIDEO = "evaluate {}", "evaluate {} --video"
 
 
-def look_command(program: Program) -> str:
-    """The command that shows what the policy of a run {} does; "" where there is none, since tensors have no picture."""
+def look_command(program: Program, directory: Path | None = None) -> str:
+    """The command that shows what the policy of a run {} does; "" where there is none: no picture, or several agents."""
     if isinstance(program.source, TaskSource):
         return "generate {} --prompt TEXT"
     env = program.source.env
-    return "" if env is not None and env.on_device else VIDEO
+    if env is None or len(_agents(directory)) > 1:
+        return ""
+    from equipoise.console.video import draws
+
+    return VIDEO if draws(env) else ""
+
+
+def play_command(program: Program) -> str:
+    """The command that plays the policy of a run {}: of one without an env its recorded rows."""
+    without = program.source.env is None and not isinstance(program.source, TaskSource)
+    return f"evaluate {{}} --recorded {shlex.quote(program.name)}" if without else PLAY
+
+
+def _agents(directory: Path | None) -> list[str]:
+    """The agents of a run's env, as its newest checkpoint has them; none where there is no checkpoint."""
+    for file in sorted(directory.glob("checkpoints/step_*/spec.json"))[-1:] if directory is not None else ():
+        return [agent for one in read_json(file)["policies"].values() for agent in one.get("agents", ())]
+    return []
 
 
 def print_summary(
-    console: Console, summary: Mapping[str, Any], directory: Path, *, lag: str = "lag", look: str = VIDEO
+    console: Console, summary: Mapping[str, Any], directory: Path, *, lag: str = "lag", look: str = VIDEO, play: str = PLAY
 ) -> None:  # fmt: skip
-    """Print a summary. ``lag``: the name of its lag; ``look``: ``look_command``."""
+    """Print a summary. ``lag``: the name of its lag; ``look``: ``look_command``; ``play``: ``play_command``."""
     status, solved = summary["status"], summary["solved_at_s"]
     head = OUTCOMES[status] if status != "solved" or solved is None else f"Solved after {took(solved)}."
     style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(status, "bold yellow")
@@ -256,7 +275,8 @@ def print_summary(
     if status in ("alarmed", "interrupted", "failed"):
         can_resume = any(directory.glob("checkpoints/step_*/learner.safetensors"))
         after.append(f"  equipoise resume {run}" if can_resume else "  (no resume: it ended before its first checkpoint)")
-    after += [f"  equipoise {command.format(run)}" for command in ("evaluate {}", look) if command]
+    if not directory.is_dir() or any(directory.glob("checkpoints/step_*")):  # without one there are no weights to play
+        after += [f"  equipoise {command.format(run)}" for command in (play, look) if command]
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
 
 
@@ -273,7 +293,7 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag", capsules: bool
         if said := repeated(evaluation.get("info") or {}):
             rows["evaluation"] += f" ({said})"
         rows["evaluation"] += by_policy(evaluation.get("policies", {})) + at_the_ends(evaluation.get("info", {}))
-    if (best := summary["best_evaluation"]) is not None:
+    if (best := summary["best_evaluation"]) is not None and best.get("fallen", True):
         rows["best"] = f"{spread(best['mean'], best['std'])} at step {best['env_steps']:,}, far above the last: --best has it"
     rows |= info_rows(summary["info"])
     rows[lag] = f"{_decimal(summary['lag']['mean'])} versions, at most {summary['lag']['max']}"

@@ -14,7 +14,7 @@ import numpy as np
 from equipoise import tree
 from equipoise.envs.base import SyncEnv
 from equipoise.hints import install
-from equipoise.types import EnvFactory, Tree
+from equipoise.types import REMOTE, EnvFactory, Tree
 
 FPS = 30  # default where the env names none
 LONGEST = 10_000  # steps of an episode; an env without a time limit must not fill the disk
@@ -96,6 +96,30 @@ def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
         made.close()
         raise ValueError(f"{target}: expected the render mode 'rgb_array' for a video, got an env with {list(modes)}")
     return made
+
+
+def draws(env: EnvFactory) -> bool:
+    """Will ``record`` find the render mode 'rgb_array'? The class or the function behind a target says so; it is not called."""
+    from gymnasium.envs.registration import EnvSpec as Registered
+    from gymnasium.envs.registration import load_env_creator
+
+    from equipoise.envs import making
+    from equipoise.envs.families.atari import Game
+
+    target = env.target.removeprefix("python:")
+    if env.on_device or target.startswith((REMOTE, "envpool:", making.PETTINGZOO)):
+        return False
+    try:
+        found: Any = making.resolve(target)
+        if isinstance(found, Game):
+            return True
+        entry = found.entry_point if isinstance(found, Registered) else found
+        creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    except (ImportError, ValueError, AttributeError):  # it is of a script or a notebook, or gone since
+        return False
+    modes = getattr(creator, "metadata", {"render_modes": ["rgb_array"]}).get("render_modes", ())
+    accepted = making.parameters(creator) if callable(creator) else {}
+    return "rgb_array" in modes and (accepted is None or bool(accepted.keys() & {"render_mode", "**"}))
 
 
 def _drawn(made: Any) -> Any:

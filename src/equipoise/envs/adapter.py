@@ -32,7 +32,7 @@ An exception cannot be attributed to one stream, so it is raised.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +47,7 @@ from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.infos import Infos
 from equipoise.envs.restore import snapshot
 from equipoise.envs.spaces import member
+from equipoise.envs.values import flags, numbers, taken
 from equipoise.seeds import stream_seeds
 from equipoise.types import Array, Resume, Tree
 
@@ -127,16 +128,13 @@ class GymnasiumEnv(SyncEnv):
         if len(self._actions) >= self._most:
             self._cut()
         self._actions.append(self.action)
-        ts = self.ts
         try:
             obs, reward, terminated, truncated, info = self._exchange()
-            if np.shape(reward) != ts.reward.shape:
-                raise WrongValue("invalid", 0, "reward", f"shape {list(ts.reward.shape)}", f"{list(np.shape(reward))}")
             self._fill(obs, reward, terminated, truncated)
             if self.same_step:
                 self._end(info)
         except Exception as error:
-            self._record(None, error.placed(self._where(None)) if isinstance(error, WrongValue) else error)
+            self._record(None, error.placed(self._where(error.index)) if isinstance(error, WrongValue) else error)
             raise
         if self.infos is not None:
             self._inform(self.infos, info)
@@ -150,9 +148,10 @@ class GymnasiumEnv(SyncEnv):
         if not self.same_step:
             np.logical_or(ts.terminated, ts.truncated, out=ts.first)  # as the row before has it
             np.logical_not(ts.first, out=ts.valid)
-        np.copyto(ts.terminated, terminated)
-        np.copyto(ts.truncated, truncated)
-        np.copyto(ts.reward, reward)
+        count = len(ts.reward)
+        np.copyto(ts.terminated, flags(terminated, count, "terminated"))
+        np.copyto(ts.truncated, flags(truncated, count, "truncated"))
+        np.copyto(ts.reward, numbers(reward, count, "reward"))
         observe(ts.obs, obs)
         if self._wrapped and not self.same_step:
             ts.reward[ts.first] = 0.0  # a wrapper of rewards does not know of seams
@@ -205,10 +204,10 @@ class GymnasiumEnv(SyncEnv):
         tree.map(put, self.ts.obs, self._aside)
         self._held[rows] = False
 
-    def _inform(self, infos: Infos, info: dict[str, Any]) -> None:
+    def _inform(self, infos: Infos, info: Any) -> None:
         infos.read_all(info)
         if self.same_step and self._done.any():  # ``info`` itself belongs to the next episode there
-            infos.read_all(info.get("final_info", {}), self._done)
+            infos.read_all(info.get("final_info") if isinstance(info, Mapping) else None, self._done)
 
     def _mask(self) -> None:
         """Mask the streams whose episode was aborted, until their next one begins."""
@@ -216,8 +215,8 @@ class GymnasiumEnv(SyncEnv):
         done = ts.terminated | ts.truncated
         begun = waiting & (done if self.same_step else ended)  # this row's observation begins an episode
         ts.reward[waiting] = 0.0
-        for flags, value in ((ts.terminated, False), (ts.truncated, False), (ts.valid, False), (ts.first, True)):
-            flags[waiting] = value
+        for array, value in ((ts.terminated, False), (ts.truncated, False), (ts.valid, False), (ts.first, True)):
+            array[waiting] = value
         np.copyto(ended, done & ~begun)
         waiting &= ~begun
         self.checks.fill(waiting)
@@ -283,13 +282,17 @@ class GymnasiumEnv(SyncEnv):
 
 def observe(target: Tree, obs: Any, key: str = "obs") -> None:
     """Copy a batched observation into the arrays of ``target``; float64 becomes float32."""
-    if isinstance(target, dict):
+    if isinstance(target, dict) and isinstance(obs, Mapping | tuple) and len(obs) == len(target):
         for name, inner in target.items():
-            observe(inner, member(obs, name), f"{key}/{name}")
-    elif np.shape(obs) != target.shape:  # it might broadcast
-        raise WrongValue("invalid", 0, key, f"shape {list(target.shape)}", f"{list(np.shape(obs))}")
+            try:
+                part = member(obs, name)
+            except (LookupError, ValueError):
+                part = taken(tree.spec(target), obs, None, key)[name]  # it says what is missing
+            observe(inner, part, f"{key}/{name}")
+    elif type(obs) is np.ndarray and obs.shape == getattr(target, "shape", None) and obs.dtype == target.dtype:
+        np.copyto(target, obs)
     else:
-        np.copyto(target, obs)  # same_kind is its default
+        tree.map(np.copyto, target, taken(tree.spec(target), obs, None, key))
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:

@@ -164,6 +164,7 @@ class SyncEnv:
         judged: set[int] = set()
         for wrong in self.checks.wrong():
             i, failures = wrong.index, self.failures
+            assert i is not None  # it is of one row
             if i in judged:
                 continue
             if failures is None:

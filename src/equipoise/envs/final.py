@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
+from equipoise import tree
 from equipoise.envs.failures.row_checks import WrongValue
-from equipoise.envs.spaces import member
+from equipoise.envs.values import NoArray, described, flags, plain, taken
+from equipoise.tree import ArraySpec
 from equipoise.types import Array, Tree
 
 KEYS = ("final_obs", "final_observation")  # Gymnasium's names since 1.0, and before
@@ -22,22 +24,20 @@ def note(env: VectorEnv[Any, Any, Any]) -> tuple[str, ...]:
     return () if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else (UNKNOWN,)
 
 
-def read(target: Tree, info: Mapping[str, Any], rows: Array) -> Array:
+def read(target: Tree, info: Any, rows: Array) -> Array:
     """Copy the last observations of ``rows`` [B] bool from ``info`` into ``target`` [B, ...] -> [B] bool, which were there.
 
-    Gymnasium gives an array of objects, each one env's observation or None. Others may give observations [B, ...] in
-    the form that ``step`` returns. ``_final_obs`` [B] bool, where it is there, says which rows mean anything.
-    WrongValue where one is not of the observation's shape.
+    Gymnasium gives an array of objects, each one env's observation or None; a list of those is as good. Others may give
+    observations [B, ...] in the form that ``step`` returns. ``_final_obs`` [B] bool, where it is there, says which rows mean
+    anything. WrongValue where one is not of the observation's shape, or there is not one for each env.
     """
     there = given(info, rows)
     if (key := named(info)) is None:
         return there
-    value = info[key]
-    if not isinstance(value, np.ndarray) or value.dtype != object:
-        _put_rows(target, value, there, key)
-        return there
+    one = tree.map(lambda x: ArraySpec(x.shape[1:], str(x.dtype)), target)
     for i in np.flatnonzero(there).tolist():
-        _put_one(target, value[i], i, key)
+        row = taken(one, _row(info[key], i, len(rows), one, f"info/{key}"), i, f"info/{key}")
+        tree.map(lambda x, of, i=i: np.copyto(x[i : i + 1], of[None]), target, row)
     return there
 
 
@@ -47,32 +47,35 @@ def given(info: Any, rows: Array) -> Array:
         return np.zeros_like(rows)
     value, there = info[key], np.array(rows)
     if (said := info.get(f"_{key}")) is not None:
-        there &= np.asarray(said, np.bool_)
-    if isinstance(value, np.ndarray) and value.dtype == object:
+        there &= flags(said, len(rows), f"info/_{key}")
+    if by_env(value) and len(value) == len(rows):
         there &= np.array([one is not None for one in value])
     return there
+
+
+def by_env(value: Any) -> bool:
+    """Is it one value for each env, any of which may be None?"""
+    return isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1)
+
+
+def _row(value: Any, i: int, count: int, spec: Tree, key: str) -> Any:
+    """Pick one env's part of a batch: of objects, or of arrays [B, ...] in the form of the space."""
+    if isinstance(spec, dict) and isinstance(value, Mapping):
+        return {name: _row(inner, i, count, spec.get(name), f"{key}/{name}") for name, inner in value.items()}
+    if isinstance(spec, dict) and isinstance(value, tuple) and len(value) == len(spec):
+        return tuple(_row(inner, i, count, spec[str(n)], f"{key}/{n}") for n, inner in enumerate(value))
+    try:
+        rows = value if by_env(value) or isinstance(value, tuple) else plain(value)
+    except NoArray as error:
+        got = f"{described(value)}{error}"
+        raise WrongValue("invalid", i, key, f"the last observation of each of {count} envs", got) from None
+    if isinstance(rows, np.ndarray) and not rows.ndim:
+        raise WrongValue("invalid", i, key, f"the last observation of each of {count} envs", described(value))
+    if len(rows) != count:
+        raise WrongValue("invalid", i, key, f"one for each of {count} envs", f"{len(rows)}")
+    return rows[i]
 
 
 def named(info: Any) -> str | None:
     """Return the key of ``info`` that holds them."""
     return next((key for key in KEYS if isinstance(info, Mapping) and info.get(key) is not None), None)
-
-
-def _put_one(target: Tree, obs: Any, i: int, key: str) -> None:
-    if isinstance(target, dict):
-        for name, inner in target.items():
-            _put_one(inner, member(obs, name), i, f"{key}/{name}")
-    elif np.shape(obs) != target.shape[1:]:
-        raise WrongValue("invalid", i, f"info/{key}", f"shape {list(target.shape[1:])}", f"{list(np.shape(obs))}")
-    else:
-        np.copyto(target[i : i + 1], np.asarray(obs)[None])
-
-
-def _put_rows(target: Tree, obs: Any, rows: Array, key: str) -> None:
-    if isinstance(target, dict):
-        for name, inner in target.items():
-            _put_rows(inner, member(obs, name), rows, f"{key}/{name}")
-    elif np.shape(obs) != target.shape:  # it might broadcast
-        raise WrongValue("invalid", 0, f"info/{key}", f"shape {list(target.shape)}", f"{list(np.shape(obs))}")
-    else:
-        np.copyto(target, obs, where=rows.reshape(-1, *[1] * (target.ndim - 1)))

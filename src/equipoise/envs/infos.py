@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.envs.values import NUMBERS, NoArray, described, flags, plain
+
 _ABSENT: Any = object()
 
 
@@ -26,8 +28,13 @@ class Infos:
         self.value = np.full((streams, len(self.names)), np.nan)
         self.seen: set[str] | None = None  # every name that appeared; None: not collected
 
-    def read_one(self, i: int, info: Mapping[str, Any]) -> None:
-        """Read the row of stream ``i`` from its own ``info``; NoNumber where a value is no number."""
+    def read_one(self, i: int, info: Any) -> None:
+        """Read the row of stream ``i`` from its own ``info``; NoNumber where a value is no number.
+
+        An ``info`` that is no dict has no names.
+        """
+        if not isinstance(info, Mapping):
+            info = {}
         if self.seen is not None:
             self.seen.update(paths(info))
         for j, name in enumerate(self.names):
@@ -36,13 +43,23 @@ class Infos:
                 found = _find(info, name)
             self.value[i, j] = np.nan if found is _ABSENT or found is None else _number(found, name)
 
-    def read_all(self, info: Mapping[str, Any], rows: Any = None) -> None:
-        """Read all rows, or those where ``rows`` [B] bool, from a vector env's ``info``: arrays [B], with ``_key`` as masks."""
+    def read_all(self, info: Any, rows: Any = None) -> None:
+        """Read all rows, or those where ``rows`` [B] bool, from a vector env's ``info``: arrays [B], with ``_key`` as masks.
+
+        A list of one dict for each env is read, too.
+        """
+        count = len(self.value)
+        if isinstance(info, list | tuple | np.ndarray) and np.ndim(info) == 1 and len(info) == count:
+            for i in range(count) if rows is None else np.flatnonzero(rows).tolist():
+                self.read_one(i, info[i])
+            return
+        if not isinstance(info, Mapping):
+            info = {}
         if self.seen is not None:
             self.seen.update(paths(info))
         for j, name in enumerate(self.names):
             found, mask = _column(info, name)
-            column = _numbers(found, mask, len(self.value), name)
+            column = _numbers(found, mask, count, name)
             np.copyto(self.value[:, j], column, where=True if rows is None else rows)
 
 
@@ -79,11 +96,15 @@ def _column(info: Mapping[str, Any], name: str) -> tuple[Any, Any]:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, float | int | np.floating | np.integer | np.bool_):  # bool is an int
+    if type(value) in NUMBERS:
         return float(value)
-    if hasattr(value, "item") and np.size(value) == 1:
-        return _number(value.item(), name)
-    shape = f" of shape {list(np.shape(value))}" if hasattr(value, "shape") else ""
+    try:
+        array = plain(value)
+    except NoArray:
+        array = None
+    if array is not None and array.size == 1 and array.dtype.kind in "biuf":
+        return float(array.reshape(()))
+    shape = "" if array is None or not array.shape else f" of shape {list(array.shape)}"
     raise NoNumber(f"metrics: expected a number in the env's info[{name!r}], got {type(value).__name__}{shape}")
 
 
@@ -91,14 +112,20 @@ def _numbers(found: Any, mask: Any, count: int, name: str) -> Any:
     """Return [B] float64, nan where absent."""
     if found is _ABSENT or found is None:
         return np.nan
-    array = np.asarray(found)
-    if array.shape == (count, 1):
-        array = array[:, 0]
-    if array.shape not in ((count,), ()) or array.dtype.kind not in "biufO":
-        got = f"{array.dtype} {list(array.shape)}"
-        raise NoNumber(f"metrics: expected {count} numbers in the vector env's info[{name!r}], got {got}")
-    if array.dtype.kind == "O":
-        there = np.broadcast_to(True if mask is None else mask, count).tolist()
-        values = np.broadcast_to(array, count).tolist()
-        return [_number(v, name) if yes and v is not None else np.nan for v, yes in zip(values, there)]
-    return array if mask is None else np.where(mask, array, np.nan)
+    there = np.ones(count, np.bool_) if mask is None else flags(mask, count, f"info/_{name}")
+    if isinstance(found, list | tuple) and len(found) == count:
+        values: Any = found
+    else:
+        try:
+            values = found if isinstance(found, np.ndarray) else plain(found)
+        except NoArray:
+            values = np.zeros(0, object)
+        if values.shape == (count, 1):
+            values = values[:, 0]
+        if values.shape not in ((count,), ()) or values.dtype.kind not in "biufO":
+            got = f"{values.dtype} {list(values.shape)}" if values.size else described(found)
+            raise NoNumber(f"metrics: expected {count} numbers in the vector env's info[{name!r}], got {got}")
+        if values.dtype.kind != "O":
+            return np.where(there, values, np.nan)
+        values = np.broadcast_to(values, count).tolist()
+    return [_number(v, name) if yes and v is not None else np.nan for v, yes in zip(values, there.tolist(), strict=True)]

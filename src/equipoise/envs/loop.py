@@ -23,12 +23,13 @@ import numpy as np
 from equipoise import phases, tree
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.failures.capsule import EnvFailed, ProcessExhausted, Start, exhausted
-from equipoise.envs.failures.row_checks import WrongValue, misfit, uncast
+from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.infos import NoNumber
 from equipoise.envs.masks import KEY
 from equipoise.envs.restore import snapshot
 from equipoise.envs.restore.record import Record
-from equipoise.envs.spaces import member
+from equipoise.envs.spaces import member, observation_spec
+from equipoise.envs.values import FLAGS, NUMBERS, flag, number, taken, uncast
 from equipoise.seeds import stream_seed, stream_seeds
 from equipoise.types import Array, Resume, Tree
 
@@ -77,6 +78,7 @@ class LoopEnv(SyncEnv):
         self._troubled = False  # any of these counts is not 0
         self._lost: list[int] = []  # streams whose episode this step aborted
         self._broken: set[int] = set()  # streams whose env is closed already
+        self._spec = observation_spec(one.observation_space)
         self.log = Log(self.ts)
         self._masked = False  # a failed env had a mask in its info that was not asked for
         self.strict = False  # a first observation that has to be cast is an error
@@ -148,15 +150,18 @@ class LoopEnv(SyncEnv):
 
     def _gather(self) -> None:
         """Copy every env's answer into the rows; an answer that does not fit is a failure of that env."""
-        try:
-            self._place()
-        except Exception:
-            for i in range(len(self.envs)):
-                flags = self._terminated[i], self._truncated[i]
-                wrong = misfit(self.spec.observation, i, self._obs[i], self._reward[i], flags)
-                if wrong is not None:
-                    self._abort(i, wrong)
-            self._place()  # raises again an error that belongs to no single env
+        sure = NUMBERS.issuperset(map(type, self._reward))
+        if sure and FLAGS.issuperset(map(type, self._terminated)) and FLAGS.issuperset(map(type, self._truncated)):
+            try:
+                self._place()
+                return
+            except Exception:
+                sure = False  # the judge says what is wrong
+        for i in range(len(self.envs)):
+            try:
+                self._put(i)
+            except WrongValue as wrong:
+                self._abort(i, wrong)
 
     def _place(self) -> None:
         ts = self.ts
@@ -164,6 +169,18 @@ class LoopEnv(SyncEnv):
         ts.reward[:] = self._reward
         ts.terminated[:] = self._terminated
         ts.truncated[:] = self._truncated
+
+    def _put(self, i: int) -> None:
+        """Judge the answer of one env and copy it into its row."""
+        ts = self.ts
+        reward = number(self._reward[i], i, "reward")
+        ends = flag(self._terminated[i], i, "terminated"), flag(self._truncated[i], i, "truncated")
+        put(ts.obs, i, taken(self._spec, self._obs[i], i))
+        try:
+            ts.reward[i] = reward
+        except OverflowError:  # a whole number beyond all floats
+            raise WrongValue("nonfinite", i, "reward", "a finite number", "one beyond all floats") from None
+        ts.terminated[i], ts.truncated[i] = ends
 
     def _abort(self, i: int, error: Exception) -> None:
         """Make the env of stream ``i`` anew, at the beginning of an episode; the capsule says why.
@@ -224,11 +241,7 @@ class LoopEnv(SyncEnv):
             self._masked = True
             warnings.warn(f"{self._where(i)} failed{MASKED} (said once)", RuntimeWarning, stacklevel=2)
         self._reward[i], self._terminated[i], self._truncated[i] = 0.0, False, False
-        if (wrong := misfit(self.spec.observation, i, self._obs[i])) is not None:
-            raise wrong
-        ts = self.ts
-        put(ts.obs, i, self._obs[i])
-        ts.reward[i], ts.terminated[i], ts.truncated[i] = 0.0, False, False
+        self._put(i)
         clamped = self.failures is not None and self.failures.on_nonfinite == "clamp"  # the caller mends the rest then
         for wrong in self.checks.wrong([i]):
             if wrong.kind == "invalid" or (wrong.kind == "nonfinite" and not clamped):
@@ -360,19 +373,21 @@ def same_spaces(one: Any, env: Any) -> None:
         raise ValueError(f"all streams of a worker need the same spaces; {one}: {spaces[0]}, another: {spaces[1]}")
 
 
-def put(target: Tree, i: int, obs: Any) -> None:
+def put(target: Tree, i: int, obs: Tree) -> None:
     """One stream's observation into row ``i`` of the arrays [B, ...] of ``target``."""
     if isinstance(target, dict):
         for key, inner in target.items():
-            put(inner, i, member(obs, key))
+            put(inner, i, obs[key])
     else:
-        np.copyto(target[i : i + 1], np.asarray(obs))
+        target[i] = obs
 
 
 def gather(target: Tree, observations: list[Any]) -> None:
-    """Stack B observations of one stream each into the arrays [B, ...] of ``target``."""
+    """Stack B observations of one stream each into the arrays [B, ...] of ``target``; an error where that may lose numbers."""
     if isinstance(target, dict):
         for key, inner in target.items():
             gather(inner, [member(obs, key) for obs in observations])
-    else:
+    elif target.dtype.kind == "f" or target.dtype.itemsize == 8 or getattr(observations[0], "dtype", None) == target.dtype:
         np.stack(observations, out=target, casting="same_kind")
+    else:  # a small integer in a large dtype, say
+        np.stack(observations, out=target, casting="safe")

@@ -40,13 +40,14 @@ from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.families import atari, minigrid
-from equipoise.envs.families.joint import Joint, is_parallel
-from equipoise.envs.families.old_gym import OldGym, advice, is_old
+from equipoise.envs.families.joint import GIVES, Joint, NotParallel, has_agents, is_parallel
+from equipoise.envs.families.old_gym import OldGym, advice, is_old, of_package
 from equipoise.envs.families.turns import at_once, is_turns, seated
 from equipoise.envs.foreign_ids import meant_by, not_installed, removed
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
 from equipoise.envs.spaces import observation_spec
+from equipoise.hints import sentence
 from equipoise.naming import called
 from equipoise.types import REMOTE, EnvFactory
 from equipoise.types.sources import DEVICE, JAX
@@ -175,7 +176,7 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
         if missing := not_installed(module, name):
             raise ValueError(f"env {target!r}: {missing}") from error
         unknown = wrong.unknown("module", module, wrong.modules(module), f" in env {target!r}")
-        raise ValueError(f"{str(unknown).rstrip('.')}.{wrong.looked()}") from error
+        raise ValueError(f"{sentence(str(unknown))}{wrong.looked()}") from error
     if callable(found := getattr(imported, name, None)):
         return found  # type: ignore[no-any-return]
     if name in gymnasium.registry:
@@ -244,6 +245,8 @@ def make_called(
         joints = [partial(Joint, maker, mask) for maker in makers]
         return loop(joints, offer, "none", made=Joint(lambda: first, mask))  # each agent has a mask of its own
     if not isinstance(first, gymnasium.Env):
+        if has_agents(first) and not of_package(first):
+            raise NotParallel(f"{target} returned {type(first).__name__}, no parallel env: {GIVES}")
         if is_old(first):
             name = type(first).__name__
             raise OldGym(f"{target} returned {name}, of old gym, expected a gymnasium.Env: {advice(first, target)}")

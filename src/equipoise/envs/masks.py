@@ -1,7 +1,8 @@
 """Action masks: which actions an env allows now, as a part of the observation, so that they are stored and learned with it.
 
 A mask stands where the env's space has it (a key of its Dict), or comes in ``info["action_mask"]``; then ``InfoMask`` makes the
-observation ``{"obs": ..., "action_mask": ...}``. Not 0 means allowed. The form is that of Gymnasium's ``space.sample(mask)``:
+observation ``{"obs": ..., "action_mask": ...}``. 1 means allowed, 0 forbidden, and any other value is refused. The form is
+that of Gymnasium's ``space.sample(mask)``:
 
     Discrete(n)             [n]
     MultiDiscrete(nvec)     [sum(nvec)], or a tuple of [n] for each n
@@ -22,9 +23,10 @@ from gymnasium.vector.utils import batch_space
 
 from equipoise import tree
 from equipoise.envs import final
-from equipoise.envs.failures.row_checks import WrongValue, described
+from equipoise.envs.failures.row_checks import ZERO_OR_ONE, WrongValue, odd
 from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.spaces import member
+from equipoise.envs.values import NoArray, described, flag, flags, plain
 from equipoise.types import Array, Tree
 
 KEY = "action_mask"
@@ -114,9 +116,9 @@ def legal(action: Any, actions: Tree, mask: Any) -> None:
         if isinstance(mask, Mapping | tuple):
             choices = [member(mask, str(j)) for j in range(len(counts))]
         else:
-            choices = np.split(np.reshape(mask, (len(rows), -1)), np.cumsum(counts)[:-1], axis=1)
+            choices = np.split(np.reshape(plain(mask), (len(rows), -1)), np.cumsum(counts)[:-1], axis=1)
         for j, allowed in enumerate(choices):
-            for row, fine in zip(rows, np.reshape(allowed, (len(rows), -1)) != 0):
+            for row, fine in zip(rows, np.reshape(plain(allowed), (len(rows), -1)) != 0):
                 if fine.any() and not fine[row[j] - starts[j]]:
                     row[j] = starts[j] + np.flatnonzero(fine)[row[j] % fine.sum()]
 
@@ -140,10 +142,11 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._with(obs, info, bool(terminated or truncated)), reward, terminated, truncated, info
+        ended = flag(terminated, 0, "terminated") or flag(truncated, 0, "truncated")
+        return self._with(obs, info, ended), reward, terminated, truncated, info
 
     def _with(self, obs: Any, info: Any, ended: bool) -> dict[str, Any]:
-        mask = given(info, info.get(KEY) is not None, ended)
+        mask = given(info, isinstance(info, Mapping) and info.get(KEY) is not None, ended)
         return {"obs": obs, KEY: flat(mask, self._masks, self.env.action_space)}
 
 
@@ -162,20 +165,22 @@ class VectorInfoMask(VectorWrapper):
 
     def step(self, actions: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(actions)
-        masked = self._with(obs, info, np.logical_or(terminated, truncated))
+        ended = [flags(value, self.num_envs, key) for key, value in (("terminated", terminated), ("truncated", truncated))]
+        masked = self._with(obs, info, np.logical_or(*ended))
         return masked, reward, terminated, truncated, self._finals(info)
 
     def _finals(self, info: Any) -> Any:
         """Give final observations (SAME_STEP) the form of all others, with masks of ones where they have none."""
         if (key := final.named(info)) is None:
             return info
-        last, found = info.get("final_info", {}), info[key]
-        there = np.logical_and(last.get(f"_{KEY}", np.ones(self.num_envs, np.bool_)), last.get(KEY) is not None)
+        last, found = info.get("final_info"), info[key]
+        last = last if isinstance(last, Mapping) else {}
+        there = self._there(last)
         masks = [
             flat(one_of(last[KEY], i) if there[i] else None, self._masks, self.env.single_action_space, i)
             for i in range(self.num_envs)
         ]
-        if isinstance(found, np.ndarray) and found.dtype == object:
+        if final.by_env(found) and len(found) == self.num_envs:
             finals: Any = np.full(self.num_envs, None, object)
             for i, mask in enumerate(masks):
                 finals[i] = None if found[i] is None else {"obs": found[i], KEY: mask}
@@ -184,13 +189,20 @@ class VectorInfoMask(VectorWrapper):
         return {**info, key: finals}
 
     def _with(self, obs: Any, info: Any, ended: Any) -> dict[str, Any]:
-        there = np.logical_and(info.get(f"_{KEY}", np.ones(self.num_envs, np.bool_)), info.get(KEY) is not None)
+        there = self._there(info if isinstance(info, Mapping) else {})
         rows = []
         for i in range(self.num_envs):
             masks = given(info, bool(there[i]), bool(ended[i]), i)
             mask = None if masks is None else one_of(masks, i)
             rows.append(flat(mask, self._masks, self.env.single_action_space, i))
         return {"obs": obs, KEY: tree.stack(rows)}
+
+    def _there(self, info: Mapping[str, Any]) -> Array:
+        """[B] bool: the envs that give a mask."""
+        if info.get(KEY) is None:
+            return np.zeros(self.num_envs, np.bool_)
+        said = info.get(f"_{KEY}")
+        return np.ones(self.num_envs, np.bool_) if said is None else flags(said, self.num_envs, f"info/_{KEY}")
 
 
 def needed(action: spaces.Space[Any], env: Any) -> spaces.Space[Any]:
@@ -204,17 +216,22 @@ def with_mask(observation: spaces.Space[Any], mask: spaces.Space[Any]) -> spaces
 
 
 def one_of(value: Any, i: int) -> Any:
-    """Pick one env's mask among those of B."""
+    """Pick one env's mask among those of B; WrongValue where there is none for it."""
     if isinstance(value, Mapping):
         return {key: one_of(inner, i) for key, inner in value.items()}
-    return tuple(one_of(inner, i) for inner in value) if isinstance(value, tuple | list) else value[i]
+    if isinstance(value, tuple):  # of parts; a list has one for each env
+        return tuple(one_of(inner, i) for inner in value)
+    try:
+        return value[i] if isinstance(value, list | np.ndarray) else plain(value)[i]
+    except (LookupError, NoArray):
+        raise WrongValue("invalid", i, f"info/{KEY}", "a mask of each env", described(value)) from None
 
 
 def given(info: Any, there: bool, ended: bool, index: int = 0) -> Any:
     """Read the mask from ``info``; None, which allows everything, at an episode's end only."""
     if there or ended:
         return info.get(KEY) if there else None
-    keys = f"info with the keys {sorted(map(str, info))}"
+    keys = f"info with the keys {sorted(map(str, info))}" if isinstance(info, Mapping) else f"info {described(info)}"
     raise WrongValue("invalid", index, f"info/{KEY}", "a mask, since action_mask=info", keys)
 
 
@@ -230,12 +247,18 @@ def flat(mask: Any, space: Any, action: Any, index: int = 0, place: str = f"info
     count, choices = int(space.n), sizes(action)
     if mask is None:
         return np.ones(count, np.int8)
-    arrays = [np.ravel(np.asarray(one)) for one in parts(mask)]
+    try:
+        arrays = [np.ravel(plain(one)) for one in parts(mask)]
+    except NoArray as error:
+        raise WrongValue("invalid", index, place, f"{count} numbers", f"{described(mask)}{error}") from None
     got = [len(one) for one in arrays]
     if got not in ([count], choices) or any(one.dtype.kind not in "biuf" for one in arrays):
         expected = f"{count} numbers" + (f", or a tuple of {choices}" if len(choices) > 1 else "")
         raise WrongValue("invalid", index, place, expected, f"a tuple of {got}" if len(got) > 1 else described(mask))
-    return (np.concatenate(arrays) != 0).astype(np.int8)
+    values = np.concatenate(arrays)
+    if (bad := odd(values)).any():
+        raise WrongValue("invalid", index, place, ZERO_OR_ONE, f"{values[bad][0]} at [{int(bad.argmax())}]")
+    return values.astype(np.int8)
 
 
 def parts(mask: Any) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from gymnasium import spaces
@@ -36,15 +37,18 @@ def encoded_size(space: spaces.Space[Any]) -> int:
 def encode(space: spaces.Space[Any], obs: Tree) -> Tensor:
     """Observations as float32 features.
 
-    ``obs`` [..., *space.shape] (a dict of those for Dict and Tuple) -> [..., F]. Box and MultiBinary: cast and flattened, not
-    scaled. Discrete and each part of a MultiDiscrete: one-hot from ``start`` (all zeros for a value outside). Dict: its parts
-    concatenated in sorted key order; Tuple: in its own.
+    ``obs`` [..., *space.shape] (a dict of those for Dict and Tuple) -> [..., F]. Box and MultiBinary: cast and flattened; a
+    picture (bytes of rank 2 or more) is also scaled to 0 .. 1, as a CNN does. Discrete and each part of a MultiDiscrete:
+    one-hot from ``start`` (all zeros for a value outside). Dict: its parts concatenated in sorted key order; Tuple: in its own.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         rank = len(space.shape)
         if rank != 1:
             obs = obs.reshape(*obs.shape[: obs.ndim - rank], encoded_size(space))
-        return obs.to(torch.float32)  # type: ignore[no-any-return]
+        x = obs.to(torch.float32)
+        if rank > 1 and space.dtype == np.uint8 and (scale := scale_of(space)) != 1.0:
+            x = x * scale
+        return x  # type: ignore[no-any-return]
     if isinstance(space, spaces.Discrete):
         values = torch.arange(int(space.start), int(space.start + space.n), device=obs.device)
         return torch.eq(obs.to(torch.int64).unsqueeze(-1), values).to(torch.float32)
@@ -55,6 +59,12 @@ def encode(space: spaces.Space[Any], obs: Tree) -> Tensor:
     if (inner := tree.branches(space)) is not None:
         return torch.cat([encode(inner[key], obs[key]) for key in ordered(space, inner)], -1)
     raise ValueError(f"observation space {space} is not supported; supported are {OBSERVATIONS}")
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def scale_of(space: Any) -> float:
+    """The factor that scales an image's integers to 0 .. 1."""
+    return 1.0 / max(float(space.high.max(initial=0)), 1.0)
 
 
 def ordered(space: spaces.Space[Any], inner: Collection[str]) -> list[str]:

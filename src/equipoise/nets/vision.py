@@ -26,7 +26,7 @@ from equipoise.hints import hint, raised
 from equipoise.nets.cnn import SMALLEST, Nature, ResNet, planes
 from equipoise.nets.patches import CrossAttention, ViT
 from equipoise.nets.spatial import SpatialTransformer
-from equipoise.nets.torso import MLP, encode, encoded_size, ordered
+from equipoise.nets.torso import MLP, encode, encoded_size, ordered, scale_of
 from equipoise.nets.vae import Encoder
 from equipoise.types import Tree
 
@@ -42,11 +42,6 @@ IMAGES: dict[str, Callable[..., Any]] = {
 }
 KINDS = ("auto", "mlp", *list(IMAGES)[1:])
 Torso = Annotated[str, Help(f"Torso: {', '.join(KINDS)}, or module:Class for one of your own."), KEPT]
-
-
-def scale_of(space: Any) -> float:
-    """The factor that scales an image's integers to 0 .. 1."""
-    return 1.0 / max(float(space.high.max()), 1.0)
 
 
 class Vision(nn.Module):

@@ -28,6 +28,7 @@ def read_config(file: Path, *, trusted: Sequence[str] = ()) -> Program:
     data, signature = _data(file), None
     if isinstance(data, dict) and "program" in data:  # a run.json
         data, signature = data["program"], data.get("signature")
+    data = trust.renamed(data, trusted)
     names, signed = trust.of_program(data)
     trust.check(names, signed, signature, trusted, file)
     try:

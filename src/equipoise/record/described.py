@@ -3,32 +3,59 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from equipoise.record.paths import RUN
+from equipoise.schema import Anything, Each, Maybe, Number, Schema, Text, check
 
+LONGEST = 160  # letters of a name from a run's files
 DEEPEST = 3  # folders between the place that is listed and a run
 OF_A_POLICY = ("algorithm", "optimizer", "rewards", "replay")  # rooms of their own in ``--set``
 
 
-def directories(place: Path) -> Iterator[Path]:
-    """Every run directory in and below a folder, in the order of their names."""
+def directories(place: Path, closed: list[str] | None = None) -> Iterator[Path]:
+    """Every run directory in and below a folder, in the order of their names.
+
+    A folder below it that may not be read is an OSError, or a sentence in ``closed`` where that is given.
+    """
     if (place / RUN).is_file():
         yield place
         return
-    yield from _below(place, DEEPEST)
+    yield from _below(place, DEEPEST, closed)
 
 
-def _below(place: Path, depth: int) -> Iterator[Path]:
-    for entry in sorted(place.iterdir()):
+def _below(place: Path, depth: int, closed: list[str] | None) -> Iterator[Path]:
+    try:
+        entries = sorted(place.iterdir())
+    except OSError as error:
+        if closed is None or depth == DEEPEST:
+            raise
+        closed.append(f"{place}: expected a folder that can be read, got: {error.strerror}")
+        return
+    for entry in entries:
         if entry.is_symlink() or not entry.is_dir():
             continue
         if (entry / RUN).is_file():
             yield entry
         elif depth > 1:
-            yield from _below(entry, depth - 1)
+            yield from _below(entry, depth - 1, closed)
+
+
+ANY = Anything()
+PROGRAM: Schema = {
+    "source": {"env?": Maybe(Each(Anything())), "*": ANY},
+    "schedule": {"seed?": Maybe(Number(0, (1 << 63) - 1, whole=True)), "*": ANY},
+    "policies": Each({"algorithm?": {"name": Text(4096), "fields?": Maybe(Each(Anything())), "*": ANY}, "*": ANY}),
+    "*": ANY,
+}
+
+
+def checked(program: Any, file: Path) -> Mapping[str, Any]:
+    """The program of a ``run.json`` as far as a list of runs reads it; ValueError for another."""
+    found: Mapping[str, Any] = check(program, PROGRAM, f"{file}: program")
+    return found
 
 
 def env_of(program: Mapping[str, Any]) -> str:
@@ -45,14 +72,24 @@ def algorithm_of(program: Mapping[str, Any]) -> str:
 
 def flat(program: Mapping[str, Any]) -> dict[str, str]:
     """The settings of a program by their names in ``--set``, in the order of the file; values as JSON."""
-    found: dict[str, str] = {}
+    return {name: said(value) for name, value in settings_of(program).items()}
+
+
+def said(value: Any) -> str:
+    """A value as ``--set`` has it."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def settings_of(program: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a program by their names in ``--set``, in the order of the file."""
+    found: dict[str, Any] = {}
 
     def put(name: str, value: Any) -> None:
         if isinstance(value, Mapping) and value:
             for key, item in value.items():
                 put(f"{name}.{key}" if name else str(key), item)
         elif not isinstance(value, Mapping):
-            found[name] = value if isinstance(value, str) else json.dumps(value)
+            found[name] = value
 
     policies = program["policies"]
     for room, value in program.items():
@@ -65,3 +102,29 @@ def flat(program: Mapping[str, Any]) -> dict[str, str]:
                 value = {"name": value["name"], **(value.get("fields") or {})}
             put(before + str(key) if key in OF_A_POLICY else f"{before}policy.{key}", value)
     return found
+
+
+def clipped(text: str, most: int = LONGEST) -> str:
+    """A text of at most ``most`` letters: of a longer one the middle is left out."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
+def short_name(env: str, algorithm: str) -> str:
+    """The name of runs of one env and algorithm."""
+    return f"{clipped(env.rpartition(':')[2], 40)} {clipped(algorithm.rpartition(':')[2], 40)}"
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings in which some runs differ, in the order of the first that has them."""
+    keys = dict.fromkeys(key for one in settings for key in one)
+    return [key for key in keys if len({said(one.get(key)) for one in settings}) > 1]
+
+
+def labels(groups: Sequence[tuple[str, Mapping[str, str]]]) -> list[str]:
+    """A name of its own for each group of runs, from (name, settings): those of one name have what they differ in behind it."""
+    names = []
+    for name, mine in groups:
+        keys = [key for key in differing([other for other_name, other in groups if other_name == name]) if key in mine]
+        names.append(clipped(name + "".join(f", {key.rpartition('.')[2]} {clipped(mine[key], 24)}" for key in keys[:2]), 120))
+    return [name if names.count(name) == 1 else f"{name} #{names[:i].count(name) + 1}" for i, name in enumerate(names)]

@@ -185,6 +185,7 @@ class RunDirectory:
         """
         found = cls.found(path)
         file = found.path / RUN
+        found.run["program"] = trust.renamed(found.run["program"], trusted)
         names, signed = trust.of_program(found.run["program"])
         trust.check(names, signed, found.run.get("signature"), trusted, file)
         try:

@@ -7,16 +7,18 @@ import dataclasses
 import os
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from equipoise.hints import hint
-from equipoise.record.described import algorithm_of, directories, env_of
+from equipoise.record.described import algorithm_of, checked, directories, env_of, said, settings_of
 from equipoise.record.directory import RunDirectory
 from equipoise.record.paths import RUN
 from equipoise.record.report import METRICS, read_reports
+from equipoise.record.summary import SUMMARY
+from equipoise.schema import Anything, Maybe, Number, Schema, Text, check
 
 try:
     import fcntl
@@ -41,28 +43,41 @@ class RunRow:
     wall_s: float
     size: int  # bytes of its files
     changed: float  # time.time() of the last report
+    settings: Mapping[str, Any] = field(default_factory=dict)  # by their names in --set
 
     @property
     def name(self) -> str:
         return str(self.path)
 
     def plain(self) -> dict[str, Any]:
-        """The row as what JSON has, by column."""
-        return {key: getattr(self, key) for key in COLUMNS}
+        """The row as what JSON has, by column, and its settings."""
+        return {key: getattr(self, key) for key in (*COLUMNS, "settings")}
+
+    def value(self, key: str) -> Any:
+        """The value of a column, or of a setting by its name in ``--set``; None where the run has none."""
+        return getattr(self, key) if key in COLUMNS else self.settings.get(key)
 
 
-COLUMNS = ("name", *(field.name for field in dataclasses.fields(RunRow) if field.name != "path"))
+COLUMNS = ("name", *(one.name for one in dataclasses.fields(RunRow) if one.name not in ("path", "settings")))
+REAL, COUNT = Number(-1e100, 1e100), Number(0, (1 << 63) - 1, whole=True)
+TOLD: Schema = {  # what a row says of a summary or of a report
+    "env_steps?": Maybe(COUNT), "updates?": Maybe(COUNT), "wall_s?": Maybe(REAL), "cause?": Maybe(Text()),
+    "steps_per_s?": Maybe(REAL), "return_mean?": Maybe(REAL), "evaluation?": Maybe({"mean": Maybe(REAL), "*": Anything()}),
+    "*": Anything(),
+}  # fmt: skip
 
 
 def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
-    """All runs of a folder; those whose files are damaged are told of in ``damaged``."""
+    """All runs of a folder; those whose files are damaged are told of in ``damaged``, as are folders that cannot be read."""
     found = []
-    for directory in directories(place):
+    problems: list[str] = [] if damaged is None else damaged
+    for directory in directories(place, problems):
         try:
             found.append(row(directory))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # files that people edit and copy
-            if damaged is not None:
-                damaged.append(f"{directory}: {error}" if str(directory) not in str(error) else str(error))
+            lacks = f"expected the program of a run, got one that lacks something ({error})"
+            text = str(error) if isinstance(error, OSError | ValueError) else lacks
+            problems.append(text if str(directory) in text else f"{directory}: {text}")
     return found
 
 
@@ -72,13 +87,14 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
     ``lines``: its reports, where they are read already.
     """
     run = RunDirectory.found(directory)
-    program = run.run["program"]
+    program = checked(run.run["program"], directory / RUN)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a summary that cannot be read is as none
         summary = run.summary()
     if summary is None and lines is None:
-        lines = read_reports(directory / METRICS, damaged=[])  # of which the last one will do that can be read
-    told: Mapping[str, Any] = summary or next(reversed(lines or ()), {})
+        lines = read_reports(directory / METRICS, damaged=[], last=True)  # the last one that can be read will do
+    where = SUMMARY if summary else METRICS
+    told: Mapping[str, Any] = check(summary or next(reversed(lines or ()), {}), TOLD, str(directory / where))
     evaluation = told.get("evaluation")
     metrics = directory / METRICS
     return RunRow(
@@ -90,11 +106,12 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
         steps=int(told.get("env_steps") or told.get("updates") or 0),
         steps_per_s=told.get("steps_per_s"),
         return_mean=told.get("return_mean"),
-        evaluation=None if evaluation is None else float(evaluation["mean"]),
+        evaluation=None if evaluation is None or evaluation["mean"] is None else float(evaluation["mean"]),
         verdict=told.get("cause"),
         wall_s=float(told.get("wall_s") or 0.0),
         size=size_of(directory),
         changed=(metrics if metrics.is_file() else directory).stat().st_mtime,
+        settings={"on": run.run.get("on"), **settings_of(program)},
     )
 
 
@@ -123,38 +140,63 @@ def _is_written(directory: Path) -> bool:
 
 
 def chosen(found: Sequence[RunRow], conditions: Sequence[str], sort: str) -> list[RunRow]:
-    """The rows that fit all ``conditions`` ("KEY=VALUE", "KEY>NUMBER", "KEY<NUMBER"), sorted by a column.
+    """The rows that fit all ``conditions`` ("KEY=VALUE", "KEY>NUMBER", "KEY<NUMBER"), sorted by a column or a setting.
 
-    "-KEY" sorts downwards; rows without the number come last. ValueError for an unknown column.
+    "-KEY" sorts downwards; rows without a value come last. ValueError for a name that no run has.
     """
-    down, key = sort.startswith("-"), _column(sort.removeprefix("-"), "--sort")
-    kept = [row for row in found if all(_fits(row, one) for one in conditions)]
-    there = [row for row in kept if getattr(row, key) is not None]
-    rest = [row for row in kept if getattr(row, key) is None]
-    return sorted(there, key=lambda row: getattr(row, key), reverse=down) + rest
+    known = [*COLUMNS, *dict.fromkeys(key for row in found for key in row.settings)]
+    down, key = sort.startswith("-"), _known(sort.removeprefix("-"), known, "--sort")
+    tests = [_test(one, known) for one in conditions]
+    kept = [row for row in found if all(test(row) for test in tests)]
+    there = [row for row in kept if row.value(key) is not None]
+    rest = [row for row in kept if row.value(key) is None]
+    return sorted(there, key=lambda row: _order(row.value(key)), reverse=down) + rest
 
 
-def _column(key: str, where: str) -> str:
-    if key not in COLUMNS:
-        raise ValueError(f"{where}: unknown column {key!r}{hint(key, COLUMNS)}")
+def _order(value: Any) -> tuple[bool, float, str]:
+    """Numbers before texts."""
+    return (False, value, "") if isinstance(value, int | float) else (True, 0.0, said(value))
+
+
+def _known(key: str, known: Sequence[str], where: str) -> str:
+    if key not in known and key not in COLUMNS:
+        raise ValueError(f"{where}: unknown column {key!r}{hint(key, known)}")
     return key
 
 
-def _fits(row: RunRow, condition: str) -> bool:
+def _test(condition: str, known: Sequence[str]) -> Callable[[RunRow], bool]:
     at = min((condition.index(sign) for sign in "=<>" if sign in condition), default=0)
     if not at:
         raise ValueError(f"--where {condition!r}: expected KEY=VALUE, KEY>NUMBER or KEY<NUMBER, such as status=solved")
     sign, wanted = condition[at], condition[at + 1 :].strip()
-    value = getattr(row, _column(condition[:at].strip(), f"--where {condition!r}"))
+    key = _known(condition[:at].strip(), known, f"--where {condition!r}")
+    number = _number(wanted)
     if sign == "=":
-        return str(value) == wanted or str(value).lower() == wanted.lower()
+        return lambda row: _same(row.value(key), wanted, number)
+    if number is None:
+        raise ValueError(f"--where {condition!r}: expected a number after {sign!r}, got {wanted!r}")
+    limit = number
+
+    def compared(row: RunRow) -> bool:
+        if isinstance(value := row.value(key), str):
+            raise ValueError(f"--where {condition!r}: expected a column of numbers, got {key!r}")
+        return isinstance(value, int | float) and (value > limit if sign == ">" else value < limit)
+
+    return compared
+
+
+def _same(value: Any, wanted: str, number: float | None) -> bool:
+    """Is a value the one that is wanted? 0.001 and 1e-3 are the same number, and "—" is no value."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and number is not None:
+        return value == number
+    return said(value).lower() == wanted.lower() or (value is None and wanted.lower() == "none")
+
+
+def _number(text: str) -> float | None:
     try:
-        number = float(wanted)
+        return float(text)
     except ValueError:
-        raise ValueError(f"--where {condition!r}: expected a number after {sign!r}, got {wanted!r}") from None
-    if isinstance(value, str):
-        raise ValueError(f"--where {condition!r}: expected a column of numbers, got {condition[:at].strip()!r}")
-    return value is not None and (value > number if sign == ">" else value < number)
+        return None
 
 
 def remove(directory: Path) -> None:

@@ -107,6 +107,7 @@ def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> di
     if isinstance(policies, Mapping) and any(isinstance(one, Mapping) and "text" in one for one in policies.values()):
         raise ValueError(f"{where}: expected a policy that acts in an env, got one that writes: 'equipoise generate' asks it")
     check(data, SCHEMA, where)
+    data = trust.renamed(data, trusted)
     trust.check(*trust.of_program(data), data.get("signature"), trusted, where)
     return {name: _policy(one, f"{where}: policies.{name}", data["precision"]) for name, one in data["policies"].items()}
 

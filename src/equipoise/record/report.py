@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares
-from equipoise.files import LARGEST_JSON, parse_json
+from equipoise.files import open_plain, parse_json
 from equipoise.schema import Anything, Flag, Number, Schema, check
 
 __all__ = ["METRICS", "Evaluating", "Evaluation", "Report", "Shares", "read_reports"]
 
 METRICS = "metrics.jsonl"
+LONGEST_LINE = 16 << 20  # bytes of a report
+TAIL = 32 << 20  # bytes at the end of a file in which its last report is looked for
+MOST_DAMAGED = 1000  # lines that are named; a file with more of them is no report's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,26 +79,33 @@ SCHEMA: Schema = {
 }  # the schema of the fields that a resume reads
 
 
-def read_reports(path: Path, *, damaged: list[str] | None = None) -> list[dict[str, Any]]:
+def read_reports(path: Path, *, damaged: list[str] | None = None, last: bool = False) -> list[dict[str, Any]]:
     """The reports of a ``metrics.jsonl``; a last line that a crash cut short is left out.
 
-    A damaged line is a ValueError, or a sentence in ``damaged`` where that is given.
+    ``last``: only those of the file's last ``TAIL`` bytes. A damaged line is a ValueError, or a sentence in ``damaged`` where
+    that is given: at most ``MOST_DAMAGED`` of them, and what follows a line too long to be a report is left out.
     """
     found: list[dict[str, Any]] = []
-    if not path.is_file():
+    if not path.exists():
         return found
-    with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(LARGEST_JSON), b""), 1):
+    with open_plain(path) as file:
+        skipped = max(os.fstat(file.fileno()).st_size - TAIL, 0) if last else 0
+        file.seek(skipped)
+        if skipped:
+            file.readline(TAIL)  # the rest of a line
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
             where = f"{path}, line {number}"
             try:
-                if len(line) == LARGEST_JSON:
-                    raise ValueError(f"{where}: expected at most {LARGEST_JSON:,} bytes, got more")
+                if len(line) == LONGEST_LINE:
+                    raise ValueError(f"{where}: expected at most {LONGEST_LINE:,} bytes, got more")
                 if line.endswith(b"\n") and line != b"\n":  # every whole line ends so
                     found.append(check(parse_json(line[:-1], path, number), SCHEMA, where))
             except ValueError as error:
                 if damaged is None:
                     raise
                 damaged.append(str(error))
+                if len(line) == LONGEST_LINE or len(damaged) >= MOST_DAMAGED:
+                    break
     return found
 
 

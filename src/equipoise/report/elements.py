@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from equipoise.console.picture import number
+from equipoise.record.described import clipped
 from equipoise.record.interval import mean_and_half
 from equipoise.report.figures import sample
-from equipoise.report.markup import Html, Part, clipped, joined, tag
+from equipoise.report.markup import Html, Part, joined, tag
 from equipoise.report.runs import Group, Told
 
 NONE = "—"  # where there is no number

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from equipoise.console.curves import KEYS, NAMED, Axis
 from equipoise.console.picture import number
+from equipoise.record.described import clipped
 from equipoise.report.elements import NONE, lags_of, mean_text, more, named, section, table
 from equipoise.report.figures import Line, chart, legend, sample
-from equipoise.report.markup import Html, clipped, tag
+from equipoise.report.markup import Html, tag
 from equipoise.report.runs import Group, Told, axis_of
 
 MOST_METRICS = 24  # small charts of the learner's numbers

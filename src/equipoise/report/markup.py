@@ -7,7 +7,6 @@ import math
 
 from equipoise.console.place import printable
 
-LONGEST = 160  # letters of a name from a run's files
 LONGEST_SENTENCE = 1200
 VOID = frozenset({"meta", "link"})  # elements of HTML that have no end
 EMPTY = frozenset({"rect", "path"})  # of SVG, without content
@@ -38,12 +37,6 @@ def joined(*parts: Part) -> Html:
 def escaped(text: str) -> str:
     """Text from anywhere, as HTML shows it: what cannot be printed becomes its escape."""
     return html.escape(printable(text.replace("\t", " "), lines=True), quote=True)
-
-
-def clipped(text: str, most: int = LONGEST) -> str:
-    """A text of at most ``most`` letters: of a longer one the middle is left out."""
-    half = (most - 1) // 2
-    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def figure_number(value: float) -> str:

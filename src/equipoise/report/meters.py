@@ -8,9 +8,10 @@ from typing import Any
 
 from equipoise.console.picture import clock, took
 from equipoise.histograms import EDGES
+from equipoise.record.described import clipped
 from equipoise.report.elements import more, named, section, short_name
 from equipoise.report.figures import STYLES, Line, bars, chart, legend, part_swatch, sample, segments, tick_text
-from equipoise.report.markup import Html, clipped, tag
+from equipoise.report.markup import Html, tag
 from equipoise.report.runs import Group, Told
 from equipoise.report.workers import MOST_TIMELINES, MOST_TRACKS, folded, sides
 

@@ -13,13 +13,12 @@ import equipoise
 from equipoise.balance.shares import STATES
 from equipoise.console.curves import Axis, Curve, averaged, points
 from equipoise.histograms import EDGES
-from equipoise.record.described import directories, flat
+from equipoise.record.described import clipped, directories, flat, labels, short_name
 from equipoise.record.directory import RunDirectory
 from equipoise.record.listing import RunRow, row
 from equipoise.record.paths import RUN, near_runs
 from equipoise.record.report import METRICS, read_reports
 from equipoise.record.summary import SUMMARY as SUMMARY_FILE
-from equipoise.report.markup import clipped
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
 
 MOST_RUNS = 64
@@ -320,23 +319,8 @@ def grouped(runs: Sequence[Told]) -> list[Group]:
     for one in runs:
         by.setdefault(tuple(sorted(one.settings.items())), []).append(one)
     each = list(by.values())
-    plain = [
-        f"{clipped(of[0].row.env.rpartition(':')[2], 40)} {clipped(of[0].row.algorithm.rpartition(':')[2], 40)}" for of in each
-    ]
-    names = []
-    for name, of in zip(plain, each, strict=True):
-        rivals = [other[0].settings for other_name, other in zip(plain, each, strict=True) if other_name == name]
-        names.append(clipped(name + _told_apart(of[0].settings, rivals), 120))
-    return [
-        Group(name if names.count(name) == 1 else f"{name} #{names[:i].count(name) + 1}", i, tuple(of))
-        for i, (name, of) in enumerate(zip(names, each, strict=True))
-    ]
-
-
-def _told_apart(mine: Mapping[str, str], rivals: Sequence[Mapping[str, str]]) -> str:
-    """The first two settings in which a group differs from those of the same name."""
-    keys = [key for key in mine if len({other.get(key) for other in rivals}) > 1]
-    return "".join(f", {key.rpartition('.')[2]} {clipped(mine[key], 24)}" for key in keys[:2])
+    names = labels([(short_name(of[0].row.env, of[0].row.algorithm), of[0].settings) for of in each])
+    return [Group(name, i, tuple(of)) for i, (name, of) in enumerate(zip(names, each, strict=True))]
 
 
 def differences(groups: Sequence[Group]) -> dict[str, list[str]]:

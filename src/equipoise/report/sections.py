@@ -11,9 +11,10 @@ from typing import Any
 from rich.filesize import decimal
 
 from equipoise.console.picture import clock, number, short, took
+from equipoise.record.described import clipped
 from equipoise.report.elements import NONE, lags_of, mean_text, more, named, section, short_name, table
 from equipoise.report.figures import sample
-from equipoise.report.markup import LONGEST_SENTENCE, Html, clipped, joined, tag
+from equipoise.report.markup import LONGEST_SENTENCE, Html, joined, tag
 from equipoise.report.runs import Group, Told, differences
 
 MOST_NOTES = 40  # of a run

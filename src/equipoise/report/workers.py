@@ -8,9 +8,10 @@ from typing import Any
 
 from equipoise.balance.shares import STATES
 from equipoise.console.picture import clock, short
+from equipoise.record.described import clipped
 from equipoise.report.elements import NONE, lags_of, mean_text, more, section, short_name
 from equipoise.report.figures import Track, ring, spans, stacked, states_legend, ticks, x_label_at
-from equipoise.report.markup import Html, clipped, tag
+from equipoise.report.markup import Html, tag
 from equipoise.report.runs import Group, Told
 
 MOST_TRACKS = 8  # workers of a side of the ring, and twice as many strips; beyond it several workers are one

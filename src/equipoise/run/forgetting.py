@@ -57,11 +57,11 @@ class Evaluations:
         return fall > max(FAR * learned, deviations * chance)
 
     def summary(self) -> dict[str, Any] | None:
-        """The best evaluation, where the last one is far below it."""
-        best = self.best
-        if best is None or not self.fallen:
+        """The best evaluation, and whether the last one is far below it; None where there was none."""
+        if (best := self.best) is None:
             return None
-        return {"mean": best.mean, "std": best.std, "episodes": best.episodes, "env_steps": best.env_steps}
+        said = {"mean": best.mean, "std": best.std, "episodes": best.episodes, "env_steps": best.env_steps}
+        return said | {"fallen": self.fallen}
 
     def state(self) -> dict[str, Any]:
         return {"first": self.first, "best": self.best, "last": self.last, "told": self.told, "count": self.count}

@@ -31,7 +31,7 @@ from equipoise.run.governing import Governing, check_on
 from equipoise.run.keeping import Keeping
 from equipoise.run.outside import Worlds
 from equipoise.run.reporter import Reporter
-from equipoise.run.saving import RunState, doubts, promise
+from equipoise.run.saving import RunState, doubts, one_line, promise
 from equipoise.run.session import SESSION, Interrupt
 from equipoise.run.starting import Runtime, start
 from equipoise.runtime import blueprint
@@ -117,6 +117,8 @@ class Run:
         self._reports = self._run()
         SESSION.close_at_exit(self)
 
+    __repr__ = one_line
+
     @property
     def summary(self) -> dict[str, Any] | None:
         """What ``summary.json`` says; None before the run has ended."""
@@ -135,7 +137,6 @@ class Run:
         return report
 
     def _next(self) -> Report | None:
-        """The next report; None where the run is over."""
         if (report := next(self._reports, None)) is not None:
             self._known = self._known.after(report)
             self._files.write_live(report)
@@ -160,8 +161,7 @@ class Run:
     def state(self) -> RunState:
         """Where the run is, as of its last report."""
         saved = self._blue.pace.steps(self._keeping.version) if self._keeping.version >= 0 else None
-        ended = "" if self.summary is None else str(self.summary["status"])
-        return replace(self._known, status=ended or self._known.status, saved=saved)
+        return replace(self._known, status=(self.summary or {}).get("status", self._known.status), saved=saved)
 
     def close(self) -> None:
         self._reports.close()

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from equipoise.nets.compiled import pays
 from equipoise.record.report import Evaluation, Report
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.types import EnvSpec
+
+
+def one_line(run: Any) -> str:
+    """A ``Run`` as a notebook shows it."""
+    state = run.state()
+    return f"<Run of {run.program.name} in {run.directory}: {state.status}, step {state.step:,} of {state.steps:,}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

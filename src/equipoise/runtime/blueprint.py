@@ -14,7 +14,7 @@ from torch import nn
 
 from equipoise import phases
 from equipoise.actors.episodes import Episodes
-from equipoise.envs import make
+from equipoise.envs import make, scales
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.goals import Goals
 from equipoise.envs.masks import place_of
@@ -178,7 +178,9 @@ class Blueprint:
     def notes(self) -> tuple[str, ...]:
         """Notes on the env for a person."""
         env = self.spec.env
-        return (env.settings, *env.notes) if env.settings else env.notes
+        raw = [name for name, one in self.policies.items() if not getattr(one.algorithm, "normalize_obs", False)]
+        odd = {scales.said(scales.large(self.spec.policies[name].observation)) for name in raw if env.observation is not None}
+        return (*((env.settings,) if env.settings else ()), *env.notes, *sorted(odd - {""}))
 
     def batch(self, name: str) -> int:
         """A learner's items of a batch of a policy: windows of its streams; of rows where there is a replay."""

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from equipoise.balance.shares import STATES
-from equipoise.files import parse_json
+from equipoise.files import open_plain, parse_json
 from equipoise.record.report import SCHEMA
 from equipoise.report.figures import thinned
 from equipoise.schema import check
 
-PIECE = 4 << 20  # bytes that are read at once
+PIECE = 4 << 20  # bytes of one read
+AT_ONCE = 16 << 20  # bytes of one look: a file of a gigabyte keeps no other run waiting
 LONGEST = 16 << 20  # bytes of a line; a longer one is damaged
+LARGEST = 1e100  # number that is drawn
 MOST_POINTS = 400  # of a curve that is sent
 MOST_BINS = 60  # of shares over time
 MOST_NAMES = 500
@@ -40,6 +42,7 @@ class Curves:
 
     def _forget(self) -> None:
         self._at, self._file = 0, 0  # bytes that were taken in, and of which file
+        self._size, self._stuck = 0, False
         self._lines = 0
         self.rows = 0
         self.damaged = list[str]()  # what is wrong with lines that were left out
@@ -53,19 +56,23 @@ class Curves:
         return sorted(known, key=lambda name: ("/" in name, name))
 
     def read(self) -> bool:
-        """Read on; was there anything new? A file that became shorter or another one is read anew: a resume rewrites it."""
+        """Read on, at most ``AT_ONCE`` bytes and a line; was there anything new?
+
+        A file that became shorter or another one is read anew: a resume rewrites it. ValueError for what is no plain file.
+        """
         try:
-            with self._path.open("rb") as file:
+            with open_plain(self._path) as file:
                 about = os.fstat(file.fileno())
                 if about.st_ino != self._file or about.st_size < self._at:
                     self._forget()
                     self._file = about.st_ino
+                self._size = about.st_size
                 if about.st_size == self._at:
                     return False
                 file.seek(self._at)
                 before = self._at
                 rest = b""
-                while piece := file.read(PIECE):
+                while self._at - before < AT_ONCE and (piece := file.read(PIECE)):
                     *lines, rest = (rest + piece).split(b"\n")
                     for line in lines:
                         self._line(line)
@@ -75,9 +82,15 @@ class Curves:
                         self._damage("a line that does not end")
                         self._at += len(rest)
                         rest = b""
+                self._stuck = self._at == before  # the end of a line is still to be written
                 return self._at != before
         except FileNotFoundError:
             return False
+
+    @property
+    def behind(self) -> bool:
+        """Is there more to be read than one look reads?"""
+        return self._size > self._at and not self._stuck
 
     def _damage(self, problem: str) -> None:
         if len(self.damaged) < 1000:
@@ -88,7 +101,7 @@ class Curves:
         try:
             line = check(parse_json(data, self._path, self._lines), SCHEMA, f"{self._path}, line {self._lines}")
             numbers = dict(_numbers(line))
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
             self._damage(str(error))
             return
         self.last = line
@@ -124,7 +137,7 @@ class Curves:
 def _numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """The numbers of a report by the names of curves."""
     for axis, key in AXES.items():
-        yield axis, float(line[key])
+        yield axis, _number(line.get(key))
     if line["final"]:  # of the whole run, but for its evaluation
         yield "evaluation", _number(line["evaluation"]["mean"]) if line.get("evaluation") else math.nan
         return
@@ -143,4 +156,5 @@ def _numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+    return float(value) if known else math.nan

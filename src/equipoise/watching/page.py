@@ -12,9 +12,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
+import starlette.responses
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 import equipoise
@@ -151,8 +152,8 @@ class Page:
     # ------------------------------------------------------------------------------------------------ what is asked for
 
     async def _known(self, names: list[str]) -> list[Watched]:
-        if not self.folder.runs:
-            await self._do(self.folder.poll)
+        if self._looking is None or not all(name in self.folder.runs for name in names):
+            await self._do(partial(self.folder.poll, scan=True))  # nobody has looked lately
         for name in names:
             if name not in self.folder.runs:
                 raise Refused(404, f"run: unknown {name[:200]!r}{hint(name[:200], list(self.folder.runs))}")
@@ -187,7 +188,7 @@ class Page:
         if self.versions is None:
             raise Refused(404, "expected 'equipoise watch --registry DIR', got none")
         try:
-            return JSONResponse(plain(await self._do(self.versions.told)))
+            return JSONResponse(await self._do(self.versions.told))
         except (ValueError, OSError) as error:
             raise Refused(409, str(error)) from error
 
@@ -239,7 +240,17 @@ async def _body(request: Request, keys: set[str]) -> dict[str, str]:
 
 
 def _event(name: str, data: Any) -> bytes:
-    return f"event: {name}\ndata: {json.dumps(plain(data), allow_nan=False)}\n\n".encode()
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), encoded(data))
+
+
+def encoded(data: Any) -> bytes:
+    """JSON that every browser reads, whatever a run's files hold: infinities are null, and half of a letter is "?"."""
+    return json.dumps(plain(data), allow_nan=False, ensure_ascii=False).encode(errors="replace")
+
+
+class JSONResponse(starlette.responses.JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return encoded(content)
 
 
 def _static() -> dict[str, tuple[bytes, str]]:

@@ -11,13 +11,15 @@ from typing import Any
 from equipoise.balance.shares import STATES
 from equipoise.console.place import printable
 from equipoise.files import read_json
-from equipoise.record.described import algorithm_of, directories, env_of, flat
+from equipoise.record.described import algorithm_of, checked, clipped, directories, env_of, flat
 from equipoise.record.live import LIVE, STALE_S, read_live, state_of
 from equipoise.record.paths import RUN
 from equipoise.record.report import METRICS
 from equipoise.record.summary import SUMMARY
 from equipoise.watching.curves import Curves
 
+ODD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)  # of files that people edit and copy
+MOST_BYTES = 8 << 20  # bytes of a JSON file of a run that a page shows
 SCAN_S = 2.0  # how often the folder is searched for new runs, and ended ones for a resume
 FORGET_S = 120.0  # curves that nobody asked for so long are dropped
 MOST_PROBLEMS = 5  # damaged lines that are named
@@ -69,13 +71,13 @@ class Watched:
             except (OSError, ValueError) as error:
                 self.live, self._problems[LIVE] = None, str(error)
         new = self._changed(METRICS)
-        if new and (self.curves.rows or (self.live is None and self.summary is None)):
-            self.curves.read()
+        if self.curves.behind or (new and (self.curves.rows or (self.live is None and self.summary is None))):
+            new = self._read_on() or new
         elif self.curves.rows and time.monotonic() - self._asked > FORGET_S and self.ended:
             self.curves = Curves(self.path / METRICS)
         try:
             row = self._row()
-        except (TypeError, AttributeError, ValueError) as error:  # files that people edit
+        except ODD as error:
             self._problems["the row"] = f"{self.path}: expected what a run writes, got {error}"
             row = {"id": self.name, "env": "?", "algorithm": "?", "status": "damaged", "problems": len(self._problems)}
         changed = row != self.row
@@ -94,7 +96,7 @@ class Watched:
 
     def _file(self, file: str) -> dict[str, Any] | None:
         try:
-            found = read_json(self.path / file)
+            found = read_json(self.path / file, MOST_BYTES)
             if not isinstance(found, dict):
                 raise ValueError(f"{self.path / file}: expected a JSON object, got {type(found).__name__}")
             self._problems.pop(file, None)
@@ -109,15 +111,15 @@ class Watched:
     def _read_program(self) -> None:
         about = self._file(RUN) or {}
         try:
-            program = about["program"]
+            program = checked(about["program"], self.path / RUN)
             schedule = program["schedule"]
             self._about = {
-                "env": env_of(program), "algorithm": algorithm_of(program), "seed": schedule.get("seed"),
+                "env": clipped(env_of(program)), "algorithm": clipped(algorithm_of(program)), "seed": schedule.get("seed"),
                 "steps": schedule.get("steps"), "on": about.get("on"), "started": about.get("started"),
                 "host": (about.get("host") or {}).get("name"),
             }  # fmt: skip
             self.settings = {"on": str(about.get("on")), **flat(program)}
-        except (KeyError, TypeError, AttributeError) as error:
+        except ODD as error:
             self._about = {"env": "?", "algorithm": "?"}
             self._problems.setdefault(RUN, f"{self.path / RUN}: expected the program of a run, got one without {error}")
 
@@ -149,18 +151,27 @@ class Watched:
         return "running" if now - last < STALE_S else "killed"  # the run of an older version, which writes no live.json
 
     def read_curves(self) -> Curves:
-        """The curves up to this moment."""
+        """The curves up to this moment, or as far as one look reads."""
         self.asked()
-        self.curves.read()
+        self._read_on()
         return self.curves
+
+    def _read_on(self) -> bool:
+        try:
+            new = self.curves.read()
+            self._problems.pop(METRICS, None)
+        except (OSError, ValueError) as error:
+            self._problems[METRICS] = str(error)
+            return False
+        return new
 
     def told(self) -> dict[str, Any]:
         """All that the page shows of the run but its curves."""
         if self.live is None:
-            self.curves.read()
+            self._read_on()
         try:
             told: dict[str, Any] = dict(self.live or {}) or _of_a_report(self.curves.last)
-        except (TypeError, AttributeError, ValueError) as error:
+        except ODD as error:
             told, self._problems["the picture"] = {}, f"{self.path / METRICS}: expected shares of workers, got {error}"
         if self.summary is not None:
             told |= {key: self.summary[key] for key in OF_SUMMARY if key in self.summary} | {"phases": {}, "evaluating": None}
@@ -214,14 +225,15 @@ class Folder:
         self.gone: dict[str, int] = {}  # by name: the revision at which the run was gone
         self._scanned = -SCAN_S
 
-    def poll(self) -> None:
+    def poll(self, *, scan: bool = False) -> None:
+        """Look at the files that changed. ``scan``: search the folder as well, however short ago that was."""
         now = time.monotonic()
-        scan = now - self._scanned >= SCAN_S
+        scan = scan or now - self._scanned >= SCAN_S
         if scan:
             self._scanned = now
             self._scan()
         for run in self.runs.values():
-            if (scan or not run.ended) and run.look():
+            if (scan or not run.ended or run.curves.behind) and run.look():
                 self.revision += 1
                 run.revision = self.revision
 
@@ -230,7 +242,10 @@ class Folder:
         try:
             for path in directories(self.place):
                 relative = path.relative_to(self.place).as_posix()
-                found[path.absolute().name if relative == "." else relative] = path
+                name = os.fsencode(path.absolute().name if relative == "." else relative).decode(errors="backslashreplace")
+                while name in found:  # the bytes of one are the letters of another
+                    name += "'"
+                found[name] = path
             self.problem = ""
         except FileNotFoundError:  # one that is removed while it is looked for; the next scan sees what is left
             if self.place.exists():

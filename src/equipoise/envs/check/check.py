@@ -32,7 +32,7 @@ from equipoise.envs.check.places import env_frame, home_of, is_ours, line_of, of
 from equipoise.envs.check.probe import OUTCOMES, Probe, Rows, difference, global_generators, same, sample, set_global_generators
 from equipoise.envs.check.report import Report, Times
 from equipoise.envs.check.wrappers import judge_statistics
-from equipoise.envs.families.joint import Joint
+from equipoise.envs.families.joint import Joint, NotParallel
 from equipoise.envs.families.old_gym import OldGym
 from equipoise.envs.hints import NotMade, UnsupportedSpace
 from equipoise.envs.infos import paths
@@ -112,6 +112,9 @@ class _Check:
             raise Broken from error
         except OldGym as error:
             self.found.error("old gym's interface", "the env", str(error), REFUSED)
+            raise Broken from error
+        except NotParallel as error:
+            self.found.error("no parallel env as PettingZoo's are", "the env", str(error), REFUSED)
             raise Broken from error
         except (Exception, SystemExit) as error:
             told = not isinstance(error, NotMade)  # by hints.py, making.py and the like
@@ -258,7 +261,7 @@ class _Check:
         """Judge single rows, neighbouring rows and times; return the rows that other walks are compared with."""
         joint = self.joint is not None
         endings = Endings(
-            self.found, probe.env, streams=probe.streams, vector=not probe.python, same_step=same_step, joint=joint
+            self.found, probe.env, probe.space, streams=probe.streams, vector=not probe.python, same_step=same_step, joint=joint
         )
         spaces_of = dict(leaves(probe.space))
         rows: Rows = []
@@ -276,6 +279,7 @@ class _Check:
                 self.judge_kept(before, held, answer.where)
                 before = probe.observed(answer)
                 judge_row(self.found, spaces_of, before, answer, probe.lead)
+                probe.judge_masks(answer)
                 held = probe.row(answer, before)
                 if endings.steps <= self.compared:
                     rows.append((answer.where, held))

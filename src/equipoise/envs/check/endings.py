@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from equipoise import tree
 from equipoise.envs import final
-from equipoise.envs.check.findings import CLOCK, Findings
+from equipoise.envs.check.findings import CLOCK, Findings, judge_observation, leaves
 from equipoise.envs.check.places import core
+from equipoise.envs.failures.row_checks import WrongValue
+from equipoise.envs.spaces import observation_spec
 from equipoise.types import Array
 
 CLOCKS = (
@@ -26,9 +29,13 @@ ALIKE = 3  # episodes of one length, from which on a clock may be what ends them
 class Endings:
     """The episode ends of one walk of B streams: told every row, it says what is wrong with them and sums them up."""
 
-    def __init__(self, found: Findings, env: Any, *, streams: int, vector: bool, same_step: bool, joint: bool) -> None:
+    def __init__(
+        self, found: Findings, env: Any, space: Any, *, streams: int, vector: bool, same_step: bool, joint: bool
+    ) -> None:
         self.found, self.vector, self.same_step, self.joint = found, vector, same_step, joint
         self.wrapped = vector and env.unwrapped is not env
+        self.lasts = tree.zeros(tree.prepend(observation_spec(space), streams)) if same_step else {}
+        self.spaces = dict(leaves(space, "info/final_obs"))
         self.named = clocks(env)
         self.declared: int | None = self.named.get("max_episode_steps", getattr(env.spec, "max_episode_steps", None))
         self.length = np.zeros(streams, np.int64)
@@ -65,11 +72,24 @@ class Endings:
         if self.same_step and self.over.any():
             self.length[self.over] = 0
             if (cut := truncated & ~terminated).any():
-                self.finals = bool((final.given(info, cut) == cut).all()) and self.finals is not False
+                self._read_finals(where, info, cut)
             if isinstance(info, dict) and final.named(info) is None:
                 seen = f"expected info['final_obs'] of a SAME_STEP env, got {sorted(info, key=str)}"
                 cost = "If the env resets with the next step in truth, episodes are glued together; else nothing more is lost."
                 self.found.note("the last observation of an episode is nowhere", where, seen, cost)
+
+    def _read_finals(self, where: str, info: Any, cut: Array) -> None:
+        """Read the last observations of the streams ``cut`` [B] bool, as training does, and judge them."""
+        try:
+            there = final.read(self.lasts, info, cut)
+        except WrongValue as wrong:
+            cost = "Training ends at the first truncation."
+            self.found.error(f"{wrong.key} is wrong", where, f"expected {wrong.expected}, got {wrong.got}", cost)
+            return
+        self.finals = bool((there == cut).all()) and self.finals is not False
+        for place, rows in tree.named("info/final_obs", self.lasts).items():
+            for row in rows[there]:
+                judge_observation(self.found, self.spaces[place], place, np.asarray(row), (), where)
 
     def _judge_seam(self, where: str, seam: Array, reward: Array) -> None:
         """Check the row after an end: it is the reset's, so it may earn no reward and end nothing."""

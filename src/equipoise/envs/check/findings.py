@@ -7,7 +7,7 @@ an env of one stream, (B,) for a vector env.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,10 @@ import numpy as np
 from gymnasium import spaces
 
 from equipoise import tree
+from equipoise.envs.failures.row_checks import WrongValue
+from equipoise.envs.scales import ADVICE, large, large_seen
 from equipoise.envs.spaces import part_spec
+from equipoise.envs.values import FLAG, NUMBER, NoArray, described, flag, flags, number, numbers, plain
 from equipoise.types import Array
 
 Severity = Literal["error", "note"]
@@ -98,6 +101,8 @@ def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces
             if len(space.shape) == 3 and space.dtype.kind == "f" and space.high.size and space.high.max() == 255:
                 seen = f"expected uint8 for an image of 0 to 255, got {space.dtype}"
                 found.note(f"{place} is an image of floats", "observation_space", seen, "Four times the memory and traffic.")
+    for place, most in large(observation, f"obs{part}").items():
+        note_scale(found, place, "observation_space", most)
     for place, space in leaves(action, f"action{part}"):
         if isinstance(space, spaces.Box):
             _judge_bounds(found, place, space)
@@ -108,6 +113,11 @@ def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces
         elif isinstance(space, spaces.Discrete) and space.n == 1:
             seen = "expected at least 2, got 1"
             found.note(f"there is only one {place}", "action_space", seen, "There is nothing to learn.")
+
+
+def note_scale(found: Findings, place: str, where: str, most: float) -> None:
+    cost = f"A network begins with weights for numbers of about 1, and these hide all others. To mend it: {ADVICE}."
+    found.note(f"{place} has large numbers", where, f"expected numbers of about 1, got up to {most:,.6g}", cost)
 
 
 def _judge_bounds(found: Findings, place: str, space: spaces.Box) -> None:
@@ -136,27 +146,20 @@ def flatten(found: Findings, space: spaces.Space[Any], obs: Any, where: str, pla
         return {key: value for part in parts for key, value in part.items()}
     if not isinstance(space, spaces.Dict):
         return {place: obs}
-    if not isinstance(obs, dict):
+    if not isinstance(obs, Mapping):
         found.error(f"{place} is no dict", where, f"expected keys {sorted(space)}, got {type(obs).__name__}", STOPS)
         raise Broken
     flat: Flat = {}
     for key, inner in space.spaces.items():
         if key not in obs:
-            found.error(f"{place}/{key} is missing", where, f"expected keys {sorted(space)}, got {sorted(obs)}", STOPS)
+            seen = f"expected keys {sorted(space)}, got {sorted(map(str, obs))}"
+            found.error(f"{place}/{key} is missing", where, seen, STOPS)
             raise Broken
         flat |= flatten(found, inner, obs[key], where, f"{place}/{key}")
     for key in sorted(obs.keys() - space.spaces.keys(), key=str):
         seen = f"expected keys {sorted(space)}, got {sorted(obs, key=str)}"
         found.note(f"{place}/{key} is not in the space", where, seen, "It never reaches the policy.")
     return flat
-
-
-def as_array(found: Findings, place: str, value: Any, where: str) -> Array:
-    try:
-        return np.asarray(value)
-    except ValueError as error:  # rows of different lengths
-        found.error(f"{place} is no array", where, f"expected an array, got {type(value).__name__} ({error})", STOPS)
-        raise Broken from error
 
 
 def judge_row(found: Findings, spaces_of: dict[str, Any], obs: Flat, answer: Any, lead: tuple[int, ...]) -> None:
@@ -172,7 +175,11 @@ def judge_row(found: Findings, spaces_of: dict[str, Any], obs: Flat, answer: Any
 
 def judge_observation(found: Findings, space: Any, place: str, value: Any, lead: tuple[int, ...], where: str) -> None:
     """Judge one leaf of an observation by its space."""
-    array = as_array(found, place, value, where)
+    try:
+        array = plain(value)
+    except NoArray as error:
+        found.error(f"{place} is no array", where, f"expected an array, got {described(value)}{error}", STOPS)
+        return
     target = np.dtype(part_spec(space).dtype)
     expected = (*lead, *space.shape)
     if isinstance(space, spaces.Box) and not isinstance(value, np.ndarray) and expected:
@@ -193,6 +200,8 @@ def judge_observation(found: Findings, space: Any, place: str, value: Any, lead:
         # +-inf inside an unbounded Box is a member of the space; the loss does not care.
         found.error(f"{place} is not finite", where, f"expected finite numbers, got {got}{at}", POISON)
         return
+    for seen_at, most in large_seen(space, array, place).items():
+        note_scale(found, seen_at, where, most)
     least, most = bounds(space)
     outside = (array < least) | (array > most)
     if outside.any():
@@ -206,35 +215,44 @@ def judge_observation(found: Findings, space: Any, place: str, value: Any, lead:
         found.error(f"{place} leaves its space", where, f"expected within [{low}, {high}], got {got}{at}", cost)
 
 
+def judged(found: Findings, place: str, value: Any, lead: tuple[int, ...], where: str) -> Any:
+    """A reward or a flag as training takes it, [*lead]; a finding and None where it does not."""
+    expected = NUMBER if place == "reward" else FLAG
+    try:
+        if place == "reward":
+            return np.asarray(numbers(value, lead[0], place) if lead else number(value, 0, place))
+        return flags(value, lead[0], place) if lead else np.asarray(flag(value, 0, place))
+    except WrongValue as wrong:
+        try:
+            shape = plain(value).shape
+        except NoArray:
+            shape = lead
+        if shape != lead:
+            found.error(f"{place} has the wrong shape", where, f"expected {lead or 'a scalar'}, got {shape}", STOPS)
+        else:
+            kind = "number" if expected is NUMBER else "bool"
+            found.error(f"{place} is no {kind}", where, f"expected {wrong.expected}, got {wrong.got}", STOPS)
+        return None
+
+
 def judge_reward(found: Findings, value: Any, lead: tuple[int, ...], where: str) -> None:
-    array = as_array(found, "reward", value, where)
-    if array.dtype.kind not in "fiub":
-        found.error("reward is no number", where, f"expected a number, got {value!r} ({type(value).__name__})", STOPS)
-    elif array.shape != lead:
-        cost = "In training it costs that episode, or spreads one stream's reward over others where numpy can broadcast it."
-        found.error("reward has the wrong shape", where, f"expected {lead or 'a scalar'}, got {array.shape}", cost)
-    elif not np.isfinite(array).all():
+    array = judged(found, "reward", value, lead, where)
+    if array is not None and not np.isfinite(array).all():
         at, got = _first(~np.isfinite(array), array)
         found.error("reward is not finite", where, f"expected a finite number, got {got}{at}", POISON)
 
 
 def judge_flag(found: Findings, place: str, value: Any, lead: tuple[int, ...], where: str) -> None:
-    array = as_array(found, place, value, where)
-    said = f"{value!r} ({type(value).__name__})" if not lead else f"dtype {array.dtype}"
-    if array.shape != lead:
-        found.error(f"{place} has the wrong shape", where, f"expected {lead or 'a scalar'}, got {array.shape}", STOPS)
-    elif array.dtype.kind in "iuf" and not lead and np.isin(array, (0, 1)).all():
+    if judged(found, place, value, lead, where) is not None and plain(value).dtype.kind != "b":
+        said = described(value) if not lead else f"dtype {plain(value).dtype}"
         found.note(f"{place} is no bool", where, f"expected True or False, got {said}", "It is read as its truth value.")
-    elif array.dtype.kind != "b":
-        cost = "It is read as its truth value (None: the episode never ends), or training stops with an error."
-        found.error(f"{place} is no bool", where, f"expected True or False, got {said}", cost)
 
 
 def judge_info(found: Findings, info: Any, terminated: Any, where: str) -> None:
     if not isinstance(info, dict):
         seen = f"expected a dict, got {type(info).__name__}"
         found.note("info is no dict", where, seen, "Equipoise does not read it; wrappers that do will fail.")
-    elif np.any(np.logical_and(info.get("TimeLimit.truncated", False), terminated)):
+    elif _both(info.get("TimeLimit.truncated", False), terminated):
         seen = "expected truncated=True, got terminated=True with info['TimeLimit.truncated']"
         found.error("a time limit is told as terminated", where, seen, CLOCK)
 
@@ -243,6 +261,14 @@ CLOCK = (
     "The value after a row that only the clock cut is learned as 0: the policy comes to believe that good states are worth "
     "nothing near the limit."
 )
+
+
+def _both(one: Any, other: Any) -> bool:
+    """Are two flags, of whatever kind they are, True for the same stream?"""
+    try:
+        return bool(np.any(np.logical_and(plain(one), plain(other))))
+    except (NoArray, TypeError, ValueError):
+        return False
 
 
 def _first(wrong: Array, array: Array) -> tuple[str, Any]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from equipoise import tree
-from equipoise.envs.check.probe import sample
+from equipoise.envs.check.drawn import Drawn
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.making import make
-from equipoise.envs.masks import legal
-from equipoise.envs.spaces import member
 from equipoise.hints import nearest
 from equipoise.types import EnvFactory
 
@@ -28,16 +24,13 @@ def unseen(factory: EnvFactory, names: Sequence[str], *, seed: int) -> list[str]
     env = make(factory, streams=np.arange(1), seed=seed, failures=Failures(on_nonfinite="drop"), metrics=names)
     assert env.infos is not None
     seen = env.infos.seen = set[str]()
-    actions = sample(env.spec.action, STEPS, (1,), seed)
+    drawn = Drawn(env, STEPS, seed)
     until = time.monotonic() + SECONDS
     steps = episodes = 0
     try:
         ts = env.recv()
         while steps < STEPS and episodes < EPISODES and time.monotonic() < until and not seen.issuperset(names):
-            action = tree.index(actions, steps)
-            if env.spec.mask:
-                legal(env.spec.action, action, functools.reduce(member, env.spec.mask, ts.obs))
-            env.send(action, ts.stream)
+            env.send(drawn(steps, ts), ts.stream)
             ts = env.recv()
             steps += 1
             episodes += int(ts.terminated[0] or ts.truncated[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import time
@@ -16,12 +17,14 @@ from equipoise import tree
 from equipoise.cores import run_delay_s
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.check.clock import Clock
-from equipoise.envs.check.findings import STOPS, Broken, Findings, Flat, as_array, bounds, flatten
+from equipoise.envs.check.findings import STOPS, Broken, Findings, Flat, bounds, flatten
 from equipoise.envs.check.places import line_of, words
+from equipoise.envs.failures.row_checks import ZERO_OR_ONE, Mask, WrongValue
 from equipoise.envs.families.old_gym import VALUES, advice
 from equipoise.envs.loop import LoopEnv
-from equipoise.envs.masks import legal
-from equipoise.envs.spaces import member
+from equipoise.envs.masks import counted, legal
+from equipoise.envs.spaces import member, observation_spec
+from equipoise.envs.values import NoArray, flags, plain, taken
 from equipoise.types import Array, Tree
 
 OUTCOMES = ("terminated", "truncated", "reward")
@@ -90,14 +93,22 @@ class Probe:
                 yield answer
                 reset = True
             action = tree.index(own, slice(n - 1, n)) if self.python else tree.index(own, n - 1)
-            if self.mask:
-                mask = functools.reduce(member, self.mask, answer.obs)
-                legal(self.action, action, mask)
-            if self.masks is not None:
-                self.masks(action, answer.obs)
+            self._allow(answer, action)
             answer = self._step(f"step {n}", self.form.one(action) if self.python else self.form.together(action))
             yield answer
-            ended = self.python and bool(answer.terminated or answer.truncated)
+            ended = self.python and bool(self.ended(answer).any())
+
+    def _allow(self, answer: Answer, action: Tree) -> None:
+        """Make an action an allowed one, in place; Broken where the mask cannot be read."""
+        try:
+            if self.mask:
+                legal(self.action, action, functools.reduce(member, self.mask, answer.obs))
+            if self.masks is not None:
+                self.masks(action, answer.obs)
+        except (LookupError, TypeError, ValueError) as error:
+            seen = f"expected one number for each action, got a mask that cannot be read: {words(error)}"
+            self.found.error("the action mask is no mask", answer.where, seen, STOPS)
+            raise Broken from error
 
     def rows(self, actions: Tree) -> Rows:
         return [(answer.where, self.row(answer, self.observed(answer))) for answer in self.walk(actions)]
@@ -108,9 +119,40 @@ class Probe:
 
     def row(self, answer: Answer, observed: Flat) -> Flat:
         """Return {place: array}, a copy of what the ring would read, without parts that are no numbers (findings already)."""
-        said = observed | {place: getattr(answer, place) for place in OUTCOMES}
-        arrays = {place: np.array(as_array(self.found, place, value, answer.where)) for place, value in said.items()}
-        return {place: array for place, array in arrays.items() if array.dtype.kind in "fiub"}
+        row = {}
+        for place, value in (observed | {place: getattr(answer, place) for place in OUTCOMES}).items():
+            with contextlib.suppress(NoArray):
+                if (array := plain(value)).dtype.kind in "fiub":
+                    row[place] = np.array(array)
+        return row
+
+    def ended(self, answer: Answer) -> Array:
+        """[B] bool: the streams whose episode the row ends; False where no flag can be read, which is a finding already."""
+        over = np.zeros(self.streams, np.bool_)
+        for value in (answer.terminated, answer.truncated):
+            with contextlib.suppress(WrongValue):
+                over |= flags(value if self.lead else [value], self.streams, "")
+        return over
+
+    def judge_masks(self, answer: Answer) -> None:
+        """Judge the action masks among the observations; what is no array is a finding already."""
+        if not self.mask:
+            return
+        spec = tree.prepend(functools.reduce(member, self.mask, observation_spec(self.space)), *self.lead)
+        try:
+            rows = taken(spec, functools.reduce(member, self.mask, answer.obs), None)
+        except (WrongValue, LookupError, TypeError):
+            return
+        rows = rows if self.lead else tree.map(lambda x: x[None], rows)
+        over = self.ended(answer) & (not answer.reset)
+        for key, array, begins in counted("/".join(("obs", *self.mask)), rows, self.action):
+            mask = Mask(key=key, array=array, begins=begins)
+            if (odd := mask.odd(over)).any():
+                seen = f"expected {ZERO_OR_ONE}, got {array[odd][0]} at [{int(np.argwhere(odd)[0][1])}]"
+                self.found.error(f"{key} is no mask", answer.where, seen, STOPS)
+            elif mask.stuck(over).any():
+                seen = "expected at least one action allowed, got none"
+                self.found.error(f"{key} allows nothing", answer.where, seen, STOPS)
 
     def _reset(self, where: str, seed: Any) -> Answer:
         result, seconds = self._call(where, lambda: self.env.reset(seed=seed))
@@ -149,7 +191,11 @@ class Probe:
             result = call()
         except (Exception, SystemExit) as error:
             if action is not None and "to unpack" in str(error):  # raised by a wrapper: what does the env itself return?
-                self._judge_form(where, self.env.unwrapped.step(action))
+                try:
+                    result = self.env.unwrapped.step(action)
+                except Exception:  # its own code unpacks wrongly
+                    result = (None,) * 5
+                self._judge_form(where, result)
             self._raised(where, "reset" if action is None else "step", error)
             raise Broken from error
         late = run_delay_s() - late
@@ -164,6 +210,9 @@ class Probe:
             cost = f"No episode can begin. If this is old gym's interface, {advice(self.env.unwrapped, old=True)}; {VALUES}."
         elif isinstance(error, SystemExit):
             cost = "It ends the worker's process; the third time in a row without progress ends the run."
+        if isinstance(error, WrongValue):  # of a wrapper of ours
+            self.found.error(f"{error.key} is wrong", where, f"expected {error.expected}, got {error.got}", STOPS)
+            return
         seen = f"{words(error)} ({line_of(error, self.env, method)})"
         self.found.error(f"{method}() raises {type(error).__name__}", where, seen, cost)
 
@@ -233,4 +282,4 @@ def _drawn(space: Any, count: int, lead: tuple[int, ...], rng: np.random.Generat
         drawn = np.where(rng.random(shape) < 0.25, np.where(rng.random(shape) < 0.5, space.low, space.high), drawn)
         drawn = np.clip(np.where(np.isfinite(drawn), drawn, rng.normal(size=shape)), space.low, space.high)
     rows = drawn.astype(space.dtype).reshape(count, *[1] * len(lead), *space.shape)
-    return np.ascontiguousarray(np.broadcast_to(rows, (count, *lead, *space.shape)))
+    return np.array(np.broadcast_to(rows, (count, *lead, *space.shape)))  # a copy, since masks write into it

@@ -244,7 +244,7 @@ def read(path: Path, trusted: Sequence[str] = ()) -> Capsule:
             raise FileNotFoundError(f"{directory}: expected a capsule, a directory with {RECORD} and {ARRAYS}, got no {name}")
         if file.is_symlink():
             raise ValueError(f"{file}: expected a file, got a link to {os.readlink(file)}")
-    data = read_json(directory / RECORD)
+    data = trust.renamed(read_json(directory / RECORD), trusted)
     arrays = read_arrays(directory / ARRAYS)
     capsule = _capsule(data, arrays, directory / RECORD)
     names, signed = trust.of_env(data["env"])

@@ -10,7 +10,7 @@ Four things can be wrong with a value:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal
@@ -19,20 +19,18 @@ import numpy as np
 from gymnasium import spaces
 
 from equipoise import tree
-from equipoise.envs.spaces import member, observation_spec
-from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep, Tree
 
 Kind = Literal["exception", "nonfinite", "invalid", "outside", "cast"]
 SMALL = np.float32(1e-20)  # the largest float32 times this, summed over all rows, does not overflow
+ZERO_OR_ONE = "a mask of 0 and 1"
 ROUNDING = 1e-5  # share of a bound that a cast from float64 and sums of cosines may add
-FLAGS = ("terminated", "truncated")
 
 
 class WrongValue(RuntimeError):
-    """The error of a value that cannot be learned from; ``index`` is the stream's place in the batch."""
+    """The error of a value that cannot be learned from; ``index``: the stream's place in the batch (None: not known)."""
 
-    def __init__(self, kind: Kind, index: int, key: str, expected: str, got: str) -> None:
+    def __init__(self, kind: Kind, index: int | None, key: str, expected: str, got: str) -> None:
         super().__init__(f"{key}: expected {expected}, got {got}")
         self.kind, self.index, self.key, self.expected, self.got = kind, index, key, expected, got
         self.where = ""
@@ -91,10 +89,20 @@ class Mask:
     key: str
     array: Any  # [B, n], a view of the rows
     begins: Any  # [k]
+    loose: bool = True  # does its space have other values than 0 and 1
 
     def stuck(self, ended: Any) -> Any:
         """[B, k] bool: a choice without an allowed value, in a row that does not end an episode."""
         return ~(np.logical_or.reduceat(self.array != 0, self.begins, axis=1) | ended[:, None])
+
+    def odd(self, ended: Any) -> Any:
+        """[B, n] bool: a value that is neither 0 nor 1, in such a row."""
+        return odd(self.array) & ~ended[:, None] if self.loose else np.zeros(self.array.shape, np.bool_)
+
+
+def odd(mask: Any) -> Any:
+    """Which values of an action mask are neither 0 nor 1: nan, -1 and 0.5 neither allow nor forbid."""
+    return (mask != 0) & (mask != 1)
 
 
 class Checks:
@@ -107,7 +115,8 @@ class Checks:
         where each choice begins) of each action mask in ``ts.obs``."""
         self.reward = leaf("reward", ts.reward, None)
         self.observation = list(leaves(space, ts.obs))
-        self.masks = [Mask(key=key, array=array, begins=begins) for key, array, begins in masks]
+        sure = {one.key for one in self.observation if one.integers and np.all(one.low >= 0) and np.all(one.high <= 1)}
+        self.masks = [Mask(key=key, array=array, begins=begins, loose=key not in sure) for key, array, begins in masks]
         self._ts = ts
         self.every, self._steps = every, 0
         self._bounded = [one for one in self.observation if one.bounded and not one.integers]
@@ -138,7 +147,11 @@ class Checks:
             for one in self._bounded:
                 if np.count_nonzero(one.within()) != one.array.size:
                     return False
-        return not any(mask.stuck(self._ended()).any() for mask in self.masks)
+        for mask in self.masks:
+            ended = self._ended()
+            if mask.stuck(ended).any() or (mask.loose and mask.odd(ended).any()):
+                return False
+        return True
 
     def _ended(self) -> Any:
         return np.logical_or(self._ts.terminated, self._ts.truncated)
@@ -160,7 +173,11 @@ class Checks:
                         where = f" at {[int(x) for x in place]}" if place else ""
                         found.append(WrongValue(kind, i, one.key, expected, f"{array[i, at]}{where}"))  # type: ignore[arg-type]
         for mask in self.masks:
-            stuck = mask.stuck(self._ended())
+            stuck, strange = mask.stuck(self._ended()), mask.odd(self._ended())
+            for i in np.flatnonzero(strange.any(axis=1)).tolist() if rows is None else rows:
+                if strange[i].any():
+                    at = int(strange[i].argmax())
+                    found.append(WrongValue("invalid", i, mask.key, ZERO_OR_ONE, f"{mask.array[i, at]} at [{at}]"))
             for i in np.flatnonzero(stuck.any(axis=1)).tolist() if rows is None else rows:
                 if stuck[i].any():
                     which = f" for choice {int(stuck[i].argmax())} of {len(mask.begins)}" if len(mask.begins) > 1 else ""
@@ -215,6 +232,8 @@ def leaf(key: str, array: Any, space: spaces.Space[Any] | None) -> Leaf:
 def uniform(bound: Any, array: Any) -> Any:
     """Return a scalar where all bounds are equal, else one bound a value: both compare faster than a broadcast."""
     bound = np.asarray(bound, array.dtype)
+    if not bound.size:
+        return bound.dtype.type(0)
     if (bound == bound.flat[0]).all():
         return bound.flat[0]
     return np.ascontiguousarray(np.broadcast_to(bound, array.shape))
@@ -222,68 +241,3 @@ def uniform(bound: Any, array: Any) -> Any:
 
 def bounds_of(one: Leaf) -> str:
     return f"values from {np.min(one.low)} to {np.max(one.high)}"
-
-
-# -------------------------------------------------------------------------------------------------- one env's own answer
-
-
-def misfit(space: spaces.Space[Any], index: int, obs: Any, reward: Any = 0.0, flags: tuple[Any, Any] = (False, False)) -> Any:
-    """Return a WrongValue where these cannot become a row of arrays, else None. Casts within a kind of dtype are allowed."""
-    for key, value in zip(("reward", *FLAGS), (reward, *flags), strict=True):
-        kinds = "biuf" if key == "reward" else "biufO"
-        if not scalar(value, kinds):
-            return WrongValue("invalid", index, key, "a number" if key == "reward" else "True or False", described(value))
-    return ill_formed(observation_spec(space), index, obs, "obs")
-
-
-def scalar(value: Any, kinds: str) -> bool:
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError):  # a ragged list
-        return False
-    return array.shape == () and array.dtype.kind in kinds
-
-
-def ill_formed(spec: Tree, index: int, obs: Any, key: str) -> WrongValue | None:
-    if isinstance(spec, dict):
-        if isinstance(obs, tuple | list):
-            whole = list(spec) == [str(i) for i in range(len(obs))]
-        else:
-            whole = isinstance(obs, Mapping) and not spec.keys() - obs.keys()
-        if not whole:
-            got = f"a dict of {sorted(map(str, obs))}" if isinstance(obs, Mapping) else described(obs)
-            tuples = f", or a tuple of {len(spec)}" if list(spec) == [str(i) for i in range(len(spec))] else ""
-            return WrongValue("invalid", index, key, f"a dict with the keys {sorted(spec)}{tuples}", got)
-        found = (ill_formed(inner, index, member(obs, name), f"{key}/{name}") for name, inner in spec.items())
-        return next((wrong for wrong in found if wrong is not None), None)
-    assert isinstance(spec, ArraySpec)
-    expected = f"{spec.dtype} {list(spec.shape)}"
-    try:
-        array = np.asarray(obs)
-    except (ValueError, TypeError):  # a ragged list
-        return WrongValue("invalid", index, key, expected, described(obs))
-    if array.shape != spec.shape or not np.can_cast(array.dtype, np.dtype(spec.dtype), "same_kind"):
-        return WrongValue("invalid", index, key, expected, f"{array.dtype} {list(array.shape)}")
-    return None
-
-
-def uncast(space: spaces.Space[Any], index: int, obs: Any, key: str = "obs") -> WrongValue | None:
-    """Find the first part of a well-formed observation that has to be cast: no array, or not of its Box's dtype."""
-    if (inside := tree.branches(space)) is not None:
-        found = (uncast(inner, index, member(obs, name), f"{key}/{name}") for name, inner in inside.items())
-        return next((wrong for wrong in found if wrong is not None), None)
-    if not isinstance(space, spaces.Box) or getattr(obs, "dtype", None) == space.dtype:
-        return None
-    got = described(obs) if hasattr(obs, "dtype") else f"a {type(obs).__name__} of {np.asarray(obs).dtype}"
-    return WrongValue("cast", index, key, f"{space.dtype} {list(space.shape)}", got)
-
-
-def described(value: Any) -> str:
-    """Describe any value from an env in a few words."""
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {list(value.shape)}"
-    try:
-        text = repr(value)
-    except Exception as error:  # a user's own class may do anything
-        text = f"(its repr raised {type(error).__name__})"
-    return f"{text[:60]}{'...' if len(text) > 60 else ''} of {type(value).__name__}"

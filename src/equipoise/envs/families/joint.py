@@ -5,7 +5,7 @@ Nothing here imports PettingZoo: an env is recognised by its attributes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -15,16 +15,35 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.envs import hints as wrong
-from equipoise.envs.failures.row_checks import WrongValue
+from equipoise.envs.failures.row_checks import ZERO_OR_ONE, WrongValue, odd
 from equipoise.envs.families.turns import is_turns
 from equipoise.envs.masks import counted, place_of
 from equipoise.envs.restore import resume
 from equipoise.envs.spaces import action_spec, member, observation_spec
+from equipoise.envs.values import FLAGS, described, flag, number, plain
 from equipoise.tree import ArraySpec
 from equipoise.types import Tree
 
 ACTED, TERMINATED, TRUNCATED, CAME = range(4)  # rows of the flags
+STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 ALLOWED = "at least one action allowed (who cannot act leaves env.agents, or is allowed an action that does nothing)"
+
+
+GIVES = (
+    "a parallel env, as PettingZoo's, has possible_agents (names), agents, observation_space(agent) and action_space(agent); "
+    "reset(seed, options) returns (observations, infos) and step(actions) returns (observations, rewards, terminations, "
+    "truncations, infos), each a dict by agent"
+)
+
+
+class NotParallel(ValueError):
+    """An env of several agents with another interface than PettingZoo's; the message says what is expected."""
+
+
+def has_agents(env: object) -> bool:
+    """Has it, by its attributes, several agents?"""
+    names = ("possible_agents", "agents", "num_agents", "observation_spaces", "action_spaces")
+    return any(hasattr(env, name) for name in names) or type(getattr(env, "observation_space", None)) is dict
 
 
 def is_parallel(env: object) -> bool:
@@ -49,14 +68,20 @@ class Joint(gymnasium.Env[Any, Any]):
         self.env = make()
         if not is_parallel(self.env):
             raise ValueError(f"expected a PettingZoo ParallelEnv, got {type(self.env).__name__}")
-        self.ids = list(self.env.possible_agents)
+        try:
+            self.ids = list(self.env.possible_agents)
+        except TypeError:
+            got = described(self.env.possible_agents)
+            raise NotParallel(f"{self.env}: possible_agents: expected names, got {got}; {GIVES}") from None
         self.names = tuple(map(str, self.ids))
         count = len(self.ids)
         if not count or len(set(self.names)) != count:
             raise ValueError(f"{self.env}: expected possible_agents with names of their own, got {self.ids}")
-        self.observations = {name: self.env.observation_space(i) for name, i in zip(self.names, self.ids, strict=True)}
-        self.actions = {name: self.env.action_space(i) for name, i in zip(self.names, self.ids, strict=True)}
+        self.observations = {name: self._space("observation_space", i) for name, i in zip(self.names, self.ids, strict=True)}
+        self.actions = {name: self._space("action_space", i) for name, i in zip(self.names, self.ids, strict=True)}
+        self.action_mask = action_mask
         self._masks = [masks_of(action_mask, self.observations[name], self.actions[name]) for name in self.names]
+        self._keys = [f"agent {agent!r}, reward" for agent in self.ids]
         self._index = {agent: i for i, agent in enumerate(self.ids)}
         self._blank = [blank(space) for space in self.observations.values()]
         self.parts, at = [], 0  # the joint action by agent: its numbers, their shape and dtype
@@ -80,7 +105,7 @@ class Joint(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        obs, _ = self.env.reset(seed=int(self.np_random.integers(2**31 - 1)))
+        obs, _ = answered("reset", self.env.reset(seed=int(self.np_random.integers(2**31 - 1))), ("observations", "infos"))
         self._flags.fill(0)
         self._reward.fill(0.0)
         here = self._here()
@@ -91,13 +116,13 @@ class Joint(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         acts = {self.ids[i]: self._action(action, i) for i, here in enumerate(self._here()) if here}
-        obs, reward, terminated, truncated, _ = self.env.step(acts)
+        obs, reward, terminated, truncated, _ = answered("step", self.env.step(acts), STEP)
         flags, live = self._flags, self._live
         flags.fill(0)
         self._reward.fill(0.0)
         here = self._here()
         for i, agent in enumerate(self.ids):
-            ended = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
+            ended = ends(terminated, agent, "terminated"), ends(truncated, agent, "truncated")
             if live[i]:
                 if agent not in reward or agent not in terminated or agent not in truncated:
                     raise ValueError(f"agent {agent!r} acted: expected its reward, terminated and truncated in what step gives")
@@ -105,7 +130,7 @@ class Joint(gymnasium.Env[Any, Any]):
                     raise ValueError(f"agent {agent!r} left env.agents: expected terminated or truncated with it, got neither")
                 flags[ACTED, i] = 1
                 flags[TERMINATED, i], flags[TRUNCATED, i] = ended
-                self._reward[i] = reward[agent]
+                self._reward[i] = number(reward[agent], 0, self._keys[i])
             here[i] = here[i] and not any(ended)
             flags[CAME, i] = here[i] and not live[i]
         row = self._row(obs, [a or b for a, b in zip(here, live, strict=True)])
@@ -117,17 +142,30 @@ class Joint(gymnasium.Env[Any, Any]):
         for i, name in enumerate(self.names):
             for path, begins in self._masks[i] if self._live[i] else ():
                 try:
-                    allowed = np.logical_or.reduceat(np.ravel(reduce(member, path, rows[name])) != 0, begins)
-                except (KeyError, IndexError, TypeError, ValueError):
+                    mask = np.ravel(plain(reduce(member, path, rows[name])))
+                    allowed = np.logical_or.reduceat(mask != 0, begins)
+                except (LookupError, TypeError, ValueError):
                     continue  # no mask at all: the check of the whole observation says what is wrong
+                key = f"agent {self.ids[i]!r}, obs/{'/'.join(path)}"
+                if mask.dtype.kind in "biuf" and (bad := odd(mask)).any():
+                    raise WrongValue("invalid", 0, key, ZERO_OR_ONE, f"{mask[bad][0]} at [{int(bad.argmax())}]")
                 if not allowed.all():
                     which = f" for choice {int(allowed.argmin())} of {len(begins)}" if len(begins) > 1 else ""
-                    key = f"agent {self.ids[i]!r}, obs/{'/'.join(path)}"
                     raise WrongValue("invalid", 0, key, ALLOWED, f"none{which}")
+
+    def _space(self, kind: str, agent: Any) -> Any:
+        space = getattr(self.env, kind)(agent)
+        if not isinstance(space, spaces.Space):
+            got = described(space)
+            raise NotParallel(f"{self.env}: {kind}({agent!r}): expected a space of Gymnasium, got {got}; {GIVES}")
+        return space
 
     def _here(self) -> list[bool]:
         here = [False] * len(self.ids)
-        for agent in self.env.agents:
+        agents = getattr(self.env, "agents", None)
+        if not isinstance(agents, Collection):
+            raise WrongValue("invalid", 0, "agents", "the names of the agents that act next", f"{described(agents)}; {GIVES}")
+        for agent in agents:
             if agent not in self._index:
                 raise ValueError(f"agent {agent!r}: expected one of possible_agents, {self.ids}")
             here[self._index[agent]] = True
@@ -157,6 +195,22 @@ class Joint(gymnasium.Env[Any, Any]):
 
     def __str__(self) -> str:
         return str(self.env)
+
+
+def answered(method: str, given: Any, parts: Sequence[str]) -> Any:
+    """What a parallel env's ``reset`` or ``step`` returned; WrongValue where it is no dict by agent for each of ``parts``."""
+    if not isinstance(given, tuple | list) or len(given) != len(parts):
+        got = f"a tuple of {len(given)}" if isinstance(given, tuple) else described(given)
+        raise WrongValue("invalid", 0, f"{method}()", f"({', '.join(parts)})", f"{got}; {GIVES}")
+    for name, part in zip(parts[:-1], given, strict=False):  # infos are not read
+        if not isinstance(part, Mapping):
+            raise WrongValue("invalid", 0, f"{method}(): {name}", "a dict by agent", f"{described(part)}; {GIVES}")
+    return given
+
+
+def ends(flags: Mapping[Any, Any], agent: Any, name: str) -> bool:
+    value = flags.get(agent, False)
+    return bool(value) if type(value) in FLAGS else flag(value, 0, f"agent {agent!r}, {name}")
 
 
 def blank(space: spaces.Space[Any]) -> Any:

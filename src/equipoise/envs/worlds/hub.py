@@ -36,7 +36,8 @@ from equipoise.frames import HEAD, BadFrame, Message, Splitter, decode, encode, 
 from equipoise.listening import listen_at
 
 GREETING_S = 10.0  # in which a connection has to say hello
-WAITING = 256  # worlds and connections without a hello, together, at most
+GREETINGS = 256  # connections without a hello, at most: one more takes the place of the oldest
+WAITING = 256  # worlds of new sessions that wait, at most; those that the run knows have places of their own
 LINGER_S = 0.5  # at the end, for worlds whose actor has ended to come and be told so
 OVER = {"kind": "bye", "text": "the run is over"}
 NOTES = 100  # kept until they are read
@@ -211,11 +212,9 @@ class Hub:
             conn, _ = self._public.accept()
         except OSError:  # it has gone already, or this process has no descriptor left for now
             return
-        if len(self._waiting) + len(self._greetings) >= WAITING:
-            with contextlib.suppress(OSError):
-                conn.send(encode(Refused("full", f"expected at most {WAITING} worlds that wait, got more").message))
-            conn.close()
-            return
+        if len(self._greetings) >= GREETINGS:  # a world says hello at once, so the oldest is the least likely to be one
+            full = Refused("full", f"expected at most {GREETINGS} connections without a hello, got more")
+            self._refuse(next(iter(self._greetings)), full)
         conn.setblocking(False)
         if conn.family != socket.AF_UNIX:
             conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -228,6 +227,9 @@ class Hub:
             if (hello := greeting.read()) is None:
                 return
             spaces = read_hello(hello, self._token, self.spaces)
+            known = hello["session"] in self._sessions or hello["session"] in self._orphans
+            if not known and len(self._waiting) >= WAITING and hello["session"] not in self._waiting:
+                raise Refused("full", f"expected at most {WAITING} worlds that wait, got more; connect again in a while")
         except (Refused, BadFrame) as error:
             self._refuse(greeting, error if isinstance(error, Refused) else Refused("frame", str(error)))
             return

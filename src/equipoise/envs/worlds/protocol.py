@@ -24,6 +24,7 @@ VERSION = 1
 HELLO_BYTES = 1 << 22  # of a hello: spaces may state a bound for each number
 OTHER_BYTES = 1 << 16  # of an observation's frame, besides its numbers
 IN_LISTS = 3  # bytes of a number in a list, for each of its bytes in an array, at most
+CHOICES = 1 << 18  # values of Discrete spaces: a policy has a weight for each
 OBSERVATION_BYTES = 1 << 26  # of one observation
 NAME = 100  # letters
 SESSION = 64  # letters
@@ -62,6 +63,9 @@ class Spaces:
         if size > OBSERVATION_BYTES:
             raise ValueError(f"{where}observation: expected at most {OBSERVATION_BYTES:,} bytes, got {size:,}")
         action_spec(spaces.action, f"{where}action")
+        for name in ("observation", "action"):
+            if (count := choices(getattr(spaces, name))) > CHOICES:
+                raise ValueError(f"{where}{name}: expected Discrete spaces of at most {CHOICES:,} values in all, got {count:,}")
         return spaces
 
     @property
@@ -73,6 +77,17 @@ class Spaces:
         """Bytes of a frame of a world at most."""
         specs = {"obs": observation_spec(self.observation), "took": action_spec(self.action)}
         return int(OTHER_BYTES + IN_LISTS * sum(one.nbytes for one in tree.leaves(specs)))
+
+
+def choices(space: gymnasium.Space[Any]) -> int:
+    """The values of all Discrete parts of a space, added up: a policy has a number for each."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return sum(map(int, space.nvec.flat))
+    if isinstance(space, gymnasium.spaces.Dict):
+        return sum(map(choices, space.spaces.values()))
+    return sum(map(choices, space.spaces)) if isinstance(space, gymnasium.spaces.Tuple) else 0
 
 
 def read_hello(message: Message, token: str | None, spaces: Spaces | None) -> Spaces:

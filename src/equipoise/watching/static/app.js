@@ -74,7 +74,7 @@ const listen = () => {
   if (state.source && state.listening === run) return;
   state.source?.close();
   state.listening = run;
-  const source = state.source = new EventSource(`/api/events${run ? `?${query({ run })}` : ""}`);
+  const source = state.source = new EventSource(`api/events${run ? `?${query({ run })}` : ""}`);
   const on = (name, act) => source.addEventListener(name, (event) => source === state.source && act(JSON.parse(event.data)));
   on("hello", (said) => { state.hello = said; link("on", "live"); attr($("link"), { title: `${said.place}, equipoise ${said.version}` }); });
   on("runs", (news) => {
@@ -90,7 +90,7 @@ const listen = () => {
     if (source !== state.source) return;
     link("off", "no connection");
     if (source.readyState !== EventSource.CLOSED) return;
-    const problem = await ask("/api/curves").then(() => null, (error) => error);
+    const problem = await ask("api/curves").then(() => null, (error) => error);
     if (problem?.status === 401) enter(); else setTimeout(() => { if (source === state.source) { state.source = null; listen(); } }, 2000);
   };
 };
@@ -103,7 +103,7 @@ const enter = () => {
   if (dialog.open) return;
   dialog.replaceChildren(h("form", { onsubmit: async (event) => {
     event.preventDefault();
-    try { await ask("/api/enter", { token: token.value }); dialog.close(); state.source = null; state.kind = ""; route(); if (!state.source) listen(); } catch (error) { text(wrong, error.message); }
+    try { await ask("api/enter", { token: token.value }); dialog.close(); state.source = null; state.kind = ""; route(); if (!state.source) listen(); } catch (error) { text(wrong, error.message); }
   } }, h("h2", { id: "ask-title" }, "Token"), h("p", { class: "note" }, "This page needs the token that 'equipoise watch' was given."), h("label", null, "Token", token), wrong, h("div", { class: "acts" }, h("button", { type: "submit", class: "primary" }, "Enter"))));
   dialog.showModal();
 };
@@ -158,7 +158,9 @@ theme(false);
 const word = /^#token=(.+)$/.exec(location.hash); // said in the part of an address that no server sees
 if (word) {
   history.replaceState(null, "", location.pathname);
-  await ask("/api/enter", { token: decodeURIComponent(word[1]) }).catch(() => null);
+  let token = word[1];
+  try { token = decodeURIComponent(token); } catch { /* as it is */ }
+  await ask("api/enter", { token }).catch(() => null);
 }
 route();
 if (!state.source) listen();

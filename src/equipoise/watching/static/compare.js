@@ -73,7 +73,7 @@ export class CompareView {
     this.size = JSON.stringify(there.map((id) => [id, this.rows.get(id).bytes]));
     this.busy = true;
     const key = there.join("\n");
-    Promise.all([ask(`/api/curves?${query({ run: there, y: this.y, x: this.axis })}`), this.settingsOf === key ? this.settings : ask(`/api/settings?${query({ run: there })}`)])
+    Promise.all([ask(`api/curves?${query({ run: there, y: this.y, x: this.axis })}`), this.settingsOf === key ? this.settings : ask(`api/settings?${query({ run: there })}`)])
       .then(([found, settings]) => { if (!this.closed) { this.found = found; this.settings = settings; this.settingsOf = key; this.draw(); this.table2(); } })
       .catch((error) => console.warn(error.message)).finally(() => { this.busy = false; });
   }

@@ -172,7 +172,7 @@ export class RunView {
     this.size = this.told?.bytes;
     this.busy = true;
     const y = ["return", "evaluation", "steps_per_s", "updates_per_s", "lag", "length", ...SIDES.flatMap((side) => STATES.map((state) => `${side}/${state}`)), ...(this.wanted ? [this.wanted] : [])];
-    ask(`/api/curves?${query({ run: this.id, y, x: "steps" })}`).then((answer) => this.closed || this.draw(answer[this.id])).catch((error) => console.warn(error.message)).finally(() => { this.busy = false; });
+    ask(`api/curves?${query({ run: this.id, y, x: "steps" })}`).then((answer) => this.closed || this.draw(answer[this.id])).catch((error) => console.warn(error.message)).finally(() => { this.busy = false; });
   }
 
   draw(found) {

@@ -44,7 +44,7 @@ export class VersionsView {
   close() { this.closed = true; }
 
   async load() {
-    try { this.told = await ask("/api/registry"); } catch (error) {
+    try { this.told = await ask("api/registry"); } catch (error) {
       this.full.hidden = true;
       this.parts.none.replaceChildren(error.status === 404 ? "Start the page with a registry to see versions here: " : `${error.message} `, error.status === 404 ? h("code", null, "equipoise watch --registry DIR") : "");
       return;
@@ -124,12 +124,12 @@ export class VersionsView {
     const here = this.current, now = here.aliases[alias] ?? "";
     this.confirm(`Make ${brief(version)} the ${alias} of ${here.name}?`, [[`${alias} now`, now ? brief(now) : "not set"], [`${alias} then`, brief(version)]],
       alias === "champion" ? "Servers of this policy take it at their next look: sessions end their episodes with the version that they began with." : "", alias === "champion" ? "Promote" : "Move",
-      (reason) => ["/api/alias", { policy: here.name, alias, version, expect: now, reason }]);
+      (reason) => ["api/alias", { policy: here.name, alias, version, expect: now, reason }]);
   }
 
   rollback() {
     const here = this.current, { champion, previous } = here.aliases;
-    this.confirm(`Roll ${here.name} back?`, [["champion now", brief(champion)], ["champion then", brief(previous)]], "", "Roll back", (reason) => ["/api/rollback", { policy: here.name, expect: champion ?? "", reason }]);
+    this.confirm(`Roll ${here.name} back?`, [["champion now", brief(champion)], ["champion then", brief(previous)]], "", "Roll back", (reason) => ["api/rollback", { policy: here.name, expect: champion ?? "", reason }]);
   }
 
   /** Ask again, with the token; the server writes down who, when, what and why. */

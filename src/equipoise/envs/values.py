@@ -1,0 +1,174 @@
+"""How the values that an env gives are taken: each is judged before NumPy converts it, in one place for every kind of env.
+
+| what | taken | refused, with key, expected and got |
+|---|---|---|
+| an array | arrays, lists, buffers, tensors (without their gradient), ``__array__``, ``__dlpack__`` | any other object |
+| a reward | one number: Python's, NumPy's, or an array without axes | texts, None, Decimal, arrays with axes |
+| a flag | True, False, and numbers equal to 1 or 0 | nan, 2, texts, None, arrays with axes |
+| an observation | the shape of its space and a dtype of the same kind that holds the value | any other |
+
+A vector env gives B of each: an array [B], or a list of B values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from equipoise import tree
+from equipoise.envs.failures.row_checks import WrongValue
+from equipoise.envs.spaces import member
+from equipoise.tree import ArraySpec
+from equipoise.types import Array, Tree
+
+NUMBER, FLAG = "a number", "True or False"
+FLAGS = frozenset((bool, np.bool_))  # types that need no look: the others are judged
+NUMBERS = FLAGS | {
+    int, float, np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32,
+    np.uint64,
+}  # fmt: skip
+
+
+class NoArray(ValueError):
+    """The error of a value that is no array; its text says why, or is empty."""
+
+
+def plain(value: Any) -> Array:
+    """``value`` as an array of anything but objects, texts included; NoArray where it is none.
+
+    A tensor's gradient is left behind. An array of objects is what its elements are.
+    """
+    why = ""
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind != "O":
+            return array
+        if isinstance(value, np.ndarray):
+            return plain(value.tolist())
+    except NoArray:
+        raise
+    except Exception as error:  # a foreign array may raise anything
+        why = f" ({type(error).__name__}: {' '.join(str(error).split())[:80]})"
+    for way in (_detached, np.from_dlpack):
+        try:
+            array = np.asarray(way(value))
+            if array.dtype.kind != "O":
+                return array
+        except Exception:
+            continue
+    if isinstance(value, list | tuple):
+        try:
+            return np.stack([plain(one) for one in value])
+        except (ValueError, RecursionError):  # a part that is none, or parts of several shapes
+            why = " (its parts are no numbers of one shape)"
+    raise NoArray(why)
+
+
+def _detached(value: Any) -> Any:
+    """A tensor on the host and without its gradient; one of a dtype that NumPy lacks as float32."""
+    held = value.detach().cpu()
+    try:
+        return np.asarray(held)
+    except TypeError:
+        return held.float().numpy()
+
+
+def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> Any:
+    """The number that ``value`` is; WrongValue for anything else. ``index``: the stream's place in the batch."""
+    if type(value) in NUMBERS:
+        return value
+    try:
+        array = plain(value)
+    except NoArray as error:
+        raise WrongValue("invalid", index, key, expected, f"{described(value)}{error}") from None
+    if array.shape or array.dtype.kind not in "biuf":
+        raise WrongValue("invalid", index, key, expected, described(value))
+    return array[()]
+
+
+def flag(value: Any, index: int | None, key: str) -> bool:
+    """True or False; WrongValue for anything but these and numbers equal to them."""
+    if type(value) not in FLAGS and number(value, index, key, FLAG) not in (0, 1):
+        raise WrongValue("invalid", index, key, FLAG, described(value))
+    return bool(value)
+
+
+def numbers(value: Any, count: int, key: str) -> Array:
+    """The numbers [B] of a vector env."""
+    if type(value) is np.ndarray and value.shape == (count,) and value.dtype.kind in "fiub":
+        return value
+    return _column(value, count, key, NUMBER, number)
+
+
+def flags(value: Any, count: int, key: str) -> Array:
+    """The flags [B] bool of a vector env."""
+    if type(value) is np.ndarray and value.shape == (count,) and value.dtype.kind == "b":
+        return value
+    return _column(value, count, key, FLAG, flag)
+
+
+def _column(value: Any, count: int, key: str, expected: str, one: Callable[..., Any]) -> Array:
+    try:
+        given = value if isinstance(value, list | tuple | np.ndarray) else plain(value)
+    except NoArray as error:
+        raise WrongValue("invalid", None, key, f"{expected} of each env", f"{described(value)}{error}") from None
+    shape = given.shape if isinstance(given, np.ndarray) else (len(given),)
+    if shape != (count,):
+        got = described(value) if isinstance(value, np.ndarray) else f"{len(shape) and shape[0]} in {described(value)}"
+        raise WrongValue("invalid", None, key, f"{expected} of each env, shape [{count}]", got)
+    if isinstance(given, np.ndarray) and given.dtype.kind in "biuf" and (one is number or np.isin(given, (0, 1)).all()):
+        return given if one is number else given.astype(np.bool_)
+    return np.array([one(each, i, key) for i, each in enumerate(given)])
+
+
+def taken(spec: Tree, value: Any, index: int | None, key: str = "obs") -> Tree:
+    """The arrays of an observation of these specs; WrongValue names the part that is no such array."""
+    if isinstance(spec, dict):
+        if isinstance(value, tuple | list):
+            whole = list(spec) == [str(i) for i in range(len(value))]
+        else:
+            whole = isinstance(value, Mapping) and not spec.keys() - value.keys()
+        if not whole:
+            got = f"a dict of {sorted(map(str, value))}" if isinstance(value, Mapping) else described(value)
+            tuples = f", or a tuple of {len(spec)}" if list(spec) == [str(i) for i in range(len(spec))] else ""
+            raise WrongValue("invalid", index, key, f"a dict with the keys {sorted(spec)}{tuples}", got)
+        return {name: taken(inner, member(value, name), index, f"{key}/{name}") for name, inner in spec.items()}
+    assert isinstance(spec, ArraySpec)
+    dtype, expected = np.dtype(spec.dtype), f"{spec.dtype} {list(spec.shape)}"
+    try:
+        array = plain(value)
+    except NoArray as error:
+        raise WrongValue("invalid", index, key, expected, f"{described(value)}{error}") from None
+    if array.shape != spec.shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise WrongValue("invalid", index, key, expected, f"{array.dtype} {list(array.shape)}")
+    if dtype.kind in "iu" and array.size and not np.can_cast(array.dtype, dtype):
+        limits, least, most = np.iinfo(spec.dtype), array.min(), array.max()
+        if least < limits.min or most > limits.max:
+            got = f"{array.dtype} {least if least < limits.min else most}"
+            raise WrongValue("invalid", index, key, f"{expected}, from {limits.min} to {limits.max}", got)
+    return array
+
+
+def uncast(space: spaces.Space[Any], index: int, obs: Any, key: str = "obs") -> WrongValue | None:
+    """Find the first part of a well-formed observation that has to be cast: no array, or not of its Box's dtype."""
+    if (inside := tree.branches(space)) is not None:
+        found = (uncast(inner, index, member(obs, name), f"{key}/{name}") for name, inner in inside.items())
+        return next((wrong for wrong in found if wrong is not None), None)
+    if not isinstance(space, spaces.Box) or getattr(obs, "dtype", None) == space.dtype:
+        return None
+    got = described(obs) if hasattr(obs, "dtype") else f"a {type(obs).__name__} of {plain(obs).dtype}"
+    return WrongValue("cast", index, key, f"{space.dtype} {list(space.shape)}", got)
+
+
+def described(value: Any) -> str:
+    """Describe any value from an env in a few words."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {list(value.shape)}"
+    try:
+        text = repr(value)
+    except Exception as error:  # a user's own class may do anything
+        text = f"(its repr raised {type(error).__name__})"
+    return f"{' '.join(text.split())[:60]}{'...' if len(text) > 60 else ''} of {type(value).__name__}"
