@@ -136,8 +136,7 @@ class Learner:
         if self._target is not None:
             self._target.follow(self.updates)
         self.clock.lap("optimiser", "record")
-        metrics = going.metrics if self.encoding is None else going.metrics | self.encoding.metrics()
-        return Step(metrics=metrics, priority=going.priority)
+        return Step(metrics=going.metrics | ({} if self.encoding is None else self.encoding.metrics()), priority=going.priority)
 
     def settle(self) -> None:
         """Wait for the steps so far; NonFiniteUpdate where a loss or a gradient since the last call was not finite.
@@ -359,6 +358,8 @@ class Learner:
         self.clock.lap("loss", "backward")
         loss = self._backward_of(group, out, before)
         self.clock.lap("backward", "optimiser")
+        for one in self.algorithm.held(self.net, self.updates):
+            one.grad = None if one.grad is None else one.grad.zero_()
         gradient = self._gradient(group)
         skipped = self._scaling.down(gradient)
         norm = self._norm(group)
