@@ -51,6 +51,18 @@ def run_delay_s() -> float:
     return 0.0 if file is None else int(os.pread(file, 64, 0).split()[1]) * 1e-9
 
 
+def waited_s(pid: int) -> float:
+    """The seconds that a process's main thread was runnable without a core; 0 where the system does not say.
+
+    A deadline for another process is no deadline for the machine: these seconds are not its own.
+    """
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):  # no such statistics, or no such process any more
+        return 0.0
+
+
 @functools.cache
 def _schedstat(pid: int) -> int | None:
     """The statistics file, open as long as the process lives: it is read around every wait."""

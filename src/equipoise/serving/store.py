@@ -100,11 +100,12 @@ class Store:
         return self._came - self._went
 
     def close(self) -> None:
-        """Write what waits, and end; what cannot be written within some seconds is lost."""
-        if self._thread is not None:
+        """Write what waits, and end; what cannot be written within some seconds is lost, and what comes later is refused."""
+        thread, self._thread = self._thread, None  # ``put`` asks whether there is a writer
+        if thread is not None:
             self._ends = time.monotonic() + CLOSE_S
             self._wake.set()
-            self._thread.join()
+            thread.join()
 
     def _connect(self) -> tuple[sqlite3.Connection, tuple[int, int]]:
         """The file, made where there is none (0600: it says what units did), and which one it is."""

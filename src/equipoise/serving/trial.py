@@ -83,7 +83,11 @@ class Trial:
         if self._spare is None and not self._closed:
             spare = self._take()
             with self._lock:
-                self._spare = spare
+                if not self._closed:
+                    self._spare = spare
+                    return
+            with spare:  # it was ended by ``close`` meanwhile, which leaves the pipes to who has the process
+                spare.kill()
 
     def close(self) -> None:
         """End all trials, which then fail."""
