@@ -303,7 +303,7 @@ def test_a_child_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_time_that_the_machine_gave_no_core_is_not_the_envs(busy_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that waits for a core does not hang, and its time is not up."""
     began = time.monotonic()
-    monkeypatch.setattr(supervising.cores, "waited_s", lambda pid: min(time.monotonic() - began, busy_s))
+    monkeypatch.setattr(cores, "waited_s", lambda pid: min(time.monotonic() - began, busy_s))
     state = supervising.State(ready_at=began, where="reset()", since=began)
     with subprocess.Popen(["sleep", "60"]) as child:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from equipoise.runtime.messages import Linked, Note
 from tests.outside.server_door import ids
+from tests.runtime.machines import ONE_MACHINE, Processes, blue_of, finish, on_machines
 from tests.runtime.slowly import slowly
 from tests.serving.servers import OBS, registry, serving
 
@@ -72,3 +75,16 @@ def test_a_check_finds_nothing_more() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process, slowly(process.pid):
         said, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0 and "error" not in said and "does not return" not in said, said
+
+
+def test_sites_of_a_cluster_are_only_slower(tmp_path: Path) -> None:
+    """Their links keep their sessions, and the run has the bits of a fast one."""
+    here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", "CartPole-v1", "impala")))
+    nodes, notes = Processes(), list[str]()
+    runtime = on_machines(blue_of(tmp_path / "cluster", "CartPole-v1", "impala"), {"site 0": ["actor 2", "actor 3"]}, nodes)
+    with contextlib.ExitStack() as slow:
+        for site in nodes.sites.values():
+            slow.enter_context(slowly(site.pid))
+        said = (Note, Linked)
+        there, _ = finish(runtime, lambda messages: notes.extend(str(one) for one in messages if isinstance(one, said)))
+    assert there == here and not [note for note in notes if "warning" in note or "silent" in note or "nothing" in note], notes

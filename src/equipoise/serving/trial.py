@@ -83,11 +83,11 @@ class Trial:
         if self._spare is None and not self._closed:
             spare = self._take()
             with self._lock:
-                if not self._closed:
-                    self._spare = spare
-                    return
-            with spare:  # it was ended by ``close`` meanwhile, which leaves the pipes to who has the process
-                spare.kill()
+                ends = bool(self._closed)
+                self._spare = None if ends else spare
+            if ends:  # ``close`` has ended it meanwhile, and leaves its pipes to whoever has the process
+                with spare:
+                    spare.kill()
 
     def close(self) -> None:
         """End all trials, which then fail."""
