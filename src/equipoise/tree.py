@@ -164,6 +164,12 @@ def branches(space: Any) -> dict[str, Any] | None:
     return None
 
 
+def parts(space: Any) -> Tree:
+    """The spaces without parts in a Gymnasium space, as a tree."""
+    inner = branches(space)
+    return space if inner is None else {key: parts(one) for key, one in inner.items()}
+
+
 def spec(tree: Tree) -> Tree:
     """The ``ArraySpec`` of every leaf, numpy or torch."""
     return map(lambda x: ArraySpec(tuple(x.shape), str(x.dtype).removeprefix("torch.")), tree)

@@ -11,6 +11,7 @@ from typing import Any
 
 from equipoise.api.playing import weights_of
 from equipoise.files import parse_json
+from equipoise.hints import shortened
 from equipoise.language import files, messages, tasks
 from equipoise.language.task_files import plain, whole
 from equipoise.record import checkpoint, playable
@@ -110,7 +111,7 @@ def generate(
     for prompt, one in zip(prompts, tokens, strict=True):
         if not 0 < len(one) <= room:
             raise ValueError(
-                f"prompt {messages.short(repr(prompt))}: expected 1 to {room:,} tokens, beside {most:,} of a completion, got "
+                f"prompt {shortened(repr(prompt))}: expected 1 to {room:,} tokens, beside {most:,} of a completion, got "
                 f"{len(one):,}"
             )
     rows = max(samples, min(samples * len(prompts), TOGETHER))

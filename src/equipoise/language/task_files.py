@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.files import BOM, DEEPEST_JSON, LARGEST_JSON, MOST_DIGITS, parse_json
-from equipoise.hints import hint, install, nearest
+from equipoise.hints import hint, install, nearest, shortened
 from equipoise.language import messages
-from equipoise.language.messages import short
 from equipoise.types.packed import Example
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -131,7 +130,7 @@ def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Exa
 
 def _listed(row: Mapping[str, Any]) -> str:
     near = nearest("prompt", row) or next((name for name in ("question", "problem", "input", "messages") if name in row), None)
-    return (short(", ".join(row)) if row else "none") + (f"; rename {near!r}, if that is it" if near else "")
+    return (shortened(", ".join(row)) if row else "none") + (f"; rename {near!r}, if that is it" if near else "")
 
 
 def _completion(value: Any, at: str) -> str:
@@ -142,4 +141,4 @@ def _completion(value: Any, at: str) -> str:
         one = messages.read_message(value[0], at)
         if one["role"] == "assistant" and "tool_calls" not in one:
             return str(one["content"])
-    raise ValueError(f"{at}: expected a text, or one message of the assistant, got {short(repr(value))}")
+    raise ValueError(f"{at}: expected a text, or one message of the assistant, got {shortened(repr(value))}")

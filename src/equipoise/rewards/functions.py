@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from equipoise.hints import hint, raised
+from equipoise.hints import hint, raised, shortened
 from equipoise.naming import called
 from equipoise.types.packed import begun
 
@@ -185,7 +185,7 @@ def _shown(value: Any) -> str:
         said = repr(value)
     except Exception as error:  # of what a list has in it
         return f"a {type(value).__name__} whose repr raises {type(error).__name__}"
-    return said if len(said) <= 60 else f"{said[:57]}..."
+    return shortened(said, 60)
 
 
 def what(error: Exception) -> str:

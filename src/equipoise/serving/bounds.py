@@ -10,6 +10,8 @@ import math
 from itertools import chain
 from typing import Any
 
+from equipoise.hints import shortened
+
 SMALL = 4096  # bytes of a body that can do no harm, whatever is in it
 COMMAS = 1 << 18  # of a JSON body
 MSGPACK_VALUES = 1 << 17  # values of a msgpack body; an array map has six, whatever its size
@@ -32,8 +34,7 @@ class TooMuch(ValueError):
 
 def shown(value: Any, most: int = 80) -> str:
     """A value for a sentence, shortened."""
-    text = repr(value[: most + 1] if isinstance(value, str | bytes | list) else value)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return shortened(repr(value[: most + 1] if isinstance(value, str | bytes | list) else value), most)
 
 
 def sentence(text: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.edge import branches, plain
+from equipoise.edge import branches, escaped, plain
 from equipoise.hints import hint
 from equipoise.serving.backend import Backend, Model, load
 from equipoise.serving.messages import Refused
@@ -375,7 +375,7 @@ def _leaves(space: Any, place: str) -> Iterator[tuple[str, Any]]:
     if inner is None:
         yield place, space
     for key, one in (inner or {}).items():
-        yield from _leaves(one, f"{place}/{key}")
+        yield from _leaves(one, f"{place}/{escaped(key)}")
 
 
 def other_spaces(one: Version, other: Version, whose: str) -> str | None:
