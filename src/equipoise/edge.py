@@ -76,7 +76,7 @@ class Artifact:
             found: Any = self._observation
             for key in policy["mask"]:
                 found = branches(found)[key]  # type: ignore[index]
-            place = "/".join(("obs", *map(escaped, policy["mask"])))
+            place = path_of("obs", *policy["mask"])
             masks = list(choices(place, found, self._action)) if policy["mask"] else []
             self._reader = Reader(self._observation, self._rows, masks)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -280,6 +280,11 @@ def branches(space: Any) -> dict[str, Any] | None:
 def escaped(key: str) -> str:
     """A key as a part of a path, whose parts are joined by '/': '~' as '~0', '/' as '~1', the empty key as '~'."""
     return key.replace("~", "~0").replace("/", "~1") or "~"
+
+
+def path_of(*keys: str) -> str:
+    """The path of the leaf at these keys."""
+    return "/".join(map(escaped, keys))
 
 
 def choices(name: str, mask: Any, action: Any) -> Iterator[tuple[str, Array]]:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equipoise.edge import escaped
+from equipoise import edge
 
 if TYPE_CHECKING:
     import torch
 
 Tree = Any
+path_of = edge.path_of
 ALIGN = 64  # bytes; a cache line, and what torch's vector loads like best
 
 
@@ -55,7 +56,7 @@ def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(path, leaf) in insertion order; of a tree that is one leaf the path is "". ``prefix``: the path of the tree itself."""
     if isinstance(tree, dict):
         for key, value in tree.items():
-            part = escaped(str(key))
+            part = edge.escaped(str(key))
             yield from items(value, f"{prefix}/{part}" if prefix else part)
     else:
         yield prefix, tree
@@ -63,11 +64,6 @@ def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def leaves(tree: Tree) -> list[Any]:
     return [leaf for _, leaf in items(tree)]
-
-
-def path_of(*keys: str) -> str:
-    """The path of the leaf at these keys."""
-    return "/".join(escaped(key) for key in keys)
 
 
 def keys_of(path: str) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from equipoise.types import Program
 __all__ = ["Probed", "probe"]
 
 NOW = "as it is"
+NOTHING = "as it is, it made no two updates"
 TURNS = 4  # of each pair, as far as there is time
 EACH_S = 15.0  # of a run that is tried: its starts, and its turns
 IDLE = 0.5  # of the cores: with fewer free nothing is measured, unless the user says how long
@@ -73,9 +74,6 @@ def probe(
     if all(one.said.startswith(NOTHING) for one in tried):
         raise ValueError(f"{directory}: expected a run that learns within {each:.0f} s, got none; --seconds {4 * each:.0f}")
     return tried
-
-
-NOTHING = "as it is, it made no two updates"
 
 
 def _tried(

@@ -13,8 +13,6 @@ from equipoise.cli.app import Debug, Trust, app
 from equipoise.console.help import Sections, plain_errors
 from equipoise.console.place import printable
 
-CAPSULES = "capsules"  # the directory of a run where they are
-
 
 @app.command(
     cls=Sections,
@@ -71,6 +69,8 @@ def reproduce(
 
 def newest(path: Path) -> Path:
     """The newest capsule of a run, where ``path`` is a run's directory or its capsules/; else the path itself."""
+    from equipoise.record.paths import CAPSULES
+
     folder = next((one for one in (path / CAPSULES, path) if one.is_dir() and one.name == CAPSULES), None)
     if folder is None:
         return path

@@ -45,9 +45,9 @@ def _below(place: Path, depth: int, closed: list[str] | None) -> Iterator[Path]:
 
 ANY = Anything()
 PROGRAM: Schema = {
-    "source": {"env?": Maybe(Each(Anything())), "*": ANY},
+    "source": {"env?": Maybe(Each(ANY)), "*": ANY},
     "schedule": {"seed?": Maybe(Number(0, (1 << 63) - 1, whole=True)), "*": ANY},
-    "policies": Each({"algorithm?": {"name": Text(4096), "fields?": Maybe(Each(Anything())), "*": ANY}, "*": ANY}),
+    "policies": Each({"algorithm?": {"name": Text(4096), "fields?": Maybe(Each(ANY)), "*": ANY}, "*": ANY}),
     "*": ANY,
 }
 

@@ -19,6 +19,7 @@ __all__ = ["METRICS", "Evaluating", "Evaluation", "Report", "Shares", "read_repo
 METRICS = "metrics.jsonl"
 LONGEST_LINE = 16 << 20  # bytes of a report
 TAIL = 32 << 20  # bytes at the end of a file in which its last report is looked for
+LARGEST = 1e100  # number that a list of runs or a curve takes
 MOST_DAMAGED = 1000  # lines that are named; a file with more of them is no report's
 
 
@@ -38,6 +39,11 @@ class Evaluation:
     def step(self) -> int:
         """The step, as in a report."""
         return self.env_steps or self.version
+
+
+def is_number(value: Any) -> bool:
+    """Is it a number that a curve takes? A file that somebody edited may have anything."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def all_made(summary: Mapping[str, Any]) -> bool:

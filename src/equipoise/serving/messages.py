@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from equipoise import frames
+from equipoise.files import BOM
 from equipoise.hints import hint
 from equipoise.serving import bounds
 
@@ -84,7 +85,6 @@ class End(msgspec.Struct, forbid_unknown_fields=True):
 
 Outcomes = Annotated[list[Outcome], msgspec.Meta(max_length=10_000)]
 JSON, MSGPACK = b"application/json", b"application/msgpack"
-BOM = b"\xef\xbb\xbf"  # which Windows writes before a text
 FORM = b"application/x-www-form-urlencoded"  # what curl says of what it is given
 FIELDS = {"act": Act.__struct_fields__, "outcome": Outcome.__struct_fields__, "end": End.__struct_fields__}
 _CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from equipoise.edge import branches, choices, escaped
+from equipoise.edge import branches, choices, path_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REASONS = ("outside", "limits", "not-finite", "failed", "deadline", "unlogged")
@@ -59,8 +59,7 @@ class Shield:
             found = (branches(found) or {})[key]
         if policy["mask"]:
             self.masks = [
-                (name, list(begins))
-                for name, begins in choices("/".join(("obs", *map(escaped, policy["mask"]))), found, self._action)
+                (name, list(begins)) for name, begins in choices(path_of("obs", *policy["mask"]), found, self._action)
             ]
         try:
             self._limits = [_limit(value, self._action, name) for name, value in (("low", rules.low), ("high", rules.high))]

@@ -13,14 +13,13 @@ import numpy as np
 
 from equipoise.balance.shares import STATES
 from equipoise.files import open_plain, parse_json
-from equipoise.record.report import SCHEMA
+from equipoise.record.report import SCHEMA, is_number
 from equipoise.report.figures import thinned
 from equipoise.schema import check
 
 PIECE = 4 << 20  # bytes of one read
 AT_ONCE = 16 << 20  # bytes of one look: a file of a gigabyte keeps no other run waiting
 LONGEST = 16 << 20  # bytes of a line; a longer one is damaged
-LARGEST = 1e100  # number that is drawn
 MOST_POINTS = 400  # of a curve that is sent
 MOST_BINS = 60  # of shares over time
 MOST_NAMES = 500
@@ -156,5 +155,4 @@ def _numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _number(value: Any) -> float:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
-    return float(value) if known else math.nan
+    return float(value) if is_number(value) else math.nan
