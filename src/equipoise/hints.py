@@ -64,7 +64,7 @@ def said(error: BaseException) -> str:
     try:
         text = str(error).strip()
     except Exception as inner:  # of an error of a user's own
-        text = f"an error whose words cannot be read, {type(inner).__name__}"
+        text = f"an error without a message, since its str() raises {type(inner).__name__}"
     if text:
         text = text.encode(errors="backslashreplace").decode()  # half a character cannot be printed
         return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"

@@ -78,8 +78,8 @@ def keys_of(path: str) -> tuple[str, ...]:
 
 
 def nest(flat: Mapping[str, Any]) -> Tree:
-    """The inverse of ``dict(items(tree))``, which shows no empty branches; ValueError for what is no path, and for one that
-    leads through a leaf.
+    """The inverse of ``dict(items(tree))``, which has no empty branches. ValueError for a text that is no path, and for a
+    path that leads through a leaf.
     """
     tree: dict[str, Any] = {}
     for path, leaf in flat.items():

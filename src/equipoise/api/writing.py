@@ -38,13 +38,13 @@ class Answer:
     logp: float  # of the whole completion
     tokens: int
     ended: bool  # did the model say the end, or did the limit cut it?
-    chat: bool = False  # is it an answer to messages, and no text that goes on?
+    chat: bool = False  # is the prompt messages, and not a text that goes on?
 
 
 def writer(directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()) -> tuple[Program, Voice, Any]:
     """The program of a run on text, its tokenizer with the facts, and its network with the weights that ``load`` would take.
 
-    All is of the run's own files: its prompts, its reward and the model that it began with may be gone.
+    Only the run's own files are read: its prompts, its reward and the model that it began with may be gone.
     """
     with local(directory) as here:
         return _writer(here, best, trust)

@@ -76,7 +76,7 @@ def newest(path: Path) -> Path:
         return path
     found = [one for one in folder.iterdir() if one.suffix == ".json" or (one / "capsule.json").is_file()]
     if not found:
-        raise ValueError(f"{path}: expected a run with a capsule, got none in {folder}")
+        raise ValueError(f"{path}: expected a run with a capsule, got none in {folder}; no env and no reward of it has failed")
     latest = max(found, key=lambda one: (one.stat().st_mtime_ns, one.name))
     if len(found) > 1:
         say(f"capsule   {latest}, the newest of {len(found)}; name another one to reproduce that")

@@ -56,9 +56,9 @@ class Curve:
 
 
 def curves(runs: Sequence[str], *, x: str = "steps", y: str = "return", warned: list[str] | None = None) -> list[Curve]:
-    """A curve for each name, and where none is given for runs that differ in nothing but the seed.
+    """Return a curve for each name, and for runs without one a curve of those that differ in the seed alone.
 
-    ValueError where there is nothing to draw. ``warned``: takes a sentence for each run of a folder that is left out, and for
+    ValueError if there is nothing to draw. ``warned``: takes a sentence for each run of a folder that is left out, and for
     damaged lines.
     """
     axis: Axis = convert(x, Axis, "x")

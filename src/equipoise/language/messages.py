@@ -1,7 +1,7 @@
-"""Messages: prompts as a chat has them, read into what every chat template takes.
+"""Messages: prompts as a chat has them, read into a form that every chat template takes.
 
 A message has a ``role`` and a ``content``: a text, or parts of text as OpenAI's clients write them, which are joined. An
-assistant's message may call tools instead. What else a message has goes to the template as it is.
+assistant's message may call tools instead. Other keys of a message go to the template as they are.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _call(value: Mapping[str, Any], at: str) -> dict[str, Any]:
 
 
 def template(row: Mapping[str, Any], at: str) -> dict[str, Any]:
-    """The arguments of the chat template in a row: its ``tools``, and what its ``chat_template_kwargs`` name."""
+    """The arguments of the chat template in a row: its ``tools`` and its ``chat_template_kwargs``."""
     tools, more = row.get("tools"), row.get("chat_template_kwargs")
     more = _parsed(more, f"{at}: chat_template_kwargs") if isinstance(more, str) else more
     if not isinstance(more, Mapping | None):
@@ -81,7 +81,7 @@ def _objects(value: Any, at: str) -> list[dict[str, Any]]:
 
 
 def _given(value: Any) -> Any:
-    """Without what is null: a table has every key of any row in each of its rows."""
+    """The value without its nulls: in a table each row has the keys of all rows."""
     if isinstance(value, Mapping):
         return {name: _given(one) for name, one in value.items() if one is not None}
     return [_given(one) for one in value] if isinstance(value, list) else value
@@ -92,7 +92,7 @@ def _parsed(text: str, at: str) -> Any:
 
 
 def asked(example: Example) -> str:
-    """What a row asks, equal for two rows that ask the same: white space and the coding of letters make no difference."""
+    """A text that is equal for rows with the same prompt: white space and the coding of letters make no difference."""
     prompt = [{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else example.prompt
     said = [_same(dict(one)) for one in prompt], _same(example.template.get("tools"))
     return json.dumps(said, sort_keys=True, default=str)

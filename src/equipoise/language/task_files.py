@@ -3,7 +3,7 @@
 A row has a ``prompt``, as a text or as messages ``{"role", "content"}``. A ``completion``, where there is one, is what ``sft``
 learns. All other columns go to the rewards by their names; where a row lacks one that others have, it is None. Beside messages
 the columns ``tools`` and ``chat_template_kwargs`` are also arguments of the chat template. verl's files are such rows: the
-``ground_truth`` in their ``reward_model`` becomes a column as well.
+``ground_truth`` in their ``reward_model`` also becomes a column.
 """
 
 from __future__ import annotations

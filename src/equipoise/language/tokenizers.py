@@ -15,7 +15,7 @@ from equipoise.language import task_files
 from equipoise.types.packed import Prompt, Tokenizer, begun
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"  # the files of a Hugging Face tokenizer
-GENERATION = "generation_config.json"  # settings of generation beside them
+GENERATION = "generation_config.json"  # settings of generation next to them
 END, PAD = "<eos>", "<pad>"  # names of the two in those files
 UNKNOWN = "<unk>"  # in no vocabulary, so that a character that is not in the alphabet is an error there, too
 NO_ARGUMENTS: Mapping[str, Any] = {}  # of a chat template
@@ -135,7 +135,7 @@ class HubTokenizer:
         self.pad: int = next(one for one in others if one is not None and one not in self.eos)
 
     def save(self, directory: Path) -> None:
-        """Write it as it was read, with the settings of generation beside it."""
+        """Write it as it was read, with the settings of generation next to it."""
         self._read.save_pretrained(str(directory))
         if (self._directory / GENERATION).is_file():
             write_atomic(directory / GENERATION, (self._directory / GENERATION).read_bytes())

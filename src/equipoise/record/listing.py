@@ -50,7 +50,7 @@ class RunRow:
         return str(self.path)
 
     def plain(self) -> dict[str, Any]:
-        """The row as what JSON has, by column, and its settings."""
+        """The row for JSON: its columns and its settings."""
         return {key: getattr(self, key) for key in (*COLUMNS, "settings")}
 
     def value(self, key: str) -> Any:
@@ -68,7 +68,7 @@ TOLD: Schema = {  # what a row says of a summary or of a report
 
 
 def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
-    """All runs of a folder; those whose files are damaged are told of in ``damaged``, as are folders that cannot be read."""
+    """All runs of a folder. ``damaged`` takes a sentence for each damaged run and each folder that cannot be read."""
     found = []
     problems: list[str] = [] if damaged is None else damaged
     for directory in directories(place, problems):

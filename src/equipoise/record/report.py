@@ -54,7 +54,7 @@ def all_made(summary: Mapping[str, Any]) -> bool:
 
 
 def repeated(info: Mapping[str, float | None]) -> str:
-    """What is said where several agents played fewer different games than games; "" where all differ."""
+    """A sentence for several agents if they repeated games; "" if all games differ."""
     games, different = int(info.get("games") or 0), int(info.get("different_games") or 0)
     if different == games:
         return ""

@@ -106,12 +106,12 @@ class Codec:
         }  # fmt: skip
 
     def decode(self, kind: str, body: bytes) -> Any:
-        """The request; Refused (400, or 413 where it is beyond the bounds) says where it is none."""
+        """The request; Refused names what is wrong (400), or the bound that it exceeds (413)."""
         return decoded(self._decoders[kind], body, self._check, FIELDS[kind])
 
 
 def decoded(decoder: Any, body: bytes, check: Callable[[bytes], None], fields: Collection[str] = (), what: str = "body") -> Any:
-    """What a decoder of msgspec makes of a body; Refused (400, 413) where it is none. ``fields``: of which one may be meant."""
+    """Decode a body by msgspec; Refused (400, 413) if it is no such message. ``fields``: names for a hint."""
     try:
         if len(body) <= bounds.SMALL:
             return decoder.decode(body.removeprefix(BOM))
@@ -131,7 +131,7 @@ def decoded(decoder: Any, body: bytes, check: Callable[[bytes], None], fields: C
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """While thousands of lists are made Python would look for cycles among them, over and over."""
+    """Turn Python's search for cycles off, which it would repeat while thousands of lists are made."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -15,8 +15,8 @@ from equipoise.serving.service import Service
 BOTH = ("application/json", "application/msgpack")
 STATUSES = {
     400: "Not a request as this document has it: the sentence has the path, what was expected and what came.",
-    401: "Without this server's token.",
-    403: "By a name of this server, or from a page, that it does not know.",
+    401: "The token is missing or wrong.",
+    403: "The Host or the Origin is not allowed.",
     404: "No such path, version or open episode.",
     405: "Another method; the header Allow has the right one.",
     408: "The request took too long to arrive.",
@@ -28,7 +28,7 @@ STATUSES = {
     500: "A fault of the server.",
     501: "The server keeps no decisions.",
     503: "Too many connections, or not ready.",
-    507: "The disk does not take it; it is not stored.",
+    507: "The disk takes no more; nothing was stored.",
 }
 ANY = (400, 401, 403, 405, 408, 431, 500, 503)  # of every path
 ASKED = (400, 404, 409, 413, 415, 429)  # of a decision
@@ -161,7 +161,7 @@ def _get(summary: str, kind: str = BOTH[0], missing: bool = False) -> Schema:
 
 
 def _responses(done: Schema, statuses: tuple[int, ...]) -> Schema:
-    """What may be answered: also a refusal of each of these statuses, and of those of every path."""
+    """The responses of a path: the answer, and a refusal for each of these statuses and of those of every path."""
     refused = {str(status): _content(STATUSES[status], _ref("Error")) for status in sorted({*statuses, *ANY})}
     return {"200": done, **refused}
 

@@ -27,7 +27,7 @@ Fallback = Literal["best", "safe"]
 
 
 class UnfitRules(ValueError):
-    """The user's rules do not fit the policy: the user is to be told, since no other version would help."""
+    """The error of a user's rules that do not fit the policy, which no other version would mend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ def _shape(action: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def middle(action: Mapping[str, Any], firsts: Iterator[int]) -> Any:
-    """The middle of a space, as JSON has it; ``firsts``: what its choices take in place of their lowest ones."""
+    """The middle of a space, as JSON has it; ``firsts``: the values of its choices, instead of their lowest ones."""
     if (inner := branches(action)) is not None:
         parts = {key: middle(one, firsts) for key, one in inner.items()}
         return parts if action["type"] == "Dict" else list(parts.values())

@@ -36,8 +36,8 @@ POLL_S = 0.2
 RETRY_S = 1.0  # after a version that could not be loaded: it may still be copied; twice as long after each further time,
 RETRY_MOST_S = 60.0  # up to this, and at least
 RETRY_TIMES = 10  # times what the attempt took, so that a hopeless version takes a tenth of a core
-START_S = 120.0  # the longest that a start waits for its champion, after which another version answers
-OTHERS_S = 5.0  # the longest that it waits for the others after that
+START_S = 120.0  # longest wait of a start for its champion, after which another version answers
+OTHERS_S = 5.0  # longest wait for the others after that
 INLINE_S = 1e-4  # a run of one row below this is done in the event loop: a thread would cost more
 INLINE_BATCH_S = 1e-3  # and so must be a run of a whole batch
 TIMED = 15  # runs that are timed, or
@@ -192,7 +192,7 @@ class Versions:
         self.trial = self.trial or Trial(self.backend, self.trusted, self.batch)
         self.now = Loaded({})
         self._attempts: dict[str, Attempt] = {}  # by what the aliases say
-        self._last: dict[str, Version] = {}  # what was told to serve last
+        self._last: dict[str, Version] = {}  # what was served last
         self._stop, self._wake = threading.Event(), threading.Event()
 
     def start(self) -> None:
@@ -391,6 +391,6 @@ def _spaces(spaces: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
 
 
 def _said(error: Exception) -> str:
-    """The error of one version, in a line of bounded length."""
+    """The message of a version's error, as one line of bounded length."""
     text = str(error) if isinstance(error, ValueError | OSError) and str(error) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())[:1000]

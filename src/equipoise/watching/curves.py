@@ -57,7 +57,8 @@ class Curves:
     def read(self) -> bool:
         """Read on, at most ``AT_ONCE`` bytes and a line; was there anything new?
 
-        A file that became shorter or another one is read anew: a resume rewrites it. ValueError for what is no plain file.
+        A file that became shorter or another one is read from its beginning: a resume rewrites it. ValueError for a pipe or a
+        device.
         """
         try:
             with open_plain(self._path) as file:

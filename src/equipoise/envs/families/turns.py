@@ -1,4 +1,4 @@
-"""PettingZoo AEC envs, whose agents act in turns, as parallel envs; and seats that are dealt anew each episode.
+"""PettingZoo AEC envs, whose agents act in turns, as parallel envs; and seats that are dealt again in each episode.
 
 ``at_once`` picks the way. Where the metadata has ``is_parallelizable`` the agents of a round act together, through
 ``pettingzoo.utils.aec_to_parallel``. Any other game is played by ``Turns``, one move a step. An agent that waits also has a
@@ -36,7 +36,7 @@ def at_once(make: Callable[[], Any]) -> Any:
 
 
 def turns_of(env: Any) -> str:
-    """How the parallel env ``env`` plays a game in turns; "" where its agents act together by themselves."""
+    """A sentence on how a parallel env plays a game in turns; "" if its agents act together by themselves."""
     inner = env.env if isinstance(env, Seats) else env
     if isinstance(inner, Turns):
         return "one step is one move, and an agent that waits has one action, which does nothing"
@@ -161,7 +161,7 @@ def _like(mask: Any, flat: Any) -> Any:
 
 
 class Seats(Around):
-    """A parallel env whose agents change seats: each episode deals the seats anew, from the episode's seed.
+    """A parallel env whose agents change seats: each episode deals the seats by its own seed.
 
     ``possible_agents`` are players now, with the names of the seats: what ``first`` learns it learns from every seat.
     """
@@ -191,7 +191,7 @@ class Seats(Around):
         return self._dealt(seen), self._dealt(infos)
 
     def step(self, actions: ByAgent) -> Sequence[ByAgent]:
-        # What is not of five parts is told by the caller, which names them.
+        # If there are not five parts, the caller names them in its error.
         given = self.env.step({self._seat[player]: action for player, action in actions.items()})
         return tuple(self._dealt(part) if isinstance(part, Mapping) else part for part in given)
 
@@ -200,7 +200,7 @@ class Seats(Around):
 
 
 def seated(make: Callable[[], Any], seats: str) -> Callable[[], Any]:
-    """``make`` with the seats as ``seats`` says; ValueError for a word that it does not know."""
+    """Return ``make`` with its seats dealt by ``seats``; ValueError for an unknown word."""
     if seats not in get_args(Seating):
         raise ValueError(f"seats: expected one of {', '.join(get_args(Seating))}, got {seats!r}")
     return (lambda: Seats(make())) if seats == "swap" else make
