@@ -89,9 +89,7 @@ def extras() -> tuple[list[str], list[str]]:
         package, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"](\w+)['\"]", line)
         if package and extra and extra[1] not in ("all", "dev") and not package[0].startswith("equipoise"):
             there[extra[1]] = there.get(extra[1], True) and _is_there(package[0])
-    return [name for name, all_of_it in there.items() if all_of_it], [
-        name for name, all_of_it in there.items() if not all_of_it
-    ]
+    return [name for name, whole in there.items() if whole], [name for name, whole in there.items() if not whole]
 
 
 def _is_there(package: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from equipoise.language import messages
 from equipoise.types.packed import Example
 
 SUFFIXES = (".jsonl", ".parquet")
+HALF = re.compile("[\ud800-\udfff]")  # of a character
 RESERVED = ("prompts", "completions", "completion_ids", "ended")  # what rewards are told of the samples
 
 
@@ -87,12 +89,9 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
 
 def whole(text: str, where: str) -> str:
     """The text; ValueError where it has half a character, which UTF-8 cannot say and no tokenizer can read."""
-    if (
-        not text.isascii()
-        and (half := next((i for i, one in enumerate(text) if "\ud800" <= one <= "\udfff"), None)) is not None
-    ):
+    if not text.isascii() and (half := HALF.search(text)) is not None:
         raise ValueError(
-            f"{where}: expected whole characters, got half of one, {text[half]!a}, at character {half + 1} (a text cut by "
+            f"{where}: expected whole characters, got half of one, {half[0]!a}, at character {half.start() + 1} (a text cut by "
             "UTF-16 units, within an emoji?); remove it, or cut by whole characters"
         )
     return text

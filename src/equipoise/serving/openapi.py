@@ -11,6 +11,7 @@ from equipoise.edge import branches
 from equipoise.serving import oip
 from equipoise.serving.messages import Act, Decision, End, Outcome
 from equipoise.serving.service import Service
+from equipoise.serving.versions import Version
 
 BOTH = ("application/json", "application/msgpack")
 STATUSES = {
@@ -109,7 +110,7 @@ def _number(dtype: np.dtype[Any]) -> Schema:
     return {"type": "boolean"} if dtype.kind == "b" else {"type": "integer", "minimum": limits.min, "maximum": limits.max}
 
 
-def _inference(version: Any) -> Schema:
+def _inference(version: Version) -> Schema:
     """The JSON part of a request of the protocol."""
     tensors = [
         {
@@ -147,7 +148,7 @@ def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _post(summary: str, request: Any, answer: Any, statuses: tuple[int, ...], kinds: tuple[str, ...] = BOTH) -> Schema:
+def _post(summary: str, request: Schema, answer: Schema, statuses: tuple[int, ...], kinds: tuple[str, ...] = BOTH) -> Schema:
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": {kind: {"schema": request} for kind in kinds}},
@@ -166,5 +167,5 @@ def _responses(done: Schema, statuses: tuple[int, ...]) -> Schema:
     return {"200": done, **refused}
 
 
-def _content(what: str, schema: Any, kinds: tuple[str, ...] = BOTH[:1]) -> Schema:
+def _content(what: str, schema: Schema, kinds: tuple[str, ...] = BOTH[:1]) -> Schema:
     return {"description": what, "content": {kind: {"schema": schema} for kind in kinds}}

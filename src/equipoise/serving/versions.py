@@ -104,10 +104,10 @@ class Version:
         spaces = dict(_leaves(self.model.spec["policies"][about["policy"]]["observation"], "obs"))
         rows = {}
         for name, (shape, dtype) in self.rows.items():
-            values = (
-                [1] if name in masks else quantiles[name]["values"] if name in quantiles else [middle(spaces[name], iter(()))]
-            )
             rows[name] = np.ones((count, *shape), dtype)
+            if name in masks:
+                continue
+            values = quantiles[name]["values"] if name in quantiles else [middle(spaces[name], iter(()))]
             for i, one in enumerate(values * count if len(values) == 1 else values):
                 rows[name][i] = np.reshape(one, shape if np.size(one) > 1 else ())
         return rows

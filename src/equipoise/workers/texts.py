@@ -158,9 +158,8 @@ def unjudged(program: Program) -> bool:
         return False
     if any(policy.algorithm.reads_rewards for policy in learning(program).values()):
         return False
-    return program.evaluation.every is None and program.evaluation.stop_at is None and not read(
-        source, program.schedule.seed
-    ).task.reward  # fmt: skip
+    asked = program.evaluation.every is not None or program.evaluation.stop_at is not None
+    return not asked and not read(source, program.schedule.seed).task.reward
 
 
 def _digest(*prompts: Prompts) -> str:

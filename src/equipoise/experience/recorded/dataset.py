@@ -166,13 +166,9 @@ def write(
     (parts / path.name).parent.mkdir(parents=True)
     try:
         storage = importlib.import_module("minari.dataset.minari_storage").MinariStorage.new(
-            parts / path.name,
-            _stored_space(observation),
-            _stored_space(action),
-            _registered(env),
-            data_format="hdf5",
+            parts / path.name, _stored_space(observation), _stored_space(action), _registered(env), data_format="hdf5",
             jpeg_encoding=False,
-        )
+        )  # fmt: skip
         buffer = importlib.import_module("minari.data_collector").EpisodeBuffer
         for one in episodes:
             storage.update_episodes([
