@@ -8,7 +8,7 @@ TEST_JOBS ?= auto
 PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-jax test-chaos test-bench test-browser fuzz fuzz-envs bench bench-peers bench-replay bench-off-policy bench-serving envpool dist lock clean
+.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-jax test-chaos test-bench test-browser test-clients fuzz fuzz-envs bench bench-peers bench-replay bench-off-policy bench-serving envpool dist lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -24,7 +24,7 @@ test: setup check ## the checks and the tests, without the many cases of the tho
 	@$(PYTEST) $(PARALLEL)
 
 test-all: setup check ## everything that has to pass before a change is merged (CI runs it)
-	@$(PYTEST) $(PARALLEL) -m "not slow and not gpu and not ray and not jax and not chaos and not bench and not browser"
+	@$(PYTEST) $(PARALLEL) -m "not slow and not gpu and not ray and not jax and not chaos and not bench and not browser and not clients"
 
 check: setup ## ruff, mypy, the floors of the house
 	$(BIN)/ruff check .
@@ -66,6 +66,13 @@ test-bench: setup ## tests that assert a figure; on a quiet machine
 test-browser: setup ## the report and the live page in a headless Chromium, which has to be installed (Debian: apt-get install chromium)
 	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(BIN)/python -m pip install -qq --no-compile 'playwright>=1.50' || true
 	@$(PYTEST) -m browser --timeout 300
+
+# Tools that find more when they are newest: so they are in no lock, and in an environment of their own.
+CLIENTS := .venv-clients
+test-clients: setup ## asks the server by Schemathesis, tritonclient and promtool, in .venv-clients; skips those that are not to be had
+	@test -x $(CLIENTS)/bin/python || $(BIN)/python -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install -qq --no-compile 'schemathesis>=4' 'tritonclient[http]>=2.50' || true
+	@$(PYTEST) -m clients --timeout 300
 
 fuzz: setup ## drawn examples through every door, SECONDS=60 each; FUZZ='--door envs --jobs 2 --keep'
 	@$(BIN)/python -m tests.outside.fuzz --seconds $(or $(SECONDS),60) $(FUZZ)
@@ -110,4 +117,4 @@ lock: setup ## write requirements.lock anew; UPGRADE=1 takes the newest versions
 	@$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
 
 clean: ## remove what was built; runs/ stays
-	rm -rf .venv .venv-jax build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-jax .venv-clients build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -39,10 +39,13 @@ HOME = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "equipoi
 
 
 def window(directory: Path, warmup: float, seconds: float) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The first report after the warm-up and the first that is ``seconds`` later, from metrics.jsonl; None: not yet."""
+    """The first report after the warm-up and the first that is ``seconds`` later, from metrics.jsonl; None: not yet.
+
+    A warm-up lasts until something is learned: before, on a slow machine, a run may still compile.
+    """
     file = directory / "metrics.jsonl"
     lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
-    warm = [report for line in lines if (report := json.loads(line))["wall_s"] >= warmup]
+    warm = [report for line in lines if (report := json.loads(line))["wall_s"] >= warmup and report["env_steps"] > 0]
     full = [report for report in warm if report["wall_s"] >= warm[0]["wall_s"] + seconds]
     return (warm[0], full[0]) if full else None
 
@@ -82,6 +85,10 @@ def trained(
             raise Failed(f"did not end within 30 s of Ctrl-C: {shlex.join(command)}\n{tail(log)}") from None
     if code != 130:
         raise Failed(f"exit code {code} after Ctrl-C: {shlex.join(command)}\n{tail(log)}")
+    first, last = found
+    if last["env_steps"] <= first["env_steps"]:
+        took = last["wall_s"] - first["wall_s"]
+        raise Failed(f"did nothing: no env step was learned from in {took:.0f} s: {shlex.join(command)}\n{tail(log)}")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import os
+import re
 from pathlib import Path
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -25,11 +26,24 @@ def is_local(host: str) -> bool:
     return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
+_HOST = re.compile(r"(?:\[([0-9a-f:.%]+)\]|([^\[\]:@/\\\s]+))(?::\d{0,5})?", re.ASCII)
+
+
 def named_host(header: str) -> str:
-    """A Host header in small letters, without its port, and an IPv6 address without its brackets."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return (header.rpartition(":")[0] if header.count(":") == 1 else header).lower()
+    """A Host header in small letters, without its port, and an IPv6 address without its brackets.
+
+    "" for a header with anything more, such as ``[::1]evil.example`` or ``localhost:80@evil.example``.
+    """
+    found = _HOST.fullmatch(header.lower())
+    if found is not None:
+        return found[1] or found[2]
+    return header.lower() if is_address(header) else ""
+
+
+def said_token(authorization: str) -> str | None:
+    """The token of an Authorization header of the scheme Bearer, whose name may be in small or capital letters; else None."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip(" ") if scheme.lower() == "bearer" else None
 
 
 def read_token(variable: str, file: str | os.PathLike[str] | None, where: str) -> str | None:

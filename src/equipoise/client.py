@@ -74,7 +74,7 @@ class Client:
     """A connection, which is opened with the first request and kept. For one thread at a time."""
 
     def __init__(self, place: str = "http://127.0.0.1:8000", *, token: str | None = None, timeout_s: float = 10.0) -> None:
-        """``place``: http://HOST:PORT, https://HOST:PORT, or unix:PATH. ``token``: where the server asks for one."""
+        """``place``: http://HOST:PORT, https://HOST:PORT or unix:PATH; HTTP also with a proxy's /PREFIX."""
         self._wire, self._timeout_s = _Wire(place, token), timeout_s
         self._socket: socket.socket | None = None
 
@@ -240,7 +240,9 @@ class _Wire:
     def __init__(self, place: str, token: str | None) -> None:
         self.place, self.path = place, place[5:].removeprefix("//") if place.startswith("unix:") else None
         parts = urlsplit(place)
-        if self.path is None and (parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/")):
+        prefix = parts.path.rstrip("/")
+        odd = " " in prefix or not (prefix.isascii() and prefix.isprintable()) or parts.query or "@" in parts.netloc
+        if self.path is None and (parts.scheme not in ("http", "https") or not parts.hostname or odd):
             raise ValueError(f"place: expected http://HOST:PORT, https://HOST:PORT or unix:PATH, got {place!r}")
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("token: expected printable ASCII characters, got others")
@@ -248,9 +250,8 @@ class _Wire:
         self._port = parts.port or (443 if self._ssl else 80)
         more = f"\r\nAuthorization: Bearer {token}" if token is not None else ""
         more += "\r\nContent-Type: application/json\r\nContent-Length: "
-        self._heads = {
-            op: f"{method} {path} HTTP/1.1\r\nHost: {parts.netloc}{more}".encode() for op, (method, path) in PATHS.items()
-        }
+        host = f" HTTP/1.1\r\nHost: {parts.netloc}{more}"
+        self._heads = {op: f"{method} {prefix}{path}{host}".encode() for op, (method, path) in PATHS.items()}
 
     def connect(self, timeout_s: float) -> socket.socket:
         if self.path is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import time
 
 X86 = ("x86_64", "AMD64", "i686")
 
@@ -12,6 +13,26 @@ X86 = ("x86_64", "AMD64", "i686")
 def usable() -> int:
     """The number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def busy(seconds: float = 0.5) -> float:
+    """The number of cores that are at work on this machine, over so many seconds; 0 where the system does not say."""
+    before = _worked()
+    if before is None:
+        return 0.0
+    time.sleep(seconds)
+    after, tick = _worked() or before, os.sysconf("SC_CLK_TCK")
+    return (after - before) / tick / seconds
+
+
+def _worked() -> int | None:
+    """The ticks of all cores that were not idle, from Linux's statistics."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, _, _, *others = map(int, file.readline().split()[1:9])
+    except (OSError, ValueError):
+        return None
+    return user + nice + system + sum(others)
 
 
 def order_of_stores() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 import traceback
 from pathlib import Path
 
@@ -17,7 +18,7 @@ LIMITS = {
     errno.ENOSPC: ("more room than this device has", "make room, or use --on serial"),
     errno.ENOMEM: ("more memory than this machine gives", "lower envs_per_actor, unroll, batch or max_lag"),
 }  # by errno: what is needed, what to do
-SPEAKING = "NonFiniteUpdate"  # an exception whose message says what a user can do
+SPEAKING = ("NonFiniteUpdate", "NonFiniteLogits", "RewardsFailed")  # exceptions whose messages say what a user can do
 
 
 class WorkerFailed(RuntimeError):
@@ -39,15 +40,21 @@ class WorkerFailed(RuntimeError):
     @property
     def sentence(self) -> str:
         """The exception's own words, where they say what a user can do and the traceback adds nothing; else ""."""
-        _, found, said = self.traceback_text.rpartition(f"{SPEAKING}: ")
-        return said.strip() if found else ""
+        found = [one.end() for one in re.finditer(rf"^(?:\w+\.)*(?:{'|'.join(SPEAKING)}): ", self.traceback_text, re.MULTILINE)]
+        return self.traceback_text[found[-1] :].strip() if found else ""
+
+
+def spoken(error: Exception) -> str:
+    """The words of an error that says what a user can do, wherever its worker ran; "" for another error."""
+    if isinstance(error, WorkerFailed):
+        return error.sentence
+    return str(error) if type(error).__name__ in SPEAKING else ""
 
 
 def not_finite(error: Exception) -> str:
     """The words of a loss or gradient that was not finite, wherever the learner worked; "" for another error."""
-    if isinstance(error, WorkerFailed):
-        return error.sentence
-    return str(error) if type(error).__name__ == SPEAKING else ""
+    name = error.traceback_text if isinstance(error, WorkerFailed) else type(error).__name__
+    return spoken(error) if SPEAKING[0] in name else ""
 
 
 class CannotStart(OSError):

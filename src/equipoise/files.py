@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from enum import Enum
 from io import RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 
 def is_url(place: object) -> TypeGuard[str]:
@@ -53,6 +53,10 @@ def json_bytes(data: Any) -> bytes:
 LARGEST_JSON = 64 << 20  # bytes of a JSON file, or of a line of one
 DEEPEST_JSON = 64  # levels of lists and objects
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
+_WORDS = re.compile(r'"(?:[^"\\]|\\.)*"?|[^\s\[\]{}:,"]+')
+BOM = b"\xef\xbb\xbf"  # what Excel and PowerShell write before the first line
+_LONG = re.compile(r"\d{309}|[eE]\+?\d{3}")  # a number that no float, or no int of Python's, may hold
+MOST_DIGITS = 4300  # of a whole number: Python reads no more
 
 
 def read_json(path: Path, most: int | None = None) -> Any:
@@ -82,6 +86,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 def parse_json(data: bytes, path: Path | str, line: int = 1, *, finite: bool = True) -> Any:
     """The value that ``data`` of a file says; ``line``: the number of its first line there; ``finite``: without nan."""
+    data = data.removeprefix(BOM)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -91,13 +96,18 @@ def parse_json(data: bytes, path: Path | str, line: int = 1, *, finite: bool = T
         ) from None
     if text.count("[") + text.count("{") > DEEPEST_JSON:
         _check_depth(text, path, line)
+    hooks: dict[str, Any] = {"parse_constant": _number} if finite else {}
+    if _LONG.search(text):
+        hooks |= {"parse_int": _number} | ({"parse_float": _number} if finite else {})
     try:
-        return json.loads(text, parse_constant=_no_constant if finite else None)
+        return json.loads(text, **hooks)
     except json.JSONDecodeError as error:
         said = error.msg[:1].lower() + error.msg[1:]
         raise ValueError(f"{path}, line {line + error.lineno - 1}: expected JSON, got {said}") from None
-    except ValueError as error:  # a number that JSON has not, or of thousands of digits
-        raise ValueError(f"{path}: expected JSON, got {error}") from None
+    except _NoNumber as error:
+        found = next(one.start() for one in _WORDS.finditer(text) if one[0] == error.word)
+        at = line + text.count("\n", 0, found)
+        raise ValueError(f"{path}, line {at}: expected JSON, got {error}") from None
 
 
 def _check_depth(text: str, path: Path | str, line: int) -> None:
@@ -109,8 +119,21 @@ def _check_depth(text: str, path: Path | str, line: int) -> None:
             raise ValueError(f"{path}, line {at}: expected at most {DEEPEST_JSON} levels of lists and objects, got more")
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name}, which is no number")
+class _NoNumber(ValueError):
+    def __init__(self, word: str, why: str) -> None:
+        super().__init__(f"{word if len(word) <= 20 else word[:17] + '...'}, which {why}")
+        self.word = word
+
+
+def _number(word: str) -> int | float:
+    """The finite number that a word of JSON says."""
+    if word.lstrip("-").isdigit():
+        if len(word.lstrip("-")) > MOST_DIGITS:
+            raise _NoNumber(word, f"has more than {MOST_DIGITS:,} digits")
+        return int(word)
+    if not math.isfinite(value := float(word)):
+        raise _NoNumber(word, "is no number" if word.lstrip("-")[0] in "NI" else "is too large for a number")
+    return value
 
 
 def append_whole(file: RawIOBase, data: bytes, path: Path) -> None:

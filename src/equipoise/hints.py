@@ -8,17 +8,24 @@ from collections.abc import Collection
 from difflib import SequenceMatcher
 from importlib import metadata
 
+LONGEST = 4_000  # characters of an error of a user's code
 NEAR = 1.0  # how alike names have to be, from 0 to 2, for one to be meant by the other
+LONGEST = 128  # letters of a name that is compared: the time grows with the product of two lengths
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that is most like this one, as a whole and by what follows its last dot; None if none is near."""
+    """The known name that is most like this one, as a whole and by what follows its last dot; None if none is near.
+
+    Names of more than ``LONGEST`` letters are like no other.
+    """
+    if len(name) > LONGEST:
+        return None
 
     def like(other: str) -> float:
         whole_name = SequenceMatcher(None, name.lower(), other.lower()).ratio()
         return whole_name + SequenceMatcher(None, _last(name), _last(other)).ratio()
 
-    best = max(sorted(known), key=like, default=None)
+    best = max(sorted(other for other in known if len(other) <= LONGEST), key=like, default=None)
     return best if best is not None and like(best) >= NEAR else None
 
 
@@ -49,8 +56,13 @@ def install(extra: str) -> str:
 
 def said(error: BaseException) -> str:
     """The message of an error; where it has none, as a bare assert, the line of code that raised it."""
-    if text := str(error).strip():
-        return text
+    try:
+        text = str(error).strip()
+    except Exception as inner:  # of an error of a user's own
+        text = f"an error whose words cannot be read, {type(inner).__name__}"
+    if text:
+        text = text.encode(errors="backslashreplace").decode()  # half a character cannot be printed
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"
     frames = traceback.extract_tb(error.__traceback__)
     return (frames[-1].line or "" if frames else "") or "no message"
 

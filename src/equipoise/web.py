@@ -3,15 +3,71 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import logging
+import os
+import time
 from typing import Any
 
 import h11
 import uvicorn
+from h11._receivebuffer import ReceiveBuffer
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-PHRASES = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
+log = logging.getLogger("equipoise.web")
+ACCEPTS = 16  # connections that asyncio takes in one turn of its loop: those beyond the bound are open for a turn
+SPARE = 32  # descriptors that a server keeps for files: of decisions, and of versions that it loads
+FEWEST = 4  # connections without which there is no use in a server
+
+
+class Refusals:
+    """Lines of a log about connections that are refused: one a second, with their number."""
+
+    def __init__(self) -> None:
+        self._count, self._next = 0, 0.0
+
+    def add(self, what: str, most: int) -> None:
+        self._count += 1
+        if (now := time.monotonic()) >= self._next:
+            log.warning(f"{what} are refused", extra={"most": most, "refused": self._count})
+            self._count, self._next = 0, now + 1.0
+
+
+def fitting(most: int, listeners: int) -> int:
+    """How many connections, at most ``most``, each listener may have so that the descriptors of this process suffice.
+
+    The soft limit of descriptors is raised as far as the hard one allows; OSError where that is too few for any use.
+    """
+    import resource  # not on Windows, where worlds listen as well
+
+    open_now = len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 2 * SPARE
+    beside = open_now + SPARE + listeners * (ACCEPTS + 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = beside + listeners * most
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if raised > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    fit = most if soft == resource.RLIM_INFINITY else min(most, (soft - beside) // max(1, listeners))
+    if fit < min(most, FEWEST):
+        raise OSError(
+            errno.EMFILE, f"expected a limit of at least {beside + listeners * FEWEST} open files (ulimit -n), got {soft}"
+        )
+    if fit < most:
+        log.warning("fewer connections than asked for", extra={"most": fit, "asked": most, "open_files": soft})
+    return fit
+
+
+PHRASES = {
+    400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable",
+}  # fmt: skip
+MOST_HEADERS = 32 << 10  # bytes of a request line and its headers
+MOST_LINES = 256  # of them
+SMALLEST_CHUNK, FREE_CHUNKS = 64, 1000  # bytes of a body's parts on average, after so many of any size
+REFUSALS = Refusals()
 ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
 
 
@@ -36,18 +92,39 @@ class HeadWithBody:
         self._transport.close()
 
 
+class TooLong(h11.RemoteProtocolError):
+    """Headers beyond their bounds."""
+
+
+class BoundedBuffer(ReceiveBuffer):
+    """h11's buffer of what came, where headers (and trailers) are bounded also if they came in one piece."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        end = self._data.find(b"\n\r\n", 0, MOST_HEADERS + 3)
+        if end < 0:  # another form of the end, or none yet: then these bytes are all headers
+            end = min(len(self._data), MOST_HEADERS + 1)
+        if end > MOST_HEADERS or self._data.count(b"\n", 0, end) > MOST_LINES:
+            raise TooLong(f"headers of at most {MOST_HEADERS:,} bytes in at most {MOST_LINES} lines", error_status_hint=431)
+        lines: list[bytearray] | None = super().maybe_extract_lines()
+        return lines
+
+
 class LimitedProtocol(H11Protocol):
     """Uvicorn's protocol on h11, which knows when the request that is arriving began."""
 
     most_connections = 1024
     request_s = 10.0
 
+    chunks = size = 0  # of the body that is arriving
     began: float | None = None  # loop time of the first byte (or of the connection) of a request that is not whole yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(HeadWithBody(transport))  # type: ignore[arg-type]
+        self.conn._receive_buffer = BoundedBuffer()
+        self.conn.next_event = self._next_event  # type: ignore[method-assign]
         self.began = self.loop.time()
         if len(self.connections) > self.most_connections:
+            REFUSALS.add("connections", self.most_connections)
             self.refuse(503, f"expected at most {self.most_connections} connections, got one more")
 
     def data_received(self, data: bytes) -> None:
@@ -59,8 +136,39 @@ class LimitedProtocol(H11Protocol):
         if self.conn.their_state in ARRIVED:
             self.began = None
 
-    def send_400_response(self, msg: str) -> None:
-        self.refuse(400, f"request: expected HTTP/1.1 with headers of at most {MOST_HEADERS:,} bytes, got other bytes")
+    def _next_event(self) -> Any:
+        """The next event of h11. Headers, and parts of a body, that would take too long to read are refused here.
+
+        So is what h11 cannot read: Uvicorn would log a line about each such request.
+        """
+        try:
+            event = h11.Connection.next_event(self.conn)
+        except TooLong:
+            return self._refused(
+                431, f"headers: expected at most {MOST_HEADERS:,} bytes in at most {MOST_LINES} lines, got more"
+            )
+        except h11.RemoteProtocolError:
+            return self._refused(
+                400, f"request: expected HTTP/1.1 with headers of at most {MOST_HEADERS:,} bytes, got other bytes"
+            )
+        if isinstance(event, h11.Data):
+            self.chunks, self.size = self.chunks + 1, self.size + len(event.data)
+            if self.chunks > FREE_CHUNKS and self.size < SMALLEST_CHUNK * self.chunks:
+                return self._refused(
+                    400, f"body: expected parts of at least {SMALLEST_CHUNK} bytes, got {self.chunks:,} smaller ones"
+                )
+        elif isinstance(event, h11.Request):
+            self.chunks = self.size = 0
+        return event
+
+    def _refused(self, status: int, sentence: str) -> Any:
+        if not self.transport.is_closing():
+            self.refuse(status, sentence)
+        return h11.NEED_DATA
+
+    def _should_upgrade(self) -> bool:
+        """Never: there is no other protocol here, and no line of a log for who asks for one."""
+        return False
 
     def refuse(self, status: int, sentence: str) -> None:
         """Answer without the application where nothing was answered yet, and close."""
@@ -78,7 +186,6 @@ class LimitedProtocol(H11Protocol):
             self.refuse(408, f"request: expected it whole within {self.request_s:g} s, got a part of it")
 
 
-MOST_HEADERS = 32 << 10  # bytes
 IDLE_S = 75  # an HTTP connection that asks nothing is closed
 
 
@@ -98,5 +205,5 @@ def config(app: Any, *, most_connections: int = 256, request_s: float = 10.0) ->
     return Config(
         app, http=type("Protocol", (LimitedProtocol,), limits), ws="none", loop="asyncio", lifespan="off", interface="asgi3",
         log_config=None, access_log=False, proxy_headers=False, server_header=False, date_header=False,
-        timeout_keep_alive=IDLE_S, h11_max_incomplete_event_size=MOST_HEADERS,
+        timeout_keep_alive=IDLE_S, backlog=ACCEPTS, h11_max_incomplete_event_size=MOST_HEADERS,
     )  # fmt: skip

@@ -271,32 +271,41 @@ def test_metrics_say_what_they_are_named_for() -> None:
             "completions/mean_length": len(chosen) / 9,
             "completions/clipped_ratio": (data.stop == Stop.LENGTH).sum().item() / 9,
             "frac_reward_zero_std": 2 / 9,
+            "frac_reward_none": 0.0,
             "entropy": statistics.mean(entropy[n].item() for n in chosen),
             "kl": statistics.mean(estimate("k3", now[n], ref[n]).item() for n in chosen),
             "clip_ratio/low_mean": statistics.mean(low),
             "clip_ratio/high_mean": statistics.mean(high),
             "clip_ratio/region_mean": statistics.mean(low) + statistics.mean(high),
             "token_mult_prob_error": statistics.mean(map(math.exp, gaps)),
+            "token_mult_prob_error/older_keys": 0.0,  # there is no such token
             "sampling/sampling_logp_difference/mean": statistics.mean(gaps),
         }
     )
 
 
-def test_the_gate_is_of_tokens_of_this_version_alone() -> None:
+def test_the_gate_is_of_what_this_version_drew_by_its_own_keys() -> None:
     algorithm, net = GRPO(), text.Table(seed=1)
-    data = text.packed([2, 2], seed=6, version=3)
-    logp = torch.stack(spoken(net, data, 1.0)[0]).detach()
-    mine = torch.arange(len(logp)) % 2 == 0
-    data = replace(data, logp=torch.where(mine, logp, -7.0), version=torch.where(mine, 3, 2))
+    data = text.packed([2, 2, 2], seed=6, version=3, longest=9)
+    exact = torch.stack(spoken(net, data, 1.0)[0]).detach()
+    # Odd samples were begun by version 2, and their later tokens drawn by version 3 with keys of version 2.
+    older = (data.sample % 2 == 1) & (data.sample >= 0)
+    place = torch.where(data.sample >= 0, data.position - data.prompt[data.sample.clamp(min=0)], 0)
+    version = torch.where(older & (place < 2), 2, 3)
+    late = data.chosen & older & (place >= 2)
+    assert late.any()
+    data = replace(data, logp=torch.where(late, exact - 0.5, torch.where(version == 2, -7.0, exact)), version=version)
     made = text.targets(algorithm, net, None, data)
 
-    def seen(version: int) -> tuple[float, float]:
-        total, count = text.loss(algorithm, net, data, made, version=version).metrics["token_mult_prob_error"]
+    def seen(version: int, name: str = "token_mult_prob_error") -> tuple[float, float]:
+        total, count = text.loss(algorithm, net, data, made, version=version).metrics[name]
         return float(total), float(count)
 
     total, count = seen(3)
-    assert count == int((data.chosen & mine).sum()) and total == pytest.approx(count, rel=1e-12)
-    assert seen(2)[0] > 10 * seen(2)[1]
+    assert count == int((data.chosen & ~older).sum()) and total == pytest.approx(count, rel=1e-12)
+    total, count = seen(3, "token_mult_prob_error/older_keys")
+    assert count == int(late.sum()) and total == pytest.approx(count * math.exp(0.5), rel=1e-9)
+    assert seen(2)[0] > 10 * seen(2)[1] > 0
     assert seen(-1) == (0.0, 0.0)  # once a step has changed the weights
 
 
@@ -396,6 +405,6 @@ def test_a_mean_of_a_group_takes_two() -> None:
         assert out_of_range(algorithm, "algorithm.") == ["algorithm.num_generations: expected at least 2, got 1"]
 
 
-def test_a_divergence_takes_a_reference() -> None:
-    said = GRPO(beta=0.1).refused(0)
-    assert said is not None and said.startswith("algorithm.target_every: expected more than 0 with algorithm.beta=0.1")
+def test_a_divergence_alone_keeps_the_first_policy() -> None:
+    assert (GRPO().copied_every, GRPO(target_every=5, beta=0.1).copied_every) == (0, 5)
+    assert GRPO(beta=0.1).refused(0) is None and GRPO(beta=0.1).copied_every > 1 << 30

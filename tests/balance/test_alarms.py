@@ -31,9 +31,9 @@ def moments(count=60, every_s=1.0, **series):
         yield replace(usual, **{name: made(done) for name, made in series.items()})
 
 
-def raised(limits=LIMITS, **series):
+def raised(limits=LIMITS, every_s=1.0, **series):
     alarms = Alarms(limits)
-    new = [alarm for moment in moments(**series) for alarm in alarms.look(moment)]
+    new = [alarm for moment in moments(every_s=every_s, **series) for alarm in alarms.look(moment)]
     assert new == alarms.raised
     return {alarm.name: alarm for alarm in alarms.raised}
 
@@ -115,8 +115,33 @@ def test_a_policy_that_loses_what_it_had_learned_collapses_too():
 
 @pytest.mark.parametrize("name", HEALTHY_RUNS)
 @pytest.mark.few(len(HEALTHY_RUNS))
-def test_what_is_usual_raises_none(name):
-    assert raised(**HEALTHY_RUNS[name]) == {}
+@pytest.mark.parametrize("every_s", [1.0, 4.0, 8.0])
+def test_what_is_usual_raises_none(name, every_s):
+    """However slow the machine is."""
+    assert raised(every_s=every_s, **HEALTHY_RUNS[name]) == {}
+
+
+@pytest.mark.parametrize("slow", [1, 4, 8])
+def test_a_worker_that_starts_and_compiles_is_not_watched(slow):
+    """Memory as it was recorded of a learner that compiles: 1.4 GB in 40 s of a fast machine, in steps of all sizes."""
+    alarms, compiling = Alarms(LIMITS), 40 * slow
+    for moment in moments(count=compiling + 60, memory=lambda d: {}):
+        at = int(moment.wall_s)
+        told = {"learner": 1.6e9} if at >= compiling else {}  # until then the worker says what its start is at
+        alarms.look(replace(moment, memory=told))
+    assert alarms.raised == []
+    leaks, count = Alarms(LIMITS), compiling + 60
+    for moment in moments(count=count, memory=lambda d: {"learner": 200e6 + min(1.4e9, 35e6 * d * count / slow)}):
+        leaks.look(moment)
+    assert slow == 1 or [one.name for one in leaks.raised] == ["memory grows"], "it would be one, were it watched"
+
+
+def test_a_worker_that_starts_again_is_watched_from_its_new_start_on():
+    alarms, gone = Alarms(LIMITS), range(20, 25)
+    for at, moment in enumerate(moments(memory=lambda d: {"actor 0": 300e6 + 60e6 * d})):
+        alarms.look(replace(moment, memory={} if at in gone else moment.memory))
+        assert not alarms.raised or at >= gone.stop + 30
+    assert [one.name for one in alarms.raised] == ["memory grows"]
 
 
 def test_an_alarm_is_raised_once():

@@ -201,3 +201,66 @@ def test_what_no_work_explains_in_lockstep_is_the_turning_and_a_lag_hides_it():
     behind = calibrate(one, measured(one, block_s=0.05, learn_s=0.1, rate=1 / 0.2), cores=2)
     assert behind is not None
     assert predict(changed(behind, program(max_lag=1))).steps_per_s / behind.measured == pytest.approx(2.0, rel=0.05)
+
+
+def crowded(one, *, block_s, learn_s, others):
+    """In lockstep: what workers say that have so much to do, and wait ``others`` times as long for cores of other processes."""
+    rounds = SECONDS / ((block_s + learn_s) * (1 + others))
+    spent = {"actor": block_s * rounds, "learner": learn_s * rounds}
+    found = {
+        f"actor {k}": Shares(
+            worked=spent["actor"], preempted=spent["actor"] * others, blocked=SECONDS - spent["actor"] * (1 + others),
+            done=rounds, kind="actor", side="sampling",
+        )
+        for k in range(one.placement.actors)
+    }  # fmt: skip
+    found["learner"] = Shares(
+        worked=spent["learner"], preempted=spent["learner"] * others, starved=SECONDS - spent["learner"] * (1 + others),
+        done=rounds, kind="learner", side="learning",
+    )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("others", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize(("block_s", "learn_s"), [(0.1, 0.1), (0.02, 0.1), (0.1, 0.02)])
+def test_waiting_for_cores_that_others_have_is_no_lockstep(others, block_s, learn_s):
+    """A lag gains what it would with these cores, whatever else ran on them."""
+    one = program(max_lag=0)
+    found = calibrate(one, crowded(one, block_s=block_s, learn_s=learn_s, others=others), cores=8)
+    assert found is not None and not found.doubt
+    assert found.missing == pytest.approx(others / (1 + others), abs=0.05)
+    gains = {one.change: one.gain for one in remedies(found)}
+    truth = (block_s + learn_s) / max(block_s, learn_s)
+    assert gains["--max-lag 1"] == pytest.approx(truth, rel=0.1)
+    if others:
+        times = [one.low < truth < one.high for one in remedies(found) if one.change == "--max-lag 1"]
+        assert times == [True]
+
+
+def test_nothing_is_predicted_where_others_had_the_cores_most_of_the_time():
+    one = program(max_lag=0)
+    found = calibrate(one, crowded(one, block_s=0.1, learn_s=0.1, others=2.0), cores=8)
+    assert found is not None and "other processes had the cores for 67% of the time" in found.doubt
+
+
+def test_cores_that_its_own_workers_share_are_not_missing():
+    """4 actors and a learner on a core: the model knows why they wait."""
+    one = program(max_lag=0)
+    rounds = SECONDS / 0.5  # 4 actors x 0.1 s in turn on one core, then 0.1 s of the learner
+    found = {
+        f"actor {k}": Shares(
+            worked=0.1 * rounds, preempted=0.3 * rounds, blocked=0.1 * rounds, done=rounds, kind="actor", side="sampling"
+        )
+        for k in range(4)
+    }  # fmt: skip
+    found["learner"] = Shares(worked=0.1 * rounds, starved=0.4 * rounds, done=rounds, kind="learner", side="learning")
+    made = calibrate(one, found, cores=1)
+    assert made is not None and made.missing < 0.1 and not made.doubt
+
+
+def test_a_lag_gains_no_more_than_the_sides_wait_for_each_other():
+    """The learner waits for 9 % of the time: with none of it, it is 1.1 times as fast."""
+    one = program(max_lag=0)
+    found = calibrate(one, measured(one, block_s=0.01, learn_s=0.05, rate=0.91 / 0.05), cores=8)
+    assert found is not None and found.overlap == pytest.approx(1 / 0.91, abs=0.01)
+    assert next((one.gain for one in remedies(found) if one.change == "--max-lag 1"), 1.0) <= 1.1

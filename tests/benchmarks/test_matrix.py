@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,30 @@ def test_another_command_for_a_row() -> None:
     matrix.choose(a, argparse.ArgumentParser())
     assert a.row_map["pong"].command == "ALE/Pong-v5 --actors 1"
     assert ROWS["pong"].command != "ALE/Pong-v5 --actors 1"
+
+
+def test_the_window_begins_once_something_is_learned(tmp_path: Path) -> None:
+    """A slow machine compiles for a minute, whatever the warm-up."""
+    steps = {1: 0, 11: 0, 60: 0, 70: 512, 101: 900}
+    lines = [json.dumps({"wall_s": t, "env_steps": done}) for t, done in steps.items()]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines[:3]) + "\n", encoding="utf-8")
+    assert matrix.window(tmp_path, 10, 30) is None
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    first, last = matrix.window(tmp_path, 10, 30) or ({}, {})
+    assert (first["wall_s"], last["wall_s"]) == (70, 101)
+
+
+def test_a_run_that_did_nothing_in_its_window_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    still, ready = ({"wall_s": 10.0, "env_steps": 512}, {"wall_s": 40.0, "env_steps": 512}), tmp_path / "ready"
+    monkeypatch.setattr(matrix, "window", lambda *_: still if ready.exists() else None)
+    code = f"""
+import pathlib, signal, sys
+signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+pathlib.Path({str(ready)!r}).touch()
+signal.pause()"""
+    command = [sys.executable, "-c", code]
+    with pytest.raises(Failed, match="did nothing: no env step was learned from in 30 s"):
+        matrix.trained(command, tmp_path, tmp_path / "log", warmup=0, seconds=0, env={})
 
 
 def test_the_window_begins_after_the_warm_up(tmp_path: Path) -> None:

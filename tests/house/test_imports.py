@@ -11,7 +11,7 @@ import pytest
 HEAVY = ("torch", "numpy", "gymnasium", "rich", "pydantic", "ray", "tensorboard", "wandb")
 COMMANDS = (
     "train", "resume", "evaluate", "runs", "plot", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "trace",
-    "chaos", "completion", "whatif", "forecast", "report", "probe", "generate", "export", "serve", "watch",
+    "chaos", "completion", "doctor", "whatif", "forecast", "report", "probe", "generate", "export", "serve", "watch",
 )  # fmt: skip
 
 

@@ -153,7 +153,8 @@ def test_what_is_wrong_with_weights_is_said_in_a_line(name, written, tmp_path):
 
 
 CONFIGS = [
-    ({"model_type": "qwen3_moe"}, r"model_type: expected a decoder's family, got 'qwen3_moe'; did you mean 'qwen3'"),
+    ({"model_type": "qwen3_moe"}, r"model_type: expected one of llama, qwen2, qwen3, got 'qwen3_moe'$"),  # no other is near
+    ({"model_type": "mistral", "sliding_window": 4096}, r"got 'mistral'; mistral is read without a sliding_window"),
     ({"use_sliding_window": True}, r"use_sliding_window: expected False, got True"),
     ({"hidden_size": "48"}, r"hidden_size: expected a whole number, got '48'"),
     ({"num_key_value_heads": 3}, r"expected a divisor of num_attention_heads=4, got 3; the nearest is"),
@@ -163,7 +164,13 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.few(7)
+def test_mistral_without_a_window_is_llama(written, tmp_path):
+    data = json.loads((written / files.CONFIG).read_text())
+    (tmp_path / files.CONFIG).write_text(json.dumps(data | {"model_type": "mistral", "sliding_window": None}))
+    assert files.read_config(tmp_path).family == "llama"
+
+
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("change", "said"), CONFIGS)
 def test_what_is_wrong_with_a_config_is_said_in_a_line(change, said, written, tmp_path):
     data = json.loads((written / files.CONFIG).read_text())

@@ -217,7 +217,7 @@ def test_a_server_takes_and_gives_every_key(exported: Path, tmp_path: Path) -> N
         assert oip._value(decision, name) == leaf
     tensors = tree.named("obs", obs)
     same(oip._obs(version, tensors), obs)
-    assert {name for name, *_ in oip._outputs(version)} == set(tree.named("action", wanted)) | {"propensity"}
+    assert {name for name, *_ in oip.outputs(version)} == set(tree.named("action", wanted)) | {"propensity"}
 
 
 def test_a_mask_is_found_by_its_path() -> None:

@@ -25,7 +25,7 @@ def test_six_digits_are_sorted(algorithm: str, seed: int, tmp_path: Path) -> Non
             pass
     assert run.summary is not None and run.summary["status"] == "completed"
     said = api.generate(tmp_path / "run", [f"{one}>" for one in PROMPTS], greedy=True)
-    right = {one.prompt: one.ended and one.text == "".join(sorted(one.prompt[:-1])) for one in said}
+    right = {one.prompt: one.ended and one.text == "".join(sorted(str(one.prompt)[:-1])) for one in said}
     held_out = {str(one.prompt) for one in tasks.make("sort", seed=seed).held_out}
     shares = [sum(right.values()) / len(right), sum(right[one] for one in held_out) / len(held_out)]
     print(algorithm, f"seed {seed}: of all {shares[0]:.3f}, of the held out {shares[1]:.3f}, {run.summary['wall_s']:.0f} s")

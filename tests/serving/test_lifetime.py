@@ -121,7 +121,7 @@ def test_a_full_disk(folder: Path, tmp_path: Path) -> None:
         page = running.ask("GET", "/metrics")[1].decode()
         assert "equipoise_alarms 1.0" in page and 'by="unlogged"' in page
         lost = float(page.partition("\nequipoise_records_lost_total ")[2].split()[0])
-        assert lost > 0 and running.logged("decisions are lost")
+        assert lost > 0 and running.logged("decisions cannot be written")
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         while client.state()["alarms"]:  # there is room again
             assert time.monotonic() < end

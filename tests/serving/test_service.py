@@ -158,6 +158,7 @@ def test_versions_and_sessions_that_are_not_there(made: Registry) -> None:
             served.ask([1.0], session="a", first=True)
         assert len(served.sessions) == 0  # what was refused began nothing
         await served.ask(session="a", first=True)
+        await served.ask(session="a")  # it goes on, so that no other gets its place
         now[0] = 40.0
         await served.ask(session="b", first=True)
         with pytest.raises(Refused, match="at most 2 open episodes"):

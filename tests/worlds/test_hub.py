@@ -83,6 +83,35 @@ def test_the_end_takes_no_core(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -
     assert len(looks) < 50, "it waits for worlds, and does not spin"
 
 
+def test_it_is_closed_after_its_thread_has_ended_by_itself(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that is found alive may have ended a moment later, with all that it had."""
+    alive = hub._thread.is_alive
+    hub._closing = time.monotonic()
+    hub._wake_write.send(b".")
+    hub._thread.join()
+    monkeypatch.setattr(hub._thread, "is_alive", lambda: True)  # as it was when it was asked
+    hub.close()
+    assert not alive() and hub._wake_write.fileno() == -1
+    hub.close()
+
+
+def test_several_may_close_it_at_once(hub: hubs.Hub) -> None:
+    wrong = list[BaseException]()
+
+    def close() -> None:
+        try:
+            hub.close()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=close) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and not hub._thread.is_alive()
+
+
 def test_strangers_without_a_hello_keep_no_world_out(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "GREETINGS", 8)
     with contextlib.ExitStack() as held:

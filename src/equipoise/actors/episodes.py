@@ -127,7 +127,10 @@ class Episodes:
         return rows
 
     def whole(self, returns: Any, lengths: Any, *, there: bool = True) -> None:
-        """Add a whole episode of every stream, as one tick: returns [B] float64, lengths [B]. Not ``there``: it was lost."""
+        """Add a whole episode of every stream, as one tick: returns [B] float64, nan for one without, and lengths [B].
+
+        Not ``there``: it was lost.
+        """
         v = self._views
         v["ticks"][0] += 1
         if there:
@@ -137,7 +140,7 @@ class Episodes:
             v["count"][0] = count + self._streams
             if v["first"][0] < self._firsts * self._streams:
                 self._return[:] = returns
-                self._note_first(np.arange(self._streams))
+                self._note_first(np.flatnonzero(~np.isnan(returns)))
                 self._return[:] = 0.0
 
     def _note_first(self, ended: Any) -> None:
@@ -220,7 +223,8 @@ def recent(actors: Sequence[Episodes], n: int = RECENT) -> tuple[int, float | No
     if count == 0:
         return 0, None, None
     returns, lengths = _newest(actors, ("returns", "lengths"), n).T
-    return count, float(returns.mean()), float(lengths.mean())
+    known = returns[~np.isnan(returns)]
+    return count, float(known.mean()) if len(known) else None, float(lengths.mean())
 
 
 def first_returns(actors: Sequence[Episodes]) -> tuple[int, float, float] | None:

@@ -32,7 +32,7 @@ class Examiner:
         """``numbers``: of the prompts; ``limit``: tokens of an answer at most; ``full``: the reward of one that is right."""
         self._engine, self._judge, self._policy, self._full = engine, judge, policy, full
         self._all, self._ended, self._steps = len(numbers), 0, 0
-        self.rewards: dict[int, float] = {}  # by the prompt's number; none where the reward failed
+        self.rewards: dict[int, float] = {}  # by the prompt's number; none where the reward failed, or was None
         self.lengths: list[int] = []
         for number in numbers:
             engine.submit(number, prompts.token(number), 1, limit=limit)
@@ -61,7 +61,7 @@ class Examiner:
         judged = self._judge.poll()
         for number, rewards in judged.items():
             self._ended += 1
-            if not isinstance(rewards, str):
+            if not isinstance(rewards, str) and rewards[0] is not None:
                 self.rewards[number] = float(rewards[0])
         if not (self._engine.live or self._engine.waiting):
             if not judged:

@@ -37,7 +37,7 @@ class Judge(Protocol):
     """What judges groups, in this process or beside it. Nothing blocks."""
 
     def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None: ...  # of prompt ``number``
-    def poll(self) -> Mapping[int, Sequence[float] | str]: ...  # by group: rewards, or why there are none
+    def poll(self) -> Mapping[int, Sequence[float | None] | str]: ...  # by group: rewards, or why there are none
     def fds(self) -> tuple[int, ...]: ...  # descriptors that become readable with an answer
     def close(self) -> None: ...
 
@@ -62,17 +62,18 @@ class Generator:
         self, engine: Engine, *, prompts: Prompts, judge: Judge, blocks: Blocks, weights: WeightStore, episodes: Episodes,
         streams: Array, policy: str, at_once: int, limit: int, number: Callable[[int], int],
         order: Callable[[int, int], int], refills: int, clock: Clock, note: Callable[[str], object],
+        imitates: bool = False,
     ) -> None:  # fmt: skip
         """``streams``: of the group's samples, as the queue knows them; ``policy``: that is written; ``at_once``: samples;
         ``limit``: tokens of a sample. ``number``: of a block among those of all learners' queues; ``order``: the prompt that
         such a number is of, after so many groups that were dropped in its place. ``refills``: how often a group whose rewards
-        are all equal is dropped, at most.
+        are all equal is dropped, at most. ``imitates``: no sample has a reward, and none is missed.
         """
         self._engine, self._prompts, self._judge, self._blocks = engine, prompts, judge, blocks
         self._weights, self._episodes, self._streams, self._policy = weights, episodes, streams, policy
         self._samples, self._at_once, self._limit = len(streams), at_once, limit
         self._number, self._order, self._clock, self._note = number, order, clock, note
-        self._refills = refills
+        self._refills, self._imitates = refills, imitates
         self._again: list[_Open] = []  # groups that are to be written anew
         self._next: tuple[_Open, int] | None = None  # a group that waits for weights, and the version that it asks for
         self._taking: tuple[Look, Iterator[None]] | None = None  # weights that come part by part
@@ -183,16 +184,17 @@ class Generator:
             group.samples.sort(key=lambda one: one.index)
             self._judge.submit(sample.group, group.number, group.samples)
 
-    def _judged(self, number: int, rewards: Sequence[float] | str) -> None:
+    def _judged(self, number: int, rewards: Sequence[float | None] | str) -> None:
         """A group is judged: hand it in, or write another one in its place where nothing is to be learned from it."""
         group = self._open.pop(number)
-        if not isinstance(rewards, str) and min(rewards) == max(rewards) and group.refills < self._refills:
+        equal = not isinstance(rewards, str) and len({one for one in rewards if one is not None}) < 2
+        if equal and group.refills < self._refills:
             group.refills += 1
             self._again.append(group)
         else:
             self._commit(group, rewards)
 
-    def _commit(self, group: _Open, rewards: Sequence[float] | str) -> None:
+    def _commit(self, group: _Open, rewards: Sequence[float | None] | str) -> None:
         """Hand a group in. One without rewards is handed in as well, so that none after it waits, but masked."""
         data = group.slots[self._policy].data
         lost = isinstance(rewards, str)
@@ -201,7 +203,9 @@ class Generator:
             data.reward[0] = 0.0
             self._episodes.failures[0] += self._samples
         else:
-            data.reward[0] = rewards
+            if not self._imitates and all(one is None for one in rewards):
+                self._note("warning: no reward function gave any sample of a group a number, so nothing is learned from it")
+            data.reward[0] = [math.nan if one is None else one for one in rewards]  # nan: no function judged the sample
         data.mask[0], data.bootstrap[0], data.first[:] = not lost, False, True
         lengths = np.array([len(one.token) for one in group.samples])
         self._episodes.whole(np.array(data.reward[0], np.float64), lengths, there=not lost)

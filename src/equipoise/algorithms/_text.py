@@ -51,6 +51,7 @@ from equipoise.types import (
     Whole,
 )
 
+NEVER = 1 << 40  # updates: the reference stays the first policy
 Sums = dict[str, tuple[Tensor, Tensor]]
 
 
@@ -108,7 +109,8 @@ class PolicyText(TextLearns):
     ] = "token_tis"
     cap: Annotated[Positive, Help("Greatest weight of the correction."), Read("anchor", "recomputed")] = 2.0
     beta: Annotated[
-        NonNegative, Help("Weight of the divergence from the reference, the target network."), Read("target_every")
+        NonNegative,
+        Help("Weight of the divergence from the reference: the first policy, or with target_every its last copy."),
     ] = 0.0
     kl: Annotated[Literal["k1", "k2", "k3"], Help("Estimator of the divergence."), Read("beta")] = "k3"
     kl_in: Annotated[Literal["loss", "reward"], Help("Where the divergence counts."), Read("beta")] = "loss"
@@ -121,6 +123,9 @@ class PolicyText(TextLearns):
     equal_groups: Annotated[
         Literal["keep", "skip"], Help("Groups whose rewards are all equal: keep, or skip, so that they count in no mean.")
     ] = "keep"
+    mask_truncated_completions: Annotated[
+        bool, Help("Learn from no token of a completion that the limit cut; its reward counts in its group's mean.")
+    ] = False
     refills: Annotated[
         Whole, Help("How often a group whose rewards are all equal is dropped and another one written, at most.")
     ] = 0
@@ -130,11 +135,16 @@ class PolicyText(TextLearns):
     def group_size(self) -> int:
         return self.num_generations
 
+    @property
+    def copied_every(self) -> int:
+        return self.target_every or (NEVER if self.beta else 0)
+
     @abstractmethod
     def advantage(self, data: Packed, reward: Tensor, kept: Tensor, seen: dict[str, Tensor], pool: Pool) -> Tree:
         """{"advantage": [N], ...}, of ``reward`` [N]: a sample's at its last chosen token, less the divergence at each.
 
-        ``kept`` [N]: the tokens that count; ``seen``: what ``look`` returned.
+        ``kept`` [N]: the tokens that count; ``seen``: what ``look`` returned. The reward of a sample that no function judged
+        is nan; what is returned for it does not matter.
         """
 
     def refused(self, max_lag: int | None) -> str | None:
@@ -142,11 +152,6 @@ class PolicyText(TextLearns):
             return (
                 f"algorithm.refills: expected 0 with algorithm.num_generations={self.num_generations}, whose rewards are all "
                 f"equal, got {self.refills}"
-            )
-        if self.beta and not self.target_every:
-            return (
-                f"algorithm.target_every: expected more than 0 with algorithm.beta={self.beta:g}, which is against the target "
-                "network, got 0; 1000000000 keeps the first policy for good"
             )
         if not self.epsilon and not self.force and (max_lag is None or max_lag > 1):
             return (
@@ -170,14 +175,18 @@ class PolicyText(TextLearns):
         seen = self.look(net, target_net, data)
         scored = per_sample(data.reward, data)
         first, _ = ends(sample=data.sample, chosen=data.chosen)
+        judged = spread(~scored.isnan(), data)
         equal = spread(group_range(value=scored, group=data.group) == 0, data)
-        kept = data.chosen & ~equal if self.equal_groups == "skip" else data.chosen
+        counted = data.chosen & ~equal if self.equal_groups == "skip" else data.chosen
+        cut = self.mask_truncated_completions & spread(data.stop == int(Stop.LENGTH), data)
+        kept = counted & ~cut
         reward = at_last(value=scored, sample=data.sample, chosen=data.chosen)
         if self.beta and self.kl_in == "reward":
             gap = seen.get("start", data.logp) - seen["reference"]
             reward = reward - self.beta * torch.where(data.chosen, divergence(gap, self.kl), 0.0)
-        weight, count = self.weights(data, kept, first & kept)
-        out = self.advantage(data, reward, kept, seen, pool) | {"weight": weight, "count": count}
+        weight, count = self.weights(data, counted, first & counted)  # a masked sample counts in the mean, as in TRL
+        out = self.advantage(data, reward, kept & judged, seen, pool) | {"weight": weight * kept, "count": count}
+        out["advantage"] = torch.where(judged, out["advantage"], 0.0)
         if "start" in seen:
             out["correction"] = self.corrections(seen["start"] - data.logp, data)
         return out | seen | {"kept": kept, "equal": first & equal}
@@ -267,7 +276,7 @@ def divergence(gap: Tensor, kind: str) -> Tensor:
 def per_sample(x: Tensor, data: Packed) -> Tensor:
     """[M] the sum of ``x`` [N] over each sample's tokens."""
     inside = data.sample >= 0
-    return x.new_zeros(len(data.prompt)).index_add(0, data.sample.clamp(min=0), torch.where(inside, x, 0.0))
+    return x.new_zeros(len(data.prompt)).index_add(0, data.sample.clamp(min=0), torch.where(inside, x, 0))
 
 
 def spread(x: Tensor, data: Packed) -> Tensor:
@@ -311,25 +320,35 @@ def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> dict[s
 def of_samples(data: Packed, targets: Tree) -> Sums:
     """Metrics that are means over samples, those of skipped groups too."""
     samples = data.reward.new_full((), len(data.prompt))
+    judged = ~per_sample(data.reward, data).isnan()
     sums = {
-        "reward": torch.where(data.sample >= 0, data.reward, 0.0).sum(),
         "completions/mean_length": data.chosen.sum(),
         "completions/clipped_ratio": (data.stop == int(Stop.LENGTH)).sum(),
         "frac_reward_zero_std": targets["equal"].sum(),
+        "frac_reward_none": (~judged).sum(),
     }
-    return {name: (total, samples) for name, total in sums.items()}
+    reward = torch.where(data.sample >= 0, data.reward, 0.0).nan_to_num().sum()
+    return {"reward": (reward, judged.sum())} | {name: (total, samples) for name, total in sums.items()}
 
 
 @torch.no_grad()
 def gate(data: Packed, logp: Tensor, version: int) -> Sums:
     """How far the engine's log-probabilities are from the learner's of the same version: 1 and 0 where the two agree.
 
-    ``token_mult_prob_error`` is the mean of exp |engine - learner|. Tokens of other versions say nothing.
+    ``token_mult_prob_error`` is the mean of exp |engine - learner| over tokens of samples that this version began. A token of a
+    sample that an older version began was drawn by keys and values of both (``source.on_update=keep``), and is in
+    ``token_mult_prob_error/older_keys``. Tokens of other versions tell nothing.
     """
+    first, _ = ends(sample=data.sample, chosen=data.chosen)
+    begun = spread(per_sample(torch.where(first, data.version, 0), data), data) == version
     same = data.chosen & (data.version == version)
     gap = torch.where(same, (logp.detach() - data.logp).abs(), 0.0)
-    count = same.sum()
+
+    def mean(x: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.where(where, x, 0.0).sum(), where.sum()
+
     return {
-        "token_mult_prob_error": (torch.where(same, gap.exp(), 0.0).sum(), count),
-        "sampling/sampling_logp_difference/mean": (gap.sum(), count),
+        "token_mult_prob_error": mean(gap.exp(), same & begun),
+        "token_mult_prob_error/older_keys": mean(gap.exp(), same & ~begun),
+        "sampling/sampling_logp_difference/mean": mean(gap, same & begun),
     }

@@ -52,7 +52,7 @@ class CrossQ(SAC):
         return self.joined(actor, TwinCritic(spec, action_size=bounds.size, twins=RenormTwins, **wide), bounds)
 
     def due(self, group: str, version: int) -> bool:
-        return group == "critic" or (version + 1) % self.delay == 0
+        return group == "critic" or (version >= self.value_warmup and (version + 1) % self.delay == 0)
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         """{"action": a' [B, size], "entropy": -log pi(a'|s'), "spare": how far that is above its target}, [B] each."""

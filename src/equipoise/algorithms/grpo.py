@@ -9,6 +9,8 @@ at every token of a sample, in the clipped loss of ``_text``. What goes by other
     GSPO (Zheng et al. 2025, arXiv:2507.18071)      importance=sequence: r = (prod_n r_n)^(1 / tokens), at small epsilon
     CISPO (MiniMax 2025, arXiv:2506.13585)          surrogate=cispo: -min(r, 1 + epsilon_high) A log pi, no gradient through r
 
+A sample that no reward judged (None) is in no mean or deviation and has A = 0.
+
 Deviations: none to speak of. The divergence from the reference is off unless asked for, as in most later work.
 """
 
@@ -44,7 +46,7 @@ class GRPO(PolicyText):
         if self.scale_rewards == "group":
             centred = centred / (group_std(value=total, group=data.group) + LEAST_DEVIATION)
         elif self.scale_rewards == "batch":
-            centred = centred / (deviation(total, pool) + LEAST_DEVIATION)
+            centred = centred / (deviation(total[~total.isnan()], pool) + LEAST_DEVIATION)
         return {"advantage": spread(centred, data)}
 
     def ratio_of(self, log_ratio: Tensor, data: Packed) -> Tensor:

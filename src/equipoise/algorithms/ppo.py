@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
+from torch import nn
 
 from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
 from equipoise.facts import Help
 from equipoise.returns import gae
-from equipoise.types import Batch, Count, LossOutput, NonNegative, Optimizer, Pool, Positive, Share, Trajectory, Tree
+from equipoise.types import Batch, Count, LossOutput, NonNegative, Optimizer, Pool, Positive, Share, Trajectory, Tree, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,15 @@ class PPO(ActorCriticAlgorithm):
     target_kl: Annotated[
         Positive | None, Help("The rest of a batch is left out once approx_kl is 1.5 times as much. none: never.")
     ] = None
+    value_warmup: Annotated[Whole, Help("Updates at first that change the value alone. After a start from bc: 10.")] = 0
     epochs: Count = 10
     minibatches: Count = 4
+
+    def held(self, net: Any, version: int) -> list[nn.Parameter]:
+        """Until the warm-up is over: all but the value's own layers."""
+        if version >= self.value_warmup:
+            return []
+        return [one for name, one in net.named_parameters() if not name.startswith("value_")]
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         value = net.unroll(data.obs, data.first, data.state)[0].value

@@ -37,6 +37,7 @@ class ReinforcePP(PolicyText):
         if self.baseline == "group":
             mean = group_mean(value=per_sample(data.reward, data), group=data.group)
             reward = reward - at_last(value=mean, sample=data.sample, chosen=data.chosen)
+        reward = reward.nan_to_num(0.0)
         ahead = token_gae(
             reward=reward, value=torch.zeros_like(reward), gamma=self.gamma, lambda_=1.0, sample=data.sample, chosen=data.chosen
         )

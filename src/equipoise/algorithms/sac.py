@@ -82,6 +82,7 @@ class SAC(OffPolicyAlgorithm):
         Read("learn_temperature", why="the temperature stays as it is"),
     ] = None
     random_steps: Annotated[Whole, Help("Env steps of uniform actions at the start.")] = 1_000
+    value_warmup: Annotated[Whole, Help("Updates at first that change the critics alone. After a start from bc: 5,000.")] = 0
     sde_every: Annotated[
         Whole,
         Help("Box: steps of a stream for which the noise is one function of the state (gSDE). 0: each step has its own noise."),
@@ -129,6 +130,9 @@ class SAC(OffPolicyAlgorithm):
     def groups(self, net: Any) -> dict[str, list[Parameter]]:
         groups = {"critic": list(net.critic.parameters()), "actor": list(net.actor.parameters())}
         return groups | ({"temperature": [net.log_temperature]} if self.learn_temperature else {})
+
+    def due(self, group: str, version: int) -> bool:
+        return group == "critic" or version >= self.value_warmup
 
     def followed(self, net: Any) -> nn.Module:
         return net.critic  # type: ignore[no-any-return]

@@ -55,6 +55,7 @@ class TD3(OffPolicyAlgorithm):
         NonNegative, Help("Bound of the noise that smooths the target."), Read("target_noise", why="there is none")
     ] = 0.5
     random_steps: Annotated[Whole, Help("Env steps of uniform actions at the start.")] = 1_000
+    value_warmup: Annotated[Whole, Help("Updates at first that change the critics alone. After a start from bc: 5,000.")] = 0
     target_every: Count = 2
     tau: Fraction = 0.005
 
@@ -65,7 +66,7 @@ class TD3(OffPolicyAlgorithm):
         return {"critic": list(net.critic.parameters()), "actor": list(net.actor.parameters())}
 
     def due(self, group: str, version: int) -> bool:
-        return group == "critic" or (version + 1) % self.delay == 0
+        return group == "critic" or (version >= self.value_warmup and (version + 1) % self.delay == 0)
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         return at_random(stream, self.random_steps, step)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from equipoise.algorithms._actor_critic import standardized
-from equipoise.algorithms._text import PolicyText, over
+from equipoise.algorithms._text import PolicyText, over, per_sample, spread
 from equipoise.facts import KEPT, Help
 from equipoise.nets.layout import Layout
 from equipoise.nets.token_logp import token_logp
@@ -77,11 +77,17 @@ class TokenPPO(PolicyText):
         return super().look(net, target_net, data) | {"value": net.critic(data, layout, hidden)}
 
     def advantage(self, data: Packed, reward: Tensor, kept: Tensor, seen: dict[str, Tensor], pool: Pool) -> Tree:
+        judged = spread(~per_sample(reward, data).isnan(), data)
         out = token_gae(
-            reward=reward, value=seen["value"], gamma=self.gamma, lambda_=self.lambda_, sample=data.sample, chosen=data.chosen
+            reward=reward.nan_to_num(0.0),
+            value=seen["value"],
+            gamma=self.gamma,
+            lambda_=self.lambda_,
+            sample=data.sample,
+            chosen=data.chosen,
         )
         advantage = standardized(out.advantage, kept, pool) if self.normalize_advantage else out.advantage
-        return {"advantage": advantage, "target": out.target}
+        return {"advantage": advantage, "target": torch.where(judged, out.target, seen["value"])}  # else there is no error
 
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator

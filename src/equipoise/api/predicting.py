@@ -10,7 +10,7 @@ from typing import Any
 
 from equipoise.balance.calibrate import changed
 from equipoise.balance.model import Outcome, predict
-from equipoise.balance.remedies import Remedy, remedies, remedy
+from equipoise.balance.remedies import Remedy, bound, remedies, remedy
 from equipoise.console.options import flags
 from equipoise.hints import hint
 from equipoise.programs.program import differences
@@ -53,8 +53,8 @@ def whatif(
         return Prediction(measured=known.measured, now=known.outcome, asked=None, change=None, changes={}, remedies=found)
     asked_for = predict(changed(known, program))
     return Prediction(
-        measured=known.measured, now=known.outcome, asked=asked_for, change=remedy(known, "", "", asked_for), changes=changes,
-        remedies=(),
+        measured=known.measured, now=known.outcome, asked=asked_for, changes=changes, remedies=(),
+        change=remedy(known, "", "", asked_for, most=bound(known, program)),
     )  # fmt: skip
 
 

@@ -8,17 +8,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from equipoise.balance.remedies import changes, remedies
+from equipoise.balance.remedies import Remedy, changes, remedies
+from equipoise.cores import busy, usable
 from equipoise.programs.refusals import check
 from equipoise.record.directory import RunDirectory
 from equipoise.record.measured import measured
 from equipoise.run.measure import raced
 from equipoise.run.session import Interrupt
+from equipoise.types import Program
 
 __all__ = ["Probed", "probe"]
 
 NOW = "as it is"
-EACH_S = 15.0  # of a run that is tried: its starts, and two turns
+TURNS = 4  # of each pair, as far as there is time
+EACH_S = 15.0  # of a run that is tried: its starts, and its turns
+IDLE = 0.5  # of the cores: with fewer free nothing is measured, unless the user says how long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,8 @@ class Probed:
     low: float
     high: float
     gain: float | None  # measured; None: it failed, or there was no time for it
+    least: float | None  # of the turns, each over the turn of the run as it is before it
+    most: float | None
     said: str  # what came of it, where that is no number
 
 
@@ -37,13 +43,17 @@ def probe(
     directory: str | os.PathLike[str],
     *,
     top: int = 3,
+    seconds: float | None = None,
     trust: Sequence[str] = (),
     tell: Callable[[str], object] = lambda text: None,
 ) -> list[Probed]:
-    """Try the first ``top`` remedies of a run that are settings, in short runs in turns with the run as it is.
+    """Try the first ``top`` remedies of a run that are settings, each in short runs in turns with the run as it is.
 
-    Nothing of the run is changed. ValueError where the run measured too little; KeyboardInterrupt leaves nothing.
+    ``seconds`` for each of these runs, on a machine that others use as well. None: 15 s, on one that is idle; ValueError on
+    another one, and where the run measured too little. Nothing of the run is changed; KeyboardInterrupt leaves nothing.
     """
+    if seconds is not None and not 0 < seconds < float("inf"):
+        raise ValueError(f"seconds: expected more than 0, got {seconds:g}")
     if top < 1:
         raise ValueError(f"top: expected at least 1, got {top}")
     known = measured(RunDirectory.open(Path(directory), trusted=trust))
@@ -51,23 +61,39 @@ def probe(
     found = [one for one in remedies(known, allowed=check) if one.change in programs][:top]
     if not found:
         return []
-    labels = {NOW: known.program} | {one.change: programs[one.change] for one in found}
-    tell(f"{len(labels)} short runs in turns, for at most {EACH_S * len(labels):.0f} s")
-    with Interrupt() as interrupt:
-        race = raced(labels, interrupt, until=time.monotonic() + EACH_S * len(labels), far=float("inf"), tell=tell)
-    interrupt.check()
-    best = race.best
-    if NOW not in best:
-        raise ValueError(f"{directory}: expected a run that learns within {EACH_S:.0f} s, got none: {race.said}")
-    return [
-        Probed(
-            change=one.change, predicted=one.gain, low=one.low, high=one.high,
-            gain=best[one.change] / best[NOW] if one.change in best else None,
-            said="" if one.change in best else _why(race.failed.get(one.change)),
+    if seconds is None and (taken := busy()) > (1 - IDLE) * usable():
+        raise ValueError(
+            f"expected a machine that is idle, got one with {taken:.1f} of {usable()} cores at work: what is measured beside "
+            "other processes says little; stop those, or try it all the same with --seconds 60"
         )
-        for one in found
-    ]  # fmt: skip
+    each = EACH_S if seconds is None else seconds
+    tell(f"{2 * len(found)} short runs in turns, for at most {2 * each * len(found):.0f} s")
+    with Interrupt() as interrupt:
+        tried = [_tried(one, known.program, programs[one.change], each, interrupt, tell) for one in found]
+    if all(one.said.startswith(NOTHING) for one in tried):
+        raise ValueError(f"{directory}: expected a run that learns within {each:.0f} s, got none; --seconds {4 * each:.0f}")
+    return tried
 
 
-def _why(error: Exception | None) -> str:
-    return "no time for it" if error is None else f"failed: {error}"
+NOTHING = "as it is, it made no two updates"
+
+
+def _tried(
+    one: Remedy, now: Program, program: Program, each: float, interrupt: Interrupt, tell: Callable[[str], object]
+) -> Probed:  # fmt: skip
+    """One change beside the run as it is, with a time of its own."""
+    until = time.monotonic() + 2 * each
+    race = raced({NOW: now, one.change: program}, interrupt, until=until, turns=TURNS, far=float("inf"), tell=tell)
+    interrupt.check()
+    gains = [b / a for a, b in zip(race.rates[NOW], race.rates[one.change], strict=False) if a and b]
+    best, said = race.best, ""
+    if NOW not in best:
+        said = f"{NOTHING} in {each:.0f} s"
+    elif one.change not in best:
+        error = race.failed.get(one.change)
+        said = f"no two updates in {each:.0f} s; --seconds {4 * each:.0f}" if error is None else f"failed: {error}"
+    return Probed(
+        change=one.change, predicted=one.gain, low=one.low, high=one.high, said=said,
+        gain=None if said else best[one.change] / best[NOW],
+        least=min(gains) if gains and not said else None, most=max(gains) if gains and not said else None,
+    )  # fmt: skip

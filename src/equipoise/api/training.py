@@ -24,10 +24,11 @@ from equipoise.programs.settings import (
     convert,
     pairs,
 )
-from equipoise.record import checkpoint, paths
+from equipoise.record import checkpoint, cloned, paths
+from equipoise.record.checkpoint import EXAMS
 from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.mirror import fetch, holds
-from equipoise.record.report import step_of
+from equipoise.record.report import all_made, step_of
 from equipoise.run import choice
 from equipoise.run.choices import settled, usual
 from equipoise.run.governing import check_on
@@ -107,6 +108,11 @@ def train(
     weights = None if init_from is None else weights_of(init_from, whole=what == "learner")
     if weights is not None and what == "learner" and made.schedule.schedule_steps is None:
         made = alter(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))
+    if weights is not None and not isinstance(env, Program):
+        made = like_its_source(made, weights, [key for key, _ in pairs(options.get("settings", ()))], tell)
+    if weights is not None and not made.outside:  # what does not fit is refused before anything is measured
+        check_program(usual(made))
+        blueprint.blueprint(usual(made), weights=weights, learner=what == "learner")
     made, chosen = settled(made, on=on, asked=asked, tell=tell)
     local = None if out is None or url is not None else Path(out)
     check_on(made, on)
@@ -133,6 +139,19 @@ def train(
             mirror=url,
             notes=notes,
         )
+
+
+def like_its_source(
+    made: Program, weights: str | os.PathLike[str], given: Collection[str], tell: Callable[[str], object]
+) -> Program:  # fmt: skip
+    """The program of a run that begins with a cloned policy, with a network like that one's (``record/cloned.py``).
+
+    ``weights``: a run, or a checkpoint; ``given``: keys of settings, which stay.
+    """
+    made, said = cloned.adopted(made, weights_of(weights), given)
+    if said:
+        tell(said)
+    return made
 
 
 def asked_for(options: Mapping[str, Any], settings: Settings) -> list[str]:
@@ -220,7 +239,10 @@ def _resumed(
         raise NothingToDo(f"{place} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
     if given.get("steps", at) < at:
         raise ValueError(f"{place}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
-    if at >= made.schedule.steps and summary is not None:  # without one it was killed between its last step and its last word
+    owed = EXAMS in source.files and summary is not None and not all_made(summary)  # evaluations
+    if (
+        at >= made.schedule.steps and summary is not None and not owed
+    ):  # without one it was killed between its last step and its last word
         raise NothingToDo(f"{place} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
     where = on or run.run["on"]
     check_on(made, where)

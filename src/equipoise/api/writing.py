@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from equipoise.api.playing import weights_of
-from equipoise.language import files
+from equipoise.files import parse_json
+from equipoise.language import files, messages, tasks
+from equipoise.language.task_files import plain, whole
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
 from equipoise.runtime.roles import network
-from equipoise.types import Program, RunSpec, Stop, TaskSource, learning
+from equipoise.types import Program, Prompt, RunSpec, Stop, TaskSource, learning
 from equipoise.workers import texts
-from equipoise.workers.texts import Text
+from equipoise.workers.texts import Voice
 
 __all__ = ["Answer", "export_model", "generate"]
 
 
+JSON = re.compile(r"""\s*(\[\s*\{|\{\s*"(role|messages)")""")  # what JSON of messages begins with
 TOGETHER = 256  # completions that are written side by side, where there are as many
 
 
@@ -28,48 +32,76 @@ TOGETHER = 256  # completions that are written side by side, where there are as 
 class Answer:
     """A completion of a prompt."""
 
-    prompt: str
+    prompt: Prompt  # as it was given
     text: str
     logp: float  # of the whole completion
     tokens: int
     ended: bool  # did the model say the end, or did the limit cut it?
+    chat: bool = False  # is it an answer to messages, and no text that goes on?
 
 
-def writer(directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()) -> tuple[Program, Text, Any]:
-    """The program of a run on text, its task, and its network with the weights that ``load`` would take."""
+def writer(directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()) -> tuple[Program, Voice, Any]:
+    """The program of a run on text, its tokenizer with the facts, and its network with the weights that ``load`` would take.
+
+    All is of the run's own files: its prompts, its reward and the model that it began with may be gone.
+    """
     with local(directory) as here:
         return _writer(here, best, trust)
 
 
-def _writer(directory: str | os.PathLike[str], best: bool, trust: Sequence[str]) -> tuple[Program, Text, Any]:
-    program = RunDirectory.open(directory, trusted=trust).program
+def _writer(directory: str | os.PathLike[str], best: bool, trust: Sequence[str]) -> tuple[Program, Voice, Any]:
+    program = RunDirectory.open(directory, trusted=trust, only=("algorithm", "torso")).program
     if not isinstance(program.source, TaskSource):
         raise ValueError(
             f"{directory}: expected a run on text (equipoise train sort --algorithm grpo), got one of {program.name}"
         )
-    text = texts.read(program.source, program.schedule.seed)
     name, *_ = learning(program)
-    net = network(program, RunSpec(env=text.spec, policies={name: text.spec}), name)
     source = weights_of(directory, best=best)
+    file = source / checkpoint.SPEC
+    spec = playable.text_spec(parse_json(checkpoint.read(source, checkpoint.SPEC), file), name, str(file))
+    net = network(program, RunSpec(env=spec, policies={name: spec}), name)
     playable.fill({name: net}, checkpoint.load(source)[0], str(source))
-    return program, text, net
+    return program, texts.voice(spec, RunDirectory.found(directory).path), net
+
+
+def _asked(prompt: Prompt, number: int, chat: bool) -> Prompt:
+    """A prompt as the model was trained with: a text is a user's message to a model of chats, or JSON of all messages."""
+    at = f"prompt {number + 1}" if number else "prompt"
+    if not isinstance(prompt, str):
+        return messages.read_prompt(plain(prompt, at), at)
+    whole(prompt, at)
+    if not chat:
+        return prompt
+    if JSON.match(prompt):
+        said = plain(parse_json(prompt.encode(), at), at)
+        said = said.get("messages", [said]) if isinstance(said, Mapping) else said
+        return messages.read_prompt(said, at)
+    return messages.read_prompt([{"role": "user", "content": prompt}], at)
 
 
 def generate(
-    directory: str | os.PathLike[str], prompts: Sequence[str], *, samples: int = 1, greedy: bool = False, seed: int = 0,
+    directory: str | os.PathLike[str], prompts: Sequence[Prompt], *, samples: int = 1, greedy: bool = False, seed: int = 0,
     limit: int | None = None, best: bool = False, trust: Sequence[str] = (),
 ) -> list[Answer]:  # fmt: skip
     """``samples`` completions of each prompt, at the temperature that the run trained with, or the likeliest tokens.
+
+    A prompt is a text, or messages ``{"role", "content"}``, which the model's chat template makes a text of. To a model that
+    was trained on messages a text is what its user asks; JSON of messages is read as such.
 
     ``limit``: tokens of a completion at most, as in training if not given. ValueError for a prompt that the model has no tokens
     for, or no room.
     """
     if samples < 1:
         raise ValueError(f"samples: expected at least 1, got {samples}")
+    if isinstance(prompts, str):
+        raise ValueError("prompts: expected a list of prompts, got one text; put it into a list")
     program, text, net = writer(directory, best=best, trust=trust)
     policy, *_ = learning(program).values()
     program = replace(program, schedule=replace(program.schedule, seed=seed))
-    tokens = [text.tokenizer.prompt(one) for one in prompts]
+    asked = [_asked(one, number, text.spec.chat) for number, one in enumerate(prompts)]
+    source: Any = program.source
+    template = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
+    tokens = [text.tokenizer.prompt(one, template) for one in asked]
     most = text.spec.completion if limit is None else limit
     room = texts.room(text.config, most)
     if room < 1:
@@ -78,7 +110,8 @@ def generate(
     for prompt, one in zip(prompts, tokens, strict=True):
         if not 0 < len(one) <= room:
             raise ValueError(
-                f"prompt {prompt!r}: expected 1 to {room:,} tokens, beside {most:,} of a completion, got {len(one):,}"
+                f"prompt {messages.short(repr(prompt))}: expected 1 to {room:,} tokens, beside {most:,} of a completion, got "
+                f"{len(one):,}"
             )
     rows = max(samples, min(samples * len(prompts), TOGETHER))
     engine = texts.engine(program, text, policy.algorithm, net, greedy=greedy, rows=rows, length=max(map(len, tokens)) + most)
@@ -90,6 +123,7 @@ def generate(
             found[done.group, done.index] = Answer(
                 prompt=prompts[done.group], text=text.tokenizer.decode(done.token.tolist()), logp=float(done.logp.sum()),
                 tokens=len(done.token), ended=done.stop in (Stop.EOS, Stop.TEXT),
+                chat=not isinstance(asked[done.group], str),
             )  # fmt: skip
     return [found[key] for key in sorted(found)]
 
@@ -98,6 +132,6 @@ def export_model(directory: str | os.PathLike[str], to: Path, *, best: bool = Fa
     """Write the model as ``config.json`` and ``model.safetensors`` into a new directory, which ``transformers`` loads."""
     _, text, net = writer(directory, best=best, trust=trust)
     params = {name: x for name, x in net.named_parameters() if not name.startswith("critic.")}
-    files.write(to, net.config, params, eos=text.spec.eos)
+    files.write(to, net.config, params, eos=text.spec.eos, special=text.tokenizer.special)
     text.tokenizer.save(to)
     return to

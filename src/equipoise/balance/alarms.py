@@ -91,7 +91,7 @@ class Moment:
     metrics: Mapping[str, float]
     first: First | None = None
     acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by who acts: version and end row of its open unroll
-    memory: Mapping[str, float] = field(default_factory=dict)  # bytes of a worker's own memory, by its title
+    memory: Mapping[str, float] = field(default_factory=dict)  # bytes of the memory of each worker under way, by its title
     balance: Mapping[str, Shares] = field(default_factory=dict)
 
 
@@ -328,6 +328,10 @@ class Alarms:
 
     def _leaks(self, now: Moment) -> Found:
         """A worker whose memory grows all the time, beyond what it may fill."""
+        for who in self._base.keys() - now.memory.keys():  # it starts, again perhaps, or compiles: its memory is not watched
+            del self._base[who]
+            for every, _ in MEMORY:
+                self._memory.pop((who, every), None)
         for who, size in now.memory.items():
             base = self._base.setdefault(who, size)
             for every, rate in MEMORY:

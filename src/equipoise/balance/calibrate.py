@@ -8,8 +8,10 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from equipoise.balance.model import HOME, Node, Outcome, Ring, Work, predict
-from equipoise.balance.shares import Shares
+from equipoise.balance.shares import Shares, add
 from equipoise.types import Policy, Program, learning
+
+MISSING = 0.5  # of the time: with so little left of it nothing is predicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +24,23 @@ class Calibrated:
     outcome: Outcome  # what the model says of the ring as it is
     writes: float = 0.0  # share of the learners' computing that goes into writing a replay's rows
     sums: float = 0.0  # seconds of a batch in which learners wait for nothing but sums
+    missing: float = 0.0  # share of the time that passed while workers waited for cores which other processes had
+    overlap: float = float("inf")  # the most that both sides at once can gain, by how long each of them waits for the other
 
     @property
     def fit(self) -> float:
         """Measured over predicted."""
         return self.measured / self.outcome.steps_per_s
+
+    @property
+    def doubt(self) -> str:
+        """Why nothing can be predicted from this; "" where something can."""
+        if self.missing < MISSING:
+            return ""
+        return (
+            f"other processes had the cores for {self.missing:.0%} of the time, so what a change gains cannot be told from "
+            "what its workers did; run it while the machine is idle"
+        )
 
     @property
     def unexplained(self) -> float:
@@ -76,13 +90,29 @@ def calibrate(
     measured = rounds * ring.per_batch * ring.steps / seconds
     if outcome.steps_per_s <= 0.0:
         return None
+    groups = ("learning", False), ("sampling", True), ("sampling", False)
+    lost = [
+        _lost(outcome, alike)
+        for who in groups
+        if (alike := {t: one for t, one in balance.items() if (one.side, one.serves) == who})
+    ]
+    missing = min(sum(lost) if ring.max_lag == 0 else max(lost), 1.0)  # in lockstep one side's waiting is the other's as well
     if ring.max_lag == 0 and measured < outcome.steps_per_s:  # where sides take turns, what no work explains is their turning
-        ring = replace(ring, handover_s=ring.per_batch * ring.steps * (1 / measured - 1 / outcome.steps_per_s))
+        batch_s = ring.per_batch * ring.steps / measured * (1 - missing)  # with the cores that others had
+        ring = replace(ring, handover_s=max(batch_s - ring.per_batch * ring.steps / outcome.steps_per_s, 0.0))
         outcome = predict(ring)
+    busy = max(1 - add(learners).share("starved"), 1 - add(servers or actors.values()).share("blocked"))
     writes = sum(one.spent("insert") for one in learners) / max(sum(one.worked - one.asleep for one in learners), 1e-9)
     return Calibrated(
-        ring=ring, program=program, measured=measured, outcome=outcome, writes=min(max(writes, 0.0), 1.0), sums=sums
+        ring=ring, program=program, measured=measured, outcome=outcome, writes=min(max(writes, 0.0), 1.0), sums=sums,
+        missing=missing, overlap=1 / max(busy, 1e-9),
     )  # fmt: skip
+
+
+def _lost(outcome: Outcome, alike: Mapping[str, Shares]) -> float:
+    """The share of time that workers waited for a core, beyond what those of the ring explain themselves; by title."""
+    known = [outcome.workers[title].preempted for title in alike if title in outcome.workers]
+    return max(add(alike.values()).share("preempted") - (statistics.fmean(known) if known else 0.0), 0.0)
 
 
 def beyond(balance: Mapping[str, Shares], machines: Mapping[str, str]) -> str:

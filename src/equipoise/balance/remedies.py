@@ -42,7 +42,7 @@ def remedies(known: Calibrated, *, allowed: Callable[[Program], object] = lambda
             ring = changed(known, program)
         except ValueError:
             continue
-        settings.append(remedy(known, change, costs, predict(ring)))
+        settings.append(remedy(known, change, costs, predict(ring), most=bound(known, program)))
     mended = []
     if behind := _behind(known.ring):
         who = "actor " + " and ".join(map(str, behind[:3])) + ("" if len(behind) <= 3 else f" and {len(behind) - 3} more")
@@ -72,10 +72,16 @@ def advice(found: Sequence[Remedy]) -> str:
     return f"{best.change} would make about {best.gain:.1f} times the steps/s" + (f" ({best.costs})" if best.costs else "")
 
 
-def remedy(known: Calibrated, change: str, costs: str, outcome: Outcome) -> Remedy:
-    """What a change would gain that comes to this."""
-    gain = outcome.steps_per_s / known.outcome.steps_per_s
-    off = min(MARGIN + abs(1.0 - known.fit) / 2 + known.unexplained / 2, 1.0)
+def bound(known: Calibrated, program: Program) -> float:
+    """The most that a change can gain: where lockstep alone is given up, what the sides' waiting for each other allows."""
+    alone = _place(program, max_lag=known.program.placement.max_lag) == known.program
+    return known.overlap if alone and known.ring.max_lag == 0 else float("inf")
+
+
+def remedy(known: Calibrated, change: str, costs: str, outcome: Outcome, *, most: float = float("inf")) -> Remedy:
+    """What a change would gain that comes to this, and at ``most``."""
+    gain = min(outcome.steps_per_s / known.outcome.steps_per_s, most)
+    off = min(MARGIN + abs(1.0 - known.fit) / 2 + known.unexplained / 2, 1.0)  # of a ring without its cores it fits less
     return Remedy(
         change=change, costs=costs, steps_per_s=gain * known.measured, gain=gain, low=gain * (1 - off), high=gain * (1 + off)
     )  # fmt: skip

@@ -8,6 +8,7 @@ import typer
 
 from equipoise.cli.app import Debug, Trust, app, vouched
 from equipoise.console.help import Sections, plain_errors
+from equipoise.console.place import printable
 
 Best = Annotated[bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")]
 Directory = Annotated[str, typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL.")]
@@ -22,7 +23,7 @@ Directory = Annotated[str, typer.Argument(metavar="DIR|URL", help="A run directo
 )
 def generate(
     directory: Directory,
-    prompt: Annotated[list[str], typer.Option(metavar="TEXT", help="A prompt; as often as you like.")],
+    prompt: Annotated[list[str], typer.Option(metavar="TEXT", help="A prompt, or JSON of messages; as often as you like.")],
     samples: Annotated[str, typer.Option(metavar="N", help="Completions of each prompt.")] = "1",
     greedy: Annotated[bool, typer.Option("--greedy", help="The likeliest token each time, instead of drawing.")] = False,
     limit: Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="Tokens of a completion at most.")] = None,
@@ -31,7 +32,10 @@ def generate(
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Have the model of a run on text answer prompts."""
+    """Have the model of a run on text answer prompts.
+
+    A model that was trained on messages is asked by its chat template: a prompt is what the user says, or JSON of all messages.
+    """
     with plain_errors("equipoise generate", debug):
         from equipoise.programs.settings import at_least_one, convert
 
@@ -43,4 +47,5 @@ def generate(
             directory, prompt, samples=count, greedy=greedy, seed=start, limit=most, best=best, **vouched(trust)
         )
     for one in found:
-        print(f"{one.prompt}{one.text}" if one.ended else f"{one.prompt}{one.text}...")
+        between = "\n" if one.chat else ""
+        print(printable(f"{one.prompt}{between}{one.text}{'' if one.ended else '...'}", lines=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,18 +13,18 @@ from equipoise.cli.app import Debug, Trust, app
 from equipoise.console.help import Sections, plain_errors
 from equipoise.console.place import printable
 
-if TYPE_CHECKING:
-    pass
+CAPSULES = "capsules"  # the directory of a run where they are
 
 
 @app.command(
     cls=Sections,
     epilog="""Examples:
   equipoise reproduce runs/NAME/capsules/exception-ValueError-my_env.py-42-01
+  equipoise reproduce runs/NAME           the newest capsule of a run
   equipoise reproduce CAPSULE --pdb       look around where it failed""",
 )
 def reproduce(
-    path: Annotated[Path, typer.Argument(metavar="CAPSULE", help="A directory in a run's capsules/, or a file there.")],
+    path: Annotated[Path, typer.Argument(metavar="CAPSULE|RUN", help="A capsule of a run, or a run: its newest one.")],
     pdb: Annotated[bool, typer.Option("--pdb", help="Enter Python's debugger where the env fails.")] = False,
     trust: Trust = None,
     debug: Debug = False,
@@ -34,6 +34,7 @@ def reproduce(
     Exit code 1: the same failure came again. 3: it did not.
     """
     with plain_errors("equipoise reproduce", debug):
+        path = newest(path)
         if path.is_file() and path.name != "capsule.json":  # an env's, which lies beside its arrays
             sys.exit(judged_again(path, trust or ()))
         from equipoise import tree
@@ -66,6 +67,20 @@ def reproduce(
     say(f"not reproduced: {played.steps} steps were done and {came}")
     say(f"expected: {capsule.error}: {capsule.message}")
     sys.exit(3)
+
+
+def newest(path: Path) -> Path:
+    """The newest capsule of a run, where ``path`` is a run's directory or its capsules/; else the path itself."""
+    folder = next((one for one in (path / CAPSULES, path) if one.is_dir() and one.name == CAPSULES), None)
+    if folder is None:
+        return path
+    found = [one for one in folder.iterdir() if one.suffix == ".json" or (one / "capsule.json").is_file()]
+    if not found:
+        raise ValueError(f"{path}: expected a run with a capsule, got none in {folder}")
+    latest = max(found, key=lambda one: (one.stat().st_mtime_ns, one.name))
+    if len(found) > 1:
+        say(f"capsule   {latest}, the newest of {len(found)}; name another one to reproduce that")
+    return latest
 
 
 def judged_again(path: Path, trusted: Sequence[str]) -> int:

@@ -28,8 +28,7 @@ def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint
     from equipoise.envs.failures.capsule import EnvFailed
     from equipoise.envs.failures.row_checks import WrongValue
     from equipoise.envs.infos import NoNumber
-    from equipoise.errors import CannotStart, WorkerFailed
-    from equipoise.learners.going import NonFiniteUpdate
+    from equipoise.errors import CannotStart, WorkerFailed, spoken
     from equipoise.record.directory import LOGS
     from equipoise.run.session import Preempted
 
@@ -51,14 +50,15 @@ def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint
         interrupted, preempted = True, isinstance(error, Preempted)
     except WorkerFailed as error:
         failed, said = error, error.sentence
-    except NonFiniteUpdate as error:  # on serial
-        said = str(error)
     except (EnvFailed, WrongValue, NoNumber) as error:  # on serial
         if not isinstance(error if error.__cause__ is None else error.__cause__, WrongValue | NoNumber):
             raise  # the env's own exception: its traceback says where
         said = str(error)
     except CannotStart as error:
         fail(str(error), f"equipoise {command}")
+    except (RuntimeError, ArithmeticError) as error:  # on serial
+        if not (said := spoken(error)):
+            raise
     if run.summary is not None:
         view.summarise(run.summary, run.directory)
         interrupted = interrupted or run.summary["status"] == "interrupted"

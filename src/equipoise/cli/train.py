@@ -167,7 +167,7 @@ def train(
                 prepare(central=options["inference"] in ("central", "auto"))
             from equipoise import api
             from equipoise.api.sizing import fitted
-            from equipoise.api.training import asked_for
+            from equipoise.api.training import asked_for, like_its_source
             from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
             from equipoise.record.prometheus import Endpoint, read_address
@@ -196,6 +196,10 @@ def train(
             def tell(text: str) -> None:
                 if asked or not quiet:
                     say(text, file=sys.stderr)
+
+            if init_from is not None and config is None:
+                keys = [setting.partition("=")[0] for setting in all_settings]
+                program = like_its_source(program, init_from, keys, tell)
 
             if save_config is not None:
                 write_config(program, save_config)

@@ -93,7 +93,7 @@ def _reason(error: Any) -> str:
     if message.startswith("No such option") and command is not None:
         name = error.option_name
         known = [option for param in command.get_params(error.ctx) for option in (*param.opts, *param.secondary_opts)]
-        if command.name == "train" and (key := setting_named(name)) is not None:
+        if command.name == "train" and (key := setting_named(name, error.ctx.meta.get("algorithm"))) is not None:
             return f"no such option {name!r}; it is a setting: --set {key}=..."
         if command.name in ("train", "resume") and (ours := peer_option(name, error.ctx.meta.get("algorithm"))):
             return f"no such option {name!r}; {ours}."

@@ -6,6 +6,7 @@ listed with its ``--set`` key; with ``--algorithm NAME`` the help of ``train`` l
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -106,12 +107,16 @@ def read(texts: Mapping[str, str | None]) -> tuple[dict[str, Any], list[str]]:
     return fields, settings
 
 
-def setting_named(option: str) -> str | None:
-    """The ``--set`` key of a setting without an option, for a user who typed one."""
+def setting_named(option: str, algorithm: str | None = None) -> str | None:
+    """The ``--set`` key of a setting without an option, for a user who typed one; also one of the ``algorithm``."""
+    from equipoise.programs.program import algorithm_class
+
     name = option.lstrip("-").replace("-", "_")
-    return next(
-        (key for key, fact in _all() if fact.flag is None and name == fact.name and not key.startswith("replay.")), None
-    )
+    found = (key for key, fact in _all() if fact.flag is None and name == fact.name and not key.startswith("replay."))
+    if (key := next(found, None)) is None and algorithm is not None:
+        with contextlib.suppress(ValueError, ImportError):  # said when the rest of the line is right
+            return f"algorithm.{name}" if name in facts(algorithm_class(algorithm)) else None
+    return key
 
 
 def peer_option(option: str, algorithm: str | None) -> str:

@@ -55,11 +55,12 @@ def probes(found: Sequence[Probed]) -> Iterator[str]:
     if not found:
         yield "No change of one setting is predicted to make it faster, so nothing was tried."
         return
-    head = ["what was tried", "predicted", "between", "measured"]
+    head = ["what was tried", "predicted", "between", "measured", "between"]
     rows = [
         [
             one.change, f"{one.predicted:.2f}", f"{one.low:.2f} to {one.high:.2f}",
             one.said if one.gain is None else f"{one.gain:.2f}",
+            "" if one.least is None or one.most is None else f"{one.least:.2f} to {one.most:.2f}",
         ]
         for one in found
     ]  # fmt: skip

@@ -285,9 +285,10 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag", capsules: bool
     rows = {
         "steps": f"{summary['env_steps']:,}{_not_learned(summary)} in {clock(summary['wall_s'])}, "
         f"{_rate(summary['steps_per_s'])} steps/s, {short(summary['updates'])} updates",
-        "return": f"{number(summary['return_mean'])} over the last {min(summary['episodes'], 100)} of "
-        f"{summary['episodes']:,} episodes",
     }
+    if summary["return_mean"] is not None or not summary["episodes"]:  # episodes without a return are imitated texts
+        of = f"over the last {min(summary['episodes'], 100)} of {summary['episodes']:,} episodes"
+        rows["return"] = f"{number(summary['return_mean'])} {of}"
     if (evaluation := summary["evaluation"]) is not None:
         rows["evaluation"] = f"{spread(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} episodes"
         if said := repeated(evaluation.get("info") or {}):

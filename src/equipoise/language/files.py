@@ -17,12 +17,14 @@ from torch import Tensor
 
 from equipoise.files import json_bytes, read_json, write_atomic
 from equipoise.hints import hint
+from equipoise.language import messages
 from equipoise.nets.decoder import FAMILIES, Decoder, DecoderConfig
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 UNLIKE = {"mlp_bias": False, "use_sliding_window": False, "hidden_act": "silu", "pretraining_tp": 1}  # what the decoder is
+NONE: Mapping[str, int] = {}
 IGNORED = ".rotary_emb.inv_freq"  # what old files have besides: computed anew
 
 
@@ -33,8 +35,11 @@ def read_config(directory: Path) -> DecoderConfig:
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected an object, got {type(data).__name__}")
     family = str(data.get("model_type"))
-    if family not in FAMILIES:
-        raise ValueError(f"{path}: model_type: expected a decoder's family, got {family!r}{hint(family, FAMILIES)}")
+    if family == "mistral" and data.get("sliding_window") is None:
+        family = "llama"  # by another name
+    if family not in FAMILIES:  # the nearest name is another model
+        window = "; mistral is read without a sliding_window" if family == "mistral" else ""
+        raise ValueError(f"{path}: model_type: expected one of {', '.join(FAMILIES)}, got {messages.short(family)!r}{window}")
     for name, value in UNLIKE.items():
         if data.get(name, value) != value:
             raise ValueError(f"{path}: {name}: expected {value!r}, got {data[name]!r}; the decoder has no other")
@@ -130,21 +135,25 @@ def _weight_files(directory: Path) -> list[Path]:
     raise ValueError(f"{directory}: expected {WEIGHTS} or {INDEX}, got neither")
 
 
-def write(directory: Path, config: DecoderConfig, params: Mapping[str, Tensor], *, eos: tuple[int, ...] = ()) -> None:
+def write(
+    directory: Path, config: DecoderConfig, params: Mapping[str, Tensor], *, eos: tuple[int, ...] = (),
+    special: Mapping[str, int] = NONE,
+) -> None:  # fmt: skip
     """A directory that ``transformers`` and ``load`` read: ``config.json`` and ``model.safetensors``."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomic(directory / CONFIG, json_bytes(config_json(config, eos)))
+    write_atomic(directory / CONFIG, json_bytes(config_json(config, eos, special)))
     tensors = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in params.items()}
     write_atomic(directory / WEIGHTS, save(tensors, metadata={"format": "pt"}))
 
 
-def config_json(config: DecoderConfig, eos: tuple[int, ...] = ()) -> dict[str, Any]:
-    """The fields of ``config.json``; ``eos``: the tokens that end a text."""
+def config_json(config: DecoderConfig, eos: tuple[int, ...] = (), special: Mapping[str, int] = NONE) -> dict[str, Any]:
+    """The fields of ``config.json``; ``eos``: the tokens that end a text; ``special``: others, by their fields."""
     fields = asdict(config)
     family = fields.pop("family")
     ends = {"eos_token_id": eos[0] if len(eos) == 1 else list(eos)} if eos else {}
     return (
         {"architectures": [ARCHITECTURES[family]], "model_type": family, "hidden_act": "silu", "dtype": "float32"}
         | fields
+        | dict(special)
         | ends
     )

@@ -36,17 +36,20 @@ class Model:
     directory: Path | None  # None: from scratch
 
 
+def is_shape(name: str) -> bool:
+    """Does the name say a shape to begin at random, which has no tokenizer?"""
+    family, colon, _ = name.partition(":")
+    return name == "tiny" or bool(colon and "/" not in family)
+
+
 def find(name: str, vocabulary: int | None = None) -> Model:
     """The model of this name; ``vocabulary``: how many tokens its tokenizer has, which a model from scratch takes.
 
     ValueError where there is none, or where the tokenizer has more tokens than the model.
     """
-    family, colon, _ = name.partition(":")
     directory = Path(name).expanduser()
-    if name == "tiny":
-        found = Model(from_scratch(TINY, vocabulary), None)
-    elif colon and "/" not in family:
-        found = Model(from_scratch(name, vocabulary), None)
+    if is_shape(name):
+        found = Model(from_scratch(TINY if name == "tiny" else name, vocabulary), None)
     elif directory.is_dir():
         found = Model(read_config(directory), directory)
     elif HUB_ID.fullmatch(name) and not name.startswith("."):

@@ -1,8 +1,9 @@
 """Task files: prompts with what their rewards are told, from JSONL and parquet.
 
 A row has a ``prompt``, as a text or as messages ``{"role", "content"}``. A ``completion``, where there is one, is what ``sft``
-learns. All other columns go to the rewards by their names; where a row lacks one that others have, it is None. verl's files are
-such rows: the ``ground_truth`` in their ``reward_model`` becomes a column as well.
+learns. All other columns go to the rewards by their names; where a row lacks one that others have, it is None. Beside messages
+the columns ``tools`` and ``chat_template_kwargs`` are also arguments of the chat template. verl's files are such rows: the
+``ground_truth`` in their ``reward_model`` becomes a column as well.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from equipoise.files import LARGEST_JSON, parse_json
+from equipoise.files import BOM, DEEPEST_JSON, LARGEST_JSON, MOST_DIGITS, parse_json
 from equipoise.hints import hint, install, nearest
-from equipoise.types.packed import Example, Prompt
+from equipoise.language import messages
+from equipoise.language.messages import short
+from equipoise.types.packed import Example
 
 SUFFIXES = (".jsonl", ".parquet")
 RESERVED = ("prompts", "completions", "completion_ids", "ended")  # what rewards are told of the samples
-ROLES = ("system", "user", "assistant", "tool", "developer")
 
 
 def read(path: Path) -> list[Example]:
@@ -41,8 +43,8 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
             number += 1
             if len(line) > LARGEST_JSON:
                 raise ValueError(f"{path}, line {number}: expected at most {LARGEST_JSON:,} bytes, got more")
-            if line.strip():
-                yield number, parse_json(line.strip(), path, number)
+            if line := line.removeprefix(BOM).strip():
+                yield number, parse_json(line, path, number)
 
 
 def _table(path: Path) -> Iterator[tuple[int, Any]]:
@@ -56,24 +58,45 @@ def _table(path: Path) -> Iterator[tuple[int, Any]]:
             for batch in file.iter_batches(1024):
                 for row in batch.to_pylist():
                     number += 1
-                    yield number, {name: _plain(value, f"{path}, row {number}: {name}") for name, value in row.items()}
+                    yield number, row
     except (ArrowException, OSError) as error:
         raise ValueError(f"{path}: expected a parquet file, got {str(error).partition(chr(10))[0]}") from error
 
 
-def _plain(value: Any, where: str) -> Any:
-    """A value of a table as JSON has it: times and decimal numbers become texts."""
-    if value is None or isinstance(value, bool | int | float | str):
+def plain(value: Any, where: str, depth: int = 0) -> Any:
+    """A value as JSON has it, whole: times and decimal numbers become texts."""
+    if isinstance(value, str):
+        return whole(value, where)
+    if hasattr(value, "tolist"):  # numpy's
+        value = value.tolist()
+    if isinstance(value, int) and value.bit_length() > 3 * MOST_DIGITS:  # a digit has 3.3 bits
+        raise ValueError(f"{where}: expected a number of at most {MOST_DIGITS * 9 // 10:,} digits, got a longer one")
+    if value is None or isinstance(value, bool | int | float):
         return value
+    if depth > DEEPEST_JSON:
+        raise ValueError(f"{where}: expected at most {DEEPEST_JSON} levels of lists and objects, got more")
     if isinstance(value, Mapping):
-        return {str(name): _plain(one, where) for name, one in value.items()}
+        return {whole(str(name), where): plain(one, where, depth + 1) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one, where) for one in value]
+        return [plain(one, where, depth + 1) for one in value]
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
         return str(value)
     raise ValueError(f"{where}: expected texts, numbers, lists and objects of them, got {type(value).__name__}")
+
+
+def whole(text: str, where: str) -> str:
+    """The text; ValueError where it has half a character, which UTF-8 cannot say and no tokenizer can read."""
+    if (
+        not text.isascii()
+        and (half := next((i for i, one in enumerate(text) if "\ud800" <= one <= "\udfff"), None)) is not None
+    ):
+        raise ValueError(
+            f"{where}: expected whole characters, got half of one, {text[half]!a}, at character {half + 1} (a text cut by "
+            "UTF-16 units, within an emoji?); remove it, or cut by whole characters"
+        )
+    return text
 
 
 def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Example]:
@@ -83,6 +106,7 @@ def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Exa
         at = f"{where}, {what} {number}"
         if not isinstance(row, Mapping):
             raise ValueError(f"{at}: expected an object with a prompt, got {type(row).__name__}")
+        row = {whole(str(name), at): plain(value, f"{at}: {name}") for name, value in row.items()}
         if "prompt" not in row:
             raise ValueError(f"{at}: expected a column 'prompt', got {_listed(row)}")
         if taken := [name for name in RESERVED if name in row]:
@@ -92,31 +116,22 @@ def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Exa
         if isinstance(model, Mapping) and "ground_truth" in model:
             columns.setdefault("ground_truth", model["ground_truth"])
         names.update(dict.fromkeys(columns))
-        made.append((_prompt(row["prompt"], at), columns, _completion(row.get("completion"), at)))
+        prompt = messages.read_prompt(row["prompt"], f"{at}: prompt")
+        template = {} if isinstance(prompt, str) else messages.template(row, at)
+        made.append((prompt, columns, _completion(row.get("completion"), f"{at}: completion"), template, at))
     if not made:
         raise ValueError(f"{where}: expected at least one {what} with a prompt, got none")
     return [
-        Example(prompt=prompt, columns={name: columns.get(name) for name in names}, completion=completion)
-        for prompt, columns, completion in made
-    ]
+        Example(
+            prompt=prompt, columns={name: columns.get(name) for name in names}, completion=completion, template=template, at=at
+        )
+        for prompt, columns, completion, template, at in made
+    ]  # fmt: skip
 
 
 def _listed(row: Mapping[str, Any]) -> str:
-    near = nearest("prompt", row) or next((name for name in ("question", "problem", "input") if name in row), None)
-    return (", ".join(map(str, row)) or "none") + (f"; rename {near!r}, if that is it" if near else "")
-
-
-def _prompt(value: Any, at: str) -> Prompt:
-    if isinstance(value, str) and value:
-        return value
-    if isinstance(value, list) and value:
-        for i, one in enumerate(value):
-            if not (isinstance(one, Mapping) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)):
-                raise ValueError(f"{at}: prompt, message {i + 1}: expected texts 'role' and 'content', got {_short(one)}")
-            if one["role"] not in ROLES:
-                raise ValueError(f"{at}: prompt, message {i + 1}: unknown role {one['role']!r}{hint(one['role'], ROLES)}")
-        return value
-    raise ValueError(f"{at}: prompt: expected a text or messages, got {_short(value) if value else 'an empty one'}")
+    near = nearest("prompt", row) or next((name for name in ("question", "problem", "input", "messages") if name in row), None)
+    return (short(", ".join(row)) if row else "none") + (f"; rename {near!r}, if that is it" if near else "")
 
 
 def _completion(value: Any, at: str) -> str:
@@ -124,12 +139,7 @@ def _completion(value: Any, at: str) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
-        one = value[0]
-        if one.get("role") == "assistant" and isinstance(one.get("content"), str):
+        one = messages.read_message(value[0], at)
+        if one["role"] == "assistant" and "tool_calls" not in one:
             return str(one["content"])
-    raise ValueError(f"{at}: completion: expected a text, or one message of the assistant, got {_short(value)}")
-
-
-def _short(value: Any) -> str:
-    said = repr(value)
-    return said if len(said) <= 80 else f"{said[:77]}..."
+    raise ValueError(f"{at}: expected a text, or one message of the assistant, got {short(repr(value))}")

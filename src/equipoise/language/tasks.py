@@ -9,15 +9,15 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from equipoise.hints import hint
-from equipoise.language import task_files
+from equipoise.hints import hint, raised
+from equipoise.language import messages, task_files
 from equipoise.language.tokenizers import CharTokenizer
 from equipoise.naming import called
 from equipoise.seeds import derive_seed
@@ -41,6 +41,7 @@ class TextTask:
     reward: str = ""
     quick: bool = False
     completion: int = 0
+    notes: tuple[str, ...] = ()  # on its rows, for a person
 
 
 def built_in(name: str, seed: int) -> TextTask:
@@ -73,13 +74,13 @@ def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) 
     """
     given = dict(arguments or {})
     if target.endswith(task_files.SUFFIXES):
-        return _of_rows(target, _only(target, given, "held_out"), seed)
+        return apart(_of_rows(target, _only(target, given, "held_out"), seed))
     if target.startswith(REASONING):
         from equipoise.language.reasoning import read
 
         return read(target.removeprefix(REASONING), given, seed)
     if ":" in target:
-        return _called(target, given, seed)
+        return apart(_called(target, given, seed))
     if target not in BUILT_IN and Path(target).exists():
         raise ValueError(f"task {target!r}: expected a file that ends in {' or '.join(task_files.SUFFIXES)}, got another")
     task = built_in(target, seed)
@@ -87,15 +88,15 @@ def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) 
     return task
 
 
-def arguments(given: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE each -> the arguments of a task: values are JSON where they can be, else texts."""
+def arguments(given: Sequence[str], what: str = "arguments") -> dict[str, Any]:
+    """KEY=VALUE each -> the arguments of a task, or ``what`` they are: values are JSON where they can be, else texts."""
     found = dict[str, Any]()
     for one in given:
         key, equals, value = (part.strip() for part in one.partition("="))
         if not (key.isidentifier() and equals):
-            raise ValueError(f"source.arguments: expected KEY=VALUE, with commas between several, got {one!r}")
+            raise ValueError(f"source.{what}: expected KEY=VALUE, with commas between several, got {one!r}")
         if key in found:
-            raise ValueError(f"source.arguments: expected {key} once, got it twice")
+            raise ValueError(f"source.{what}: expected {key} once, got it twice")
         try:
             found[key] = json.loads(value)
         except json.JSONDecodeError:
@@ -131,11 +132,38 @@ def letters(examples: Sequence[Example]) -> CharTokenizer | None:
     return CharTokenizer("".join(sorted({letter for text in texts for letter in text})))
 
 
+def apart(task: TextTask) -> TextTask:
+    """The task without the rows to learn from that ask what a held-out row asks, and with notes on rows that ask the same."""
+    held_out = {messages.asked(one) for one in task.held_out}
+    asks = [messages.asked(one) for one in task.train]
+    train = [one for one, ask in zip(task.train, asks, strict=True) if ask not in held_out]
+    notes, shared = list(task.notes), [one for one, ask in zip(task.train, asks, strict=True) if ask in held_out]
+    if not train:
+        raise ValueError(
+            f"task {task.name!r}: expected rows that ask anything else than the {len(held_out):,} held-out prompts, got none "
+            f"among {len(asks):,}"
+        )
+    if shared:
+        first = f", {shared[0].at} first" if shared[0].at else ""
+        notes.append(
+            f"warning: {len(shared):,} of {len(asks):,} rows of {task.name} ask what a held-out row asks{first}: they are left "
+            "out of what is learned from"
+        )
+    rows, different = len(asks) + len(task.held_out), len({*asks, *held_out})
+    if different < rows - len(shared):
+        notes.append(f"{task.name}: {rows:,} rows ask {different:,} different prompts; no prompt is both learned and held out")
+    return replace(task, train=train if shared else task.train, notes=tuple(notes))
+
+
 def _parted(name: str, examples: Sequence[Example], seed: int) -> TextTask:
-    if len(examples) < 2:
-        raise ValueError(f"task {name!r}: expected at least 2 prompts, one to be held out, got {len(examples)}")
-    most = min(len(examples) // 10, HELD_OUT) or 1
-    train, held_out = split(examples, 1 - most / len(examples), seed)
+    different = len({messages.asked(one) for one in examples})
+    if different < 2:
+        got = f"{different}" + (f" in {len(examples):,} rows" if len(examples) > 1 else "")
+        raise ValueError(
+            f"task {name!r}: expected at least 2 prompts, one to be held out, got {got}; rows that ask the same are one"
+        )
+    most = min(different // 10, HELD_OUT) or 1
+    train, held_out = split(examples, 1 - most / different, seed)
     return TextTask(name=name, train=train, held_out=held_out, tokenizer=letters(examples))
 
 
@@ -150,19 +178,28 @@ def _called(target: str, given: dict[str, Any], seed: int) -> TextTask:
         inspect.signature(function).bind(**given)
     except TypeError as error:
         raise ValueError(f"task {target!r}: expected its arguments (source.arguments=KEY=VALUE), got {error}") from None
-    made = function(**given)
-    if isinstance(made, TextTask):
-        return made
-    if not isinstance(made, Iterable):
-        raise ValueError(f"task {target!r}: expected a TextTask or rows with a prompt, got {type(made).__name__} {made!r}")
-    return _parted(target, task_files.examples(enumerate(made, 1), f"task {target!r}", "row"), seed)
+    try:
+        made = function(**given)
+        rows = made if isinstance(made, TextTask) or not isinstance(made, Iterable) else list(made)
+    except Exception as error:  # whatever a user's function raises
+        raise ValueError(f"task {target!r}: expected rows, got {raised(error)}") from error
+    if isinstance(rows, TextTask):
+        return rows
+    if not isinstance(rows, list):
+        raise ValueError(f"task {target!r}: expected a TextTask or rows with a prompt, got {type(made).__name__} {made!r:.80}")
+    return _parted(target, task_files.examples(enumerate(rows, 1), f"task {target!r}", "row"), seed)
 
 
 def split(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """A seeded ``share`` of the examples, and the others; both in the order of ``examples``."""
-    order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(examples))
-    first = round(share * len(examples))
-    return [examples[i] for i in sorted(order[:first])], [examples[i] for i in sorted(order[first:])]
+    """The rows of a seeded ``share`` of the different prompts, and the others; both in the order of ``examples``."""
+    asks = [messages.asked(one) for one in examples]
+    number = {ask: i for i, ask in enumerate(dict.fromkeys(asks))}
+    order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(number))
+    kept = {int(i) for i in order[: round(share * len(number))]}
+    train, held_out = list[Example](), list[Example]()
+    for one, ask in zip(examples, asks, strict=True):
+        (train if number[ask] in kept else held_out).append(one)
+    return train, held_out
 
 
 def _sort() -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +10,15 @@ from typing import Any
 
 from equipoise import schema
 from equipoise.files import json_bytes, read_json, write_atomic
-from equipoise.hints import install
-from equipoise.types.packed import Prompt, Tokenizer
+from equipoise.hints import install, said
+from equipoise.language import messages, task_files
+from equipoise.types.packed import Prompt, Tokenizer, begun
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"  # the files of a Hugging Face tokenizer
+GENERATION = "generation_config.json"  # settings of generation beside them
 END, PAD = "<eos>", "<pad>"  # names of the two in those files
 UNKNOWN = "<unk>"  # in no vocabulary, so that a character that is not in the alphabet is an error there, too
+NO_ARGUMENTS: Mapping[str, Any] = {}  # of a chat template
 STRANGE = "\N{REPLACEMENT CHARACTER}"  # what a token is shown as that no text has
 
 
@@ -27,6 +31,7 @@ class CharTokenizer:
 
     def __post_init__(self) -> None:
         twice = [one for i, one in enumerate(self.alphabet) if one in self.alphabet[:i]]
+        task_files.whole(self.alphabet, "alphabet")
         if not self.alphabet or twice:
             got = f"{twice[0]!r} twice" if twice else "none"
             raise ValueError(f"alphabet: expected at least one character, and each once, got {got}")
@@ -44,6 +49,10 @@ class CharTokenizer:
     def pad(self) -> int:
         return len(self.alphabet) + 1
 
+    @property
+    def special(self) -> dict[str, int]:
+        return {"pad_token_id": self.pad}
+
     def encode(self, text: str) -> list[int]:
         """The token of each character; ValueError for one that is not in the alphabet."""
         try:
@@ -51,7 +60,8 @@ class CharTokenizer:
         except KeyError as error:
             at = text.index(error.args[0])
             raise ValueError(
-                f"{text!r}, character {at + 1}: expected one of {self.alphabet!r}, got {error.args[0]!r}; a text of other "
+                f"{messages.short(repr(text))}, character {at + 1}: expected one of "
+                f"{messages.short(repr(self.alphabet))}, got {error.args[0]!r}; a text of other "
                 "characters needs a model with a tokenizer of its own (--model DIR)"
             ) from None
 
@@ -60,7 +70,7 @@ class CharTokenizer:
         last = len(token) - (len(token) > 0 and token[-1] in self.eos)
         return "".join(self.alphabet[one] if 0 <= one < len(self.alphabet) else STRANGE for one in token[:last])
 
-    def prompt(self, prompt: Prompt) -> list[int]:
+    def prompt(self, prompt: Prompt, template: Mapping[str, Any] = NO_ARGUMENTS) -> list[int]:
         if isinstance(prompt, str):
             return self.encode(prompt)
         raise no_template("the tokenizer of characters")
@@ -118,13 +128,17 @@ class HubTokenizer:
                 f"{CONFIG}"
             )
         self.size = max(self._read.get_vocab().values()) + 1
+        named = {f"{name}_token_id": getattr(self._read, f"{name}_token_id") for name in ("pad", "bos")}
+        self.special = {name: int(token) for name, token in named.items() if token is not None}
         # An end must not be a pad: whatever reads pads as "nothing" would read it so. Many models have one token for both.
         others = [self._read.pad_token_id, self._read.unk_token_id, *self._read.all_special_ids, *range(self.size)]
         self.pad: int = next(one for one in others if one is not None and one not in self.eos)
 
     def save(self, directory: Path) -> None:
-        """Write it as it was read."""
+        """Write it as it was read, with the settings of generation beside it."""
         self._read.save_pretrained(str(directory))
+        if (self._directory / GENERATION).is_file():
+            write_atomic(directory / GENERATION, (self._directory / GENERATION).read_bytes())
 
     def encode(self, text: str) -> list[int]:
         return self._tokens(text, add_special_tokens=False)
@@ -134,29 +148,43 @@ class HubTokenizer:
             return list(self._read.encode(text, **how))
         except Exception as error:  # what tokenizers raises has no class of its own
             raise ValueError(
-                f"{text!r}: expected a text that {self._directory} has tokens for, got one with others ({error})"
+                f"{messages.short(repr(text))}: expected a text that {self._directory} has tokens for, got one with others "
+                f"({error})"
             ) from error
 
     def decode(self, token: Sequence[int]) -> str:
         """The text without special tokens, as TRL gives it to rewards."""
         return str(self._read.decode(list(token), skip_special_tokens=True))
 
-    def prompt(self, prompt: Prompt) -> list[int]:
+    def prompt(self, prompt: Prompt, template: Mapping[str, Any] = NO_ARGUMENTS) -> list[int]:
         if isinstance(prompt, str):
             found = self._tokens(prompt)  # with what the model's texts begin with
             return found[:-1] if found[-1:] and found[-1] in self.eos and self.encode(prompt)[-1:] != found[-1:] else found
         if not self._read.chat_template:
             raise no_template(f"the tokenizer in {self._directory}")
-        messages = [dict(one) for one in prompt]
-        from jinja2 import TemplateError
-
+        render = self._read.apply_chat_template
+        ours = [
+            name for name in template if name in inspect.signature(render).parameters and name not in ("tools", "documents")
+        ]
+        if ours:
+            raise ValueError(f"chat_template_kwargs: expected arguments of the chat template alone, got {ours[0]!r}")
+        asked, beginning = begun(prompt)
+        if beginning:
+            how, asked = {"continue_final_message": True}, prompt
+        else:
+            how = {"add_generation_prompt": True}
+        if any("tool_calls" in one for one in prompt[-1:]):
+            raise ValueError("prompt: expected a last message that can be answered, got a call of a tool without its answer")
+        if not asked:
+            raise ValueError("prompt: expected a message that is answered, got none but an empty one of the assistant")
         try:
-            return list(self._read.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
-        except TemplateError as error:
-            roles = ", ".join(one["role"] for one in messages)
+            return list(render([*asked], **how, **template, return_dict=False))
+        except Exception as error:  # what a template's own words raise has no class of its own
+            roles = ", ".join(one["role"] for one in prompt)
             raise ValueError(
-                f"prompt: expected messages that the chat template in {self._directory} takes, got {roles}: {error}"
-            ) from None
+                f"prompt: expected messages that the chat template in {self._directory} takes, got {messages.short(roles)}: "
+                f"{messages.short(said(error))}"
+            ) from error
 
 
 def _auto(directory: Path) -> Any:
@@ -167,13 +195,13 @@ def _auto(directory: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library of its fast tokenizers raises a plain Exception
-        said = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{directory}: expected a tokenizer that transformers reads, got {said}") from error
+        why = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{directory}: expected a tokenizer that transformers reads, got {why}") from error
 
 
 def _ends(directory: Path) -> list[int]:
     """The ends that the model's settings of generation name besides the tokenizer's own."""
-    file = directory / "generation_config.json"
+    file = directory / GENERATION
     if not file.is_file():
         return []
     number = schema.Number(0, whole=True)

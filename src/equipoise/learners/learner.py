@@ -76,7 +76,7 @@ class Learner:
         self.pulse: Callable[[], object] = _nothing  # called after each minibatch, since a step of many takes long
         self._schedule_updates = schedule_updates
         self.by_rows = cut_by_rows(algorithm, self.net, batch)
-        every = algorithm.target_every
+        every = algorithm.copied_every
         self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
         self._optimizers: Mapping[str, Any] = self._hold()  # by group: each moves what this learner has of its parameters
         self._seed, self.rng = seed, torch.Generator(self.device).manual_seed(seed)
@@ -136,8 +136,7 @@ class Learner:
         if self._target is not None:
             self._target.follow(self.updates)
         self.clock.lap("optimiser", "record")
-        metrics = going.metrics if self.encoding is None else going.metrics | self.encoding.metrics()
-        return Step(metrics=metrics, priority=going.priority)
+        return Step(metrics=going.metrics | ({} if self.encoding is None else self.encoding.metrics()), priority=going.priority)
 
     def settle(self) -> None:
         """Wait for the steps so far; NonFiniteUpdate where a loss or a gradient since the last call was not finite.
@@ -254,7 +253,7 @@ class Learner:
     def load(self, state: Tree) -> None:
         """Load a state; ValueError where a group or its size differs, or where only one side has a target network."""
         if bool(state["target"]) != (self._target is not None):
-            had, has = ("one" if state["target"] else "none"), self.algorithm.target_every
+            had, has = ("one" if state["target"] else "none"), self.algorithm.copied_every
             raise ValueError(f"target network: expected a state saved with what target_every={has} asks for, got {had}")
         if (wanted := set(self._optimizers)) != (got := set(state["groups"])):
             raise ValueError(f"expected the optimiser groups {sorted(wanted)}, got a state of {sorted(got)}")
@@ -359,6 +358,8 @@ class Learner:
         self.clock.lap("loss", "backward")
         loss = self._backward_of(group, out, before)
         self.clock.lap("backward", "optimiser")
+        for one in self.algorithm.held(self.net, self.updates):
+            one.grad = None if one.grad is None else one.grad.zero_()
         gradient = self._gradient(group)
         skipped = self._scaling.down(gradient)
         norm = self._norm(group)

@@ -19,6 +19,8 @@ def quickened(learner: Learner, place: Placement, note: Note) -> None:
         loss, whole = compiled(loss, note, "losses"), Tensors(device)
     if place.graphs and learner.algorithm.needs_task:
         note("graphs: updates are done operation by operation, since every batch of text has another size")
+    elif place.graphs and getattr(learner.algorithm, "value_warmup", 0) > 0:
+        note("graphs: updates are done operation by operation, since the first ones change the value alone")
     elif place.graphs:
         whole = Graphed(device, note, CudaGraphs([learner.rng]))
     learner.through(whole, loss)

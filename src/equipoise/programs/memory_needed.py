@@ -177,7 +177,7 @@ def _bytes(specs: Any) -> int:
 
 def learner_copies(policy: Policy) -> int:
     """Parameters, gradients, the optimiser's numbers, the target network: how many times a network's bytes."""
-    return 2 + (1 if policy.optimizer.name == "rmsprop" else 2) + (policy.algorithm.target_every > 0)
+    return 2 + (1 if policy.optimizer.name == "rmsprop" else 2) + (policy.algorithm.copied_every > 0)
 
 
 # ---------------------------------------------------------------------------------------------------------- the networks

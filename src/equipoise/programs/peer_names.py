@@ -65,7 +65,13 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "algorithm.learn_temperature": ("autotune", "auto_alpha", "automatic_entropy_tuning"),
     "algorithm.value": ("vf_coef", "vf_loss_coeff", "value_loss_coeff", "value_coef", "critic_coef", "baseline_cost"),
     "algorithm.normalize_advantage": ("norm_adv", "normalize_advantages", "standardize_advantages", "advantage_norm"),
-    "algorithm.epochs": ("n_epochs", "num_epochs", "update_epochs", "num_sgd_iter", "ppo_epochs", "k_epochs", "noptepochs"),
+    # text: TRL, verl, OpenRLHF
+    "source.prompt_tokens": ("max_prompt_length", "prompt_max_len", "max_prompt_len"),
+    "source.completion_tokens": ("max_response_length", "generate_max_len", "max_new_tokens"),
+    "source.reward": ("reward_funcs", "reward_fn", "custom_reward_function"),
+    "algorithm.epochs": ("n_epochs", "num_epochs", "update_epochs", "num_sgd_iter", "ppo_epochs", "k_epochs", "noptepochs",
+        "num_iterations",
+    ),
     "algorithm.minibatches": ("num_minibatches", "n_minibatches", "nminibatches", "num_batches_per_epoch", "num_mini_batch"),
     "policy.batch?replay|algorithm.minibatches; it is their number, not their size": (
         "batch_size", "minibatch_size", "mini_batch_size", "sgd_minibatch_size",
@@ -176,6 +182,12 @@ PEER_WORDS: dict[str, tuple[str, ...]] = {
     "with --max-lag 0 a seed gives the same bits every time": ("torch_deterministic", "deterministic"),
     "in Python a run is a loop over its reports, which does what callbacks do": ("callback", "callbacks"),
     "there is PyTorch alone": ("framework",),
+    "it is algorithm.num_generations of an algorithm for text": ("n_samples_per_prompt", "rollout_n"),
+    "it is algorithm.beta of an algorithm for text": ("kl_loss_coef", "kl_coef", "init_kl_coef"),
+    "there is one engine for text, in torch": ("engine", "use_vllm", "vllm_mode", "vllm", "sglang", "use_sglang"),
+    "all weights of a model are learned, there is no LoRA": (
+        "lora", "lora_rank", "lora_r", "lora_alpha", "lora_dropout", "use_lora", "use_peft", "peft_config", "load_in_4bit",
+    ),
 }  # fmt: skip
 
 # Names of commands and scripts -> ours.
@@ -197,6 +209,9 @@ PEER_ALGORITHMS: dict[str, tuple[str, ...]] = {
     "it is --set replay.relabel=0.8 here, of 'dqn', 'sac', 'td3' and others with a replay": ("her", "hindsight"),
     "it is not here; 'td3' is what became of it": ("ddpg", "apexddpg"),
     "it is not here; 'ppo' is nearest": ("trpo", "ppg", "rpo", "npg", "reinforce", "pg", "acktr"),
+    "it is not here, since nothing learns from pairs; 'grpo' learns from rewards and 'sft' from completions": (
+        "dpo", "kto", "orpo", "ipo", "simpo", "cpo", "rm", "reward", "bco",
+    ),
     "it is not here; 'bc' learns from recorded rows": ("marwil", "cql", "iql", "crr", "gail", "airl"),
     "a network is not named, it follows from the observations; --set algorithm.torso=... takes another": (
         "mlppolicy", "cnnpolicy", "multiinputpolicy", "mlplstmpolicy", "cnnlstmpolicy", "multiinputlstmpolicy",

@@ -220,6 +220,11 @@ def _batch_problems(program: Program, policy: Policy) -> list[str]:
     streams = program.actors * block
     if batch % block:
         near = max(block, (batch + block // 2) // block * block)
+        if hasattr(policy.algorithm, "num_generations"):
+            return [
+                f"batch: expected a multiple of algorithm.num_generations={block}, so that a prompt's samples are never split "
+                f"between batches, got {batch}; the nearest is {near}"
+            ]
         return [
             f"batch: expected a multiple of envs_per_actor={block}, so that an actor's unroll is never split between batches "
             f"(it could deadlock), got {batch}; the nearest is {near}"

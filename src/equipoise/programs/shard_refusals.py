@@ -24,7 +24,7 @@ def shard_problems(program: Program) -> list[str]:
         kind = type(policy.algorithm).__name__
         if policy.replay is not None:
             problems.append(f"{key}: expected none with a replay, which {kind} learns from here, {got}")
-        elif policy.algorithm.target_every:
+        elif policy.algorithm.copied_every:
             problems.append(f"{key}: expected none with a target network, which {kind} has here (target_every), {got}")
     if place.compile:
         problems.append(f"{key}: expected none with placement.compile, whose graphs hold whole parameters, {got}")

@@ -9,7 +9,7 @@ from torch import nn
 
 from equipoise.learners.learner import Learner
 from equipoise.learners.pool import ALONE, Learners
-from equipoise.record import checkpoint, playable, statefile
+from equipoise.record import checkpoint, cloned, playable, statefile
 from equipoise.types import Program, learning
 
 MANY = 1 << 30  # more windows than a batch has
@@ -20,9 +20,14 @@ def take(program: Program, nets: Mapping[str, nn.Module], source: Path, *, learn
 
     ValueError where something of it does not fit this run.
     """
-    playable.fill(nets, checkpoint.load(source)[0], str(source))
+    fill(program, nets, source)
     updates = [begin_from(new_learner(program, name, nets[name]), source, name) for name in learning(program) if learner]
     return updates[0] if updates else None
+
+
+def fill(program: Program, nets: Mapping[str, nn.Module], source: Path) -> None:
+    """Copy the weights of a checkpoint into the networks that a run begins with; ValueError where they do not fit."""
+    playable.fill(nets, cloned.params(program, nets, source, checkpoint.load(source)[0]), str(source))
 
 
 def new_learner(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 WEIGHTS, META, SPEC, MANIFEST = "weights.safetensors", "meta.json", "spec.json", "manifest.json"
 LEARNER, DRIVER = "learner.safetensors", "driver.json"
+EXAMS = "evaluations.safetensors"  # weights that are still to be evaluated
 REPLAY = "replay.safetensors"
 REQUIRED = {WEIGHTS, META}
 ARTIFACT = {
@@ -311,7 +312,7 @@ def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]
                 _size(path / name, said)
             for name, said in named.items():
                 _size(path.parent / SEGMENTS / name, said, grows=True)
-            used = [name for name in files if name in (META, WEIGHTS, DRIVER) or name.startswith("experience")]
+            used = [name for name in files if name in (META, WEIGHTS, DRIVER, EXAMS) or name.startswith("experience")]
             kept = {name: _content(path / name, files[name]) for name in used}
             meta = check(parse_json(kept[META], path / META), META_SCHEMA, str(path / META))
         except (OSError, ValueError) as error:

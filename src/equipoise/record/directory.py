@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -177,8 +177,8 @@ class RunDirectory:
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, trusted: Sequence[str] = ()) -> Self:
-        """The run that is there; nothing is changed.
+    def open(cls, path: str | os.PathLike[str], *, trusted: Sequence[str] = (), only: Collection[str] = ()) -> Self:
+        """The run that is there; nothing is changed. ``only``: the kinds of names that the caller uses, all if none is given.
 
         ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``). Without that the algorithm is
         imported only where it is ours, or this user's own run wrote the file; the same holds for the env and the torso.
@@ -187,7 +187,7 @@ class RunDirectory:
         file = found.path / RUN
         found.run["program"] = trust.renamed(found.run["program"], trusted)
         names, signed = trust.of_program(found.run["program"])
-        trust.check(names, signed, found.run.get("signature"), trusted, file)
+        trust.check([one for one in names if not only or one[0] in only], signed, found.run.get("signature"), trusted, file)
         try:
             found._program = from_json(found.run["program"])
             check_program(found._program)

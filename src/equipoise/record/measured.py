@@ -52,6 +52,8 @@ def measured(run: RunDirectory) -> Calibrated:
     found = calibrate(run.program, balance, cores=run.run.get("host", {}).get("cores", 1), machines=machines)
     if found is None:
         raise ValueError(f"{where}: expected records in which every worker did something, got too little; let the run go on")
+    if found.doubt:
+        raise ValueError(f"{run.path}: expected a run that had its cores: {found.doubt}")
     return found
 
 

@@ -27,7 +27,11 @@ from equipoise.record.summary import SUMMARY
 
 ROOMS = ("checkpoints", "checkpoints/best")
 ROWS_ROOM = f"{ROOMS[0]}/{checkpoint.SEGMENTS}"
-SMALL = (RUN, checkpoint.SPEC, "metrics.jsonl", SUMMARY)
+TOKENIZER = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json",
+    "vocab.json", "merges.txt", "tokenizer.model",
+)  # fmt: skip  # of a run on text
+SMALL = (RUN, checkpoint.SPEC, "metrics.jsonl", SUMMARY, *(f"tokenizer/{name}" for name in TOKENIZER))
 STEP = re.compile(r"step_\d{1,19}")
 ROWS = re.compile(rf"{ROWS_ROOM}/{checkpoint.SEGMENT.pattern}\.[0-9a-f]{{24}}(\.part)?")  # "_row_name" makes them
 SECRET = re.compile(r"://[^/@]*:.*@|^https?://[^/]*@|\?.*=")  # user:password@, token@, ?signature=

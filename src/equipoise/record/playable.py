@@ -19,6 +19,7 @@ from equipoise import tree, trust
 from equipoise.actors.playing import FixedPolicy, noise_of
 from equipoise.envs import observation_spec, space_json
 from equipoise.envs.spaces import action_spec
+from equipoise.nets.decoder import DecoderConfig
 from equipoise.nets.threads import one_thread
 from equipoise.programs.program import algorithm_from_json, algorithm_json
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
@@ -110,6 +111,27 @@ def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> di
     data = trust.renamed(data, trusted)
     trust.check(*trust.of_program(data), data.get("signature"), trusted, where)
     return {name: _policy(one, f"{where}: policies.{name}", data["precision"]) for name, one in data["policies"].items()}
+
+
+TEXT: Schema = {
+    "model": Each(Anything()), "weights": Text(), "eos": Items(PLACE, 1000), "prompt": COUNT, "completion": COUNT,
+    "alphabet": Text(), "chat": Flag(), "*": Anything(),
+}  # fmt: skip
+
+
+def text_spec(data: Any, policy: str, where: str) -> TextSpec:
+    """The facts about a policy that writes, of a ``spec.json``, without a place to read weights from; ValueError for others."""
+    policies = data.get("policies") if isinstance(data, Mapping) else None
+    one = policies.get(policy) if isinstance(policies, Mapping) else None
+    if not isinstance(one, Mapping) or "text" not in one:
+        raise ValueError(f"{where}: policies.{policy}: expected a policy that writes, got another or none")
+    said = check(one["text"], TEXT, f"{where}: policies.{policy}.text")
+    try:
+        DecoderConfig(**said["model"])
+    except TypeError as error:
+        raise ValueError(f"{where}: policies.{policy}.text.model: expected a model's fields, got others ({error})") from None
+    names = ("model", "prompt", "completion", "alphabet", "chat")
+    return TextSpec(**{name: said[name] for name in names}, eos=tuple(said["eos"]))
 
 
 def _policy(data: Mapping[str, Any], where: str, precision: Precision) -> Playable:

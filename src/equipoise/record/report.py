@@ -40,6 +40,13 @@ class Evaluation:
         return self.env_steps or self.version
 
 
+def all_made(summary: Mapping[str, Any]) -> bool:
+    """Were all evaluations made that a run was asked for, by its summary?"""
+    counts = summary.get("evaluations")
+    asked, made = (counts.get(name) for name in ("asked", "made")) if isinstance(counts, Mapping) else (0, 0)
+    return not (isinstance(asked, int) and isinstance(made, int) and made < asked)
+
+
 def repeated(info: Mapping[str, float | None]) -> str:
     """What is said where several agents played fewer different games than games; "" where all differ."""
     games, different = int(info.get("games") or 0), int(info.get("different_games") or 0)

@@ -7,7 +7,7 @@ from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text
 SUMMARY_KEYS = (
     "status", "env_steps", "taken", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
     "info", "evaluation", "best_evaluation", "lag", "acting", "balance", "cause", "verdict", "remedies", "solved_at_s",
-    "params_sha256", "rows", "notes", "alarms", "governor", "failures", "aborted", "printed", "sites", "refused",
+    "evaluations", "params_sha256", "rows", "notes", "alarms", "governor", "failures", "aborted", "printed", "sites", "refused",
 )  # fmt: skip
 
 

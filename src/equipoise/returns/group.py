@@ -1,4 +1,7 @@
-"""Groups of samples: what a value is among the values of its group. Everything is [M]; groups need not be of one size."""
+"""Groups of samples: what a value is among the values of its group. Everything is [M]; groups need not be of one size.
+
+A value that is nan is of a sample without a reward: it is left out of what is said of its group, and gets what the others say.
+"""
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +12,8 @@ from torch import Tensor
 def group_mean(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
     """The mean of each one's group. ``group`` 0..G-1. Raises ValueError on a wrong shape."""
     check(value, group)
-    return (total(value.double(), group) / size(group)).to(value.dtype)
+    wide, n = known(value, group)
+    return (total(wide, group) / n.clamp(min=1)).to(value.dtype)
 
 
 @torch.no_grad()
@@ -21,8 +25,8 @@ def group_std(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Float[
     In two passes and float64: equal values have a deviation of 1e-9 at most, and ``group_range`` says when they are equal.
     """
     check(value, group)
-    wide, n = value.double(), size(group)
-    centred = wide - total(wide, group) / n
+    wide, n = known(value, group)
+    centred = torch.where(value.isnan(), 0.0, wide - total(wide, group) / n.clamp(min=1))
     return (total(centred.square(), group) / (n - 1).clamp(min=1)).sqrt().to(value.dtype)
 
 
@@ -33,7 +37,7 @@ def leave_one_out(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Fl
     Raises ValueError on a wrong shape.
     """
     check(value, group)
-    wide, n = value.double(), size(group)
+    wide, n = known(value, group)
     return ((total(wide, group) - wide * (n > 1)) / (n - 1).clamp(min=1) * (n > 1)).to(value.dtype)
 
 
@@ -41,10 +45,10 @@ def leave_one_out(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Fl
 def group_range(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
     """The greatest minus the least value of each one's group: 0 exactly where all are equal. ValueError on a wrong shape."""
     check(value, group)
-    empty = torch.zeros_like(value)
-    most = empty.scatter_reduce(0, group, value, "amax", include_self=False)
-    least = empty.scatter_reduce(0, group, value, "amin", include_self=False)
-    return (most - least)[group]
+    empty, none = torch.zeros_like(value), torch.inf
+    most = empty.scatter_reduce(0, group, value.nan_to_num(nan=-none), "amax", include_self=False)
+    least = empty.scatter_reduce(0, group, value.nan_to_num(nan=none), "amin", include_self=False)
+    return (most - least).clamp(min=0.0)[group]  # of a group without a value: 0
 
 
 def total(value: Tensor, group: Tensor) -> Tensor:
@@ -52,9 +56,10 @@ def total(value: Tensor, group: Tensor) -> Tensor:
     return torch.zeros_like(value).index_add(0, group, value)[group]
 
 
-def size(group: Tensor) -> Tensor:
-    """[M] float64, how many there are in each one's group."""
-    return total(torch.ones_like(group, dtype=torch.float64), group)
+def known(value: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """[M] float64 each: the values, 0 for nan, and how many of each one's group are none."""
+    wide = value.double()
+    return wide.nan_to_num(), total((~value.isnan()).double(), group)
 
 
 def check(value: Tensor, group: Tensor) -> None:

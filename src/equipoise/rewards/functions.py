@@ -1,7 +1,8 @@
 """Reward functions of text: named as data, called as TRL calls them, and their answers looked at.
 
 A function is ``reward(prompts, completions, completion_ids=..., **columns) -> list[float | None]``, plain or async. It gives
-each sample a number, or None where it does not apply. It is told, where its signature names them or takes any::
+each sample a number, or None where it does not apply; a sample to which all functions give None is in no baseline. It is told,
+where its signature names them or takes any::
 
     prompts         [M] texts, or lists of messages
     completions     [M] texts; where the prompt is messages, lists with the assistant's message
@@ -13,16 +14,21 @@ each sample a number, or None where it does not apply. It is told, where its sig
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from equipoise.hints import hint, raised
 from equipoise.naming import called
+from equipoise.types.packed import begun
 
 Part = list[float | None]  # [M] what one function gave
+TOLD = ("prompts", "completions", "completion_ids", "ended")  # beside the columns
+LARGEST = 3.4e38  # what the float32 of the learner holds
 
 
 class WrongReward(ValueError):
@@ -74,8 +80,23 @@ def functions(names: str, weights: Sequence[float] = ()) -> list[RewardFunction]
 
 
 def load(name: str) -> Callable[..., Any]:
-    """Import the function; ValueError with the nearest name where there is none."""
-    return called(name, "reward")
+    """Import the function; ValueError, which names the reward, where it cannot be imported or there is none of that name."""
+    try:
+        return called(name, "reward")
+    except ValueError as error:
+        if str(error).startswith("reward "):
+            raise
+        raise ValueError(f"reward {name!r}: {raised(error)}") from error
+    except (Exception, SystemExit) as error:  # whatever a user's module raises
+        raise ValueError(f"reward {name!r}: {raised(error)}") from error
+
+
+def check_columns(name: str, function: Callable[..., Any], columns: Collection[str]) -> None:
+    """``WrongReward`` where the function wants an argument that no sample of a task with these columns has."""
+    try:
+        _accepted(function, dict.fromkeys((*columns, *TOLD)))
+    except WrongReward as error:
+        raise WrongReward(f"reward {name!r}: {error}") from None
 
 
 def call(function: Callable[..., Any], samples: Samples) -> Part:
@@ -100,33 +121,71 @@ async def _wait(answer: Any) -> Any:
 def _accepted(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
     """The arguments that the signature has; ``WrongReward`` with the nearest column where it wants one that there is not."""
     kinds = inspect.Parameter
-    wanted = inspect.signature(function).parameters
+    try:
+        wanted = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of C, and some classes
+        return given
     for name, one in wanted.items():
-        if name not in given and one.default is kinds.empty and one.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY):
-            raise WrongReward(f"expected a column {name!r} in the task, got none{hint(name, given)}")
+        needed = one.default is kinds.empty
+        if needed and one.kind is kinds.POSITIONAL_ONLY:
+            raise WrongReward(f"expected arguments that can be given by name, got {name!r} before '/'")
+        if name not in given and needed and one.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY):
+            verl = "; verl's solution_str is 'completions' here, a list" if name == "solution_str" else ""
+            raise WrongReward(f"expected a column {name!r} in the task, got none{verl or hint(name, given)}")
     if any(one.kind is kinds.VAR_KEYWORD for one in wanted.values()):
         return given
     return {name: value for name, value in given.items() if name in wanted}
 
 
 def _checked(answer: Any, count: int) -> Part:
+    if getattr(answer, "requires_grad", False):
+        answer = answer.detach()
     if hasattr(answer, "tolist"):  # numpy's and torch's
         answer = answer.tolist()
+    if inspect.isgenerator(answer) or isinstance(answer, map | zip | range):
+        answer = list(islice(answer, count + 1))  # one that never ends is too long as well
+    if inspect.iscoroutine(answer):
+        answer.close()  # of one that returned another; nobody will wait for it
     if not isinstance(answer, list | tuple):
         raise WrongReward(f"expected a list of {count} rewards, one for each completion, got {type(answer).__name__}")
     if len(answer) != count:
-        raise WrongReward(f"expected {count} rewards, one for each completion, got {len(answer)}")
+        got = f"more than {count}" if len(answer) == count + 1 else len(answer)
+        raise WrongReward(f"expected {count} rewards, one for each completion, got {got}")
     return [_number(one, i) for i, one in enumerate(answer)]
 
 
 def _number(value: Any, i: int) -> float | None:
     if value is None:
         return None
-    if hasattr(value, "item"):
-        value = value.item()
-    if not isinstance(value, bool | int | float) or not math.isfinite(value):
-        raise WrongReward(f"expected a finite number or None, got {value!r} for completion {i}")
-    return float(value)
+    number = value
+    for name in ("detach", "item"):  # torch's with a gradient, and a scalar of either
+        if callable(take := getattr(number, name, None)):
+            with contextlib.suppress(ValueError, RuntimeError, TypeError):  # it has several elements
+                number = take()
+    if not isinstance(number, bool | int | float):
+        raise WrongReward(f"expected a finite number or None, got {_shown(value)} for completion {i}")
+    try:
+        found = float(number)
+    except OverflowError:
+        found = math.inf
+    if not abs(found) <= LARGEST:
+        raise WrongReward(f"expected a finite number or None, got {_shown(value)} for completion {i}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    """A value in short, or its type, whatever its own words raise."""
+    if inspect.iscoroutine(value):
+        value.close()  # nobody will wait for it
+    if isinstance(value, int):
+        return f"a whole number of {value.bit_length():,} bits"
+    if not isinstance(value, str | bytes | float | list | tuple | dict):
+        return type(value).__name__
+    try:
+        said = repr(value)
+    except Exception as error:  # of what a list has in it
+        return f"a {type(value).__name__} whose repr raises {type(error).__name__}"
+    return said if len(said) <= 60 else f"{said[:57]}..."
 
 
 def what(error: Exception) -> str:
@@ -134,14 +193,14 @@ def what(error: Exception) -> str:
     return str(error) if isinstance(error, WrongReward) else raised(error)
 
 
-def total(functions: Sequence[RewardFunction], parts: Mapping[str, Part]) -> list[float]:
-    """The weighted sum for each sample of what was given; ``WrongReward`` where every function gave a sample None."""
-    columns = [parts[one.name] for one in functions]
-    sums = []
-    for i, row in enumerate(zip(*columns, strict=True)):
-        if all(value is None for value in row):
-            raise WrongReward(f"expected a reward from at least one function, got None for completion {i} from each")
-        sums.append(sum(one.weight * value for one, value in zip(functions, row, strict=True) if value is not None))
+def total(functions: Sequence[RewardFunction], parts: Mapping[str, Part]) -> Part:
+    """The weighted sum for each sample of what was given; None where every function gave it None."""
+    sums: Part = []
+    for row in zip(*(parts[one.name] for one in functions), strict=True):
+        given = [one.weight * value for one, value in zip(functions, row, strict=True) if value is not None]
+        sums.append(sum(given) if given else None)
+    if wrong := [value for value in sums if value is not None and not abs(value) <= LARGEST]:
+        raise WrongReward(f"expected a finite sum of the weighted rewards, got {wrong[0]}")
     return sums
 
 
@@ -151,5 +210,8 @@ def text_of(completion: Any) -> str:
 
 
 def spoken(prompt: Any, text: str) -> Any:
-    """The completion as functions are told it: a text after a text, the assistant's message after messages."""
-    return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+    """The completion as functions are told it: a text after a text, the assistant's message after messages.
+
+    Where the messages end with the beginning of the assistant's answer, that is part of the completion, as in TRL.
+    """
+    return text if isinstance(prompt, str) else [{"role": "assistant", "content": begun(prompt)[1] + text}]

@@ -10,6 +10,7 @@ from pathlib import Path
 from equipoise.rewards import capsules
 from equipoise.rewards.functions import Part, RewardFunction
 from equipoise.rewards.scorer_pool import ProcessScorer
+from equipoise.rewards.scoring import RewardsFailed
 
 DEADLINE_S = 60.0  # of a function that had none
 
@@ -32,7 +33,9 @@ def replay(path: Path, trusted: Sequence[str] = ()) -> Replayed:
         scorer.submit(0, capsule.samples)
         while not (scored := scorer.poll()):
             select.select(scorer.fds(), [], [], 0.1)
+    except RewardsFailed as error:  # its module cannot be imported
+        raise ValueError(f"{path}: {error}") from None
     finally:
         scorer.close()
     given = scored[0].parts.get(capsule.reward)
-    return Replayed(reward=capsule.reward, then=capsule.error, now=scored[0].error, given=given)
+    return Replayed(reward=capsule.reward, then=capsule.error, now=scored[0].cause, given=given)

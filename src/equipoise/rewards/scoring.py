@@ -26,9 +26,10 @@ class Scored:
     """A group's rewards, or why it has none."""
 
     key: int  # as it was submitted
-    reward: list[float] | None  # [M] the weighted sum; None: the group is lost
+    reward: Part | None  # [M] the weighted sum, None of a sample that no function judged; None: the group is lost
     parts: dict[str, Part] = field(default_factory=dict)  # by the name of the function
     error: str = ""
+    cause: str = ""  # the error as its capsule has it, without the name of the function
     capsule: Path | None = None
 
 
@@ -67,7 +68,7 @@ class Outcomes:
         self._failed += 1
         if self._failed >= IN_A_ROW:
             raise RewardsFailed(f"reward {name!r} failed, as the {IN_A_ROW - 1} groups before did: {error}{_see(path)}")
-        return Scored(key=key, reward=None, error=f"reward {name!r}: {error}", capsule=path)
+        return Scored(key=key, reward=None, error=f"reward {name!r}: {error}", cause=error, capsule=path)
 
 
 def _see(capsule: Path | None) -> str:

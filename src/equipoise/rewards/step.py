@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -46,6 +48,8 @@ class RewardStep:
     def absorb(self, data: Trajectory, pool: Pool) -> None:
         """Let the env's rewards of a batch enter the statistics; after its last optimiser step, once."""
         if self._norm is not None:
+            there = ~data.reward.isnan()  # a sample that no function judged has none
+            data = replace(data, mask=data.mask & there, reward=torch.where(there, data.reward, 0.0))
             returns, mine = carry(data, self._gamma, self._so_far)
             self._so_far = of_all(mine, data.context["stream"], pool)
             self._norm.absorb(returns.unsqueeze(-1), data.mask, pool)

@@ -17,6 +17,7 @@ from equipoise.types import EnvSpec, TextSpec
 from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS
 
+STARTED = 3  # blocks, updates or rounds after which a worker has allocated what it works with
 LITTLE = 0.05  # of the greatest entropy of discrete actions
 NARROW = -3.0  # nats of one number of a Box: a deviation of 0.012
 ACTIONS, ROOM = 64e6, 256e6  # bytes: of the actions that an env keeps which restarts, and what else comes with filling memory
@@ -89,5 +90,13 @@ def moment(report: Report, stats: RunStats) -> Moment:
         return_mean=report.return_mean, lag_mean=report.lag_mean, metrics=report.metrics,
         first=None if stats.first is None else First(episodes=stats.first[0], mean=stats.first[1], std=stats.first[2]),
         acting=stats.acting, balance=report.balance,
-        memory={name: one.own for name, one in stats.usage.items() if name != DRIVER and one.own},
+        memory={name: one.own for name, one in stats.usage.items() if one.own and _under_way(name, stats)},
     )  # fmt: skip
+
+
+def _under_way(name: str, stats: RunStats) -> bool:
+    """Has a worker begun to do the same again and again? One that starts, compiles or makes its envs fills its memory."""
+    if name == DRIVER or name in stats.phases:
+        return False
+    shares = stats.workers.get(name)
+    return shares is None or shares.side == "beside" or shares.done >= STARTED

@@ -21,6 +21,11 @@ class Attempt:
     furthest: int = 0  # version that any attempt had come to when it failed
     streak: Streak = field(default_factory=Streak)  # of attempts; progress is a version that none before had come to
 
+    def take(self, *, ends: bool = False) -> None:
+        """Let the learner go on that holds still for an evaluation, if there is room for its weights."""
+        if (version := self.evaluations.take(ends=ends)) is not None:
+            self.runtime.examined(version)
+
     def failed(self, error: WorkerFailed, give_up_s: float) -> str:
         """Count the failure -> why another attempt has no hope; empty where it has."""
         reached = self.runtime.stats().version  # what fails at one version would fail there for ever

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from equipoise import phases
-from equipoise.files import plain
-from equipoise.record import checkpoint
-from equipoise.record.checkpoint import Entry
+from equipoise.errors import Damaged
+from equipoise.files import parse_json, plain
+from equipoise.record import checkpoint, statefile
+from equipoise.record.checkpoint import Entry, Source
 from equipoise.record.directory import RunDirectory, params_sha256
 from equipoise.record.mirror import END_S
-from equipoise.record.report import step_of
+from equipoise.record.report import METRICS, Report, read_reports, step_of
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.reporter import Reporter
 from equipoise.run.saving import Saving
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.messages import Cut
+from equipoise.schema import check
+from equipoise.workers import texts
 
 CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
+
+
+def told_of(line: Mapping[str, Any]) -> bool:
+    """Does a recorded report, which a resume keeps, tell of an evaluation?"""
+    return not line["final"] and line["evaluation"] is not None
 
 
 class Keeping:
@@ -28,6 +36,7 @@ class Keeping:
 
     def __init__(self, blue: Blueprint, files: RunDirectory) -> None:
         self._blue, self._files = blue, files
+        texts.keep(blue.program, files.path)
         self.version = -1  # of the newest whole checkpoint
         self.asked = Saving()
         self.summary: dict[str, Any] | None = None
@@ -66,8 +75,12 @@ class Keeping:
             return False
         self._at = time.monotonic()
         # As it is now, while the run holds still: plain() copies.
-        files, driver = self._began or ({}, plain({"reporter": reporter.state(), "evaluations": evaluations.state()}))
-        self._began, error = (cut.files, driver) if cut.more else None, cut.error
+        began, error = self._began, cut.error
+        if began is None:
+            waiting = {} if error is not None else self._exams(cut.step, evaluations, reporter)
+            began = waiting, plain({"reporter": reporter.state(), "evaluations": evaluations.state()})
+        files, driver = began
+        self._began = (files | cut.files, driver) if cut.more else None
         if cut.more:
             return True
         if error is None:
@@ -86,6 +99,42 @@ class Keeping:
             checkpoint.abandon(self._files.checkpoints, cut.step)
             reporter.note(f"warning: no checkpoint at step {cut.step:,}: {error}")
         return error is None
+
+    def _exams(self, step: int, evaluations: EvaluationSchedule, reporter: Reporter) -> dict[str, Entry]:
+        """Write the weights that are still to be evaluated into the checkpoint that is aside."""
+        place, waiting = checkpoint.aside(self._files.checkpoints, step), evaluations.waiting()
+        try:
+            return checkpoint.add(place, checkpoint.EXAMS, checkpoint.weights_bytes(waiting)) if waiting else {}
+        except OSError as error:
+            reporter.note(f"warning: the weights that wait to be evaluated are not in the checkpoint of step {step:,}: {error}")
+            return {}
+
+    def load(self, source: Source, reporter: Reporter, evaluations: EvaluationSchedule) -> None:
+        """Go on from the driver's part of a checkpoint; ValueError that names its file where it does not fit."""
+        self.version, step = source.version, step_of(source.meta)
+        file, exams = source.path / checkpoint.DRIVER, source.path / checkpoint.EXAMS
+        driver = parse_json(source.read(checkpoint.DRIVER), file)
+        waiting = statefile.parse_weights(source.read(checkpoint.EXAMS), exams) if checkpoint.EXAMS in source.files else {}
+        source.kept.clear()
+        schema = {"reporter": reporter.schema(self.version), "evaluations": evaluations.schema(self.version)}
+        check(driver, schema, str(file))
+        reporter.load(driver["reporter"], self._files.best_evaluation())
+        lines = read_reports(self._files.path / METRICS, damaged=[])
+        told = {line["evaluation"]["version"] for line in lines if step_of(line) <= step and told_of(line)}
+        try:
+            evaluations.load(driver["evaluations"], waiting, told)
+        except ValueError as error:
+            raise Damaged(f"{exams}: {error}") from error
+
+    def recorded(self, report: Report, reporter: Reporter) -> Report:
+        """Write a report that is to be recorded."""
+        if report.recorded:
+            try:
+                self._files.confirm()
+                self._files.write_report(report)
+            except OSError as error:
+                reporter.note(f"warning: a report was not written: {error}")
+        return report
 
     def meta(self, version: int) -> dict[str, Any]:
         """What a checkpoint says of itself."""
@@ -140,7 +189,9 @@ class Keeping:
 
     def sum_up(self, status: str, reporter: Reporter, evaluations: EvaluationSchedule) -> None:
         """Write the summary, which ``summary`` keeps."""
-        summary = reporter.summary(status, evaluations.version) | {"params_sha256": params_sha256(evaluations.params())}
+        exams = {"asked": evaluations.asked, "made": evaluations.made}
+        summary = reporter.summary(status, evaluations.version) | {"evaluations": exams}
+        summary |= {"params_sha256": params_sha256(evaluations.params())}
         try:
             self.summary = self._files.write_summary(summary)
         except OSError as error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from equipoise.experience.recorded.dataset import Dataset
 from equipoise.record import checkpoint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.types import Program, TextSpec, learning
+from equipoise.workers import texts
 
 
 def described(blue: Blueprint) -> dict[str, Any]:
@@ -24,10 +25,19 @@ def described(blue: Blueprint) -> dict[str, Any]:
     return parent | {"dataset": {"name": dataset.name} | facts}
 
 
-def doubts(program: Program, dataset: Dataset | None) -> list[str]:
-    """Warnings of what is odd about learning from a data set in this way, though it can be done."""
+def judged(program: Program) -> tuple[Program, list[str]]:
+    """The program, without evaluations where nothing can judge them and its algorithm needs no reward; and a note on that."""
+    if not texts.unjudged(program):
+        return program, []
+    said = f"no evaluations: {program.name} has no reward of its own; --reward module:function judges held-out prompts"
+    return replace(program, evaluation=replace(program.evaluation, episodes=0)), [said]
+
+
+def doubts(program: Program, blue: Blueprint) -> list[str]:
+    """Notes on a task, and warnings of what is odd about learning from a data set in this way, though it can be done."""
+    dataset, env = blue.dataset, blue.spec.env
     if dataset is None:
-        return []
+        return [*env.notes] if isinstance(env, TextSpec) else []
     found = []
     alone = program.actors == 0
     played = program.source.env is not None and not program.evaluation.episodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,15 +15,14 @@ from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares, less
 from equipoise.balance.verdict import NOTHING_YET, STARTING, Verdict, verdict
 from equipoise.cores import usable
-from equipoise.envs.failures.capsule import COUNTED
 from equipoise.errors import not_finite
-from equipoise.histograms import EDGES, filled
 from equipoise.programs.refusals import check
 from equipoise.record.measured import machines_of
 from equipoise.record.report import Evaluating, Evaluation, Report
 from equipoise.run import alarming
 from equipoise.run.evaluation_schedule import gave_up
 from equipoise.run.forgetting import Evaluations
+from equipoise.run.parts import aborted, lags_of, more, tokens, without_time
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.messages import Record
 from equipoise.runtime.stats import RunStats
@@ -114,7 +113,7 @@ class Reporter:
 
     def state(self) -> dict[str, Any]:
         return {
-            "wall_s": time.monotonic() - self._began, "record": _without_time(self._record),
+            "wall_s": time.monotonic() - self._began, "record": without_time(self._record),
             "lag": [self._lag_sum, self._lag_updates, self._lag_max],
             "evaluations": self._evaluations.state(), "notes": self._notes, "alarms": self._all_alarms(),
         }  # fmt: skip
@@ -159,6 +158,11 @@ class Reporter:
         """Has the last recorded report grown old, while time counts?"""
         return time.monotonic() - self.recorded_at >= RECORDED_S and not self.settled
 
+    @property
+    def untold(self) -> bool:
+        """Is there an evaluation that no recorded report has told of?"""
+        return bool(self._fresh)
+
     def heard(self, record: Record) -> None:
         """Keep a partial record for the reports until the next whole one."""
         self._partial = record
@@ -189,7 +193,7 @@ class Reporter:
             balance = shares
         elif recorded:
             self._balance = shares
-        lags = _lags(stats.lags, {} if final else self._lags)
+        lags = lags_of(stats.lags, {} if final else self._lags)
         if recorded:
             self._lags = dict(stats.lags)
         self._look_for_ends(stats)
@@ -230,7 +234,7 @@ class Reporter:
             updates=version,
             steps_per_s=0.0 if pace.offline else steps_per_s,
             updates_per_s=rate,
-            tokens_per_s=_tokens(r.metrics, steps_per_s),
+            tokens_per_s=tokens(r.metrics, steps_per_s),
             episodes=r.episodes,
             return_mean=r.return_mean,
             length_mean=r.length_mean,
@@ -281,7 +285,7 @@ class Reporter:
         told = self._partial or self._record
         return replace(
             told, version=max(told.version, stats.version), episodes=stats.episodes, return_mean=stats.return_mean,
-            length_mean=stats.length_mean, aborted=_aborted(stats), info=stats.info,
+            length_mean=stats.length_mean, aborted=aborted(stats), info=stats.info,
         )  # fmt: skip
 
     def _shares(self) -> dict[str, Shares]:
@@ -294,7 +298,9 @@ class Reporter:
         machines = machines_of({name: asdict(site) for name, site in stats.sites.items()})
         since = {name: less(shares[name], then[name]) for name in shares if name not in self._paused}
         known = calibrate(self._program, since, cores=usable(), machines=machines)
-        if known is not None:
+        if known is not None and known.doubt:
+            self._remedies = self._cause = None
+        elif known is not None:
             self._remedies, self._cause = tuple(remedies.remedies(known, allowed=self._allowed)), remedies.cause(known)
 
     def _allowed(self, program: Program) -> None:
@@ -352,9 +358,9 @@ class Reporter:
             "episodes": r.episodes,
             "return_mean": r.return_mean,
             "info": r.info,
-            "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | _more(e),
+            "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | more(e),
             "best_evaluation": self._evaluations.summary(),
-            "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max} | _lags(stats.lags, {}),
+            "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max} | lags_of(stats.lags, {}),
             "acting": self._acting(),
             "balance": {name: asdict(s) for name, s in balance.items()},
             "cause": judged.cause,
@@ -371,29 +377,3 @@ class Reporter:
             "sites": {name: asdict(site) for name, site in stats.sites.items()},
             "refused": dict(stats.refused),
         }
-
-
-def _lags(now: Mapping[str, Sequence[float]], then: Mapping[str, Sequence[float]]) -> dict[str, dict[str, int]]:
-    """The histograms of the time between two moments, by what is counted: the bins that are not empty."""
-    return {
-        name: filled([x - y for x, y in zip(counts, then.get(name, [0.0] * len(counts)), strict=True)], EDGES[name])
-        for name, counts in now.items()
-    }
-
-
-def _more(evaluation: Evaluation) -> dict[str, Any]:
-    """What some evaluations have."""
-    return {name: dict(found) for name in ("policies", "info") if (found := getattr(evaluation, name))}
-
-
-def _tokens(metrics: Mapping[str, float], samples_per_s: float) -> float | None:
-    length = metrics.get("completions/mean_length")
-    return None if length is None else length * samples_per_s
-
-
-def _aborted(stats: RunStats) -> int:
-    return sum(counts[COUNTED[0]] for counts in stats.failures.values())
-
-
-def _without_time(record: Record) -> dict[str, Any]:
-    return {name: value for name, value in asdict(record).items() if name not in ("at", "partial")}

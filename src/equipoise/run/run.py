@@ -14,13 +14,12 @@ from equipoise import phases
 from equipoise.cores import order_of_stores
 from equipoise.envs.check.info_probe import unseen
 from equipoise.errors import CannotStart, Damaged, WorkerFailed, forget_locals
-from equipoise.files import parse_json
 from equipoise.nets.precision import emulated
 from equipoise.nets.threads import crowded
 from equipoise.programs.limits import check_processes
 from equipoise.programs.program import differences
 from equipoise.programs.refusals import check
-from equipoise.record import checkpoint, playable
+from equipoise.record import playable
 from equipoise.record.checkpoint import Source
 from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.report import Report, step_of
@@ -32,13 +31,12 @@ from equipoise.run.governing import Governing, check_on
 from equipoise.run.keeping import Keeping
 from equipoise.run.outside import Worlds
 from equipoise.run.reporter import Reporter
-from equipoise.run.saving import RunState, one_line, promise, schedules_over
+from equipoise.run.saving import RunState, doubts, one_line, promise
 from equipoise.run.session import SESSION, Interrupt
 from equipoise.run.starting import Runtime, start
 from equipoise.runtime import blueprint
-from equipoise.runtime.messages import Cut, Message, Note, Record
+from equipoise.runtime.messages import Cut, Message, Note, Offered, Record
 from equipoise.runtime.process import forkserver
-from equipoise.schema import check as check_schema
 from equipoise.types import On, Program
 from equipoise.workers.kind import Kind
 from equipoise.workers.kinds import KINDS
@@ -75,9 +73,9 @@ class Run:
         """
         check(program := usual(program))
         check_on(program, on)
-        self._processes = on != "serial"  # of their own for the workers
-        self._nodes, place = nodes, program.placement
-        self._warnings = [*notes, *emulated(place.precision, place.acting_precision, place.device)]
+        program, said = recorded_rows.judged(program)
+        self._processes, self._nodes, place = on != "serial", nodes, program.placement  # processes of their own for the workers
+        self._warnings = [*notes, *said, *emulated(place.precision, place.acting_precision, place.device)]
         if self._processes:
             if nodes is None:  # else it is known once the workers are dealt to machines
                 check_processes(program)
@@ -89,7 +87,7 @@ class Run:
         self._source = source if resume is None or source is not None else resume.whole_checkpoint()
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
         blue = blueprint.blueprint(program, weights=weights, learner=learner, resume=self._source)
-        self._warnings += recorded_rows.doubts(program, blue.dataset)
+        self._warnings += recorded_rows.doubts(program, blue)
         if resume is None:
             if program.source.metrics:
                 self._warnings += unseen(program.env, program.source.metrics, seed=program.schedule.seed)
@@ -210,15 +208,9 @@ class Run:
         reporter = Reporter(blue, runtime.stats, began, self.on)
         evaluations = EvaluationSchedule(blue, runtime.weights)
         if source is not None:
-            kept = self._keeping.version = source.version
-            file = source.path / checkpoint.DRIVER
-            driver = parse_json(source.read(checkpoint.DRIVER), file)
-            source.kept.clear()
-            check_schema(driver, {"reporter": reporter.schema(kept), "evaluations": evaluations.schema(kept)}, str(file))
-            reporter.load(driver["reporter"], self._files.best_evaluation())
-            evaluations.load(driver["evaluations"])
+            self._keeping.load(source, reporter, evaluations)
             reporter.note(f"resumed at step {blue.pace.steps(self._keeping.version):,}: {promise(blue.spec.env)}")
-        if (said := schedules_over(blue, self._keeping.version)) is not None:
+        for said in doubts(blue, self._keeping.version):
             reporter.note(said)
         return runtime, reporter, evaluations
 
@@ -294,6 +286,7 @@ class Run:
                 while self._inbox:
                     if (report := self._handle(self._inbox.popleft(), attempt)) is not None:
                         yield report
+                attempt.take()
                 if attempt.evaluations.waits:
                     attempt.evaluations.consider(attempt.reporter.step, attempt.runtime.stats().recent_return)
                 yield from self._examine(attempt, interrupt, beside=self._processes)
@@ -308,17 +301,19 @@ class Run:
         finally:
             whole = status in ("interrupted", "solved", "alarmed") and self._last_cut(attempt)
             if status in ("alarmed", "interrupted", "failed"):  # the records end here: what there is
-                self._recorded(attempt.reporter.report(timed=True), attempt)
+                self._keeping.recorded(attempt.reporter.report(timed=True), attempt.reporter)
             attempt.reporter.settle()
+            attempt.evaluations.close()
             if status != "solved":
                 attempt.evaluations.snapshot()
             attempt.runtime.stop()
-            attempt.evaluations.close()
+            if status != "completed" and (said := attempt.evaluations.missing()):
+                attempt.reporter.note(said)
             whole = whole or self._keeping.version == attempt.evaluations.version
             self._keeping.ended(status, attempt.reporter, attempt.evaluations, whole=whole)
         if status == "completed" and self.program.evaluation.episodes:
             yield from self._last_evaluation(attempt, interrupt)
-        last = self._recorded(attempt.reporter.report(final=True), attempt)
+        last = self._keeping.recorded(attempt.reporter.report(final=True), attempt.reporter)
         self._files.close()
         yield last
 
@@ -327,23 +322,16 @@ class Run:
         if isinstance(message, Cut):
             self._keeping.keep(message, attempt.reporter, attempt.evaluations)
             attempt.runtime.release(message)
+        elif isinstance(message, Offered):
+            attempt.evaluations.offer(message.version)
         elif isinstance(message, Note):
             attempt.reporter.note(message.text)
         else:
             assert isinstance(message, Record), message  # what else workers say is for the runtime
             if not message.partial:
-                return self._recorded(attempt.reporter.report(message), attempt)
+                return self._keeping.recorded(attempt.reporter.report(message), attempt.reporter)
             attempt.reporter.heard(message)
         return None
-
-    def _recorded(self, report: Report, attempt: Attempt) -> Report:
-        if report.recorded:
-            try:
-                self._files.confirm()
-                self._files.write_report(report)
-            except OSError as error:
-                attempt.reporter.note(f"warning: a report was not written: {error}")
-        return report
 
     def _last_cut(self, attempt: Attempt) -> bool:
         """Save the whole run before it ends early; False where there is nothing to save yet, or it took too long or failed."""
@@ -363,9 +351,10 @@ class Run:
                             return kept
                     else:
                         self._handle(message, attempt)
+                attempt.take(ends=True)
                 self._inbox.extend(attempt.runtime.poll(SLICE_S))
                 if attempt.reporter.due:  # whoever told it to leave may not wait
-                    self._recorded(attempt.reporter.report(timed=True), attempt)
+                    self._keeping.recorded(attempt.reporter.report(timed=True), attempt.reporter)
         except Exception as error:  # whatever it is, the weights and the summary are still to be written
             attempt.reporter.note(f"warning: no last checkpoint: {type(error).__name__}: {error}")
             return False
@@ -379,22 +368,32 @@ class Run:
             self._keeping.evaluated(attempt.reporter, attempt.evaluations, time.monotonic() + SLICE_S)
             if beside:
                 return
-            yield from self._by_time(attempt)
+            if attempt.evaluations.running:
+                yield from self._by_time(attempt)
 
     def _by_time(self, attempt: Attempt) -> Iterator[Report]:
-        """A report where the last one has grown old, recorded where the last recorded one has."""
-        if attempt.reporter.due:
-            yield self._recorded(attempt.reporter.report(timed=True), attempt)
+        """A report where the last one has grown old, recorded where the last recorded one has or an evaluation has ended."""
+        if attempt.reporter.due or (attempt.reporter.untold and not attempt.evaluations.solved):
+            yield self._keeping.recorded(attempt.reporter.report(timed=True), attempt.reporter)
         elif time.monotonic() - attempt.reporter.reported_at >= LIVE_S:
             yield attempt.reporter.report(evaluating=attempt.evaluations.progress)
 
     def _last_evaluation(self, attempt: Attempt, interrupt: Interrupt) -> Generator[Report]:
-        """Evaluate the last weights; the summary was written without that, for users that do not want to wait."""
+        """Evaluate what waits, and the last weights; the summary was written before, for users that do not want to wait."""
+        evaluations = attempt.evaluations
+        evaluations.begin_rest()
         try:
-            attempt.evaluations.begin_final(self.program.evaluation.episodes)
             yield from self._examine(attempt, interrupt, beside=False)
+            yield from self._by_time(attempt)
+            if not evaluations.solved and not interrupt.asked:
+                evaluations.end_rest()
+                evaluations.begin_final(self.program.evaluation.episodes)
+                yield from self._examine(attempt, interrupt, beside=False)
         finally:
-            attempt.evaluations.close()
+            if not evaluations.solved:
+                evaluations.end_rest()
+        if said := evaluations.missing():
+            attempt.reporter.note(said)
         # The last weights may be the first that reach the goal, or that there was time to evaluate.
         status = "solved" if attempt.evaluations.solved else "completed"
         self._keeping.ended(status, attempt.reporter, attempt.evaluations, whole=True)

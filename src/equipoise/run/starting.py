@@ -28,6 +28,7 @@ class Runtime(Protocol):
     def poll(self, timeout_s: float) -> list[Message]: ...  # what workers said: records, notes and cuts; may raise WorkerFailed
     def hold(self, *, last: bool = False) -> None: ...  # ask for a cut after the next version; ``last``: no other follows
     def release(self, cut: Cut) -> None: ...  # the run goes on
+    def examined(self, version: int) -> None: ...  # the driver has the weights that were offered: the run goes on
     def stats(self) -> RunStats: ...  # also after ``stop``
     @property
     def version(self) -> int: ...  # the newest, which costs less to ask for than ``stats``

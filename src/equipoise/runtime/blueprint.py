@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -94,7 +95,7 @@ class Blueprint:
         """Build the networks that the run begins with."""
         nets = {name: self.network(name) for name in self.roles}
         if self.weights is not None:
-            playable.fill(nets, checkpoint.load(Path(self.weights))[0], self.weights)
+            begin.fill(self.program, nets, Path(self.weights))
         return nets
 
     def learner(self, name: str, net: nn.Module, pool: Learners = ALONE) -> Learner:
@@ -135,6 +136,17 @@ class Blueprint:
         """Envs whose unrolls make a round: the envs of a batch; with replays all of them."""
         policy, groups = common(self.program), max(self.program.groups, 1)  # without any there is room for one
         return policy.batch if policy.replay is None else groups * self.program.placement.group_envs
+
+    def examines(self, version: int) -> bool:
+        """Is a version due to be evaluated: the first one that actors get at or after each multiple of ``evaluation.every``?
+
+        The last one is evaluated in any case, after the run.
+        """
+        wanted, published = self.program.evaluation, math.lcm(*(one.publish_every for one in self.policies.values()))
+        unit = published * self.pace.updates
+        if wanted.every is None or not wanted.episodes or version % unit or not 0 < version < self.updates:
+            return False
+        return self.pace.steps(version) // wanted.every > self.pace.steps(version - unit) // wanted.every
 
     @property
     def learners(self) -> int:

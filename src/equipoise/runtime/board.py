@@ -33,8 +33,11 @@ _WORKER = {
     "phase": ArraySpec((PHASE,), "uint8"),  # what its start is at, in UTF-8; zeros once it works
 }
 # Counters of the cuts of a run (runtime/cut.py), each with one writer: the learner's is "begun", the others are the driver's.
-# "save": the newest cut that the other workers are to save for; "save_last": the same for the learner.
-_CUT = dict.fromkeys(("asked", "begun", "save", "save_last", "step", "released", "closed"), ArraySpec((1,), "int64"))
+# "save": the newest cut that the other workers are to save for; "save_last": the same for the learner. "examined": the
+# newest version to be evaluated whose weights the driver has.
+_CUT = dict.fromkeys(
+    ("asked", "begun", "save", "save_last", "step", "released", "closed", "examined"), ArraySpec((1,), "int64")
+)  # fmt: skip
 
 
 def _worker(row: Measured) -> dict[str, ArraySpec]:

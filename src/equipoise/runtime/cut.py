@@ -23,13 +23,18 @@ from equipoise.workers.kind import Member
 
 class Gate:
     """After a version: is its batch withheld? It closes every ``every`` versions (0: never by itself), at the last one,
-    and when the driver asks.
+    and when the driver asks; and at a version that is ``due`` to be evaluated, until the driver has its weights.
     """
 
-    def __init__(self, words: Any, *, every: int, last: int, announce: Callable[[int], None], round_: int = 1) -> None:
+    def __init__(
+        self, words: Any, *, every: int, last: int, announce: Callable[[int], None], round_: int = 1,
+        due: Callable[[int], bool] = lambda version: False, offer: Callable[[int], None] = lambda version: None,
+    ) -> None:  # fmt: skip
         """``words``: the board's counters; ``announce``: called with the version once per cut; ``round_``: a cut comes after a
-        multiple of so many versions, when nothing of what the actors wrote is still to be learned from.
+        multiple of so many versions, when nothing of what the actors wrote is still to be learned from. ``offer``: called once
+        with each version that is ``due``.
         """
+        self._due, self._offer, self._offered = due, offer, -1
         self._words, self._every, self._last, self._announce, self._round = words, every, last, announce, round_
         self._passed = -1  # the version whose cut is over
         self._late = False  # one was due while the files of the last were being written
@@ -37,6 +42,11 @@ class Gate:
     def __call__(self, version: int) -> bool:
         words = self._words
         if words["begun"][0] > words["released"][0]:
+            return True
+        if self._due(version) and words["examined"][0] < version:
+            if self._offered != version:
+                self._offered = version
+                self._offer(version)
             return True
         if version == self._passed or version % self._round:
             return False
@@ -112,6 +122,11 @@ class CutCoordinator:
     def hold(self) -> None:
         """Ask for a cut after the next version."""
         self._words["asked"][0] = self._words["begun"][0] + 1
+
+    def examined(self, version: int) -> None:
+        """The driver has the weights of this version, which is due to be evaluated: the learner goes on."""
+        self._words["examined"][0] = version
+        self._wake(self._last)
 
     def begun(self, version: int, *, obstacle: str | None = None) -> None:
         """The learner holds still: the others save first. ``obstacle``: why there can be no cut now."""

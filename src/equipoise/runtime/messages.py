@@ -53,6 +53,13 @@ class CutBegun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """The learner holds still at this version until the driver has its weights, since it is due to be evaluated."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """A worker has written its files for a cut. ``more``: others are written while it goes on, until ``Written``."""
 
@@ -118,9 +125,10 @@ class Lost:
     how: str
 
 
-Message = Record | Note | Failed | CutBegun | Saved | Written | Cut | Relayed | Linked | HandedOver | Lost
+Message = Record | Note | Failed | CutBegun | Offered | Saved | Written | Cut | Relayed | Linked | HandedOver | Lost
 _TYPES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Record, Note, Failed, CutBegun, Saved, Written, Cut, Relayed, Linked, HandedOver, Lost)
+    kind.__name__: kind
+    for kind in (Record, Note, Failed, CutBegun, Offered, Saved, Written, Cut, Relayed, Linked, HandedOver, Lost)
 }
 
 

@@ -21,7 +21,7 @@ from equipoise.runtime.board import Meter
 from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.gpus import Gpus
 from equipoise.runtime.ipc import Heap
-from equipoise.runtime.messages import Cut, CutBegun, Message, Note, Saved, Written
+from equipoise.runtime.messages import Cut, CutBegun, Message, Note, Offered, Saved, Written
 from equipoise.runtime.site import LocalSite
 from equipoise.runtime.stats import RunStats, joiner, stats
 from equipoise.runtime.usage import DRIVER, Usages
@@ -131,6 +131,10 @@ class SerialRuntime:
         """Ask for a cut after the next version. ``last``: of no concern here, where every worker is always there."""
         self._cuts.hold()
 
+    def examined(self, version: int) -> None:
+        """The driver has the weights of this version, at which the learner holds still: the run goes on."""
+        self._cuts.examined(version)
+
     def release(self, cut: Cut) -> None:
         """The driver is done with a cut: the run goes on."""
         self._cuts.release(cut)
@@ -143,6 +147,8 @@ class SerialRuntime:
         while not self.done and time.perf_counter() < until:
             if cuts := self._cuts.ready():
                 self._out += cuts
+                break
+            if self._out and isinstance(self._out[-1], Offered):
                 break
             if all(part.last is not Tick.WORKED for part in self._parts):
                 for part in self._parts:

@@ -8,7 +8,7 @@ from typing import Any
 from equipoise.runtime.board import Board, Meter
 from equipoise.runtime.cut import Gate
 from equipoise.runtime.ipc import Ringer
-from equipoise.runtime.messages import CutBegun, Linked, Message, Note, Record, Relayed
+from equipoise.runtime.messages import CutBegun, Linked, Message, Note, Offered, Record, Relayed
 from equipoise.runtime.workerfiles import Reader
 from equipoise.types import Tick, Worker
 from equipoise.workers.kind import AtOnce, Member
@@ -72,11 +72,14 @@ class LocalSite:
     def linked(self, site: str, how: str) -> None:
         self._send(Linked(site=site, how=how))
 
-    def gate(self, *, every: int, last: int, round_: int) -> Gate:
+    def gate(self, *, every: int, last: int, round_: int, due: Callable[[int], bool]) -> Gate:
         def announce(version: int) -> None:
             self._send(CutBegun(version=version))
 
-        return Gate(self._board.cut, every=every, last=last, round_=round_, announce=announce)
+        def offer(version: int) -> None:
+            self._send(Offered(version=version))
+
+        return Gate(self._board.cut, every=every, last=last, round_=round_, announce=announce, due=due, offer=offer)
 
 
 def _nothing() -> None: ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -9,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from equipoise.serving import messages, oip
+from equipoise.serving import bounds, messages, oip
 from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
 from equipoise.serving.openapi import openapi
@@ -32,8 +34,9 @@ class App:
     def __init__(self, service: Service, guard: Guard, *, most_body: int = 8 << 20) -> None:
         """``most_body``: bytes that a request may have."""
         self.service, self.guard, self.most_body = service, guard, most_body
-        self._requests = service.metrics.requests
+        self._metrics_of = service.metrics
         routes = [
+            Route("/v1/act", self._health, methods=["POST"]),  # of which the other methods come here, to be refused
             Route("/v1/outcome", self._outcome, methods=["POST"]),
             Route("/v1/end", self._end, methods=["POST"]),
             Route("/healthz", self._health, methods=["GET"]),
@@ -43,13 +46,14 @@ class App:
             *oip.routes(service, self.body),
         ]
         self._rest = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Refused: _refused})  # type: ignore[dict-item]
+        self._rest.router.redirect_slashes = False  # a redirect would have the host that the caller named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, origin, headers = scope["path"], None, dict(scope["headers"])
+        path, origin, headers, began = scope["path"], None, dict(scope["headers"]), time.perf_counter()
         try:
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                 origin = self.guard.check("/healthz", headers.get(b"host"), headers.get(b"origin"), None)
-                return await self._send(send, path, 204, b"", [*_cors(origin), *ALLOWED])
+                return await self._send(send, path, began, 204, b"", [*_cors(origin), *ALLOWED])
             origin = self.guard.check(path, headers.get(b"host"), headers.get(b"origin"), headers.get(b"authorization"))
             if path == "/v1/act" and scope["method"] == "POST":
                 codec = messages.codec(headers.get(b"content-type"))
@@ -57,17 +61,22 @@ class App:
                 answer = Answer()
                 self.service.act(request, answer)
                 body = codec.encode((await answer.get())[0])
-                return await self._send(send, path, 200, body, [(b"content-type", codec.content_type), *_cors(origin)])
+                return await self._send(send, path, began, 200, body, [(b"content-type", codec.content_type), *_cors(origin)])
         except Refused as no:
             return await self._send(
-                send, path, no.status, messages.json.encode(no.body()), [(b"content-type", messages.JSON), *_cors(origin)]
+                send,
+                path,
+                began,
+                no.status,
+                messages.json.encode(no.body()),
+                [(b"content-type", messages.JSON), *_cors(origin)],
             )
         except Gone:
             return None
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._count(path, message["status"])
+                self._count(path, began, message["status"])
                 message["headers"] = [*message["headers"], *_cors(origin), *self._closing()]
             await send(message)
 
@@ -78,7 +87,10 @@ class App:
             return None
 
     async def body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole body of a request; Refused (413) where it is too long."""
+        """The whole body of a request; Refused (413, 415) where it is too long, or compressed."""
+        if (encoding := headers.get(b"content-encoding")) is not None and encoding.strip().lower() not in (b"", b"identity"):
+            got = bounds.shown(encoding.decode("latin-1"))
+            raise Refused(415, f"Content-Encoding: expected none, since bodies are taken as they are, got {got}")
         announced = headers.get(b"content-length")
         if announced is not None and int(announced) > self.most_body:  # h11 lets only digits through
             raise Refused(413, f"body: expected at most {self.most_body:,} bytes, got {int(announced):,}")
@@ -95,8 +107,10 @@ class App:
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _send(self, send: Send, path: str, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        self._count(path, status)
+    async def _send(
+        self, send: Send, path: str, began: float, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
+    ) -> None:
+        self._count(path, began, status)
         headers = [*headers, (b"content-length", b"%d" % len(body)), *self._closing()]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -105,8 +119,8 @@ class App:
         """While the server drains, callers are asked to come again by another connection: to another server."""
         return ((b"connection", b"close"),) if self.service.draining else ()
 
-    def _count(self, path: str, status: int) -> None:
-        self._requests[path if path in PATHS else "other", str(status)] += 1
+    def _count(self, path: str, began: float, status: int) -> None:
+        self._metrics_of.request(path if path in PATHS else oip.kind(path), status, time.perf_counter() - began)
 
     # ----------------------------------------------------------------------------------------------- the other paths
 
@@ -147,7 +161,7 @@ def _cors(origin: bytes | None) -> tuple[tuple[bytes, bytes], ...]:
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
-    sentence = f"{request.method} {request.url.path}: {error.detail}; /openapi.json lists the paths and methods"
+    sentence = f"{request.method[:20]} {request.url.path[:80]}: {error.detail}; /openapi.json lists the paths and methods"
     return Response(messages.json.encode({"error": sentence}), error.status_code, error.headers, "application/json")
 
 

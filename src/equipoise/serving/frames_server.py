@@ -16,11 +16,14 @@ import msgspec
 
 from equipoise import frames
 from equipoise.listening import BACKLOG, listen_at
-from equipoise.serving.messages import Act, Decision, End, Outcome, Refused
+from equipoise.serving import bounds
+from equipoise.serving.messages import MOST, Act, Decision, End, Outcome, Refused, decoded
 from equipoise.serving.service import Service
 from equipoise.serving.waiting import stored
+from equipoise.web import ACCEPTS, REFUSALS
 
 MOST_WAITING = 1024  # requests of a connection that may wait for their answer
+TURN, LARGE = 64, 64 << 10  # frames that one turn of the loop takes up, and bytes of one that takes a turn of its own
 
 
 class _Act(Act, kw_only=True, tag_field="op", tag="act"):
@@ -48,7 +51,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: FrameServer) -> None:
         self._server, self._service = server, server.service
         self._splitter = frames.Splitter(server.most_body)
-        self.waiting, self._paused, self._closing = 0, False, False
+        self.waiting, self._paused, self._closing, self._held = 0, False, False, False  # held: frames wait for a turn
         self.began: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -56,6 +59,7 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         if len(self._server.connections) >= self._server.most_connections:
+            REFUSALS.add("connections", self._server.most_connections)
             self._answer(
                 {"n": 0, "status": 503, "error": f"expected at most {self._server.most_connections} connections, got one more"}
             )
@@ -67,16 +71,39 @@ class Connection(asyncio.Protocol):
         self._server.connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
+        self._bodies = self._splitter.feed(data)
+        self._turn()
+
+    def _turn(self) -> None:
+        """Take up some of the frames that came; the others in the loop's next turns, as there may be thousands."""
+        loop = asyncio.get_running_loop()
         try:
-            for body in self._splitter.feed(data):
+            for count, body in enumerate(self._bodies, 1):
                 self._request(body)
+                if count == TURN or len(body) > LARGE:
+                    self._held = True
+                    self.transport.pause_reading()
+                    loop.call_soon(self._again)
+                    return
         except frames.BadFrame as error:
             self._answer({"n": 0, "status": 400, "error": str(error)})
             self.transport.close()
             return
-        self.began = asyncio.get_running_loop().time() if self._splitter.pending else None
+        self.began = loop.time() if self._splitter.pending else None
         if self.waiting > MOST_WAITING:
             self.pause_writing()
+
+    def _again(self) -> None:
+        if self.transport.is_closing():
+            return
+        self._held = False
+        self._turn()
+        if self._held or self.transport.is_closing():
+            return
+        if self._closing and not self.waiting:
+            self.transport.close()
+        elif not self._paused:
+            self.transport.resume_reading()
 
     def pause_writing(self) -> None:
         """Ask the caller to wait: it does not read its answers, or too many are due."""
@@ -87,13 +114,14 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._paused and not self._closing and not self.transport.is_closing():
             self._paused = False
-            self.transport.resume_reading()
+            if not self._held:
+                self.transport.resume_reading()
 
     def _request(self, body: bytes) -> None:
         self.waiting += 1
         n = 0
         try:
-            request = _decoder.decode(body)
+            request = decoded(_decoder, body, bounds.check_msgpack, what="frame")
             n = request.n
             if isinstance(request, _Act):
                 self._service.act(request, lambda decisions: self._decided(n, decisions[0]))
@@ -106,8 +134,6 @@ class Connection(asyncio.Protocol):
                 self._done("end", {"n": n, "status": 200})
             else:
                 self._done("state", {"n": n, "status": 200, **self._service.state()})
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            self._done("other", {"n": n, "status": 400, "error": f"frame: {str(error)[:500]}"})
         except Refused as no:
             self._done("other", {"n": n, "status": no.status, **no.body()})
 
@@ -130,20 +156,20 @@ class Connection(asyncio.Protocol):
         self.waiting -= 1
         self._service.metrics.requests[f"uds:{op}", str(answer["status"])] += 1
         self._answer(answer)
-        if self._closing and not self.waiting:
+        if self._closing and not self.waiting and not self._held:
             self.transport.close()
         elif self._paused and self.waiting < MOST_WAITING // 2:
             self.resume_writing()
 
     def _answer(self, answer: dict[str, Any]) -> None:
         if not self.transport.is_closing():
-            self.transport.write(frames.encode(answer))
+            self.transport.write(frames.encode(answer, MOST))
 
     def drain(self) -> None:
         """Read no more; close after the answers that are due."""
         self._closing = True
         self.pause_writing()
-        if not self.waiting:
+        if not self.waiting and not self._held:
             self.transport.close()
 
 
@@ -164,8 +190,9 @@ class FrameServer:
         listening = listen_at(path)
         self._path = path
         self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: Connection(self), sock=listening, backlog=BACKLOG
+            lambda: Connection(self), sock=listening, backlog=ACCEPTS
         )
+        listening.listen(BACKLOG)  # asyncio's number says also how many it takes at once
 
     def sweep(self, now: float) -> None:
         """Close connections whose frame takes too long to arrive."""

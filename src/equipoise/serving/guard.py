@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
-from equipoise.access import LOCAL, is_address, is_local, named_host, need_token, same
+from equipoise.access import LOCAL, is_address, is_local, named_host, need_token, said_token, same
 from equipoise.serving.messages import Refused
 
 OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")  # without a token: what asks them has none
@@ -25,7 +25,7 @@ class Guard:
         """
         self._everywhere = not is_local(host)
         need_token(host, token, f"--host {host}", "give --token-file FILE, or serve on 127.0.0.1")
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._token = token
         self._hosts = {name.lower() for name in (*LOCAL, host, *hosts)}
         self._origins = {origin.rstrip("/").lower() for origin in origins}
         self._fine: set[bytes] = set()  # Host headers that were found good
@@ -43,7 +43,9 @@ class Guard:
 
     def knows(self, authorization: bytes | None) -> bool:
         """Does the caller have the token, where one is needed?"""
-        return self._token is None or (authorization is not None and same(authorization, self._token))
+        return self._token is None or (
+            authorization is not None and same(said_token(authorization.decode("latin-1")) or "", self._token)
+        )
 
     def _check_host(self, host: bytes | None) -> None:
         said = (host or b"").decode("latin-1").lower()

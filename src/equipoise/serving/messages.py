@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import msgspec
 
 from equipoise import frames
 from equipoise.hints import hint
+from equipoise.serving import bounds
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Text = Annotated[str, msgspec.Meta(max_length=256)]  # a name, or "" where there is none
-Deadline = Annotated[float, msgspec.Meta(gt=0)]  # ms after the request arrived
+LATEST_MS = 86_400_000
+Deadline = Annotated[float, msgspec.Meta(gt=0, le=LATEST_MS)]  # ms after the request arrived
 
 
 class Refused(Exception):
     """What a caller asked for cannot be: the HTTP status, and a sentence with the path, what was expected and what came."""
 
     def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status, self.sentence = status, sentence
+        self.status, self.sentence = status, bounds.sentence(sentence)
+        super().__init__(self.sentence)
 
     def body(self) -> dict[str, Any]:
         return {"error": self.sentence}
@@ -80,40 +84,78 @@ class End(msgspec.Struct, forbid_unknown_fields=True):
 
 Outcomes = Annotated[list[Outcome], msgspec.Meta(max_length=10_000)]
 JSON, MSGPACK = b"application/json", b"application/msgpack"
+BOM = b"\xef\xbb\xbf"  # which Windows writes before a text
 FORM = b"application/x-www-form-urlencoded"  # what curl says of what it is given
 FIELDS = {"act": Act.__struct_fields__, "outcome": Outcome.__struct_fields__, "end": End.__struct_fields__}
+_CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
+PARTS = 256  # of an observation that is a Tuple
+MOST = 1 << 28  # bytes of an answer
 _MSGPACKS = (MSGPACK, b"application/x-msgpack", b"application/vnd.msgpack")
 
 
 class Codec:
     """Requests from bytes, and answers to bytes: in JSON, or in msgpack with arrays as ``frames`` has them."""
 
-    def __init__(self, content_type: bytes, decoder: Any, encode: Callable[[Any], bytes]) -> None:
-        self.content_type, self.encode = content_type, encode
+    def __init__(
+        self, content_type: bytes, decoder: Any, encode: Callable[[Any], bytes], check: Callable[[bytes], None]
+    ) -> None:
+        """``check`` raises ``bounds.TooMuch``."""
+        self.content_type, self.encode, self._check = content_type, encode, check
         self._decoders = {
             "act": decoder(Act), "outcome": decoder(Outcome | Outcomes), "end": decoder(End),
         }  # fmt: skip
 
     def decode(self, kind: str, body: bytes) -> Any:
-        """The request; Refused (400) says where it is none."""
-        try:
-            return self._decoders[kind].decode(body)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            unknown = re.search(r"unknown field `(.*?)`", str(error))
-            near = hint(unknown[1], FIELDS[kind]) if unknown and kind in FIELDS else ""
-            raise Refused(400, f"body: {str(error)[:500]}{near}") from None
+        """The request; Refused (400, or 413 where it is beyond the bounds) says where it is none."""
+        return decoded(self._decoders[kind], body, self._check, FIELDS[kind])
 
 
-json = Codec(JSON, msgspec.json.Decoder, msgspec.json.Encoder().encode)
-msgpack = Codec(MSGPACK, msgspec.msgpack.Decoder, lambda message: frames.encode(message)[frames.HEAD.size :])
+def decoded(decoder: Any, body: bytes, check: Callable[[bytes], None], fields: Collection[str] = (), what: str = "body") -> Any:
+    """What a decoder of msgspec makes of a body; Refused (400, 413) where it is none. ``fields``: of which one may be meant."""
+    try:
+        if len(body) <= bounds.SMALL:
+            return decoder.decode(body.removeprefix(BOM))
+        check(body)
+        with no_collection():
+            return decoder.decode(body.removeprefix(BOM))
+    except bounds.TooMuch as error:
+        raise Refused(413, str(error)) from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        said = str(error)[:500]
+        unknown = re.search(r"unknown field `(.*?)`", said)
+        near = hint(unknown[1], fields) if unknown and fields else ""
+        if b"\0" in body[:4] or body[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            near += "; JSON is UTF-8, and this looks like UTF-16 or UTF-32" if check is bounds.check_json else ""
+        raise Refused(400, f"{what}: {said}{near}") from None
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """While thousands of lists are made Python would look for cycles among them, over and over."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+json = Codec(JSON, msgspec.json.Decoder, msgspec.json.Encoder().encode, bounds.check_json)
+msgpack = Codec(
+    MSGPACK, msgspec.msgpack.Decoder, lambda message: frames.encode(message, MOST)[frames.HEAD.size :], bounds.check_msgpack
+)
 
 
 def codec(content_type: bytes | None) -> Codec:
     """The codec of a Content-Type header; JSON where there is none. Refused (415) for another one."""
     if content_type is None or content_type == JSON:
         return json
-    kind = content_type.partition(b";")[0].strip().lower()
-    if kind in (JSON, FORM):
+    kind, _, parameters = content_type.lower().partition(b";")
+    if (kind := kind.strip()) in (JSON, FORM):
+        charset = re.search(rb"(?:^|;)\s*charset\s*=\s*\"?([^\s;\"]*)", parameters[:200])
+        if charset is not None and charset[1] not in _CHARSETS:
+            raise Refused(415, f"Content-Type: expected the charset utf-8, got {charset[1].decode('latin-1')!r}")
         return json
     if kind in _MSGPACKS:
         return msgpack
@@ -122,12 +164,18 @@ def codec(content_type: bytes | None) -> Codec:
 
 
 def arrays(value: Any, place: str = "obs") -> Any:
-    """An observation with its array maps as arrays; Refused (400) for a map that is none."""
+    """An observation with its array maps as arrays; Refused (400) for a map that is none, and for keys beyond the bounds."""
     if not isinstance(value, Mapping):
-        return value
+        if type(value) is not list:
+            return value[: bounds.KEY] if isinstance(value, str | bytes) else value
+        if len(value) <= PARTS and any(isinstance(one, Mapping) for one in value):  # the parts of a Tuple
+            return [arrays(one, f"{place}/{i}") for i, one in enumerate(value)]
+        return bounds.numbers(value)
     if "data" in value and "dtype" in value:
         try:
             return frames.array(value, place)
         except frames.BadFrame as error:
             raise Refused(400, str(error)) from None
+    if len(value) > bounds.KEYS or any(not isinstance(key, str) or len(key) > bounds.KEY for key in value):
+        raise Refused(400, f"{place}: expected at most {bounds.KEYS:,} keys of at most {bounds.KEY} letters, got others")
     return {key: arrays(inner, f"{place}/{key}") for key, inner in value.items()}

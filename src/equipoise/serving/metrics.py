@@ -26,11 +26,16 @@ class Histogram:
         self._sum += value
 
     def family(self, name: str, help_: str) -> HistogramMetricFamily:
+        buckets, total = self.totals()
+        return HistogramMetricFamily(name, help_, buckets=buckets, sum_value=total)
+
+    def totals(self) -> tuple[list[tuple[str, float]], float]:
+        """How many values were at most each end, and their sum."""
         total, buckets = 0, []
         for end, n in zip([*map(str, self._ends), "+Inf"], self._counts):
             total += n
             buckets.append((end, float(total)))
-        return HistogramMetricFamily(name, help_, buckets=buckets, sum_value=self._sum)
+        return buckets, self._sum
 
 
 class Metrics:
@@ -41,9 +46,19 @@ class Metrics:
         self.requests: Counter[tuple[str, str]] = Counter()  # (path, HTTP status)
         self.shadows: Counter[tuple[str, str]] = Counter()  # (version, "same", "other" or "dropped")
         self.seconds, self.rows = Histogram(SECONDS), Histogram(ROWS)
+        self.paths: dict[str, Histogram] = {}  # seconds of requests
         self.gauges: Gauges = dict
         self._registry = CollectorRegistry()
         self._registry.register(self)
+
+    def request(self, path: str, status: int, seconds: float) -> None:
+        """Count an answer over HTTP; ``path`` is one of a few."""
+        self.requests[path, str(status)] += 1
+        try:
+            self.paths[path].add(seconds)
+        except KeyError:
+            self.paths[path] = Histogram(SECONDS)
+            self.paths[path].add(seconds)
 
     def page(self) -> bytes:
         return bytes(generate_latest(self._registry))
@@ -62,6 +77,12 @@ class Metrics:
         yield self.seconds.family(
             "equipoise_decision_seconds", "From a request's arrival to its answer, without the transport."
         )
+        paths = HistogramMetricFamily(
+            "equipoise_request_seconds", "Requests over HTTP, from their headers to their answers.", labels=("path",)
+        )
+        for path, histogram in list(self.paths.items()):
+            paths.add_metric((path,), *histogram.totals())
+        yield paths
         yield self.rows.family("equipoise_batch_rows", "Rows of a batch.")
         for name, (help_, value) in self.gauges().items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily

@@ -7,9 +7,11 @@ episode, B = 1), ``deterministic`` (default true), ``unit``, ``deadline_ms``, ``
 
 from __future__ import annotations
 
+import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -20,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 from equipoise import tree
 from equipoise.edge import branches, escaped
 from equipoise.hints import hint
-from equipoise.serving import messages
+from equipoise.serving import bounds, messages
 from equipoise.serving.messages import Deadline, Decision, Name, Refused, Text
 from equipoise.serving.service import Service
 from equipoise.serving.versions import Version
@@ -34,6 +36,11 @@ KINDS = {
 }  # fmt: skip
 NAMES = {dtype: kind for kind, dtype in KINDS.items()}
 MOST_ROWS = 4096  # of a request
+MOST_NUMBERS = 1 << 17  # of an answer
+PIECE = 256  # rows that are asked at once: between two pieces the loop has time for other callers
+Size = Annotated[list[int], msgspec.Meta(max_length=64)]
+LARGEST = 1 << 62  # of a dimension, and of a sequence's number
+PARTS = 4096  # tensors of a request
 SPLIT = "Inference-Header-Content-Length"  # bytes of JSON before the binary tensors
 
 
@@ -59,9 +66,9 @@ class OfTensor(msgspec.Struct):
 class Input(msgspec.Struct):
     """A tensor that is given."""
 
-    name: str
-    shape: list[int]
-    datatype: str
+    name: Text
+    shape: Size
+    datatype: Text
     data: list[Any] | None = None
     parameters: OfTensor = msgspec.field(default_factory=OfTensor)
 
@@ -69,7 +76,7 @@ class Input(msgspec.Struct):
 class Output(msgspec.Struct):
     """A tensor that is asked for."""
 
-    name: str
+    name: Text
     parameters: OfTensor = msgspec.field(default_factory=OfTensor)
 
 
@@ -78,7 +85,7 @@ class Infer(msgspec.Struct):
 
     inputs: list[Input]
     outputs: list[Output] | None = None
-    id: str | None = None
+    id: Text | None = None
     parameters: Parameters = msgspec.field(default_factory=Parameters)
 
 
@@ -92,7 +99,7 @@ def routes(service: Service, read: Read) -> list[BaseRoute]:
     def version_of(request: Request) -> Version:
         name = request.path_params["name"]
         if name != policy:
-            raise Refused(404, f"model: expected {policy!r}, got {name!r}{hint(name, [policy])}")
+            raise Refused(404, f"model: expected {policy!r}, got {bounds.shown(name)}{hint(name, [policy])}")
         return service.versions.find(request.path_params.get("version"))
 
     async def server(request: Request) -> Response:
@@ -112,21 +119,23 @@ def routes(service: Service, read: Read) -> list[BaseRoute]:
     async def metadata(request: Request) -> Response:
         version = version_of(request)
         digests = dict.fromkeys(one.digest for one in service.versions.now.by_alias.values())
-        outputs = [{"name": name, "datatype": kind, "shape": [-1, *shape]} for name, kind, shape in _outputs(version)]
+        given = [{"name": name, "datatype": kind, "shape": [-1, *shape]} for name, kind, shape in outputs(version)]
         inputs = [
             {"name": name, "datatype": NAMES[dtype.name], "shape": [-1, *shape]}
             for name, (shape, dtype) in version.rows.items()
         ]
         return _json(
-            {"name": policy, "versions": list(digests), "platform": "onnxruntime_onnx", "inputs": inputs, "outputs": outputs}
+            {"name": policy, "versions": list(digests), "platform": "onnxruntime_onnx", "inputs": inputs, "outputs": given}
         )
 
     async def infer(request: Request) -> Response:
         version = version_of(request)
         asked, rest = _parts(request, await read(request.scope["headers_by_name"], request.receive))
         obs = _obs(version, _tensors(asked.inputs, rest))
-        wanted = [Output(name) for name, _, _ in _outputs(version)] if asked.outputs is None else asked.outputs
-        known = [name for name, _, _ in _outputs(version)]
+        wanted = [Output(name) for name, _, _ in outputs(version)] if asked.outputs is None else asked.outputs
+        known = [name for name, _, _ in outputs(version)]
+        if len({output.name for output in wanted}) < len(wanted):
+            raise Refused(400, "outputs: expected each name once, got one of them again")
         for output in wanted:
             if output.name not in known:
                 raise Refused(
@@ -143,6 +152,14 @@ def routes(service: Service, read: Read) -> list[BaseRoute]:
     return [Route(path, run, methods=[method]) for path, run, method in paths]
 
 
+def kind(path: str) -> str:
+    """What a path of the protocol is counted as: without the names of models and versions, which callers choose."""
+    if not path.startswith("/v2"):
+        return "other"
+    last = path.rpartition("/")[2]
+    return f"/v2/{last}" if last in ("infer", "ready", "live") else "/v2"
+
+
 async def _decide(service: Service, version: Version, obs: Any, given: Parameters, named: bool) -> list[Decision]:
     session, episode = str(given.sequence_id) if given.sequence_id else None, None
     if session is not None and not given.sequence_start:
@@ -153,17 +170,24 @@ async def _decide(service: Service, version: Version, obs: Any, given: Parameter
             )
         version = episode.main.version
     rows, single = service.read(version, obs)
+    most = max(1, min(MOST_ROWS, MOST_NUMBERS // max(1, sum(math.prod(shape) for _, _, shape in outputs(version)))))
     count = len(next(iter(rows.values())))
-    if single or count > MOST_ROWS or (session is not None and count != 1):
-        expected = "[1, ...] in a sequence" if session is not None else f"[B, ...] with B of at most {MOST_ROWS}"
+    if single or count > most or (session is not None and count != 1):
+        expected = "[1, ...] in a sequence" if session is not None else f"[B, ...] with B of at most {most}"
         shapes = {name: list(x.shape[1:] if single else x.shape) for name, x in rows.items()}
         raise Refused(400, f"inputs: expected shapes {expected}, got {shapes}")
-    answer = Answer()
-    service.ask(
-        version, rows, count, answer, session=session, episode=episode, unit=given.unit, done=given.sequence_end,
-        deterministic=given.deterministic, deadline_ms=given.deadline_ms,
-    )  # fmt: skip
-    decisions: list[Decision] = await answer.get()
+    decisions: list[Decision] = []
+    limit, began = service.limit_ms(given.deadline_ms), time.monotonic()
+    for at in range(0, count, PIECE):
+        if at:
+            await asyncio.sleep(0)
+        answer, n = Answer(), min(PIECE, count - at)
+        service.ask(
+            version, {name: x[at : at + n] for name, x in rows.items()} if count > PIECE else rows, n, answer, session=session,
+            episode=episode, unit=given.unit, done=given.sequence_end, deterministic=given.deterministic,
+            deadline_ms=None if limit is None else max(0.001, limit - 1000 * (time.monotonic() - began)),
+        )  # fmt: skip
+        decisions += await answer.get()
     return decisions
 
 
@@ -175,10 +199,11 @@ def _parts(request: Request, body: bytes) -> tuple[Infer, memoryview]:
         if not (said.isascii() and said.isdecimal() and len(said) < 12 and int(said) <= size):
             raise Refused(400, f"{SPLIT}: expected a number of at most {size:,} bytes, got {said[:40]!r}")
         size = int(said)
-    try:
-        return _decoder.decode(body[:size]), memoryview(body)[size:]
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise Refused(400, f"body: {str(error)[:500]}") from None
+    asked: Infer = messages.decoded(_decoder, body[:size], bounds.check_json)
+    number = asked.parameters.sequence_id
+    if isinstance(number, int) and not -LARGEST <= number < 1 << 64:
+        raise Refused(400, "parameters: expected a sequence_id of 64 bits, got a longer number")
+    return asked, memoryview(body)[size:]
 
 
 def _tensors(inputs: list[Input], rest: memoryview) -> dict[str, Array]:
@@ -191,13 +216,18 @@ def _tensors(inputs: list[Input], rest: memoryview) -> dict[str, Array]:
             raise Refused(
                 400, f"{place}: expected a datatype of {', '.join(KINDS)}, got {one.datatype!r}{hint(one.datatype, KINDS)}"
             )
+        if len(found) == PARTS:
+            raise Refused(400, f"inputs: expected at most {PARTS:,}, got more")
         dtype, size = np.dtype(KINDS[one.datatype]).newbyteorder("<"), one.parameters.binary_data_size
-        if min(one.shape, default=0) < 0 or len(one.shape) > 32:
-            raise Refused(400, f"{place}: expected at most 32 sizes of at least 0, got {one.shape}")
+        if min(one.shape, default=0) < 0 or max(one.shape, default=0) > LARGEST or len(one.shape) > 32:
+            got = "longer ones" if max(map(abs, one.shape)) > LARGEST else bounds.shown(one.shape)
+            raise Refused(400, f"{place}: expected at most 32 sizes of at least 0, got {got}")
         count = math.prod(one.shape)
         try:
             if size is None:
-                x = np.asarray([] if one.data is None else one.data)
+                x = np.asarray([] if one.data is None else bounds.numbers(one.data))
+                if x.ndim > 1 and x.shape != tuple(one.shape):
+                    raise ValueError(f"expected a flat list, or lists of that shape, got lists of the shape {list(x.shape)}")
                 if x.size and (x.dtype.kind not in "biuf" or (dtype.kind != "f" and x.dtype.kind == "f")):
                     raise ValueError(f"expected numbers of {one.datatype}, got others")
                 x = x.astype(dtype) if x.dtype.kind == "f" or dtype.kind in "fb" else _whole(x, dtype)
@@ -228,7 +258,7 @@ def _obs(version: Version, tensors: Mapping[str, Array]) -> Any:
     return tree.within("obs", tensors)
 
 
-def _outputs(version: Version) -> list[tuple[str, str, list[int]]]:
+def outputs(version: Version) -> list[tuple[str, str, list[int]]]:
     """Name, datatype and shape, without the batch, of each output."""
     spec = version.model.spec
     found = [
@@ -259,7 +289,7 @@ def _leaves(space: Any, name: str) -> Iterator[tuple[str, str, list[int]]]:
 
 
 def _answer(policy: str, asked: Infer, wanted: list[Output], decisions: list[Decision], version: Version) -> Response:
-    kinds = {name: (kind, shape) for name, kind, shape in _outputs(version)}
+    kinds = {name: (kind, shape) for name, kind, shape in outputs(version)}
     said, blobs = [], []
     for output in wanted:
         kind, shape = kinds[output.name]

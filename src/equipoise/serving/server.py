@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import web
-from equipoise.listening import listen
+from equipoise.listening import BACKLOG, listen
 from equipoise.serving.app import App
 from equipoise.serving.backend import Backend
 from equipoise.serving.frames_server import FrameServer
@@ -97,7 +97,8 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
     seed = secrets.randbits(62) if settings.seed is None else settings.seed
     service = Service(versions, store, sessions, seed=seed, batch=settings.batch, deadline_ms=settings.deadline_ms)
     app = App(service, guard, most_body=settings.most_body)
-    most, request_s = settings.most_connections, settings.request_s
+    listeners = (settings.port is not None) + (settings.uds is not None)
+    most, request_s = web.fitting(settings.most_connections, listeners), settings.request_s
     http = Server(web.config(app, most_connections=most, request_s=request_s))
     frame_server = FrameServer(service, most_body=settings.most_body, most_connections=most, request_s=request_s)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -124,6 +125,8 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
         gc.freeze()  # what was loaded stays: a full collection need not look at it
         while serving is not None and not http.started and not serving.done():
             await asyncio.sleep(0.005)
+        for one in sockets:
+            one.listen(BACKLOG)  # asyncio's number says also how many it takes at once
         started(places)
         sweeping = loop.create_task(_sweep(service, frame_server))
         await _ended(stop, serving)

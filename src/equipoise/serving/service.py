@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -11,8 +10,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import msgspec
+
+from equipoise.serving import bounds
 from equipoise.serving.batching import Ask, Batch, Batcher, Choice
-from equipoise.serving.messages import Act, Decision, Outcome, Refused, arrays
+from equipoise.serving.messages import LATEST_MS, Act, Decision, Outcome, Refused, arrays
 from equipoise.serving.metrics import Metrics
 from equipoise.serving.sessions import Episode, Sessions, Track
 from equipoise.serving.store import Store
@@ -105,7 +107,7 @@ class Service:
             for _ in range(n - 1):
                 next(self.sessions.streams)
         unlogged = not deterministic and self.store.alarm is not None
-        limit = self._deadline_ms if deadline_ms is None else deadline_ms
+        limit = self.limit_ms(deadline_ms)
         ask = Ask(
             version, rows, self._answer, stream=stream, step=step, n=n, track=track, first=first,
             deterministic=deterministic or unlogged, deadline=None if limit is None else time.monotonic() + limit / 1000,
@@ -115,15 +117,20 @@ class Service:
         if done and session is not None:
             self.sessions.end(session)
 
+    def limit_ms(self, asked: float | None) -> float | None:
+        """The deadline of a request that asks for this one, in ms after its arrival; None: none."""
+        if asked is None:
+            return self._deadline_ms
+        if not asked > 0 or asked > LATEST_MS:
+            raise Refused(400, f"deadline_ms: expected a time above 0 and of at most {LATEST_MS:,} ms, got {asked}")
+        return asked
+
     def outcome(self, outcomes: list[Outcome], written: Callable[[bool], None]) -> None:
         """Store all outcomes or none; ``written`` is called by the writer's thread. Refused (501, 507) where that cannot be."""
         if self.store.path is None:
             raise Refused(501, "outcome: expected a server with a file for decisions (--decisions FILE), got one without")
         now = time.time()
-        rows = [
-            (one.id, one.reward, None if one.data is None else _json(one.data), now if one.time is None else one.time)
-            for one in outcomes
-        ]
+        rows = [(one.id, one.reward, _json(one), now if one.time is None else one.time) for one in outcomes]
         if not self.store.put("outcomes", *rows, written=written):
             raise Refused(507, f"outcome: expected room for it, got none: {self.store.alarm}")
 
@@ -215,8 +222,9 @@ class Service:
         }  # fmt: skip
 
 
-def _json(data: Any) -> str:
-    try:
-        return json.dumps(data, allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise Refused(400, f"data: expected what JSON can say, got {error}") from None
+def _json(outcome: Outcome) -> str | None:
+    """The data of an outcome; Refused (400) where one of its fields is what JSON cannot say, as msgpack can."""
+    for name, value in (("reward", outcome.reward), ("time", outcome.time), ("data", outcome.data)):
+        if value is not None and (odd := bounds.unsayable(value)) is not None:
+            raise Refused(400, f"{name}: expected what JSON can say, got {odd}")
+    return None if outcome.data is None else msgspec.json.format(msgspec.json.encode(outcome.data), indent=0).decode()

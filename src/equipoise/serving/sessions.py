@@ -100,12 +100,21 @@ class Episode:
             self.shadow.end()
 
 
+FRESH_S = 10.0  # that an episode keeps its place without a second request while others find none
+
+
 class Sessions:
-    """The open episodes, at most ``cap`` of them; one without a request for ``timeout_s`` seconds is ended."""
+    """The open episodes, at most ``cap`` of them; one without a request for ``timeout_s`` seconds is ended.
+
+    Where all places are taken, a new episode takes that of one that was begun and never went on, the one that was begun
+    longest ago, if that was ``FRESH_S`` ago: so a caller that begins thousands and leaves them keeps the others out for
+    seconds, and no episode that goes on loses its place.
+    """
 
     def __init__(self, timeout_s: float, cap: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.timeout_s, self.cap, self._clock = timeout_s, cap, clock
         self._open: dict[str, Episode] = {}  # by name, the one that was used longest ago first
+        self._fresh: dict[str, None] = {}  # those of them that had one request, the oldest first
         self.streams = count()
         self.expired = 0
 
@@ -123,12 +132,13 @@ class Sessions:
             )  # fmt: skip
         episode.last = self._clock()
         self._open[name] = episode
+        self._fresh.pop(name, None)
         return episode
 
     def begin(self, name: str, version: Version, shadow: Version | None) -> Episode:
         """A new episode; the session's earlier one is over. Refused (429) where all places are taken."""
         self.sweep()
-        if name not in self._open and len(self._open) >= self.cap:
+        if name not in self._open and len(self._open) >= self.cap and not self._evict():
             raise Refused(
                 429, f"session: expected at most {self.cap:,} open episodes, got one more; end those that are over with "
                 "done: true, or raise --max-sessions",
@@ -136,11 +146,21 @@ class Sessions:
         self.end(name)
         episode = Episode(name, version, shadow, next(self.streams), self._clock())
         self._open[name] = episode
+        self._fresh[name] = None
         return episode
+
+    def _evict(self) -> bool:
+        """End the oldest episode that never went on; False where it is too young, or there is none."""
+        oldest = next(iter(self._fresh), None)
+        if oldest is None or self._open[oldest].last > self._clock() - FRESH_S:
+            return False
+        self.expired += 1
+        return self.end(oldest)
 
     def end(self, name: str) -> bool:
         """End a session's episode; False where none was open."""
         episode = self._open.pop(name, None)
+        self._fresh.pop(name, None)
         if episode is not None:
             episode.end()
         return episode is not None

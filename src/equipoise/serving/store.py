@@ -1,13 +1,17 @@
 """Decisions, outcomes and shadow answers in an SQLite file: written by one thread, so that no answer waits for the disk.
 
-The queue is bounded. What cannot be written (a full disk, a queue that is full) is lost, counted, and an alarm for as long as
-it lasts; the server goes on. An outcome is acknowledged when it is in the file.
+What cannot be written (a full disk, a lock of another process) waits, with an alarm, until the disk takes it. The queue is
+bounded: what finds it full is lost and counted, and the server goes on. An outcome is acknowledged when it is in the file that
+is then at the path: a file that was moved or removed has a successor, which gets what may have gone with the old one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import math
+import os
 import sqlite3
 import threading
 import time
@@ -23,6 +27,10 @@ QUEUE = 20_000  # records that may wait for the disk
 GATHER_S = 0.05  # decisions are written together, this often
 LARGEST = 1 << 30  # bytes of an observation
 RETRY_S = 0.5  # after a write that failed
+BUSY_S = 2.0  # that a write waits for another process to end its own, before it is tried again
+CLOSE_S = 8.0  # at the end, for what waits
+AT_ONCE = 5_000  # groups of a transaction
+BYTES = 4096  # of an observation that count as one record more
 TABLES = """
 CREATE TABLE IF NOT EXISTS decisions (id TEXT PRIMARY KEY, unit TEXT, session TEXT, step INTEGER, policy TEXT, version TEXT,
     deterministic INTEGER, propensity REAL, kind TEXT, fallback TEXT, time REAL, action TEXT, observation BLOB) WITHOUT ROWID;
@@ -31,11 +39,12 @@ CREATE INDEX IF NOT EXISTS outcomes_of_decisions ON outcomes (id);
 CREATE TABLE IF NOT EXISTS shadows (id TEXT, version TEXT, propensity REAL, time REAL, action TEXT);
 """
 INSERTS = {
-    "decisions": "INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "decisions": "INSERT OR IGNORE INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "outcomes": "INSERT INTO outcomes VALUES (?, ?, ?, ?)",
     "shadows": "INSERT INTO shadows VALUES (?, ?, ?, ?, ?)",
 }
-Record = tuple[str, tuple[Any, ...], Callable[[bool], None] | None]  # table, values, who is told whether it is written
+# Table, records, their size in records, and who is told whether they are written.
+Group = tuple[str, tuple[tuple[Any, ...], ...], int, Callable[[bool], None] | None]
 
 
 class Store:
@@ -46,11 +55,14 @@ class Store:
         self.path, self._observations, self._most = path, observations, queue
         self.alarm: str | None = None
         self.lost = self.written = 0
-        self._waiting: deque[Record] = deque()
-        self._wake, self._ending = threading.Event(), False
+        self._waiting: deque[Group] = deque()
+        self._taken: list[Group] = []  # by the writer, which keeps them until they are in the file
+        self._came = self._went = 0  # sizes: the first is counted by those who put, the second by the writer
+        self._wake, self._lock, self._ends = threading.Event(), threading.Lock(), math.inf
+        self._claimed = self._dropped = frozenset[Callable[[bool], None]]()
         self._thread: threading.Thread | None = None
         if path is not None:
-            self._connect().close()  # so that a wrong path is an error of the start
+            self._connect()[0].close()  # so that a wrong path is an error of the start
             self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
             self._thread.start()
 
@@ -61,70 +73,134 @@ class Store:
         """
         if self._thread is None:
             return False
-        if len(self._waiting) + len(rows) > self._most:
+        size = len(rows)
+        if table == "decisions" and self._observations:
+            size += sum(x.nbytes for x in rows[0][-1].values()) // BYTES
+        if self.waiting + size > self._most:
             self.lost += len(rows)
             self.alarm = self.alarm or f"{self.path}: {self._most:,} records wait for the disk, and more are lost"
             return False
-        records: list[Record] = [(table, values, None) for values in rows[:-1]]
-        self._waiting.extend([*records, (table, rows[-1], written)])  # in one step: the writer takes all of it, or none
+        self._came += size
+        self._waiting.append((table, rows, size, written))
         if written is not None:
             self._wake.set()
         return True
 
+    def drop(self, written: Callable[[bool], None]) -> bool:
+        """Take back what ``put`` queued with this call; False where the writer is at it, which then calls."""
+        with self._lock:
+            if written in self._claimed:
+                return False
+            self._dropped |= {written}
+            return True
+
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        """Records that wait for the disk; one with a large observation counts as several."""
+        return self._came - self._went
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write what waits, and end; what cannot be written within some seconds is lost."""
         if self._thread is not None:
-            self._ending = True
+            self._ends = time.monotonic() + CLOSE_S
             self._wake.set()
             self._thread.join()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> tuple[sqlite3.Connection, tuple[int, int]]:
+        """The file, made where there is none (0600: it says what units did), and which one it is."""
+        assert self.path is not None
         try:
-            file = sqlite3.connect(str(self.path), isolation_level=None)
-            file.execute("PRAGMA journal_mode=WAL")
-            file.execute("PRAGMA synchronous=NORMAL")
-            file.executescript(TABLES)
-        except sqlite3.Error as error:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
+            file = sqlite3.connect(str(self.path), isolation_level=None, timeout=BUSY_S)
+            try:
+                file.execute("PRAGMA journal_mode=WAL")
+                file.execute("PRAGMA synchronous=NORMAL")
+                file.execute("PRAGMA wal_autocheckpoint=0")
+                file.executescript(TABLES)
+                file.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                return file, self._inode()
+            except BaseException:
+                file.close()
+                raise
+        except (sqlite3.Error, OSError) as error:
             raise OSError(f"{self.path}: expected a file for decisions that can be written, got {error}") from error
-        return file
+
+    def _inode(self) -> tuple[int, int]:
+        """Which file is at the path now; (0, 0): none, or one that somebody emptied."""
+        assert self.path is not None
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return 0, 0
+        return (found.st_dev, found.st_ino) if found.st_size else (0, 0)
 
     def _run(self) -> None:
         file: sqlite3.Connection | None = None
-        while not (self._ending and not self._waiting):
-            self._wake.wait(GATHER_S)
-            self._wake.clear()
-            if not self._waiting:
+        inode = (0, 0)
+        while self.waiting or self._ends == math.inf:
+            if not self._taken:
+                self._wake.wait(GATHER_S)
+                self._wake.clear()
+            self._take()
+            if not self._taken:
                 continue
-            records = [self._waiting.popleft() for _ in range(len(self._waiting))]
             try:
-                file = file or self._connect()
-                self._write(file, records)
-                self.written += len(records)
-                self.alarm = None
-            except (sqlite3.Error, OSError) as error:
-                self._failed(records, error)
-                if file is not None:
-                    file.close()
+                if file is not None and inode != self._inode():
+                    self._leave(file)
                     file = None
-                if not self._ending:
-                    time.sleep(RETRY_S)
+                if file is None:
+                    file, inode = self._connect()
+                self._write(file, self._taken)
+                if inode != self._inode():
+                    continue  # it was moved or removed meanwhile: these go to its successor, too
+            except (sqlite3.Error, OSError) as error:
+                busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+                if file is not None and not busy:
+                    self._leave(file)
+                    file = None
+                self._failed(error, busy)
+                if self._taken:
+                    self._wake.wait(min(RETRY_S, max(0.0, self._ends - time.monotonic())))
+                    self._wake.clear()
                 continue
-            for _, _, told in records:
-                if told is not None:
-                    told(True)
+            except (ValueError, TypeError, OverflowError) as error:  # values that SQLite cannot take
+                self._failed(error, False, everything=True)
+                continue
+            self.written += sum(len(rows) for _, rows, _, _ in self._taken)
+            self.alarm = None
+            self._settle(self._taken, True)
+            self._taken = []
         if file is not None:
-            file.close()
+            self._leave(file)
 
-    def _write(self, file: sqlite3.Connection, records: list[Record]) -> None:
-        """One transaction."""
+    def _take(self) -> None:
+        """Take what waits, but for what was taken back; the writer is at it from now on."""
+        while self._waiting and len(self._taken) < AT_ONCE:
+            self._taken.append(self._waiting.popleft())
+        with self._lock:
+            gone = [group for group in self._taken if group[3] in self._dropped]
+            self._taken = [group for group in self._taken if group[3] not in self._dropped]
+            self._dropped -= {group[3] for group in gone if group[3] is not None}
+            self._claimed = frozenset(group[3] for group in self._taken if group[3] is not None)
+        self._went += sum(size for _, _, size, _ in gone)
+
+    def _settle(self, groups: list[Group], fine: bool) -> None:
+        """These wait no longer."""
+        with self._lock:
+            self._claimed = frozenset()
+        self._went += sum(size for _, _, size, _ in groups)
+        if not fine:
+            self.lost += sum(len(rows) for _, rows, _, _ in groups)
+        for _, _, _, written in groups:
+            if written is not None:
+                written(fine)
+
+    def _write(self, file: sqlite3.Connection, groups: list[Group]) -> None:
+        """One transaction, and from the log beside the file into the file itself, which may be moved away from its log."""
         file.execute("BEGIN IMMEDIATE")
         try:
             for table, insert in INSERTS.items():
-                rows = [self._row(table, values) for name, values, _ in records if name == table]
+                rows = [self._row(table, values) for name, all_values, _, _ in groups if name == table for values in all_values]
                 if rows:
                     file.executemany(insert, rows)
             file.execute("COMMIT")
@@ -132,6 +208,16 @@ class Store:
             if file.in_transaction:
                 file.execute("ROLLBACK")
             raise
+        with contextlib.suppress(sqlite3.Error):  # somebody reads: the next one will do
+            file.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _leave(self, file: sqlite3.Connection) -> None:
+        """Close a file; what its log still has goes into it, also where it was moved."""
+        with contextlib.suppress(sqlite3.Error):
+            file.execute("PRAGMA busy_timeout = 100")
+            file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with contextlib.suppress(sqlite3.Error):
+            file.close()
 
     def _row(self, table: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """The values as SQLite takes them: an action as JSON, an observation (a tree of arrays) as the body of a frame."""
@@ -141,11 +227,16 @@ class Store:
             return (*rest, json.dumps(action), observation)
         return (*values[:-1], json.dumps(values[-1])) if table == "shadows" else values
 
-    def _failed(self, records: list[Record], error: Exception) -> None:
+    def _failed(self, error: Exception, busy: bool, everything: bool = False) -> None:
+        """Keep what was taken until the disk takes it. Outcomes are given up, as their callers can be told.
+
+        ``busy``: another process writes, which ends some time, so outcomes wait too. ``everything``: the values are at fault.
+        """
         if self.alarm is None:
-            log.error("decisions are lost", extra={"file": str(self.path), "reason": str(error)})
-        self.alarm = f"{self.path}: records are lost: {error}"
-        self.lost += len(records)
-        for _, _, told in records:
-            if told is not None:
-                told(False)
+            log.error("decisions cannot be written", extra={"file": str(self.path), "reason": str(error)})
+        over = everything or time.monotonic() >= self._ends
+        fate = "records are lost" if over else f"records wait, and beyond {self._most:,} records are lost"
+        self.alarm = f"{self.path}: {fate}: {error}"
+        given_up = [group for group in self._taken if over or (group[3] is not None and not busy)]
+        self._taken = [] if over else [group for group in self._taken if busy or group[3] is None]
+        self._settle(given_up, False)

@@ -9,6 +9,7 @@ An episode keeps its version until it ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import threading
@@ -249,9 +250,10 @@ class Versions:
                 unread = f"registry: {_said(error)}"
             self._begin(self._aliases, moved)
             by_alias = self._settled(self._aliases, unread)
-            if (by_alias, self.alarm) != told and not loop.is_closed():
+            if (by_alias, self.alarm) != told:
                 told = by_alias, self.alarm
-                loop.call_soon_threadsafe(self._take, Loaded(by_alias, self.alarm))
+                with contextlib.suppress(RuntimeError):  # the loop is closed, which it may be at any moment
+                    loop.call_soon_threadsafe(self._take, Loaded(by_alias, self.alarm))
             try:
                 self.trial.prepare()
             except (ValueError, OSError) as error:  # it ends, or the machine has no room for a process: the trial will say so

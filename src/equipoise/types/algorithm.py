@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -115,6 +115,11 @@ class Learns(ABC):
     ] = 1.0
 
     @property
+    def copied_every(self) -> int:
+        """Updates from one copy of the network into the target network to the next; 0: there is none."""
+        return self.target_every
+
+    @property
     def part_tokens(self) -> int:
         """Text: tokens of the parts that a step is gone over in, at most; 0: all at once."""
         return 0
@@ -149,6 +154,10 @@ class Learns(ABC):
     def due(self, group: str, version: int) -> bool:
         """Is a step to be taken for this group in the update that follows ``version``? (TD3's actor: in every other one.)"""
         return True
+
+    def held(self, net: Any, version: int) -> Sequence[nn.Parameter]:
+        """The parameters that the update which follows ``version`` leaves as they are, of groups that are due."""
+        return ()
 
     def followed(self, net: Any) -> nn.Module:
         """What the target network is a copy of: the network, or a part of it where that is all it is asked for (SAC)."""

@@ -61,16 +61,26 @@ class TextSpec:
     prompt: int  # tokens of a prompt at most
     completion: int  # tokens of a sample at most
     sha256: str = ""  # of the prompts, so that a run goes on with those that it began with
+    alphabet: str = ""  # of a tokenizer of characters; "": the tokenizer has files of its own
+    chat: bool = False  # are the prompts messages?
     notes: tuple[str, ...] = ()
     settings: str = ""
     # What it has in common with an env: one agent, whose samples begin anew after a resume and are the same.
     agents: ClassVar[tuple[str, ...]] = ("",)
     places: ClassVar[tuple[int, ...]] = (0,)
     frame_skip: ClassVar[int] = 1
+    observation: ClassVar[None] = None
     resume: ClassVar[Resume] = "exact"
 
 
-Prompt = str | Sequence[Mapping[str, str]]  # a text, or messages {"role", "content"}
+Prompt = str | Sequence[Mapping[str, Any]]  # a text, or messages {"role", "content"}
+
+
+def begun(prompt: Prompt) -> tuple[Prompt, str]:
+    """A prompt without the beginning of the assistant's answer at its end, and that beginning, "" where there is none."""
+    if isinstance(prompt, str) or prompt[-1]["role"] != "assistant":
+        return prompt, ""
+    return prompt[:-1], str(prompt[-1]["content"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +90,8 @@ class Example:
     prompt: Prompt
     columns: Mapping[str, Any] = field(default_factory=dict)  # what JSON has, by name
     completion: str = ""  # the wanted one, where the task knows it; ``sft`` learns it
+    template: Mapping[str, Any] = field(default_factory=dict, repr=False)  # arguments of the chat template, such as tools
+    at: str = field(default="", compare=False, repr=False)  # the file and line or row that it is from, for errors
 
 
 class Tokenizer(Protocol):
@@ -91,10 +103,14 @@ class Tokenizer(Protocol):
     def eos(self) -> tuple[int, ...]: ...  # the tokens that end a sample
     @property
     def pad(self) -> int: ...  # none of ``eos``
+    @property
+    def special(self) -> Mapping[str, int]: ...  # tokens that a model's config.json names, by their fields there
     def encode(self, text: str) -> list[int]: ...  # what a completion is: nothing is put before or behind it
     def decode(self, token: Sequence[int]) -> str: ...  # without the end
     def save(self, directory: Path) -> None: ...  # as files that transformers reads
-    def prompt(self, prompt: Prompt) -> list[int]: ...  # with what begins a text; of messages, with the assistant's turn begun
+    def prompt(self, prompt: Prompt, template: Mapping[str, Any] = ...) -> list[int]: ...
+
+    # with what begins a text; of messages, by the chat template with these arguments, with the assistant's turn begun
 
 
 class Task(Protocol):

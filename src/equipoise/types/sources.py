@@ -107,6 +107,10 @@ class TaskSource(Source):
     ] = ""
     reward_weights: Annotated[tuple[float, ...], Help("Factors of the rewards, in their order. Empty: 1 each.")] = ()
     reward_deadline_s: Annotated[Positive, Help("Seconds in which a reward has to judge a group."), FREE] = 60.0
+    chat_template_kwargs: Annotated[
+        tuple[str, ...],
+        Help("Arguments of the model's chat template, as KEY=VALUE, such as enable_thinking=false; a row's column wins."),
+    ] = ()
     prompt_tokens: Annotated[Count, Help("Tokens of a prompt at most; longer ones are left out, and counted.")] = 512
     completion_tokens: Annotated[
         Whole,

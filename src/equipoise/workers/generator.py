@@ -49,10 +49,10 @@ class GeneratorKind(SamplingKind):
             engine or texts.reciter(program, text), prompts=text.train, judge=judge or texts.Unjudged(),
             blocks=site.queues[rank], weights=shared.policies[name].actor_weights.handle(), episodes=shared.actors[index],
             streams=stream_ids(index, program.placement.group_envs), policy=name,
-            at_once=source.samples_at_once, limit=text.spec.completion,
+            at_once=texts.at_once(program), limit=text.spec.completion,
             number=lambda block: block * blue.learners + rank, order=text.order(program.schedule.seed),
             refills=getattr(algorithm, "refills", 0),
-            clock=site.clock, note=site.note,
+            clock=site.clock, note=site.note, imitates=not algorithm.reads_rewards,
         )  # fmt: skip
         if not job.life:
             site.load(worker)

@@ -57,7 +57,9 @@ class Site(Protocol):
     def board(self, title: str) -> Mapping[str, Any]: ...  # a worker's row of the board, as views
     def relay(self, title: str, message: Mapping[str, Any]) -> None: ...  # what a worker on another machine told its driver
     def linked(self, site: str, how: str) -> None: ...  # a machine's link is up, or down for a reason
-    def gate(self, *, every: int, last: int, round_: int) -> Callable[[int], bool]: ...  # see runtime/cut.py
+    def gate(
+        self, *, every: int, last: int, round_: int, due: Callable[[int], bool]
+    ) -> Callable[[int], bool]: ...  # see runtime/cut.py
     @property
     def at_once(self) -> AtOnce | None: ...  # runs works of workers that take turns in one thread; None: they have processes
 

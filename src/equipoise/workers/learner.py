@@ -73,7 +73,7 @@ class LearnerKind(Kind):
             lines, queue=site.queues[rank], meeting=meeting, replaceable=blue.replaceable, past=past, updates=blue.updates,
             record_every=blue.record_every, publishes=rank == min(shared.queues),
             clock=site.clock, lags=Lags(site.lags), record=site.record,
-            gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates),
+            gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates, due=blue.examines),
         )  # fmt: skip
         if not job.life:
             site.load(worker)

@@ -17,14 +17,16 @@ from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.engine.reciter import Reciter
 from equipoise.actors.engine.torch_engine import TorchEngine
 from equipoise.language import models, tasks
-from equipoise.language.tokenizers import CONFIG, TOKENIZER, HubTokenizer, check_fits
+from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
 from equipoise.nets.decoder import DecoderConfig
-from equipoise.rewards.functions import Samples, functions, load, spoken
+from equipoise.rewards.functions import Samples, check_columns, functions, load, spoken
 from equipoise.rewards.scorer_pool import ProcessScorer
 from equipoise.rewards.scoring import HereScorer, Scorer
 from equipoise.seeds import derive_seed
 from equipoise.types import Example, Learns, Program, RunSpec, Stop, Task, TaskSource, TextSpec, Tokenizer, learning
+from equipoise.types.packed import begun
 
+KEPT = "tokenizer"  # the directory in a run's, with the files of its tokenizer
 COMPLETION = 256  # tokens, where nobody says how many
 
 
@@ -40,6 +42,30 @@ class Prompts:
 
     def token(self, number: int) -> Sequence[int]:
         return self.tokens[number]
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """What a trained model needs to be asked, or given away: its facts and its tokenizer, of a run's own files."""
+
+    tokenizer: Tokenizer
+    spec: TextSpec
+    config: DecoderConfig
+
+
+def keep(program: Program, directory: Path) -> None:
+    """Write the tokenizer of a run on text into its directory: ``voice`` reads it there when the model has moved."""
+    if not isinstance(program.source, TaskSource) or (place := directory / KEPT).is_dir():
+        return
+    if not (text := read(program.source, program.schedule.seed)).spec.alphabet:
+        place.mkdir()
+        text.tokenizer.save(place)
+
+
+def voice(spec: TextSpec, directory: Path) -> Voice:
+    """What a run's own files say of its model: its ``spec``, and the tokenizer in its ``directory``."""
+    tokenizer: Tokenizer = CharTokenizer(spec.alphabet) if spec.alphabet else HubTokenizer(directory / KEPT)
+    return Voice(tokenizer, spec, DecoderConfig(**spec.model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +105,11 @@ def read(source: TaskSource, seed: int) -> Text:
 @lru_cache(4)
 def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     task = tasks.make(source.task, seed=seed, arguments=tasks.arguments(source.arguments))
+    if task.tokenizer is None and models.is_shape(source.model):
+        raise ValueError(
+            f"--model {source.model}: expected a model with a tokenizer and a chat template, since prompts of {source.task} "
+            "are messages, got a shape to begin at random; name a directory or a hub id of a chat model"
+        )
     model, tokenizer = models.find(source.model, None if task.tokenizer is None else task.tokenizer.size), task.tokenizer
     if model.directory is not None:
         has = any((model.directory / name).exists() for name in (TOKENIZER, CONFIG))
@@ -87,20 +118,18 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
         raise ValueError(f"source.model: expected one with a tokenizer, got {source.model}")
     check_fits(tokenizer, model.config.vocab_size, f"source.model={source.model}")
     completion = source.completion_tokens or task.completion or COMPLETION
-    most = min(source.prompt_tokens, room(model.config, completion))
-    train, left_out = _tokens(task.train, tokenizer, most)
-    held_out, also = _tokens(task.held_out, tokenizer, most)
+    most, notes = min(source.prompt_tokens, room(model.config, completion)), list(getattr(task, "notes", ()))
+    given = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
+    train, held_out = (_tokens(some, tokenizer, most, given, notes) for some in (task.train, task.held_out))
     if not len(train):
         raise ValueError(
             f"source.task={source.task}: expected prompts of at most {most} tokens, got none among {len(task.train)}"
         )
-    notes = [f"{left_out + also} prompts of over {most} tokens are left out"] if left_out + also else []
     longest = max(len(one) for one in (*train.tokens, *held_out.tokens))
-    for one in functions(source.reward, source.reward_weights) if source.reward else ():
-        load(one.name)  # refused now, before there is a directory
     spec = TextSpec(
         model=asdict(model.config), weights=str(model.directory or ""), eos=tuple(tokenizer.eos), prompt=longest,
         completion=completion, notes=tuple(notes), sha256=_digest(train, held_out),
+        alphabet=getattr(tokenizer, "alphabet", ""), chat=not any(isinstance(one.prompt, str) for one in train.examples),
     )  # fmt: skip
     return Text(task, tokenizer, spec, model.config, train, held_out)
 
@@ -111,12 +140,27 @@ def spec_of(program: Program) -> RunSpec:
     source: Any = program.source
     text = read(source, program.schedule.seed)
     reads = all(policy.algorithm.reads_rewards for policy in learning(program).values())
-    if not (source.reward or text.task.reward) and (reads or program.evaluation.episodes):
+    named = source.reward or text.task.reward
+    if not named and (reads or program.evaluation.episodes):
         less = "" if reads else ", or --evaluate-episodes 0"
         raise ValueError(f"reward: expected module:function[,...]{less}, since {source.task} has none of its own, got none")
+    for one in functions(named, source.reward_weights) if named and (reads or program.evaluation.episodes) else ():
+        check_columns(one.name, load(one.name), text.train.examples[0].columns)  # refused now, before there is a directory
     if not reads:
-        reciter(program, text)  # refused now, before there is a directory
+        reciter(program, text)  # refused now as well
     return RunSpec(env=text.spec, policies=dict.fromkeys(program.policies, text.spec))
+
+
+def unjudged(program: Program) -> bool:
+    """Would evaluations of this program have no reward, which its algorithm does not need? (Its task is read for that.)"""
+    source = program.source
+    if not isinstance(source, TaskSource) or source.reward or not program.evaluation.episodes:
+        return False
+    if any(policy.algorithm.reads_rewards for policy in learning(program).values()):
+        return False
+    return program.evaluation.every is None and program.evaluation.stop_at is None and not read(
+        source, program.schedule.seed
+    ).task.reward  # fmt: skip
 
 
 def _digest(*prompts: Prompts) -> str:
@@ -128,11 +172,29 @@ def _digest(*prompts: Prompts) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _tokens(examples: Sequence[Example], tokenizer: Tokenizer, room: int) -> tuple[Prompts, int]:
-    """The prompts that fit, and how many do not."""
-    made = [(one, tokenizer.prompt(one.prompt)) for one in examples]
-    kept = [(one, tokens) for one, tokens in made if 0 < len(tokens) <= room]
-    return Prompts([one for one, _ in kept], [tokens for _, tokens in kept]), len(made) - len(kept)
+def _tokens(
+    examples: Sequence[Example], tokenizer: Tokenizer, room: int, template: Mapping[str, Any], notes: list[str]
+) -> Prompts:
+    """The prompts that fit; how many do not, and the first of these, is added to ``notes``."""
+    kept, long = list[tuple[Example, Sequence[int]]](), list[str]()
+    for number, one in enumerate(examples):
+        where = one.at or f"prompt {number + 1}"
+        try:
+            tokens = tokenizer.prompt(one.prompt, {**template, **one.template})
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        if not tokens:
+            raise ValueError(f"{where}: prompt: expected a text of at least one token, got {one.prompt!r:.80}, which has none")
+        if len(tokens) <= room:
+            kept.append((one, tokens))
+        else:
+            long.append(f"{where} of {len(tokens):,} tokens")
+    if long:
+        notes.append(
+            f"warning: {len(long):,} of {len(examples):,} prompts have more than {room:,} tokens and are left out, the first "
+            f"{long[0]} (source.prompt_tokens, or a shorter --max-completion-length, leaves more room)"
+        )
+    return Prompts([one for one, _ in kept], [tokens for _, tokens in kept])
 
 
 def room(config: DecoderConfig, completion: int) -> int:
@@ -140,8 +202,17 @@ def room(config: DecoderConfig, completion: int) -> int:
     return config.max_position_embeddings - completion
 
 
+def at_once(program: Program) -> int:
+    """Samples that a generator writes side by side, at most: ``source.samples_at_once``, or as many as can be open."""
+    source, place, lag = program.source, program.placement, program.placement.max_lag
+    assert isinstance(source, TaskSource)
+    batch = max(policy.batch for policy in learning(program).values())
+    most = source.samples_at_once if lag is None else min(source.samples_at_once, (lag + 1) * batch)
+    return max(most, place.group_envs)
+
+
 def engine(
-    program: Program, text: Text, algorithm: Learns, net: Any, *, greedy: bool = False, rows: int = 0, length: int = 0,
+    program: Program, text: Text | Voice, algorithm: Learns, net: Any, *, greedy: bool = False, rows: int = 0, length: int = 0,
     device: str = "cpu",
 ) -> TorchEngine:  # fmt: skip
     """An engine for a policy's network, which is the engine's from now on.
@@ -150,7 +221,7 @@ def engine(
     """
     source: Any = program.source
     return TorchEngine(
-        net.to(device), rows=rows or max(source.samples_at_once, program.placement.group_envs),
+        net.to(device), rows=rows or at_once(program),
         length=length or text.spec.prompt + text.spec.completion, eos=text.spec.eos,
         seed=derive_seed(program.schedule.seed, "tokens"), temperature=getattr(algorithm, "temperature", 1.0), greedy=greedy,
         on_update=source.on_update, stop=source.stop, decode=text.tokenizer.decode,
@@ -175,15 +246,15 @@ def reciter(program: Program, text: Text) -> Reciter:
 
 
 class Unjudged:
-    """The judge of what is imitated: a reward of 0 for all."""
+    """The judge of what is imitated: no reward for any."""
 
     def __init__(self) -> None:
-        self._groups: dict[int, list[float]] = {}
+        self._groups: dict[int, list[float | None]] = {}
 
     def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
-        self._groups[group] = [0.0] * len(samples)
+        self._groups[group] = [None] * len(samples)
 
-    def poll(self) -> Mapping[int, Sequence[float] | str]:
+    def poll(self) -> Mapping[int, Sequence[float | None] | str]:
         groups, self._groups = self._groups, {}
         return groups
 
@@ -205,14 +276,14 @@ class Judge:
         self._scorer.submit(
             group,
             Samples(
-                prompts=[example.prompt] * count,
+                prompts=[begun(example.prompt)[0]] * count,
                 completions=[spoken(example.prompt, self._tokenizer.decode(one)) for one in tokens],
                 completion_ids=tokens, ended=[one.stop in (Stop.EOS, Stop.TEXT) for one in samples],
                 columns={name: [value] * count for name, value in example.columns.items()},
             ),
         )  # fmt: skip
 
-    def poll(self) -> Mapping[int, Sequence[float] | str]:
+    def poll(self) -> Mapping[int, Sequence[float | None] | str]:
         return {one.key: one.error if one.reward is None else one.reward for one in self._scorer.poll()}
 
     def fds(self) -> tuple[int, ...]:
@@ -230,7 +301,11 @@ def full(program: Program) -> float:
 
 def judge(program: Program, text: Text, prompts: Prompts, capsules: str | None) -> Judge:
     source: Any = program.source
-    named = functions(source.reward or text.task.reward, source.reward_weights)
+    if not (names := source.reward or text.task.reward):
+        raise ValueError(
+            f"reward: expected a run with a reward, or a task that has one, got none; {program.name} has none of its own"
+        )
+    named = functions(names, source.reward_weights)
     where = None if capsules is None else Path(capsules)
     if text.task.quick and not source.reward:
         return Judge(HereScorer(named, capsules=where), prompts, text.tokenizer)

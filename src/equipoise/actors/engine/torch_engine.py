@@ -26,6 +26,11 @@ from equipoise.nets.decoding import Decoding, pieces
 from equipoise.types import Tree
 from equipoise.types.packed import Stop
 
+
+class NonFiniteLogits(FloatingPointError):
+    """A model that draws tokens with nan or infinities for chances."""
+
+
 GROUP, INDEX, KEY, START, PLACE, END, TOKEN, SEAT = range(8)
 """Of a live row: its group, index in it and key; where in its text its first drawn token stands, its last token (``TOKEN``,
 the next input) and the last one that it may have; its row of ``_text``."""
@@ -218,8 +223,9 @@ class TorchEngine:
         at = rows[SEAT], rows[PLACE]
         self._text[at], self._logp[at], self._version[at] = token, (found := logp.cpu().numpy()), self.version
         if not np.isfinite(found).all():
-            raise FloatingPointError(
+            raise NonFiniteLogits(
                 f"engine: expected finite log-probabilities, got others from version {self.version} of the weights"
+                + ("; does the model's file have nan in it?" if self.version == 0 else "")
             )
         ends = self._ends[token] | (rows[PLACE] >= rows[END])
         said = self._stopped(ends) if self._stop else None

@@ -119,6 +119,7 @@ class Hub:
         self._notes: deque[str] = deque(maxlen=NOTES)
         self._refused: set[str] = set()  # codes that were noted
         self._closing = 0.0  # when it ends; 0: not asked to
+        self._ending = threading.Lock()
         self.says_over = False  # are the worlds told that the run is over when this ends? Else they try to connect again
         woken = partial(self._wake_read.recv, 64)
         for listening, answer in ((self._public, self._accept), (self._private, self._attach), (self._wake_read, woken)):
@@ -136,10 +137,14 @@ class Hub:
 
     def close(self) -> None:
         """Tell the worlds that the run is over, and listen no more."""
-        if self._thread.is_alive():
+        with self._ending:  # its thread may have ended by itself, and two may close it: what wakes it is closed here alone
+            if self._wake_write.fileno() < 0:
+                return
             self._closing = time.monotonic() + LINGER_S * self.says_over
             self._wake_write.send(b".")
             self._thread.join()
+            self._wake_read.close()
+            self._wake_write.close()
 
     # ------------------------------------------------------------------------------------------------------- its thread
 
@@ -158,8 +163,6 @@ class Hub:
                 self._leave(world, OVER if self.says_over else None)
             for conn in [one.conn for one in self._greetings] + [one.conn for one in self._attached]:
                 conn.close()
-            self._wake_read.close()
-            self._wake_write.close()
             self._selector.close()
             self._public.close()
             self._private.close()

@@ -94,6 +94,10 @@ class ProcessRuntime:
         self._last = last
         self._cuts.hold()
 
+    def examined(self, version: int) -> None:
+        """The driver has the weights of this version, at which the learner holds still: the run goes on."""
+        self._cuts.examined(version)
+
     def release(self, cut: Cut) -> None:
         """The driver is done with a cut: the run goes on."""
         if not cut.more:

@@ -1,0 +1,180 @@
+"""What is told as stored is in the file: after a move, a removal, a lock of another process, a full disk, a kill."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.serving.store import Store
+from tests.outside.server_door import ids
+
+DECISION: tuple[Any, ...] = (None, None, 0, "p", "v", True, 1.0, "probability", None, 0.0, 1, {})
+
+
+def stored(store: Store, name: str, within_s: float = 60.0) -> bool:
+    """Store an outcome, and wait for what is told."""
+    told, event = list[bool](), threading.Event()
+
+    def tell(fine: bool) -> None:
+        told.append(fine)
+        event.set()
+
+    assert store.put("outcomes", (name, 1.0, None, 0.0), written=tell)
+    assert event.wait(within_s)
+    return told[0]
+
+
+def until(true: Any, within_s: float = 60.0) -> None:
+    end = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_only_this_user_may_read_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "decisions")
+    store.close()
+    assert stat.S_IMODE((tmp_path / "decisions").stat().st_mode) == 0o600
+
+
+def test_a_file_that_is_moved_or_removed_has_a_successor(tmp_path: Path) -> None:
+    path = tmp_path / "decisions"
+    store = Store(path)
+    assert stored(store, "a")
+    path.rename(tmp_path / "old")
+    assert ids(tmp_path / "old") == {"a"}  # without its log, which stayed behind
+    assert stored(store, "b") and ids(path) == {"b"}
+    path.unlink()
+    assert stored(store, "c") and ids(path) == {"c"}
+    path.write_bytes(b"")  # as "copytruncate" of logrotate leaves it
+    assert stored(store, "d") and ids(path) == {"d"}
+    store.close()
+    assert ids(tmp_path / "old") == {"a"} and store.lost == 0 and store.alarm is None
+
+
+def lock(path: Path) -> sqlite3.Connection:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    return other
+
+
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(15.0, marks=pytest.mark.thorough)])
+def test_a_lock_of_another_process_loses_nothing(tmp_path: Path, seconds: float) -> None:
+    store = Store(tmp_path / "decisions")
+    other = lock(tmp_path / "decisions")
+    ends = time.monotonic() + seconds
+    timer = threading.Thread(target=lambda: until(lambda: time.monotonic() > ends))
+    timer.start()
+    for i in range(300):
+        store.put("decisions", (f"d{i}", *DECISION))
+    told = []
+    asked = threading.Thread(target=lambda: told.append(stored(store, "x")))
+    asked.start()
+    until(lambda: store.alarm is not None)
+    timer.join()
+    other.execute("COMMIT")
+    other.close()
+    asked.join(60)
+    store.close()
+    file = sqlite3.connect(tmp_path / "decisions")
+    assert told == [True] and ids(tmp_path / "decisions") == {"x"} and store.lost == 0 and store.alarm is None
+    assert file.execute("SELECT count(*) FROM decisions").fetchone() == (300,)
+    file.close()
+
+
+def test_a_full_disk_that_is_freed_loses_no_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outcomes are refused meanwhile: their callers are told."""
+    full, write = threading.Event(), Store._write
+    full.set()
+
+    def written(self: Store, file: Any, groups: Any) -> None:
+        if full.is_set():
+            raise sqlite3.OperationalError("database or disk is full")
+        write(self, file, groups)
+
+    monkeypatch.setattr(Store, "_write", written)
+    store = Store(tmp_path / "decisions")
+    for i in range(50):
+        store.put("decisions", (f"d{i}", *DECISION))
+    assert not stored(store, "x")
+    assert "disk is full" in str(store.alarm)
+    full.clear()
+    until(lambda: not store.waiting)
+    assert stored(store, "y") and store.lost == 1 and store.alarm is None
+    store.close()
+    file = sqlite3.connect(tmp_path / "decisions")
+    assert file.execute("SELECT count(*) FROM decisions").fetchone() == (50,) and ids(tmp_path / "decisions") == {"y"}
+    file.close()
+
+
+def test_what_was_taken_back_is_not_written(tmp_path: Path) -> None:
+    store = Store(tmp_path / "decisions")
+    other, told = lock(tmp_path / "decisions"), list[bool]()
+    store.put("outcomes", ("first", 1.0, None, 0.0), written=told.append)
+    until(lambda: store._claimed)
+    late: list[bool] = []
+    tell = late.append
+    store.put("outcomes", ("late", 1.0, None, 0.0), written=tell)
+    assert store.drop(tell)
+    other.execute("COMMIT")
+    other.close()
+    until(lambda: not store.waiting)
+    store.close()
+    assert told == [True] and not late and ids(tmp_path / "decisions") == {"first"}
+
+
+def test_the_end_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.serving.store.CLOSE_S", 0.2)
+    monkeypatch.setattr("equipoise.serving.store.BUSY_S", 0.2)
+    store = Store(tmp_path / "decisions")
+    other = lock(tmp_path / "decisions")
+    store.put("decisions", ("d", *DECISION))
+    store.close()
+    assert store.lost == 1 and store.alarm is not None and "are lost" in store.alarm
+    other.close()
+
+
+WRITER = """
+import sys, threading
+from pathlib import Path
+from equipoise.serving.store import Store
+store, i = Store(Path(sys.argv[1])), 0
+while True:
+    done = threading.Event()
+    store.put("outcomes", (str(i), 1.0, None, 0.0), written=lambda fine: done.set())
+    done.wait()
+    print(i, flush=True)
+    i += 1
+"""
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.thorough)])
+def test_nothing_that_was_told_as_stored_is_lost_by_a_kill(tmp_path: Path, kills: int, seed: int) -> None:
+    """At random moments; every other time the file was moved before."""
+    rng = random.Random(seed)
+    for number in range(kills):
+        path = tmp_path / f"decisions-{number}"
+        child = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        told = [child.stdout.readline() for _ in range(rng.randrange(1, 300))]
+        moved = path.with_name(f"moved-{number}")
+        if number % 2:
+            os.rename(path, moved)
+            told += [child.stdout.readline() for _ in range(rng.randrange(1, 30))]
+        child.send_signal(signal.SIGKILL)
+        told += child.stdout.readlines()
+        child.wait()
+        child.stdout.close()
+        left = {line.strip() for line in told if line.endswith("\n")} - ids(path)
+        assert left <= (ids(moved) if number % 2 else set())
