@@ -43,7 +43,8 @@ class NotParallel(ValueError):
 def has_agents(env: object) -> bool:
     """Has it, by its attributes, several agents?"""
     names = ("possible_agents", "agents", "num_agents", "observation_spaces", "action_spaces")
-    return any(hasattr(env, name) for name in names) or type(getattr(env, "observation_space", None)) is dict
+    space = getattr(env, "observation_space", None)
+    return any(hasattr(env, name) for name in names) or isinstance(space, dict) or callable(space)
 
 
 def is_parallel(env: object) -> bool:
