@@ -150,7 +150,7 @@ def arrays_as_they_are(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(capsules, "DAMAGED", (zipfile.BadZipFile,))
 
 
-DOORS = [Door(name="capsule", examples=EXAMPLES, attempt=attempt, hang_s=10.0, growth_mb=8.0, quick=40, full=300)]
+DOORS = [Door(name="capsule", examples=EXAMPLES, attempt=attempt, hang_s=10.0, growth_mb=8.0, quick=20, full=300)]
 PLANTED = [
     Planted("what a capsule names is imported", "capsule", imports_what_it_names, kinds=("imported",)),
     Planted("damaged arrays are a traceback", "capsule", arrays_as_they_are),

@@ -72,10 +72,14 @@ def train_seeds(
 
 
 def next_commands(place: Path, program: Program, found: Sequence[RunRow]) -> list[str]:
-    """The commands that work on these runs: a plot if one has steps and matplotlib is there, and one run that can be played."""
+    """The commands that work on these runs: a plot if an episode has ended and matplotlib is there, and one run that can be played."""
     from equipoise.console.terminal import has_learned, play_command
 
-    commands = [f"plot {shlex.quote(str(place))}"] if find_spec("matplotlib") and any(row.steps for row in found) else []
+    commands = (
+        [f"plot {shlex.quote(str(place))}"]
+        if find_spec("matplotlib") and any(row.return_mean is not None for row in found)
+        else []
+    )
     played = next((row.path for row in found if has_learned(row.path)), None)
     return commands if played is None else [*commands, play_command(program).format(shlex.quote(str(played)))]
 
