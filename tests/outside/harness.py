@@ -154,7 +154,7 @@ def attempt(door: Door, example: Any) -> None:
 def drive(
     door: Door, *, examples: int, seed: int = 0, known: Collection[str] = (), seconds: float | None = None, shrink: bool = True
 ) -> Found | None:
-    """Try drawn examples until one fails in a way that is not in ``known``; shrink it. None: none failed.
+    """Try drawn examples until one fails in a way that is not in ``known``; ``shrink`` it. None: none failed.
 
     With ``seconds`` no further example is tried once they are over.
     """

@@ -121,7 +121,8 @@ def _attempt(example: dict[str, Any], place: Path) -> None:
                 (audit / name).rename(audit / f"{name[:-21]}{hashlib.sha256(data).hexdigest()[:16]}.json")
     if example["damage"] == "twice":  # a record that was copied by another name, and one that is no record
         name = sorted(os.listdir(audit))[example["at"] % len(os.listdir(audit))]
-        shutil.copy(audit / name, audit / f"{name[:-6]}0.json")
+        other = "0" if name[-6] != "0" else "1"  # another number of the same moment
+        shutil.copy(audit / name, audit / f"{name[:-6]}{other}.json")
         (audit / "x\nchampion").write_text("{}")
     _read(Registry(to.path))
     _serve(to.path)

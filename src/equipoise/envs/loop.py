@@ -59,9 +59,12 @@ class LoopEnv(SyncEnv):
             phases.say(f"making env {i + 1} of {len(makers)}")
             self.envs.append(make())
         one = self.envs[0]
+        # A space that is missing is refused with words, as one that is None.
+        observation: Any = getattr(one, "observation_space", None)
+        action: Any = getattr(one, "action_space", None)
+        super().__init__(observation=observation, action=action, streams=streams, action_mask=action_mask)
         for env in self.envs[1:]:
             same_spaces(one, env)
-        super().__init__(observation=one.observation_space, action=one.action_space, streams=streams, action_mask=action_mask)
         self._past = Record(self.envs, streams, self.action, self.form)
         self.spec = replace(self.spec, resume=self._past.promise)
         self._makers, self._seed = makers, seed

@@ -70,7 +70,7 @@ def action_spec(space: spaces.Space[Any], place: str = "action") -> Tree:
 
 def _choices(space: spaces.Space[Any], role: str, place: str) -> None:
     """Raise UnsupportedSpace where there is nothing to choose."""
-    if 0 in (space.shape or ()):
+    if 0 in (getattr(space, "shape", None) or ()):
         raise UnsupportedSpace(f"{role} space {space} at {place} is not supported: expected at least one number, got none")
 
 

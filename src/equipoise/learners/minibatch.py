@@ -35,20 +35,30 @@ def micro_batches(batch: Batch, tokens: int) -> list[Batch]:
     return under_budget(batch, tokens) if isinstance(batch.data, Packed) else [batch]
 
 
+# torch cannot index these; the bytes are the same.
+SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def _picked(x: torch.Tensor, axis: int, part: torch.Tensor) -> torch.Tensor:
+    """``index_select`` for every dtype of an observation."""
+    kind = SIGNED.get(x.dtype)
+    return x.index_select(axis, part) if kind is None else x.view(kind).index_select(axis, part).view(x.dtype)
+
+
 def _rows(batch: Batch, part: torch.Tensor) -> Batch:
     rows, streams = batch.data.shape
 
     def take(x: torch.Tensor) -> torch.Tensor:
-        return x[:rows].flatten(0, 1).index_select(0, part)[None]
+        return _picked(x[:rows].flatten(0, 1), 0, part)[None]
 
     def take_stream(x: torch.Tensor) -> torch.Tensor:
-        return x.index_select(0, part % streams)
+        return _picked(x, 0, part % streams)
 
     return _cut(batch, take, take_stream, part % streams)
 
 
 def _streams(batch: Batch, part: torch.Tensor) -> Batch:
-    return _cut(batch, lambda x: x.index_select(1, part), lambda x: x.index_select(0, part), part)
+    return _cut(batch, lambda x: _picked(x, 1, part), lambda x: _picked(x, 0, part), part)
 
 
 def _cut(batch: Batch, take: object, take_stream: object, streams: torch.Tensor) -> Batch:

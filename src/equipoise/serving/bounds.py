@@ -94,9 +94,9 @@ def check_msgpack(body: bytes) -> None:
 
 
 def numbers(value: list[Any]) -> Any:
-    """A list of numbers as it is; of one with texts the first text alone.
+    """Return a list of numbers as it is, and of a list with texts the first text alone.
 
-    Of texts numpy would make an array in which each element is as long as the longest.
+    NumPy would make an array in which each element is as long as the longest text.
     """
     level = value
     for _ in range(64):

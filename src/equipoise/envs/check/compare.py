@@ -99,7 +99,10 @@ def put_other(space: Any, actions: Tree, at: tuple[int, int]) -> None:
             put_other(one, actions[key], at)
     elif isinstance(space, spaces.Box):
         finite, action = np.isfinite(space.low) & np.isfinite(space.high), actions[at]
-        actions[at] = np.where(finite, space.low + space.high - action, -action)
+        mirrored = np.clip(-action, space.low, space.high)
+        mirrored = np.where(mirrored == action, np.clip(action + 1, space.low, space.high), mirrored)
+        other = 2 * (space.low / 2 + space.high / 2 - action / 2)  # the widest bounds have no float between them
+        actions[at] = np.where(finite, np.clip(other, space.low, space.high), mirrored)
     else:
         least, most = bounds(space)
         actions[at] = np.where(actions[at] == most, least, actions[at] + 1)

@@ -87,9 +87,9 @@ class Endings:
             self.found.error(f"{wrong.key} is wrong", where, f"expected {wrong.expected}, got {wrong.got}", cost)
             return
         self.finals = bool((there == cut).all()) and self.finals is not False
-        for place, rows in tree.named("info/final_obs", self.lasts).items():
+        for (place, space), rows in zip(self.spaces.items(), tree.leaves(self.lasts), strict=True):
             for row in rows[there]:
-                judge_observation(self.found, self.spaces[place], place, np.asarray(row), (), where)
+                judge_observation(self.found, space, place, np.asarray(row), (), where)
 
     def _judge_seam(self, where: str, seam: Array, reward: Array) -> None:
         """Check the row after an end: it is the reset's, so it may earn no reward and end nothing."""

@@ -278,7 +278,8 @@ def _drawn(space: Any, count: int, lead: tuple[int, ...], rng: np.random.Generat
     else:
         bounded = space.bounded_below & space.bounded_above
         low, high = (np.where(bounded, bound, 0.0) for bound in (space.low, space.high))
-        drawn = np.where(bounded, rng.uniform(low, high, shape), rng.normal(size=shape))
+        # In halves, since the widest bounds are further apart than any float.
+        drawn = np.where(bounded, 2 * rng.uniform(low / 2, high / 2, shape), rng.normal(size=shape))
         drawn = np.where(rng.random(shape) < 0.25, np.where(rng.random(shape) < 0.5, space.low, space.high), drawn)
         drawn = np.clip(np.where(np.isfinite(drawn), drawn, rng.normal(size=shape)), space.low, space.high)
     rows = drawn.astype(space.dtype).reshape(count, *[1] * len(lead), *space.shape)

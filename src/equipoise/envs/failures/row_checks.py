@@ -240,4 +240,4 @@ def uniform(bound: Any, array: Any) -> Any:
 
 
 def bounds_of(one: Leaf) -> str:
-    return f"values from {np.min(one.low)} to {np.max(one.high)}"
+    return "no values" if not np.size(one.low) else f"values from {np.min(one.low)} to {np.max(one.high)}"

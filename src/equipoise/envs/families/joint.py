@@ -80,6 +80,8 @@ class Joint(gymnasium.Env[Any, Any]):
             raise ValueError(f"{self.env}: expected possible_agents with names of their own, got {self.ids}")
         self.observations = {name: self._space("observation_space", i) for name, i in zip(self.names, self.ids, strict=True)}
         self.actions = {name: self._space("action_space", i) for name, i in zip(self.names, self.ids, strict=True)}
+        for name, space in self.observations.items():
+            observation_spec(space, f"obs/agents/{name}")  # raises for one that its policy cannot use
         self.action_mask = action_mask
         self._masks = [masks_of(action_mask, self.observations[name], self.actions[name]) for name in self.names]
         self._keys = [f"agent {agent!r}, reward" for agent in self.ids]
