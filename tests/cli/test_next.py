@@ -89,7 +89,7 @@ def test_no_video_is_offered_of_what_nobody_can_draw(env: str) -> None:
 
     made = api.program("CartPole-v1", "ppo")
     assert look_command(made) == terminal.VIDEO
-    named: Any = replace(made.env, target=env)  # type: ignore[type-var]
+    named: Any = replace(made.env, target=env)
     assert look_command(replace(made, source=replace(made.source, env=named))) == ""
 
 
