@@ -72,7 +72,7 @@ def train_seeds(
 
 
 def next_commands(place: Path, program: Program, found: Sequence[RunRow]) -> list[str]:
-    """The commands that work on these runs: ``plot`` if an episode has ended and matplotlib is there, and one that plays a run."""
+    """Commands that work on these runs: ``plot`` if an episode has ended and matplotlib is there, and to play one run."""
     from equipoise.console.terminal import has_learned, play_command
 
     commands = (
