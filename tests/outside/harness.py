@@ -8,6 +8,7 @@ grows with each try.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import hashlib
@@ -17,7 +18,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -29,6 +30,7 @@ from hypothesis import strategies
 
 CASES = Path(__file__).parent / "cases"
 PAGE = resource.getpagesize()
+ROOM = 4 << 30  # bytes that an attempt may add to this process: more is a MemoryError, and no machine without memory
 
 
 class Fault(AssertionError):
@@ -130,8 +132,25 @@ def bounded(door: Door, example: Any) -> float:
     return time.thread_time() - started
 
 
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Let this process, and what it starts, add no more than ``ROOM`` bytes of memory."""
+    was = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + ROOM, was[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, was)
+
+
 def attempt(door: Door, example: Any) -> None:
     """Attempt with every bound of the door; raises what was wrong."""
+    with limited():
+        _attempt(door, example)
+
+
+def _attempt(door: Door, example: Any) -> None:
     before = memory_mb()
     used = bounded(door, example)
     if door.cpu_s is not None and used > door.cpu_s:

@@ -94,6 +94,11 @@ def test_a_hang_slowness_and_growth_are_faults() -> None:
     assert found is not None and found.key == "growth"
 
 
+def test_memory_without_end_is_an_error_of_the_attempt() -> None:
+    found = drive(toy(lambda number: bytearray(8 << 30) and None), examples=1)
+    assert found is not None and found.key.startswith("MemoryError")
+
+
 def test_a_traceback_is_told_by_its_place() -> None:
     from equipoise import tree
 
