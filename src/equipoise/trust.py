@@ -147,7 +147,7 @@ def check(names: Names, signed: Any, signature: Any, trusted: Sequence[str], fil
     module = _module(name)
     top = module.partition(".")[0]
     if module and _place(module) is None:
-        near = next(iter(difflib.get_close_matches(top, [one.name for one in pkgutil.iter_modules()], 1, 0.4)), "")
+        near = next(iter(difflib.get_close_matches(top, [one.name for one in pkgutil.iter_modules()], 1, 0.6)), "")
         meant = f"; did you mean {near!r}?" if near else "."
         raise Untrusted(
             f"{file}: module {module!r} of {what} {_plain(name)!r} is not there{meant} If it has another name now: --trust "
