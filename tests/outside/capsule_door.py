@@ -145,13 +145,13 @@ def imports_what_it_names(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(trust, "check", lambda *_: None)
 
 
-def arrays_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    """Damaged arrays were numpy's and zipfile's errors."""
-    patch.setattr(capsules, "DAMAGED", (zipfile.BadZipFile,))
+def believes_the_parts(patch: pytest.MonkeyPatch) -> None:
+    """Arrays that are no actions, and streams that are none, were a TypeError or an IndexError of the command."""
+    patch.setattr(capsules, "_need", lambda *_: None)
 
 
 DOORS = [Door(name="capsule", examples=EXAMPLES, attempt=attempt, hang_s=10.0, growth_mb=8.0, quick=20, full=300)]
 PLANTED = [
     Planted("what a capsule names is imported", "capsule", imports_what_it_names, kinds=("imported",)),
-    Planted("damaged arrays are a traceback", "capsule", arrays_as_they_are),
+    Planted("the parts of a capsule are believed", "capsule", believes_the_parts, kinds=("Error",)),
 ]
