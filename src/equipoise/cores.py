@@ -16,7 +16,7 @@ def usable() -> int:
 
 
 def busy(seconds: float = 0.5) -> float:
-    """The number of cores that are at work on this machine, over so many seconds; 0 where the system does not say."""
+    """The number of cores at work on this machine, as the mean over ``seconds``; 0 if the system does not report it."""
     before = _worked()
     if before is None:
         return 0.0

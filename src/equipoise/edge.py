@@ -76,7 +76,7 @@ class Artifact:
             found: Any = self._observation
             for key in policy["mask"]:
                 found = branches(found)[key]  # type: ignore[index]
-            place = "/".join(("obs", *map(escaped, policy["mask"])))
+            place = path_of("obs", *policy["mask"])
             masks = list(choices(place, found, self._action)) if policy["mask"] else []
             self._reader = Reader(self._observation, self._rows, masks)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -90,12 +90,12 @@ class Artifact:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.log_severity_level = 4  # what it would print holds names from the graph; an error says it as well
+        options.log_severity_level = 4  # it would print names from the graph, which an error also has
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own kinds, of which there are a dozen
-            found = f"{onnxruntime.__version__} of onnxruntime, needed is {LOWEST} or newer"
+            found = f"onnxruntime {onnxruntime.__version__}; it needs {LOWEST} or newer"
             raise ValueError(f"policy.onnx: expected a graph that onnxruntime loads, got {error} ({found})") from error
         got = {one.name: (_dtype(one.type), list(one.shape[1:])) for one in self._session.get_inputs()}
         if got != (wanted := {name: (str(dtype), list(shape)) for name, (shape, dtype) in inputs.items()}):
@@ -181,7 +181,7 @@ class Artifact:
 
 
 class Reader:
-    """The one judge of what is an observation, wherever one comes from: a caller, a file, a request."""
+    """The judge of every observation, whether a caller, a file or a request brings it."""
 
     def __init__(
         self, observation: Any, rows: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], masks: list[tuple[str, Array]]
@@ -280,6 +280,11 @@ def branches(space: Any) -> dict[str, Any] | None:
 def escaped(key: str) -> str:
     """A key as a part of a path, whose parts are joined by '/': '~' as '~0', '/' as '~1', the empty key as '~'."""
     return key.replace("~", "~0").replace("/", "~1") or "~"
+
+
+def path_of(*keys: str) -> str:
+    """The path of the leaf at these keys."""
+    return "/".join(map(escaped, keys))
 
 
 def choices(name: str, mask: Any, action: Any) -> Iterator[tuple[str, Array]]:
@@ -605,8 +610,8 @@ def stream_of(session: str) -> int:
 def main(given: list[str] | None = None) -> int:
     """Read observations from stdin, a line of JSON each, and print the action of each.
 
-    A line that is no observation costs itself alone: it is named on stderr, and the exit code is 1 at the end. 2: there is no
-    artifact, or nobody reads the actions.
+    A line that is no observation costs itself alone: stderr names it, and the exit code at the end is 1. The exit code is 2 if
+    there is no artifact, or if no process reads the actions.
     """
     parser = argparse.ArgumentParser("edge.py", description=main.__doc__)
     parser.add_argument("artifact", help="folder that 'equipoise export' made")
@@ -632,7 +637,7 @@ def main(given: list[str] | None = None) -> int:
 
 
 def _answer(policy: EdgePolicy, line: str | bytes, *, deterministic: bool) -> Any:
-    """The action for a line; ValueError where it is none."""
+    """The action for a line; ValueError for a line that is no observation."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError) as error:

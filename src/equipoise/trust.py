@@ -131,7 +131,10 @@ def _with_name(value: Any, old: re.Pattern[str], new: str) -> Any:
 def check(names: Names, signed: Any, signature: Any, trusted: Sequence[str], file: Path | str) -> None:
     """``Untrusted``, which says what would be imported from where, unless all the ``names`` of a file may be."""
     unknown = [(what, name) for what, name in names if not vouched(name, trusted)]
-    if not unknown or (isinstance(signature, str) and (right := sign(names, signed)) and hmac.compare_digest(right, signature)):
+    if not unknown:
+        return
+    given = signature.encode(errors="replace") if isinstance(signature, str) else b""  # bytes: texts must be ASCII
+    if (right := sign(names, signed)) and hmac.compare_digest(right.encode(), given):
         return
     what, name = unknown[0]
     if _module(name) == "__main__" and not hasattr(sys.modules["__main__"], _plain(name).partition(":")[2]):
@@ -142,15 +145,15 @@ def check(names: Names, signed: Any, signature: Any, trusted: Sequence[str], fil
     options = " ".join(f"--trust {short}" for short in dict.fromkeys(_plain(name) for _, name in unknown))
     said = ", ".join(repr(_plain(name)) for _, name in unknown)
     module = _module(name)
-    top = module.partition(".")[0]
     if module and _place(module) is None:
-        near = next(iter(difflib.get_close_matches(top, [one.name for one in pkgutil.iter_modules()], 1, 0.4)), "")
+        top = module.partition(".")[0]
+        near = next(iter(difflib.get_close_matches(top, [one.name for one in pkgutil.iter_modules()], 1, 0.6)), "")
         meant = f"; did you mean {near!r}?" if near else "."
         raise Untrusted(
             f"{file}: module {module!r} of {what} {_plain(name)!r} is not there{meant} If it has another name now: --trust "
             f"{module}={module.replace(top, near or 'NEW', 1)} (from Python trust=[...])"
         )
-    does = "" if not module else f" would be imported from {_place(module) or 'nowhere that is known'}, and its code would run"
+    does = "" if not module else f" would be imported from {_place(module)}, and its code would run"
     if what == "argument":
         does = " would be opened"
     does = does or f" would import what {'the arguments of ' if what == 'env' else ''}it names"

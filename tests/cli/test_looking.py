@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,25 @@ def test_runs_are_json(made: Path, tmp_path: Path) -> None:
     assert one["steps"] == 1024 and one["steps_per_s"] > 0 and one["verdict"] == "One thread" and one["size"] > 10_000
     assert json.loads(out("runs", str(tmp_path), "--json")) == [], "no runs are an empty list"
     assert "--json: expected it without --remove" in refused("runs", str(made), "--json", "--remove", "--yes")
+
+
+def test_settings_sort_and_choose_runs(made: Path) -> None:
+    gamma = {"a": 0.99, "b": "odd", "c": None}  # a number, a text, and a run that has none
+    rows = [replace(row, settings={"algorithm.gamma": gamma[row.path.name], "on": "serial"}) for row in listing.rows(made)]
+    for conditions, sort, wanted in (
+        ([], "algorithm.gamma", ["a", "b", "c"]),
+        ([], "-algorithm.gamma", ["b", "a", "c"]),
+        (["algorithm.gamma=99e-2"], "name", ["a"]),
+        (["algorithm.gamma=none"], "name", ["c"]),
+        (["on=SERIAL", "algorithm.gamma=odd"], "name", ["b"]),
+    ):
+        assert [row.path.name for row in listing.chosen(rows, conditions, sort)] == wanted, (conditions, sort)
+    with pytest.raises(ValueError, match="expected a column of numbers, got 'algorithm.gamma'"):
+        listing.chosen(rows, ["algorithm.gamma>1"], "name")
+    assert names(out("runs", str(made), "--where", "policy.unroll<17", "--sort=-schedule.seed"))[0] == "b"
+    assert "unknown column 'algorithm.gama'; did you mean 'algorithm.gamma'?" in refused(
+        "runs", str(made), "--sort", "algorithm.gama"
+    )
 
 
 def test_the_size_of_a_run_counts_each_file_once(tmp_path: Path) -> None:

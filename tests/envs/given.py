@@ -244,6 +244,14 @@ class NoNames(Duo):
         del self.possible_agents
 
 
+class Later(Duo):
+    """No ``possible_agents``, and ``agents`` only after a reset."""
+
+    def __init__(self, place: str, kind: str) -> None:
+        super().__init__(place, kind)
+        del self.possible_agents
+
+
 class Numbers(Duo):
     """A number of agents."""
 

@@ -6,6 +6,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from equipoise.envs import make
 from equipoise.envs.check import info_probe as named
@@ -27,6 +29,28 @@ def test_keys_paths_and_keys_with_a_slash():
     names = ("x", "ok", "episode/r", "episode/deep/y", "a/b", "c/d/e")
     assert read_one(info, *names) == [2.0, 1.0, 1.5, 0.25, 7.0, 3.0]
     assert sorted(paths(info)) == sorted(names)
+
+
+@given(st.recursive(st.floats(-9, 9), lambda inner: st.dictionaries(st.text("ab/", max_size=3), inner, max_size=3)))
+def test_each_name_that_is_listed_is_found(info):
+    info = info if isinstance(info, dict) else {"": info}
+    places = list(_places(info))
+    assume(len(set(places)) == len(places))  # "a/b" and "a", "b" have the same name
+    names = list(paths(info))
+    assert not np.isnan(read_one(info, *names)).any()
+    columns = _as_columns(info)
+    assert not any(np.isnan(read_all(columns, name)).any() for name in names)
+
+
+def _places(info, before=""):
+    for key, value in info.items():
+        yield f"{before}{key}"
+        if isinstance(value, dict):
+            yield from _places(value, f"{before}{key}/")
+
+
+def _as_columns(info):
+    return {key: _as_columns(value) if isinstance(value, dict) else np.full(3, value) for key, value in info.items()}
 
 
 @pytest.mark.parametrize("name", ["z", "x/y", "episode/z", "none", "episode/r/z"])

@@ -200,7 +200,9 @@ def test_metrics_are_looked_for_where_actions_are_masked(place: str) -> None:
 # ------------------------------------------------------------ what else may not be lost or hid
 
 
-@pytest.mark.parametrize("target", ["OldReset", "OldStep", "Dicts", "NoNames", "Numbers", "NoSpaces", "NoAgents", "Lists"])
+@pytest.mark.parametrize(
+    "target", ["OldReset", "OldStep", "Dicts", "NoNames", "Later", "Numbers", "NoSpaces", "NoAgents", "Lists"]
+)
 def test_a_parallel_env_of_another_interface_is_told_what_to_give(target: str) -> None:
     made = EnvFactory(target=f"{HERE}:{target}", kwargs={"place": "", "kind": "array"})
     with pytest.raises((ValueError, WrongValue), match="a parallel env, as PettingZoo's, has possible_agents") as refused:

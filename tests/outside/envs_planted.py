@@ -40,11 +40,6 @@ def truth_of_flags(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "flag", lambda value, *more: bool(value))
 
 
-def keys_are_split(patch: pytest.MonkeyPatch) -> None:
-    """A path is its keys joined by '/', and split there again."""
-    patch.setattr(tree, "escaped", lambda key: key)
-
-
 def zeros_are_actions(patch: pytest.MonkeyPatch) -> None:
     """The look at an env's pace sends 0, which is no member of a Discrete that starts at 5."""
 
@@ -117,7 +112,6 @@ PLANTED = [
     Planted("a mask is compared with 0", "envs", masks_beside_zero, ("fine with mask", "rows: obs/action_mask")),
     Planted("a text is a reward", "envs", texts_are_rewards, ("fine with reward:number_text", "check is not: reward")),
     Planted("a flag is its truth value", "envs", truth_of_flags, ("fine with t", "check is not: t", "rows: ")),
-    Planted("a key with a slash is split", "envs", keys_are_split, ("traceback", "no sentence", "rows: ", "path expected")),
     Planted("an action that no policy made is none", "envs", zeros_are_actions, ("an action that is none",)),
     Planted("last observations come in a list", "envs", finals_are_one_array, ("no sentence", "traceback")),
     Planted(

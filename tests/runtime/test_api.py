@@ -10,6 +10,7 @@ import pytest
 import equipoise as eq
 from equipoise import api
 from equipoise.console.terminal import summary_rows
+from equipoise.recipes import RECIPES
 from equipoise.run.evaluation_schedule import fixed_policies
 from equipoise.runtime.blueprint import blueprint
 from equipoise.types import learning
@@ -216,3 +217,42 @@ def test_arguments_of_an_env_are_laid_over_those_of_the_recipe() -> None:
     assert made.env.kwargs == {"repeat_action_probability": 0.25}
     made = api.program("CartPole-v1", "ppo", env_kwargs={"sutton_barto_reward": True})
     assert made.env.kwargs == {"sutton_barto_reward": True}
+
+
+def test_what_the_package_has_is_listed_without_its_parts() -> None:
+    assert set(eq.__all__) <= set(dir(eq)) and all(getattr(eq, name) is not None for name in dir(eq))
+
+
+TINY: dict[str, Any] = {"steps": 16, "actors": 1, "envs_per_actor": 2, "unroll": 4, "batch": 2, "evaluate_episodes": 0}
+
+
+def test_a_run_and_a_policy_say_what_they_are_in_a_line(tmp_path: Any) -> None:
+    run = api.train("CartPole-v1", "ppo", out=tmp_path / "run", on="serial", recipe=False, **TINY)
+    before = repr(run)
+    list(run)
+    player = eq.load(tmp_path / "run")
+    for shown in (before, repr(run), repr(player)):
+        assert shown.startswith("<") and shown.endswith(">") and "\n" not in shown and " object at 0x" not in shown
+    assert "CartPole-v1" in before and "step 16" in repr(player)
+
+
+def test_an_evaluation_plays_a_changed_env(tmp_path: Any) -> None:
+    list(api.train("CartPole-v1", "ppo", out=tmp_path / "run", on="serial", recipe=False, **TINY))
+    assert api.evaluate(tmp_path / "run", episodes=2, settings=["env.max_episode_steps=3"]).mean == 3.0
+    assert api.evaluate(tmp_path / "run", episodes=2, settings={"env.max_episode_steps": 4}).mean == 4.0
+    for wrong, said in (
+        (["env.max_step=3"], "takes no argument 'max_step'"),
+        (["algorithm.gamma=0.5"], "algorithm.gamma"),
+        (["env.sutton_barto_reward"], "expected KEY=VALUE"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            api.evaluate(tmp_path / "run", episodes=1, settings=wrong)
+
+
+def test_an_atari_game_without_a_recipe_is_told_of() -> None:
+    from equipoise.api.sizing import untuned
+
+    assert "no recipe for ALE/Breakout-v5 with ppo" in untuned(api.program("ALE/Breakout-v5", "ppo"))
+    tuned = [name for env, name in RECIPES if env == "ALE/Pong-v5"]
+    assert [untuned(api.program("ALE/Pong-v5", name)) for name in tuned] == [""] * len(tuned)
+    assert untuned(api.program("CartPole-v1", "impala")) == ""

@@ -269,6 +269,30 @@ def test_a_module_that_is_not_there_is_said_with_its_new_name(tmp_path: Path, mo
         trust.check(*trust.of_program(program), None, [option], "run.json")
 
 
+@pytest.mark.parametrize("signature", ["é" * 32, "\ud800", "", None, 3, "0" * 64])
+def test_a_signature_that_is_none_is_none(signature: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    names, signed = trust.of_env({"target": "mine:make", "kwargs": {}})
+    trust.check(names, signed, trust.sign(names, signed, make=True), (), "run.json")
+    with pytest.raises(trust.Untrusted):
+        trust.check(names, signed, signature, (), "run.json")
+
+
+def test_a_resume_keeps_the_new_name_of_a_module(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("first_env.py").write_text(MINE)
+    train(program(env="first_env:make", steps=64), Path("own"))
+    Path("first_env.py").rename("second_env.py")
+    sys.modules.pop("first_env")
+    with pytest.raises(trust.Untrusted, match="--trust first_env="):
+        eq.resume("own", steps=128)
+    assert eq.evaluate("own", episodes=1, trust=["first_env=second_env"]).episodes == 1
+    assert json.loads(Path("own/run.json").read_text())["program"]["source"]["env"]["target"] == "first_env:make"
+    list(eq.resume("own", steps=128, trust=["first_env=second_env"]))
+    assert json.loads(Path("own/run.json").read_text())["program"]["source"]["env"]["target"] == "second_env:make"
+    list(eq.resume("own", steps=192))  # without a word: the run is this user's
+    assert eq.evaluate("own", episodes=1).step == 192
+
+
 @pytest.mark.parametrize("option", ["data=x.jsonl", "a b=c", "=x", "x=", "other=new"])
 def test_what_renames_nothing_renames_nothing(option: str) -> None:
     program = {"source": {"env": {"target": "python:old:O", "kwargs": {"x": "old"}}}, "policies": {"main": ["older:X"]}}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from equipoise import frames, hints
-from equipoise.access import said_token
+from equipoise.access import bearer_token
 from equipoise.client import Client
 from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
@@ -224,7 +224,7 @@ def test_a_host_of_this_machine_passes(host: str) -> None:
 def test_the_scheme_of_a_token_may_be_small() -> None:
     for said in ("Bearer", "bearer", "BEARER"):
         Guard("0.0.0.0", "t" * 16, hosts=["x"]).check("/v1/act", b"x", None, f"{said} {'t' * 16}".encode())
-    assert said_token("Basic abc") is None and said_token("t" * 16) is None and said_token("bearer  abc ") == "abc"
+    assert bearer_token("Basic abc") is None and bearer_token("t" * 16) is None and bearer_token("bearer  abc ") == "abc"
 
 
 def test_connections_fit_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:

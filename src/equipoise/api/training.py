@@ -240,9 +240,8 @@ def _resumed(
     if given.get("steps", at) < at:
         raise ValueError(f"{place}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
     owed = EXAMS in source.files and summary is not None and not all_made(summary)  # evaluations
-    if (
-        at >= made.schedule.steps and summary is not None and not owed
-    ):  # without one it was killed between its last step and its last word
+    # Without a summary it was killed between its last step and its last word.
+    if at >= made.schedule.steps and summary is not None and not owed:
         raise NothingToDo(f"{place} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
     where = on or run.run["on"]
     check_on(made, where)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,8 +65,23 @@ def train_seeds(
     for line in seeds_table(found, width=width_of(sys.stdout)):
         print(line)
     write_atomic(place / SUMMARY, json_bytes(_summary(found)))
-    print(f"The runs are in {place}. Next:\n  equipoise plot {place}\n  equipoise evaluate {place}/seed_{first}")
+    print(f"The runs are in {shlex.quote(str(place))}. Next:")
+    for command in next_commands(place, program, found):
+        print(f"  equipoise {command}")
     return max(codes, default=0)
+
+
+def next_commands(place: Path, program: Program, found: Sequence[RunRow]) -> list[str]:
+    """Commands that work on these runs: ``plot`` if an episode has ended and matplotlib is there, and to play one run."""
+    from equipoise.console.terminal import has_learned, play_command
+
+    commands = (
+        [f"plot {shlex.quote(str(place))}"]
+        if find_spec("matplotlib") and any(row.return_mean is not None for row in found)
+        else []
+    )
+    played = next((row.path for row in found if has_learned(row.path)), None)
+    return commands if played is None else [*commands, play_command(program).format(shlex.quote(str(played)))]
 
 
 def _default(program: Program) -> Path:
@@ -75,7 +92,7 @@ def _default(program: Program) -> Path:
 def _all(waiting: Sequence[tuple[Path, list[str]]], jobs: int, *, quiet: bool) -> list[int]:
     """Run all commands, ``jobs`` at a time -> their exit codes. What Ctrl-C or SIGTERM ends ends all of them.
 
-    ``quiet``: what a run prints goes to a file beside its directory, which is named where the run fails.
+    ``quiet``: the output of a run goes to a file next to its directory, which is named if the run fails.
     """
     left, running, codes = list(waiting), dict[Path, subprocess.Popen[bytes]](), list[int]()
     stop: KeyboardInterrupt | None = None

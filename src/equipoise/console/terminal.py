@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -232,11 +233,11 @@ PLAY, VIDEO = "evaluate {}", "evaluate {} --video"
 
 
 def look_command(program: Program, directory: Path | None = None) -> str:
-    """The command that shows what the policy of a run {} does; "" where there is none: no picture, or several agents."""
+    """The command that shows the policy of a run {} at work; "" without a picture or PyAV, and for several agents."""
     if isinstance(program.source, TaskSource):
         return "generate {} --prompt TEXT"
     env = program.source.env
-    if env is None or len(_agents(directory)) > 1:
+    if env is None or len(_agents(directory)) > 1 or find_spec("av") is None:
         return ""
     from equipoise.console.video import draws
 
@@ -244,13 +245,18 @@ def look_command(program: Program, directory: Path | None = None) -> str:
 
 
 def play_command(program: Program) -> str:
-    """The command that plays the policy of a run {}: of one without an env its recorded rows."""
+    """The command that plays the policy of a run {}: on its recorded rows if the run has no env."""
     without = program.source.env is None and not isinstance(program.source, TaskSource)
     return f"evaluate {{}} --recorded {shlex.quote(program.name)}" if without else PLAY
 
 
+def has_learned(directory: Path) -> bool:
+    """Has a run weights to play, more than those of step 0? A run elsewhere is taken for one that has."""
+    return not directory.is_dir() or any(directory.glob("checkpoints/step_[1-9]*"))
+
+
 def _agents(directory: Path | None) -> list[str]:
-    """The agents of a run's env, as its newest checkpoint has them; none where there is no checkpoint."""
+    """The agents of a run's env, as its newest checkpoint has them; none without a checkpoint."""
     for file in sorted(directory.glob("checkpoints/step_*/spec.json"))[-1:] if directory is not None else ():
         return [agent for one in read_json(file)["policies"].values() for agent in one.get("agents", ())]
     return []
@@ -275,7 +281,7 @@ def print_summary(
     if status in ("alarmed", "interrupted", "failed"):
         can_resume = any(directory.glob("checkpoints/step_*/learner.safetensors"))
         after.append(f"  equipoise resume {run}" if can_resume else "  (no resume: it ended before its first checkpoint)")
-    if not directory.is_dir() or any(directory.glob("checkpoints/step_*")):  # without one there are no weights to play
+    if has_learned(directory):
         after += [f"  equipoise {command.format(run)}" for command in (play, look) if command]
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
 

@@ -46,7 +46,7 @@ class Infos:
     def read_all(self, info: Any, rows: Any = None) -> None:
         """Read all rows, or those where ``rows`` [B] bool, from a vector env's ``info``: arrays [B], with ``_key`` as masks.
 
-        A list of one dict for each env is read, too.
+        A list with a dict for each env is also read.
         """
         count = len(self.value)
         if isinstance(info, list | tuple | np.ndarray) and np.ndim(info) == 1 and len(info) == count:
@@ -77,22 +77,29 @@ def paths(info: Mapping[Any, Any], before: str = "") -> Iterator[str]:
 def _find(info: Mapping[str, Any], name: str) -> Any:
     if name in info:
         return info[name]
-    head, _, rest = name.partition("/")
-    inner = info.get(head) if rest else None
-    return _find(inner, rest) if isinstance(inner, Mapping) else _ABSENT
+    for inner, rest in _below(info, name):
+        if (found := _find(info[inner], rest)) is not _ABSENT:
+            return found
+    return _ABSENT
+
+
+def _below(info: Mapping[str, Any], name: str) -> Iterator[tuple[str, str]]:
+    """Return each key that a name may begin with and the rest of the name: a key may have a slash itself."""
+    for i, letter in enumerate(name):
+        if letter == "/" and isinstance(info.get(name[:i]), Mapping):
+            yield name[:i], name[i + 1 :]
 
 
 def _column(info: Mapping[str, Any], name: str) -> tuple[Any, Any]:
     """Return the array behind a name and the mask of its valid rows (None: all); absent: (``_ABSENT``, None)."""
     if name in info:
         return info[name], info.get(f"_{name}")
-    head, _, rest = name.partition("/")
-    inner = info.get(head) if rest else None
-    if not isinstance(inner, Mapping):
-        return _ABSENT, None
-    found, mask = _column(inner, rest)
-    outer = info.get(f"_{head}")
-    return found, mask if outer is None else outer if mask is None else np.logical_and(mask, outer)
+    for inner, rest in _below(info, name):
+        found, mask = _column(info[inner], rest)
+        if found is not _ABSENT:
+            outer = info.get(f"_{inner}")
+            return found, mask if outer is None else outer if mask is None else np.logical_and(mask, outer)
+    return _ABSENT, None
 
 
 def _number(value: Any, name: str) -> float:

@@ -81,7 +81,7 @@ def promise(spec: EnvSpec) -> str:
 
 
 def doubts(blue: Blueprint, version: int) -> list[str]:
-    """What is said at the start of a run that does not do quite what it was told; ``version``: that it goes on from, or -1."""
+    """Notes at the start of a run that differs from its settings; ``version``: where it goes on from, or -1."""
     asked, done = blue.program.schedule.steps, blue.pace.steps(blue.updates)
     whole = [] if done == asked else [f"{done:,} steps are done in place of {asked:,}: whole batches of {blue.pace.rows:,}"]
     over = schedules_over(blue, version)

@@ -153,7 +153,7 @@ def routes(service: Service, read: Read) -> list[BaseRoute]:
 
 
 def kind(path: str) -> str:
-    """What a path of the protocol is counted as: without the names of models and versions, which callers choose."""
+    """The name under which a path of the protocol is counted: without models and versions, which callers choose."""
     if not path.startswith("/v2"):
         return "other"
     last = path.rpartition("/")[2]

@@ -223,7 +223,7 @@ class Service:
 
 
 def _json(outcome: Outcome) -> str | None:
-    """The data of an outcome; Refused (400) where one of its fields is what JSON cannot say, as msgpack can."""
+    """The data of an outcome as JSON; Refused (400) if a field has a value of msgpack that JSON does not have."""
     for name, value in (("reward", outcome.reward), ("time", outcome.time), ("data", outcome.data)):
         if value is not None and (odd := bounds.unsayable(value)) is not None:
             raise Refused(400, f"{name}: expected what JSON can say, got {odd}")

@@ -284,6 +284,8 @@ def _capsule(data: Any, arrays: dict[str, Any], file: Path) -> Capsule:
     for kind in ("seed", "generator"):
         _need(start["kind"] != kind or start[kind] is not None, file, f"start.{kind}", f"a {kind}", None)
     _need("actions" in arrays, file, ARRAYS, "an array 'actions'", f"{sorted(arrays)}")
+    rows = {np.shape(x)[:1] for x in tree.leaves(arrays["actions"])}
+    _need(len(rows) == 1 and rows != {()}, file, ARRAYS, "as many actions of each part, [n, ...]", f"{sorted(rows)}")
     _need(start["kind"] != "state" or "state" in arrays, file, ARRAYS, "arrays state/...", f"{sorted(arrays)}")
     return Capsule(
         env=EnvFactory(target=target, kwargs=data["env"]["kwargs"], action_mask=data["env"]["action_mask"]),

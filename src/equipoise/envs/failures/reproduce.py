@@ -87,8 +87,6 @@ def steps_of(capsule: Capsule, env: SyncEnv) -> list[Tree]:
     given = tree.leaves(capsule.actions)
     if not given or not len(given[0]):
         return []
-    if len({len(x) for x in given}) != 1:
-        raise ValueError(f"actions: expected as many of each part, got {[len(x) for x in given]}")
     actions = tree.like(env.action, dict(tree.items(capsule.actions)))
     return [tree.index(actions, n) for n in range(len(given[0]))]
 

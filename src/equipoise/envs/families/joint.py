@@ -41,9 +41,10 @@ class NotParallel(ValueError):
 
 
 def has_agents(env: object) -> bool:
-    """Has it, by its attributes, several agents?"""
+    """Does an env have several agents, by its attributes?"""
     names = ("possible_agents", "agents", "num_agents", "observation_spaces", "action_spaces")
-    return any(hasattr(env, name) for name in names) or type(getattr(env, "observation_space", None)) is dict
+    space = getattr(env, "observation_space", None)
+    return any(hasattr(env, name) for name in names) or isinstance(space, dict) or callable(space)
 
 
 def is_parallel(env: object) -> bool:
@@ -127,9 +128,12 @@ class Joint(gymnasium.Env[Any, Any]):
             ended = ends(terminated, agent, "terminated"), ends(truncated, agent, "truncated")
             if live[i]:
                 if agent not in reward or agent not in terminated or agent not in truncated:
-                    raise ValueError(f"agent {agent!r} acted: expected its reward, terminated and truncated in what step gives")
+                    parts = zip(STEP[1:4], (reward, terminated, truncated), strict=True)
+                    got = f"none in {', '.join(name for name, part in parts if agent not in part)}"
+                    raise WrongValue("invalid", 0, f"agent {agent!r} acted", "its reward, terminated and truncated", got)
                 if not here[i] and not any(ended):
-                    raise ValueError(f"agent {agent!r} left env.agents: expected terminated or truncated with it, got neither")
+                    where = f"agent {agent!r} left env.agents"
+                    raise WrongValue("invalid", 0, where, "terminated or truncated with it", "neither")
                 flags[ACTED, i] = 1
                 flags[TERMINATED, i], flags[TRUNCATED, i] = ended
                 self._reward[i] = number(reward[agent], 0, self._keys[i])
@@ -169,7 +173,7 @@ class Joint(gymnasium.Env[Any, Any]):
             raise WrongValue("invalid", 0, "agents", "the names of the agents that act next", f"{described(agents)}; {GIVES}")
         for agent in agents:
             if agent not in self._index:
-                raise ValueError(f"agent {agent!r}: expected one of possible_agents, {self.ids}")
+                raise WrongValue("invalid", 0, "agents", f"names in possible_agents, {self.ids}", described(agent))
             here[self._index[agent]] = True
         return here
 
@@ -181,7 +185,8 @@ class Joint(gymnasium.Env[Any, Any]):
         rows = {}
         for i, (agent, name) in enumerate(zip(self.ids, self.names, strict=True)):
             if shown[i] and agent not in obs:
-                raise ValueError(f"agent {agent!r}: expected an observation of it, its last one included, got {list(obs)}")
+                got = described(list(obs))
+                raise WrongValue("invalid", 0, f"agent {agent!r}", "an observation of it, its last one included", got)
             rows[name] = obs[agent] if shown[i] else self._blank[i]
         return {"agents": rows, "reward": self._reward, "flags": self._flags}
 
@@ -200,7 +205,7 @@ class Joint(gymnasium.Env[Any, Any]):
 
 
 def answered(method: str, given: Any, parts: Sequence[str]) -> Any:
-    """What a parallel env's ``reset`` or ``step`` returned; WrongValue where it is no dict by agent for each of ``parts``."""
+    """Return the answer of a parallel env; WrongValue unless it has a dict by agent for each of ``parts``."""
     if not isinstance(given, tuple | list) or len(given) != len(parts):
         got = f"a tuple of {len(given)}" if isinstance(given, tuple) else described(given)
         raise WrongValue("invalid", 0, f"{method}()", f"({', '.join(parts)})", f"{got}; {GIVES}")

@@ -36,8 +36,8 @@ from equipoise.frames import HEAD, BadFrame, Message, Splitter, decode, encode, 
 from equipoise.listening import listen_at
 
 GREETING_S = 10.0  # in which a connection has to say hello
-GREETINGS = 256  # connections without a hello, at most: one more takes the place of the oldest
-WAITING = 256  # worlds of new sessions that wait, at most; those that the run knows have places of their own
+GREETINGS = 256  # most connections without a hello: one more takes the place of the oldest
+WAITING = 256  # most worlds of new sessions that wait; known sessions have places of their own
 LINGER_S = 0.5  # at the end, for worlds whose actor has ended to come and be told so
 OVER = {"kind": "bye", "text": "the run is over"}
 NOTES = 100  # kept until they are read
