@@ -240,7 +240,7 @@ class Reader:
                 sorted(str(key)[:80] for key in keys)[:10]  # a caller may send any number of keys, of any length
                 for keys in (inner.keys() - value.keys(), value.keys() - inner.keys())
             )
-            near = difflib.get_close_matches(extra[0], inner, 1) if extra else []
+            near = difflib.get_close_matches(extra[0], [key[:80] for key in list(inner)[:100]], 1) if extra else []
             said = f"; did you mean {near[0]!r} by {extra[0]!r}?" if near else ""
             got = " and ".join([f"{w} {k}" for w, k in (("not", missing), ("also", extra)) if k])
             raise ValueError(f"{place}: expected the keys {list(inner)}, got {got}{said}")
@@ -366,7 +366,10 @@ def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[st
     """Check the hashes of all files of an artifact -> (its version, the bytes of those that playing needs)."""
     place = path / "manifest.json"
     try:
-        said = place.read_bytes()
+        if place.exists() and not place.is_file():
+            raise OSError("no plain file of that name")
+        with place.open("rb") as stream:
+            said = stream.read(LARGEST_JSON + 1)  # no more is read of what nothing vouches for
     except OSError as error:
         raise ValueError(f"{path}: expected an artifact, a folder with manifest.json, got {error.strerror or error}") from error
     manifest = _json(said, place)
@@ -383,8 +386,9 @@ def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[st
         if not file.is_file():
             raise ValueError(f"{file}: expected a file, since the manifest names it, got none")
         size, wanted = files[name].get("size"), files[name].get("sha256")
-        if file.stat().st_size != size:
-            raise ValueError(f"{file}: expected {size} bytes, got {file.stat().st_size}")
+        if (got_size := file.stat().st_size) != size or (name.endswith(".json") and got_size > LARGEST_JSON):
+            most = f" and at most {LARGEST_JSON}" if got_size == size else ""
+            raise ValueError(f"{file}: expected {size} bytes{most}, got {got_size}")
         if name in needed:
             found[name] = file.read_bytes()  # what is hashed is what is used
             got = hashlib.sha256(found[name]).hexdigest()

@@ -19,6 +19,7 @@ from equipoise.client import Client
 from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
 from equipoise.serving.sessions import Sessions
+from equipoise.serving.versions import Loaded
 from equipoise.web import fitting
 from tests.outside.served import MOST_BODY, Served, served
 from tests.outside.server_door import HELD_S, MODEL
@@ -125,6 +126,21 @@ def test_many_small_frames_take_turns(server: Served) -> None:
     assert status == 400 and server.loop.longest < HELD_S
     status, _ = server.frame(frames.encode({"op": "act", "obs": MASKED}) * 1000)
     assert status == 200 and server.loop.longest < HELD_S
+    deep, longest = (5000).to_bytes(4, "big") + b"\x91" * 5000, []
+    for _ in range(3):  # frames of this size cost a millisecond each
+        assert server.frame(deep * 500)[0] == 400
+        longest.append(server.loop.longest)
+    assert min(longest) < HELD_S, longest
+
+
+def test_no_server_is_ready_without_a_champion(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = server.policy
+    paths = ("/readyz", "/v2/health/ready", f"/v2/models/{name}/ready")
+    asked = [f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths]
+    assert [server.http(one)[0] for one in asked] == [200, 200, 200]
+    monkeypatch.setattr(server.service.versions, "now", Loaded({}, "it is broken"))
+    assert [server.http(one)[0] for one in asked] == [503, 503, 503]
+    assert server.http(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 200
 
 
 FLAT = b"[0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]"

@@ -113,8 +113,11 @@ def routes(service: Service, read: Read) -> list[BaseRoute]:
 
     async def ready(request: Request) -> Response:
         if "name" in request.path_params:
-            version_of(request)
-        return _json({"ready": not service.draining}, 503 if service.draining else 200)
+            version_of(request)  # of a version that is named: it is served, also where no champion is
+            ready = not service.draining
+        else:
+            ready = service.ready
+        return _json({"ready": ready}, 200 if ready else 503)
 
     async def metadata(request: Request) -> Response:
         version = version_of(request)
