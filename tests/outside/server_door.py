@@ -396,16 +396,9 @@ def headers_without_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(web, "MOST_HEADERS", 1 << 40)
 
 
-def values_without_end(patch: pytest.MonkeyPatch) -> None:
-    for codec in (messages.json, messages.msgpack):
-        patch.setattr(codec, "_check", lambda body: None)
-    patch.setattr(bounds, "check_msgpack", lambda body: None)
-
-
 PLANTED = [
     Planted("the nearest name of any length", "http", names_of_any_length, kinds=("held", "hang")),
     Planted("headers without end", "http", headers_without_end, kinds=("held",)),
-    Planted("values without end", "http", values_without_end, kinds=("held", "growth")),
     Planted("nan through msgpack", "frames", nan_through_msgpack, kinds=("nan",)),
     Planted("the store keeps a removed file", "decisions", a_removed_file_is_kept, kinds=("stored",)),
 ]
