@@ -80,9 +80,8 @@ class Artifact:
             masks = list(choices(place, found, self._action)) if policy["mask"] else []
             self._reader = Reader(self._observation, self._rows, masks)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}"
-            ) from error
+            what = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{where}: expected what 'equipoise export' writes, got {what}") from error
         self._constant: dict[int, dict[str, Array]] = {}
         if model is None:
             return
@@ -108,10 +107,9 @@ class Artifact:
 
         ValueError names the file that is damaged, lies outside of the folder, keeps data elsewhere or has custom operators.
         """
-        version, files = verified(Path(path))
+        (version, files), place = verified(Path(path)), Path(path) / "spec.json"
         check_model(files["policy.onnx"], Path(path) / "policy.onnx")
-        spec = _json(files["spec.json"], Path(path) / "spec.json")
-        return cls(files["policy.onnx"], spec, version=version, threads=threads, where=str(Path(path) / "spec.json"))
+        return cls(files["policy.onnx"], _json(files["spec.json"], place), version=version, threads=threads, where=str(place))
 
     def read(self, obs: Any) -> tuple[dict[str, Array], bool]:
         """As ``Reader.read``."""
@@ -226,8 +224,7 @@ class Reader:
         return rows, single
 
     def _collect(self, space: Any, value: Any, place: str, rows: dict[str, Array]) -> None:
-        inner = branches(space)
-        if inner is None:
+        if (inner := branches(space)) is None:
             rows[place] = _array(value, *self._rows[place], place)
             return
         if space["type"] == "Tuple" and isinstance(value, tuple | list) and len(value) == len(inner):
@@ -386,9 +383,8 @@ def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[st
         if not file.is_file():
             raise ValueError(f"{file}: expected a file, since the manifest names it, got none")
         size, wanted = files[name].get("size"), files[name].get("sha256")
-        if (got_size := file.stat().st_size) != size or (name.endswith(".json") and got_size > LARGEST_JSON):
-            most = f" and at most {LARGEST_JSON}" if got_size == size else ""
-            raise ValueError(f"{file}: expected {size} bytes{most}, got {got_size}")
+        if (there := file.stat().st_size) != size or (name.endswith(".json") and there > LARGEST_JSON):
+            raise ValueError(f"{file}: expected {size} bytes, got {there} (JSON: at most {LARGEST_JSON})")
         if name in needed:
             found[name] = file.read_bytes()  # what is hashed is what is used
             got = hashlib.sha256(found[name]).hexdigest()
