@@ -42,7 +42,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):  # numpy's and torch's
-        return plain(value.tolist())
+        listed = value.tolist()
+        return plain(float(listed) if type(listed) is type(value) else listed)  # a longdouble's is itself
     raise TypeError(f"expected what JSON can say, got {value!r} of {type(value).__name__}")
 
 

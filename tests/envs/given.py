@@ -62,12 +62,14 @@ def torched(x: Any, **given: Any) -> Any:
 
 
 TAKEN: dict[str, Callable[[Any], Any]] = {
+    "with nothing masked": lambda x: np.ma.array(x, np.float32, mask=np.zeros(np.shape(x), bool)),
     "array": lambda x: np.asarray(x, np.float32), "float64": lambda x: np.asarray(x, np.float64),
     "int64": lambda x: np.asarray(x, np.int64), "python": lambda x: np.asarray(x).tolist(), "tensor": torched,
     "with a gradient": lambda x: torched(x, requires_grad=True), "bfloat16": lambda x: torched(x).to(torch.bfloat16),
     "__array__": Foreign, "dlpack": Packed, "objects": objects,
 }  # fmt: skip
 REFUSED: dict[str, Callable[[Any], Any]] = {
+    "masked": lambda x: np.ma.array(x, np.float32, mask=np.ones(np.shape(x), bool)),
     "text": lambda x: objects_of(x, str), "None": lambda x: None, "Decimal": lambda x: objects_of(x, Decimal),
     "Fraction": lambda x: objects_of(x, Fraction), "raises": Raising, "complex": lambda x: np.asarray(x, complex),
     "one too many axes": lambda x: np.asarray(x, np.float32)[None], "dict": lambda x: {"x": x}, "object": lambda x: object(),

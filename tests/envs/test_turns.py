@@ -234,3 +234,46 @@ def test_seats_are_refused_where_there_are_none() -> None:
     odd.action_space = lambda agent: spaces.Discrete(2 + (agent == odd.possible_agents[1]))  # type: ignore[method-assign]
     with pytest.raises(ValueError, match="seats=swap: expected agents with the same action_space, got .* take seats=fixed"):
         Seats(odd)
+
+
+def spoiled(method: str, **given: Any) -> Turns:
+    """A game whose env has these attributes after each call of ``method``."""
+    game = Turns(Draughts())
+    call = getattr(game.env, method)
+
+    def called(*arguments: Any, **named: Any) -> None:
+        call(*arguments, **named)
+        for name, value in given.items():
+            setattr(game.env, name, value)
+
+    setattr(game.env, method, called)
+    return game
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"agent_selection": "zoe"}, "agent_selection: expected one of env.agents .*, got 'zoe'"),
+        ({"agent_selection": None}, "agent_selection: expected one of env.agents .*, got None"),
+        ({"agents": ["ann", "new"]}, "env.agents: expected agents of possible_agents .*, got 'new'"),
+        ({"rewards": None}, "env.rewards: expected a dict with one for each agent, got NoneType"),
+        ({"terminations": [False]}, "env.terminations: expected a dict with one for each agent, got list"),
+    ],
+)  # fmt: skip
+def test_a_game_that_breaks_the_interface_is_told_what_to_give(given: dict[str, Any], said: str) -> None:
+    game = spoiled("step", **given)
+    game.reset(seed=0)
+    with pytest.raises(ValueError, match=said):
+        game.step(dict.fromkeys(game.agents, 0))
+
+
+def test_a_game_that_begins_without_agents_is_told_so() -> None:
+    game = spoiled("reset", agents=[])
+    with pytest.raises(ValueError, match="expected the agents of a game that begins, got none after reset"):
+        game.reset(seed=0)
+
+
+def test_a_game_without_infos_has_no_masks_in_them() -> None:
+    game = spoiled("reset", infos=None)
+    seen, _ = game.reset(seed=0)
+    assert seen[game.env.agent_selection]["action_mask"].tolist() == [1, 1, 1]

@@ -11,15 +11,19 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.envs import final, make, scales
+from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.check.check import check_env
+from equipoise.envs.check.findings import Findings, judge_reward
 from equipoise.envs.check.info_probe import unseen
 from equipoise.envs.failures.row_checks import Checks, WrongValue
-from equipoise.envs.infos import Infos, NoNumber
+from equipoise.envs.hints import UnsupportedSpace
+from equipoise.envs.infos import Infos, NoNumber, paths
 from equipoise.envs.space_json import from_json, to_json
-from equipoise.envs.spaces import observation_spec, part_spec, timestep
-from equipoise.envs.values import taken
+from equipoise.envs.spaces import action_spec, observation_spec, part_spec, timestep
+from equipoise.envs.values import number, numbers, taken
+from equipoise.files import plain
 from equipoise.types import EnvFactory
-from tests.envs.given import LENGTH, NO_FLAGS, NO_MASKS, REFUSED, TAKEN
+from tests.envs.given import LENGTH, NO_FLAGS, NO_MASKS, REFUSED, TAKEN, Many
 
 HERE = "tests.envs.given"
 INTERFACES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -258,3 +262,53 @@ def test_a_small_integer_is_not_wrapped() -> None:
     with pytest.raises(WrongValue, match=r"obs: expected int8 \[1\], from -128 to 127, got int64 300"):
         taken(spec, np.array([300]), 0)
     assert taken(spec, [100], 0).tolist() == [100]
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**70, 10**300])
+def test_a_whole_number_beyond_int64_is_a_number(value: int) -> None:
+    assert number(value, 0, "reward") == float(value)
+    assert numbers([1, value], 2, "reward").tolist() == [1.0, float(value)]
+    found = Findings()
+    judge_reward(found, value, (), "step 1")
+    assert len(found.all()) == (value > 10**39)
+
+
+@pytest.mark.parametrize("value", [1e39, -1e39, np.longdouble("1e4000"), np.float64(1e300)])
+def test_a_reward_beyond_float32_is_found_by_check_as_by_training(value: Any) -> None:
+    found = Findings()
+    judge_reward(found, value, (), "step 1")
+    assert [one.what for one in found.all()] == ["reward is not finite"]
+
+
+def test_a_whole_number_beyond_all_floats_is_named() -> None:
+    for read in (lambda: number(10**400, 0, "reward"), lambda: numbers([1, 10**400], 2, "reward")):
+        with pytest.raises(WrongValue, match="reward: expected a finite number, got one beyond all floats"):
+            read()
+
+
+@pytest.mark.parametrize("bounds", [(np.nan, np.nan), (-1, np.nan), (np.nan, 1)])
+def test_bounds_of_nan_are_named(bounds: tuple[float, float]) -> None:
+    """A space with them is not equal to itself, so two envs of a worker could not have the same."""
+    box = spaces.Box(-1, 1, (2,))
+    box.low[:], box.high[:] = bounds
+    for spec in (observation_spec, action_spec):
+        with pytest.raises(UnsupportedSpace, match="x/a is not supported: expected bounds that are numbers, got nan"):
+            spec(spaces.Dict({"a": box}), "x")
+
+
+def test_a_vector_env_without_its_single_space_is_told_of_it() -> None:
+    env = Many("nowhere", "array")
+    del env.single_observation_space
+    with pytest.raises(UnsupportedSpace, match="observation space None is not supported"):
+        GymnasiumEnv(env, streams=np.arange(env.num_envs), seed=0)
+
+
+def test_an_info_that_holds_itself_has_names() -> None:
+    info: dict[str, Any] = {"a": 1, "deeper": {"b": 2}}
+    info["self"] = info["deeper"]["up"] = info
+    assert list(paths(info)) == ["a", "deeper/b"]
+
+
+def test_a_space_of_longdouble_is_written() -> None:
+    assert plain(np.longdouble(0.5)) == 0.5 and plain(np.full(2, 0.5, np.longdouble)) == [0.5, 0.5]
+    assert plain(np.longdouble("inf")) is None

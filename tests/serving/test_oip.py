@@ -132,7 +132,11 @@ def test_a_sequence_is_an_episode(recurrent: Running, folder: Path) -> None:
         ({"data": ["a"] * 20}, "expected numbers of FP32, got others"),
         ({"name": "obs"}, "inputs: expected obs/action_mask, obs/obs, got"),
         ({"name": "obs/action_mask"}, "expected each name once"),
-        ({"parameters": {"binary_data_size": 80}}, "expected 80 bytes for FP32 [5, 4], got 80 announced and 0 there"),
+        ({"parameters": {"binary_data_size": 80}}, "inputs/obs/obs: expected data or binary_data_size, got both"),
+        (
+            {"data": None, "parameters": {"binary_data_size": 80}},
+            "expected 80 bytes for FP32 [5, 4], got 80 announced and 0 there",
+        ),
     ],
 )
 def test_bad_tensors(change: dict[str, Any], sentence: str, server: Running) -> None:

@@ -76,9 +76,12 @@ class GymnasiumEnv(SyncEnv):
         self._wrapped = env.unwrapped is not env
         mode = autoreset or autoreset_mode(env)
         self.same_step = mode is AutoresetMode.SAME_STEP
+        # A space that is missing is refused with words, as one that is None.
+        observation: Any = getattr(env, "single_observation_space", None)
+        action: Any = getattr(env, "single_action_space", None)
         super().__init__(
-            observation=env.single_observation_space,
-            action=env.single_action_space,
+            observation=observation,
+            action=action,
             streams=streams,
             resume="exact" if snapshot.possible(env) else "restart",
             notes=(*notes, *final.note(env)) if self.same_step else notes,

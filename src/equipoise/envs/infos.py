@@ -63,13 +63,14 @@ class Infos:
             np.copyto(self.value[:, j], column, where=True if rows is None else rows)
 
 
-def paths(info: Mapping[Any, Any], before: str = "") -> Iterator[str]:
+def paths(info: Mapping[Any, Any], before: str = "", above: tuple[int, ...] = ()) -> Iterator[str]:
     """Return the names of an ``info``, nested ones as paths, without the masks of vector envs."""
     for key, value in info.items():
         if not isinstance(key, str) or (key[:1] == "_" and key[1:] in info):
             continue
         if isinstance(value, Mapping):
-            yield from paths(value, f"{before}{key}/")
+            if id(value) not in (inside := (*above, id(info))):  # a dict may hold itself
+                yield from paths(value, f"{before}{key}/", inside)
         else:
             yield f"{before}{key}"
 

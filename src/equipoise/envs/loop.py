@@ -29,7 +29,7 @@ from equipoise.envs.masks import KEY
 from equipoise.envs.restore import snapshot
 from equipoise.envs.restore.record import Record
 from equipoise.envs.spaces import member, observation_spec
-from equipoise.envs.values import FLAGS, NUMBERS, flag, number, taken, uncast
+from equipoise.envs.values import FLAGS, NUMBERS, flag, hidden, number, taken, uncast
 from equipoise.seeds import stream_seed, stream_seeds
 from equipoise.types import Array, Resume, Tree
 
@@ -179,10 +179,7 @@ class LoopEnv(SyncEnv):
         reward = number(self._reward[i], i, "reward")
         ends = flag(self._terminated[i], i, "terminated"), flag(self._truncated[i], i, "truncated")
         put(ts.obs, i, taken(self._spec, self._obs[i], i))
-        try:
-            ts.reward[i] = reward
-        except OverflowError:  # a whole number beyond all floats
-            raise WrongValue("nonfinite", i, "reward", "a finite number", "one beyond all floats") from None
+        ts.reward[i] = reward
         ts.terminated[i], ts.truncated[i] = ends
 
     def _abort(self, i: int, error: Exception) -> None:
@@ -390,6 +387,8 @@ def gather(target: Tree, observations: list[Any]) -> None:
     if isinstance(target, dict):
         for key, inner in target.items():
             gather(inner, [member(obs, key) for obs in observations])
+    elif hidden(observations):
+        raise ValueError("some of it is masked")
     elif target.dtype.kind == "f" or target.dtype.itemsize == 8 or getattr(observations[0], "dtype", None) == target.dtype:
         np.stack(observations, out=target, casting="same_kind")
     else:  # a small integer in a large dtype, say

@@ -45,6 +45,7 @@ def observation_spec(space: spaces.Space[Any], place: str = "obs") -> Tree:
 def part_spec(space: spaces.Space[Any], place: str = "obs") -> Tree:
     """``observation_spec`` of a part of a space, which may be without elements."""
     if isinstance(space, spaces.Box):
+        _bounded(space, "observation", place)
         return ArraySpec(tuple(space.shape), "float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype))
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         _choices(space, "observation", place)
@@ -58,6 +59,7 @@ def action_spec(space: spaces.Space[Any], place: str = "action") -> Tree:
     """The arrays of one stream's action as a policy gives it; UnsupportedSpace names the place of what has none."""
     _choices(space, "action", place)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        _bounded(space, "action", place)
         return ArraySpec(tuple(space.shape), "float32")
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return ArraySpec(tuple(space.shape or ()), "int64")
@@ -66,6 +68,12 @@ def action_spec(space: spaces.Space[Any], place: str = "action") -> Tree:
     if (inner := tree.branches(space)) is not None:
         return {key: action_spec(one, f"{place}/{key}") for key, one in _named(inner, "action", space, place)}
     raise _unsupported("action", space, place, ACTIONS, "gymnasium.ActionWrapper")
+
+
+def _bounded(space: spaces.Box, role: str, place: str) -> None:
+    """Raise UnsupportedSpace where a bound is nan: such a space is not even equal to itself."""
+    if np.isnan(space.low).any() or np.isnan(space.high).any():
+        raise UnsupportedSpace(f"{role} space {space} at {place} is not supported: expected bounds that are numbers, got nan")
 
 
 def _choices(space: spaces.Space[Any], role: str, place: str) -> None:

@@ -39,9 +39,12 @@ class NoArray(ValueError):
 def plain(value: Any) -> Array:
     """``value`` as an array of anything but objects, texts included; NoArray where it is none.
 
-    A tensor's gradient is left behind. An array of objects is what its elements are.
+    A tensor's gradient is left behind. An array of objects is what its elements are. What a mask of
+    ``numpy.ma`` hides is no value.
     """
     why = ""
+    if hidden(value):
+        raise NoArray(" (some of it is masked)")
     try:
         array = np.asarray(value)
         if array.dtype.kind != "O":
@@ -67,6 +70,13 @@ def plain(value: Any) -> Array:
     raise NoArray(why)
 
 
+def hidden(value: Any) -> bool:
+    """Is it an array of ``numpy.ma``, or a list or tuple with one, of which NumPy would give what the mask hides?"""
+    if isinstance(value, list | tuple):
+        return any(type(one) not in NUMBERS and isinstance(one, np.ma.MaskedArray) and hidden(one) for one in value)
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any())
+
+
 def _detached(value: Any) -> Any:
     """A tensor on the host and without its gradient; one of a dtype that NumPy lacks as float32."""
     held = value.detach().cpu()
@@ -78,6 +88,11 @@ def _detached(value: Any) -> Any:
 
 def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> Any:
     """The number that ``value`` is; WrongValue for anything else. ``index``: the stream's place in the batch."""
+    if type(value) is int and not -(1 << 63) <= value < 1 << 63:  # NumPy makes an object of it
+        try:
+            return float(value)
+        except OverflowError:
+            raise WrongValue("nonfinite", index, key, "a finite number", "one beyond all floats") from None
     if type(value) in NUMBERS:
         return value
     try:
@@ -112,7 +127,7 @@ def flags(value: Any, count: int, key: str) -> Array:
 
 def _column(value: Any, count: int, key: str, expected: str, one: Callable[..., Any]) -> Array:
     try:
-        given = value if isinstance(value, list | tuple | np.ndarray) else plain(value)
+        given = value if isinstance(value, list | tuple) or type(value) is np.ndarray else plain(value)
     except NoArray as error:
         raise WrongValue("invalid", None, key, f"{expected} of each env", f"{described(value)}{error}") from None
     shape = given.shape if isinstance(given, np.ndarray) else (len(given),)

@@ -226,6 +226,8 @@ def _tensors(inputs: list[Input], rest: memoryview) -> dict[str, Array]:
             got = "longer ones" if max(map(abs, one.shape)) > LARGEST else bounds.shown(one.shape)
             raise Refused(400, f"{place}: expected at most 32 sizes of at least 0, got {got}")
         count = math.prod(one.shape)
+        if size is not None and one.data is not None:
+            raise Refused(400, f"{place}: expected data or binary_data_size, got both")
         try:
             if size is None:
                 x = np.asarray([] if one.data is None else bounds.numbers(one.data))

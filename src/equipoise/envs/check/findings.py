@@ -228,8 +228,12 @@ def judged(found: Findings, place: str, value: Any, lead: tuple[int, ...], where
 
 def judge_reward(found: Findings, value: Any, lead: tuple[int, ...], where: str) -> None:
     array = judged(found, "reward", value, lead, where)
-    if array is not None and not np.isfinite(array).all():
-        at, got = _first(~np.isfinite(array), array)
+    if array is None:
+        return
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(array.astype(np.float32))  # as training holds it
+    if not finite.all():
+        at, got = _first(~finite, array)
         found.error("reward is not finite", where, f"expected a finite number, got {got}{at}", POISON)
 
 

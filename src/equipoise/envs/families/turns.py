@@ -93,20 +93,36 @@ class Turns(Around):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ByAgent, ByAgent]:
         self.env.reset(seed=seed, options=options)
         self._pass_over_the_ended()
-        self.agents = list(self.env.agents)
+        self.agents = self._listed()
+        if not self.agents:
+            raise ValueError("env.agents: expected the agents of a game that begins, got none after reset")
         return {agent: self._seen(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
 
     def step(self, actions: ByAgent) -> tuple[ByAgent, ...]:
         env, before = self.env, self.agents
         env.step(actions[env.agent_selection])
-        rewards, terminated, truncated = dict(env.rewards), dict(env.terminations), dict(env.truncations)
+        rewards, terminated, truncated = (self._by_agent(name) for name in ("rewards", "terminations", "truncations"))
         ended = {agent for agent in before if terminated.get(agent, False) or truncated.get(agent, False)}
         # An agent that has ended is looked at before it leaves the env, the others once the next mover is known.
         seen = {agent: self._seen(agent) for agent in before if agent in ended}
         self._pass_over_the_ended()
-        self.agents = [agent for agent in env.agents if agent not in ended]
+        self.agents = [agent for agent in self._listed() if agent not in ended]
         seen |= {agent: self._seen(agent) for agent in self.agents}
         return seen, rewards, terminated, truncated, {agent: {} for agent in seen}
+
+    def _by_agent(self, name: str) -> dict[Any, Any]:
+        if not isinstance(given := getattr(self.env, name, None), Mapping):
+            raise ValueError(f"env.{name}: expected a dict with one for each agent, got {type(given).__name__}")
+        return dict(given)
+
+    def _listed(self) -> list[Any]:
+        """The agents of the game as it stands; ValueError where it has one that it did not announce, or none of them moves."""
+        listed, mover = list(self.env.agents), self.env.agent_selection
+        if strange := [agent for agent in listed if agent not in self._spaces]:
+            raise ValueError(f"env.agents: expected agents of possible_agents {self.possible_agents}, got {strange[0]!r}")
+        if listed and mover not in listed:
+            raise ValueError(f"env.agent_selection: expected one of env.agents {listed}, got {mover!r}")
+        return listed
 
     def _pass_over_the_ended(self) -> None:
         """An agent whose episode has ended is taken out of an AEC env by a step without an action."""
@@ -128,7 +144,7 @@ class Turns(Around):
             return seen if moves else {**seen, KEY: _like(seen[KEY], wait)}
         if self._has_mask[agent]:
             return seen  # without the mask that its space has: the check of the rows names it
-        allowed = (self.env.infos.get(agent) or {}).get(KEY, np.ones_like(wait)) if moves else wait
+        allowed = ((self.env.infos or {}).get(agent) or {}).get(KEY, np.ones_like(wait)) if moves else wait
         return {"obs": seen, KEY: allowed}
 
 
