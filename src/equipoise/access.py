@@ -40,8 +40,8 @@ def named_host(header: str) -> str:
     return header.lower() if is_address(header) else ""
 
 
-def said_token(authorization: str) -> str | None:
-    """The token of an Authorization header of the scheme Bearer, whose name may be in small or capital letters; else None."""
+def bearer_token(authorization: str) -> str | None:
+    """The token of an Authorization header of the scheme Bearer, in small or capital letters; None for another scheme."""
     scheme, _, token = authorization.partition(" ")
     return token.strip(" ") if scheme.lower() == "bearer" else None
 

@@ -16,7 +16,7 @@ def usable() -> int:
 
 
 def busy(seconds: float = 0.5) -> float:
-    """The number of cores that are at work on this machine, over so many seconds; 0 where the system does not say."""
+    """The number of cores at work on this machine, as the mean over ``seconds``; 0 if the system does not report it."""
     before = _worked()
     if before is None:
         return 0.0
@@ -49,6 +49,18 @@ def run_delay_s() -> float:
     """The seconds that this thread was runnable without a core, from Linux's scheduler statistics; 0 elsewhere."""
     file = _schedstat(os.getpid())
     return 0.0 if file is None else int(os.pread(file, 64, 0).split()[1]) * 1e-9
+
+
+def waited_s(pid: int) -> float:
+    """The seconds that a process's main thread was runnable without a core; 0 where the system does not say.
+
+    A deadline for another process is no deadline for the machine: these seconds are not its own.
+    """
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):  # no such statistics, or no such process any more
+        return 0.0
 
 
 @functools.cache

@@ -76,7 +76,7 @@ class Artifact:
             found: Any = self._observation
             for key in policy["mask"]:
                 found = branches(found)[key]  # type: ignore[index]
-            place = "/".join(("obs", *map(escaped, policy["mask"])))
+            place = path_of("obs", *policy["mask"])
             masks = list(choices(place, found, self._action)) if policy["mask"] else []
             self._reader = Reader(self._observation, self._rows, masks)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -90,12 +90,12 @@ class Artifact:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.log_severity_level = 4  # what it would print holds names from the graph; an error says it as well
+        options.log_severity_level = 4  # it would print names from the graph, which an error also has
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own kinds, of which there are a dozen
-            found = f"{onnxruntime.__version__} of onnxruntime, needed is {LOWEST} or newer"
+            found = f"onnxruntime {onnxruntime.__version__}; it needs {LOWEST} or newer"
             raise ValueError(f"policy.onnx: expected a graph that onnxruntime loads, got {error} ({found})") from error
         got = {one.name: (_dtype(one.type), list(one.shape[1:])) for one in self._session.get_inputs()}
         if got != (wanted := {name: (str(dtype), list(shape)) for name, (shape, dtype) in inputs.items()}):
@@ -181,7 +181,7 @@ class Artifact:
 
 
 class Reader:
-    """The one judge of what is an observation, wherever one comes from: a caller, a file, a request."""
+    """The judge of every observation, whether a caller, a file or a request brings it."""
 
     def __init__(
         self, observation: Any, rows: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], masks: list[tuple[str, Array]]
@@ -240,7 +240,7 @@ class Reader:
                 sorted(str(key)[:80] for key in keys)[:10]  # a caller may send any number of keys, of any length
                 for keys in (inner.keys() - value.keys(), value.keys() - inner.keys())
             )
-            near = difflib.get_close_matches(extra[0], inner, 1) if extra else []
+            near = difflib.get_close_matches(extra[0], [key[:80] for key in list(inner)[:100]], 1) if extra else []
             said = f"; did you mean {near[0]!r} by {extra[0]!r}?" if near else ""
             got = " and ".join([f"{w} {k}" for w, k in (("not", missing), ("also", extra)) if k])
             raise ValueError(f"{place}: expected the keys {list(inner)}, got {got}{said}")
@@ -280,6 +280,11 @@ def branches(space: Any) -> dict[str, Any] | None:
 def escaped(key: str) -> str:
     """A key as a part of a path, whose parts are joined by '/': '~' as '~0', '/' as '~1', the empty key as '~'."""
     return key.replace("~", "~0").replace("/", "~1") or "~"
+
+
+def path_of(*keys: str) -> str:
+    """The path of the leaf at these keys."""
+    return "/".join(map(escaped, keys))
 
 
 def choices(name: str, mask: Any, action: Any) -> Iterator[tuple[str, Array]]:
@@ -361,7 +366,10 @@ def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[st
     """Check the hashes of all files of an artifact -> (its version, the bytes of those that playing needs)."""
     place = path / "manifest.json"
     try:
-        said = place.read_bytes()
+        if place.exists() and not place.is_file():
+            raise OSError("no plain file of that name")
+        with place.open("rb") as stream:
+            said = stream.read(LARGEST_JSON + 1)  # no more is read of what nothing vouches for
     except OSError as error:
         raise ValueError(f"{path}: expected an artifact, a folder with manifest.json, got {error.strerror or error}") from error
     manifest = _json(said, place)
@@ -378,8 +386,9 @@ def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[st
         if not file.is_file():
             raise ValueError(f"{file}: expected a file, since the manifest names it, got none")
         size, wanted = files[name].get("size"), files[name].get("sha256")
-        if file.stat().st_size != size:
-            raise ValueError(f"{file}: expected {size} bytes, got {file.stat().st_size}")
+        if (got_size := file.stat().st_size) != size or (name.endswith(".json") and got_size > LARGEST_JSON):
+            most = f" and at most {LARGEST_JSON}" if got_size == size else ""
+            raise ValueError(f"{file}: expected {size} bytes{most}, got {got_size}")
         if name in needed:
             found[name] = file.read_bytes()  # what is hashed is what is used
             got = hashlib.sha256(found[name]).hexdigest()
@@ -605,8 +614,8 @@ def stream_of(session: str) -> int:
 def main(given: list[str] | None = None) -> int:
     """Read observations from stdin, a line of JSON each, and print the action of each.
 
-    A line that is no observation costs itself alone: it is named on stderr, and the exit code is 1 at the end. 2: there is no
-    artifact, or nobody reads the actions.
+    A line that is no observation costs itself alone: stderr names it, and the exit code at the end is 1. The exit code is 2 if
+    there is no artifact, or if no process reads the actions.
     """
     parser = argparse.ArgumentParser("edge.py", description=main.__doc__)
     parser.add_argument("artifact", help="folder that 'equipoise export' made")
@@ -632,7 +641,7 @@ def main(given: list[str] | None = None) -> int:
 
 
 def _answer(policy: EdgePolicy, line: str | bytes, *, deterministic: bool) -> Any:
-    """The action for a line; ValueError where it is none."""
+    """The action for a line; ValueError for a line that is no observation."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError) as error:

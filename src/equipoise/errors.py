@@ -18,7 +18,7 @@ LIMITS = {
     errno.ENOSPC: ("more room than this device has", "make room, or use --on serial"),
     errno.ENOMEM: ("more memory than this machine gives", "lower envs_per_actor, unroll, batch or max_lag"),
 }  # by errno: what is needed, what to do
-SPEAKING = ("NonFiniteUpdate", "NonFiniteLogits", "RewardsFailed")  # exceptions whose messages say what a user can do
+SPEAKING = ("NonFiniteUpdate", "NonFiniteLogits", "RewardsFailed")  # exceptions with advice for the user in their message
 
 
 class WorkerFailed(RuntimeError):
@@ -45,14 +45,14 @@ class WorkerFailed(RuntimeError):
 
 
 def spoken(error: Exception) -> str:
-    """The words of an error that says what a user can do, wherever its worker ran; "" for another error."""
+    """The message of an error with advice for the user, wherever its worker ran; "" for another error."""
     if isinstance(error, WorkerFailed):
         return error.sentence
     return str(error) if type(error).__name__ in SPEAKING else ""
 
 
 def not_finite(error: Exception) -> str:
-    """The words of a loss or gradient that was not finite, wherever the learner worked; "" for another error."""
+    """The message about a loss or gradient that was not finite, wherever the learner ran; "" for another error."""
     name = error.traceback_text if isinstance(error, WorkerFailed) else type(error).__name__
     return spoken(error) if SPEAKING[0] in name else ""
 

@@ -55,7 +55,7 @@ DEEPEST_JSON = 64  # levels of lists and objects
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
 _WORDS = re.compile(r'"(?:[^"\\]|\\.)*"?|[^\s\[\]{}:,"]+')
 BOM = b"\xef\xbb\xbf"  # what Excel and PowerShell write before the first line
-_LONG = re.compile(r"\d{309}|[eE]\+?\d{3}")  # a number that no float, or no int of Python's, may hold
+_LONG = re.compile(r"\d{309}|[eE]\+?\d{3}")  # a number that may be too large for a float, or for an int of Python
 MOST_DIGITS = 4300  # of a whole number: Python reads no more
 
 
@@ -126,7 +126,7 @@ class _NoNumber(ValueError):
 
 
 def _number(word: str) -> int | float:
-    """The finite number that a word of JSON says."""
+    """The finite number of a word of JSON."""
     if word.lstrip("-").isdigit():
         if len(word.lstrip("-")) > MOST_DIGITS:
             raise _NoNumber(word, f"has more than {MOST_DIGITS:,} digits")

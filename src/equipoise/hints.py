@@ -8,24 +8,24 @@ from collections.abc import Collection
 from difflib import SequenceMatcher
 from importlib import metadata
 
-LONGEST = 4_000  # characters of an error of a user's code
+LONGEST = 4_000  # characters of the error of a user's code
 NEAR = 1.0  # how alike names have to be, from 0 to 2, for one to be meant by the other
-LONGEST = 128  # letters of a name that is compared: the time grows with the product of two lengths
+LONGEST_NAME = 128  # letters of a name that is compared: the time grows with the product of two lengths
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
     """The known name that is most like this one, as a whole and by what follows its last dot; None if none is near.
 
-    Names of more than ``LONGEST`` letters are like no other.
+    Names of more than ``LONGEST_NAME`` letters are like no other.
     """
-    if len(name) > LONGEST:
+    if len(name) > LONGEST_NAME:
         return None
 
     def like(other: str) -> float:
         whole_name = SequenceMatcher(None, name.lower(), other.lower()).ratio()
         return whole_name + SequenceMatcher(None, _last(name), _last(other)).ratio()
 
-    best = max(sorted(other for other in known if len(other) <= LONGEST), key=like, default=None)
+    best = max(sorted(other for other in known if len(other) <= LONGEST_NAME), key=like, default=None)
     return best if best is not None and like(best) >= NEAR else None
 
 
@@ -40,8 +40,13 @@ def hint(name: str, known: Collection[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """Text with an end: what ends in a question has one."""
+    """Text with a full stop at its end, if it has no other end."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """Text of at most ``most`` letters: the end of a longer one is left out."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def install(extra: str) -> str:
@@ -59,7 +64,7 @@ def said(error: BaseException) -> str:
     try:
         text = str(error).strip()
     except Exception as inner:  # of an error of a user's own
-        text = f"an error whose words cannot be read, {type(inner).__name__}"
+        text = f"an error without a message, since its str() raises {type(inner).__name__}"
     if text:
         text = text.encode(errors="backslashreplace").decode()  # half a character cannot be printed
         return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"

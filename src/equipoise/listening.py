@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
+import time
 from pathlib import Path
 
 BACKLOG = 1024  # connections that wait to be accepted: beyond it Linux takes no more, and a caller may not notice
 PROBE_S = 2.0  # for another server to take a connection
+FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # no room for one more connection
+PAUSE_S = 0.05  # of a loop that accepts, where there is none: the connection stays, so it would turn without end
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -25,6 +29,19 @@ def listen(host: str, port: int) -> socket.socket:
         said = getattr(error, "strerror", None) or str(error)
         raise OSError(f"{host}:{port}: expected an address and a port that are free here, got {said}") from error
     return listening
+
+
+def accept(listening: socket.socket) -> socket.socket | None:
+    """The next connection of a socket that does not block. None: it has gone already, or there is no room for it now.
+
+    Where no descriptor is left it sleeps for a moment, so that the loop that calls it does not take a core.
+    """
+    try:
+        return listening.accept()[0]
+    except OSError as error:
+        if error.errno in FULL:
+            time.sleep(PAUSE_S)
+        return None
 
 
 def listen_at(path: str | os.PathLike[str]) -> socket.socket:

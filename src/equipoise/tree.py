@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equipoise.edge import escaped
+from equipoise import edge
 
 if TYPE_CHECKING:
     import torch
 
 Tree = Any
+path_of = edge.path_of
 ALIGN = 64  # bytes; a cache line, and what torch's vector loads like best
 
 
@@ -55,7 +56,7 @@ def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(path, leaf) in insertion order; of a tree that is one leaf the path is "". ``prefix``: the path of the tree itself."""
     if isinstance(tree, dict):
         for key, value in tree.items():
-            part = escaped(str(key))
+            part = edge.escaped(str(key))
             yield from items(value, f"{prefix}/{part}" if prefix else part)
     else:
         yield prefix, tree
@@ -63,11 +64,6 @@ def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def leaves(tree: Tree) -> list[Any]:
     return [leaf for _, leaf in items(tree)]
-
-
-def path_of(*keys: str) -> str:
-    """The path of the leaf at these keys."""
-    return "/".join(escaped(key) for key in keys)
 
 
 def keys_of(path: str) -> tuple[str, ...]:
@@ -82,8 +78,8 @@ def keys_of(path: str) -> tuple[str, ...]:
 
 
 def nest(flat: Mapping[str, Any]) -> Tree:
-    """The inverse of ``dict(items(tree))``, which shows no empty branches; ValueError for what is no path, and for one that
-    leads through a leaf.
+    """The inverse of ``dict(items(tree))``, which has no empty branches. ValueError for a text that is no path, and for a
+    path that leads through a leaf.
     """
     tree: dict[str, Any] = {}
     for path, leaf in flat.items():
@@ -162,6 +158,12 @@ def branches(space: Any) -> dict[str, Any] | None:
     if isinstance(space, spaces.Tuple):
         return {str(i): inner for i, inner in enumerate(space.spaces)}
     return None
+
+
+def parts(space: Any) -> Tree:
+    """The spaces without parts in a Gymnasium space, as a tree."""
+    inner = branches(space)
+    return space if inner is None else {key: parts(one) for key, one in inner.items()}
 
 
 def spec(tree: Tree) -> Tree:

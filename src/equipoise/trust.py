@@ -145,15 +145,15 @@ def check(names: Names, signed: Any, signature: Any, trusted: Sequence[str], fil
     options = " ".join(f"--trust {short}" for short in dict.fromkeys(_plain(name) for _, name in unknown))
     said = ", ".join(repr(_plain(name)) for _, name in unknown)
     module = _module(name)
-    top = module.partition(".")[0]
     if module and _place(module) is None:
+        top = module.partition(".")[0]
         near = next(iter(difflib.get_close_matches(top, [one.name for one in pkgutil.iter_modules()], 1, 0.6)), "")
         meant = f"; did you mean {near!r}?" if near else "."
         raise Untrusted(
             f"{file}: module {module!r} of {what} {_plain(name)!r} is not there{meant} If it has another name now: --trust "
             f"{module}={module.replace(top, near or 'NEW', 1)} (from Python trust=[...])"
         )
-    does = "" if not module else f" would be imported from {_place(module) or 'nowhere that is known'}, and its code would run"
+    does = "" if not module else f" would be imported from {_place(module)}, and its code would run"
     if what == "argument":
         does = " would be opened"
     does = does or f" would import what {'the arguments of ' if what == 'env' else ''}it names"

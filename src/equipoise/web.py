@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 log = logging.getLogger("equipoise.web")
 ACCEPTS = 16  # connections that asyncio takes in one turn of its loop: those beyond the bound are open for a turn
 SPARE = 32  # descriptors that a server keeps for files: of decisions, and of versions that it loads
-FEWEST = 4  # connections without which there is no use in a server
+FEWEST = 4  # connections that a server needs to be of use
 
 
 class Refusals:
@@ -40,7 +40,7 @@ def fitting(most: int, listeners: int) -> int:
 
     The soft limit of descriptors is raised as far as the hard one allows; OSError where that is too few for any use.
     """
-    import resource  # not on Windows, where worlds listen as well
+    import resource  # not on Windows, where worlds also listen
 
     open_now = len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 2 * SPARE
     beside = open_now + SPARE + listeners * (ACCEPTS + 1)
@@ -66,7 +66,7 @@ PHRASES = {
 }  # fmt: skip
 MOST_HEADERS = 32 << 10  # bytes of a request line and its headers
 MOST_LINES = 256  # of them
-SMALLEST_CHUNK, FREE_CHUNKS = 64, 1000  # bytes of a body's parts on average, after so many of any size
+SMALLEST_CHUNK, FREE_CHUNKS = 64, 1000  # least mean bytes of a body's parts, once it has more parts than the second
 REFUSALS = Refusals()
 ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
 
@@ -93,7 +93,7 @@ class HeadWithBody:
 
 
 class TooLong(h11.RemoteProtocolError):
-    """Headers beyond their bounds."""
+    """The error of headers beyond their bounds."""
 
 
 class BoundedBuffer(ReceiveBuffer):
@@ -167,7 +167,7 @@ class LimitedProtocol(H11Protocol):
         return h11.NEED_DATA
 
     def _should_upgrade(self) -> bool:
-        """Never: there is no other protocol here, and no line of a log for who asks for one."""
+        """Return False: there is no other protocol here, and no line in the log for a request of one."""
         return False
 
     def refuse(self, status: int, sentence: str) -> None:

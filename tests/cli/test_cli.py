@@ -82,6 +82,9 @@ def api(monkeypatch):
 
     fake.program, fake.train, fake.resume, fake.evaluate = made_program, train, resume, evaluate
     fake.NothingToDo = NothingToDo
+    from equipoise.api import training
+
+    monkeypatch.setattr(training, "like_its_source", lambda program, *_: program)  # "runs/old" is no run
     monkeypatch.setattr(equipoise, "api", fake, raising=False)
     return fake
 
@@ -262,7 +265,7 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("resume A --stepz 3", "resume: no such option '--stepz'; did you mean '--steps'?"),
         ("trian A", "equipoise: no such command 'trian'; did you mean 'train'? See"),
         ("sac A", "equipoise: no such command 'sac'; it is an algorithm: 'train ENV --algorithm sac'. See"),
-        ("zzz A", "equipoise: no such command 'zzz'; valid: algorithms, chaos, check, collect, completion, envs,"),
+        ("zzz A", "equipoise: no such command 'zzz'; valid: algorithms, chaos, check, collect, completion, doctor,"),
         ("--verson", "equipoise: no such option '--verson'; did you mean '--version'?"),
     ],
 )
@@ -301,7 +304,14 @@ def test_evaluate_prints_the_return(api):
     assert result.exit_code == 0
     assert result.stdout == "return 487.2 +/- 20.1 over 20 episodes (deterministic policy, weights of step 120,000)\n"
     assert api.asked["directory"] == Path("runs/x")
-    assert api.asked["options"] == {"episodes": 20, "deterministic": True, "seed": 0, "best": False, "video": False}
+    assert api.asked["options"] == {
+        "episodes": 20,
+        "deterministic": True,
+        "seed": 0,
+        "best": False,
+        "video": False,
+        "settings": (),
+    }
 
 
 def test_evaluate_prints_the_return_of_each_policy(api):
@@ -311,7 +321,14 @@ def test_evaluate_prints_the_return_of_each_policy(api):
 
 def test_every_option_of_evaluate_reaches_the_api(api):
     result = run("evaluate", "my runs/x", "--episodes", "5", "--stochastic", "--seed", "3", "--best", "--video")
-    assert api.asked["options"] == {"episodes": 5, "deterministic": False, "seed": 3, "best": True, "video": True}
+    assert api.asked["options"] == {
+        "episodes": 5,
+        "deterministic": False,
+        "seed": 3,
+        "best": True,
+        "video": True,
+        "settings": (),
+    }
     assert "(stochastic policy" in result.stdout
     assert "video in 'my runs/x/videos'" in result.stdout
 

@@ -186,7 +186,7 @@ SHOWN = {
     "raise": ("exception", None, "the reactor is leaking"),
     "shape": ("invalid", "obs", "expected float32 [2], got float32 [3]"),
     "text": ("invalid", "obs", "expected float32 [2], got <U4 []"),
-    "nothing": ("invalid", "obs", "expected float32 [2], got object []"),
+    "nothing": ("invalid", "obs", "expected float32 [2], got None of NoneType"),
     "ragged": ("invalid", "obs", "expected float32 [2], got [[0.0], 1.0] of list"),
     "nan": ("nonfinite", "obs", "expected a finite number, got nan at [1]"),
     "inf": ("nonfinite", "obs", "expected a finite number, got inf at [0]"),

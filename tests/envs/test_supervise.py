@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from equipoise import cores
 from equipoise.envs.check import places
 from equipoise.envs.check import report as names
 from equipoise.envs.check import supervise as supervising
@@ -295,3 +297,39 @@ def test_a_child_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervising, "START_S", 0.2)
     with pytest.raises(OSError, match="to start within 0 s, got nothing from it"):
         checked("Slow")
+
+
+@pytest.mark.parametrize("busy_s", [0.0, 3.0])
+def test_the_time_that_the_machine_gave_no_core_is_not_the_envs(busy_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that waits for a core does not hang, and its time is not up."""
+    began = time.monotonic()
+    monkeypatch.setattr(cores, "waited_s", lambda pid: min(time.monotonic() - began, busy_s))
+    state = supervising.State(ready_at=began, where="reset()", since=began)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            why = supervising.watch(child, state, 0.2, lambda progress: None, lambda text: None)
+            assert why == names.TIME_UP and time.monotonic() - began > busy_s + 0.2
+            state.since -= supervising.HANG_S - 1e-6 if not busy_s else 0.0
+            assert bool(supervising.hang(state)) == (not busy_s)
+        finally:
+            child.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's scheduler statistics")
+def test_a_process_that_shares_its_core_waited_for_it() -> None:
+    core = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, [{core}])\nprint(flush=True)\nwhile True: pass"
+    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for one in both:
+            assert one.stdout is not None and one.stdout.readline()
+        until = time.monotonic() + 60.0
+        while min(cores.waited_s(one.pid) for one in both) < 0.05:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        for one in both:
+            one.kill()
+            with one:
+                pass
+    assert cores.waited_s(both[0].pid) == 0.0, "it is no more"

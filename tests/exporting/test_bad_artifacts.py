@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,23 @@ def test_what_is_no_manifest_is_refused(place: Path, manifest: str, said: str) -
     (place / "manifest.json").write_text(manifest)
     with pytest.raises(ValueError, match=said):
         Artifact.open(place)
+
+
+@pytest.mark.parametrize("name", [artifacts.MANIFEST, artifacts.SPEC])
+def test_a_pipe_and_a_file_of_gigabytes_are_not_read(place: Path, name: str) -> None:
+    """The file is sparse: a reader that took all of it would need 64 GB of memory."""
+    with (place / name).open("r+b") as file:
+        file.truncate(64 << 30)
+    if name == artifacts.SPEC:
+        manifest = json.loads((place / artifacts.MANIFEST).read_bytes())
+        manifest["files"][name]["size"] = 64 << 30
+        (place / artifacts.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=f"{name}: expected .* at most 67108864"):
+        verified(place)
+    (place / name).unlink()
+    os.mkfifo(place / name)
+    with pytest.raises(ValueError, match="expected an artifact|expected a file"):
+        verified(place)
 
 
 def test_a_path_out_of_the_folder_is_refused(place: Path) -> None:

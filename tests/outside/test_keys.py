@@ -17,6 +17,7 @@ from gymnasium import spaces
 from equipoise import edge, tree
 from equipoise.api.recorded import recordings
 from equipoise.envs import masks
+from equipoise.envs.check.findings import Findings, flatten
 from equipoise.envs.failures import capsule as capsules
 from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.spaces import action_spec, observation_spec
@@ -155,7 +156,15 @@ def checkpoint(space: spaces.Dict, folder: Path) -> None:
     same(statefile.parse(statefile.dump({"carry": obs}))["carry"], obs)
 
 
-PLACES: list[Callable[[spaces.Dict, Path], None]] = [replay, encoding, dataset, recorded, capsule, checkpoint]
+def check(space: spaces.Dict, folder: Path) -> None:
+    """Parts of an observation as 'equipoise check' judges them."""
+    obs = numbered(observation_spec(space))
+    flat = flatten(Findings(), space, obs, "reset()")
+    assert flat.keys() == tree.named("obs", tree.parts(space)).keys()
+    same(tree.within("obs", flat), obs)
+
+
+PLACES: list[Callable[[spaces.Dict, Path], None]] = [check, replay, encoding, dataset, recorded, capsule, checkpoint]
 
 
 @pytest.mark.few(12)
@@ -218,6 +227,8 @@ def test_a_server_takes_and_gives_every_key(exported: Path, tmp_path: Path) -> N
     tensors = tree.named("obs", obs)
     same(oip._obs(version, tensors), obs)
     assert {name for name, *_ in oip.outputs(version)} == set(tree.named("action", wanted)) | {"propensity"}
+    version.model.spec["artifact"] |= {"quantiles": None}
+    version.prove()  # with an observation from the middle of the space
 
 
 def test_a_mask_is_found_by_its_path() -> None:

@@ -350,7 +350,7 @@ def test_a_run_of_another_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"program": {}}, "program.schedule: expected a value, got none"), ({"program": 3}, "expected a JSON object"),
+        ({"program": {}}, "program.source: expected a value, got none"), ({"program": 3}, "expected a JSON object"),
         ({"program": {"source": 3, "policies": {}, "schedule": {}}}, "expected the program of a run"),
         ({"host": 3}, "host"), ({"versions": []}, "versions"),
     ],

@@ -52,7 +52,7 @@ def test_what_is_taken() -> None:
         ([1e39, 1.0], r"got 1e\+39 for completion 0"), ([1.0, "1.0"], "got '1.0' for completion 1"),
         ([1.0, fractions.Fraction(1, 2)], "got Fraction for completion 1"), ([1.0, 1j], "got complex"),
         ([1.0, Unspeakable()], "got Unspeakable"),
-        ([1.0, [Unspeakable()]], "got a list whose repr raises RuntimeError"), ([1.0, "\ud83e"], r"got '\\ud83e'"),
+        ([1.0, [Unspeakable()]], "got a list; its repr raises RuntimeError"), ([1.0, "\ud83e"], r"got '\\ud83e'"),
         (lambda: [1.0, never()], "got coroutine for completion 1"), ([1.0, "x" * 10**6], r"got 'x{56}\.\.\. for"),
     ],
 )  # fmt: skip

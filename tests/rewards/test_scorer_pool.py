@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,13 @@ def test_a_damaged_capsule_is_refused(change: dict[str, Any], said: str, tmp_pat
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(ValueError, match=said):
         capsules.read(path, ("m",))
+
+
+def test_a_deadline_is_of_the_function_and_not_of_the_machine(make: Make, scores: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that waits for a core is not late: others have the machine."""
+    began = time.monotonic()
+    monkeypatch.setattr("equipoise.rewards.scorer_pool.cores.waited_s", lambda pid: time.monotonic() - began)
+    scorer = make("obeys", deadline_s=0.05)
+    scorer.submit(0, group("sleep"))
+    (one,) = scores(scorer, 1)
+    assert one.reward == [1.0], one.error

@@ -21,6 +21,8 @@ def obeys(prompts: Any, completions: list[str], **_: Any) -> list[Any]:
     match completions[0]:
         case "raise":
             raise OSError("no luck")
+        case "sleep":
+            time.sleep(0.3)
         case "hang":
             time.sleep(NEVER_S)
         case "hang with a child":

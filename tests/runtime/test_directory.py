@@ -41,7 +41,7 @@ def summary(**fields):
         "evaluation": Evaluation(mean=1.0, std=0.0, episodes=20, env_steps=2048, version=2), "best_evaluation": None,
         "balance": {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}},
         "cause": "Balanced", "verdict": "Balanced.",
-        "remedies": [], "solved_at_s": None, "params_sha256": "0" * 64,
+        "remedies": [], "solved_at_s": None, "evaluations": {"asked": 0, "made": 0}, "params_sha256": "0" * 64,
         "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1}, "notes": [], "info": {"x/last": None, "x/mean": 0.5},
         "failures": {}, "aborted": {}, "alarms": [], "governor": None,
     }  # fmt: skip
@@ -202,7 +202,7 @@ def test_the_summary_has_exactly_the_keys_of_the_design(tmp_path):
         "env_steps", "taken", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
         "evaluation", "lag", "balance", "cause", "verdict", "solved_at_s", "params_sha256", "status", "rows", "notes",
         "failures", "info", "acting", "aborted", "printed", "refused", "best_evaluation", "sites", "remedies", "alarms",
-        "governor",
+        "governor", "evaluations",
     }  # fmt: skip
     assert written["evaluation"] == {"mean": 1.0, "std": 0.0, "episodes": 20}
     assert written["balance"] == {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}

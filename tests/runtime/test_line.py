@@ -148,3 +148,20 @@ def test_a_piece_is_taken_once() -> None:
     pair.lines[1].send(Kind.TAKEN)
     pair.run(1.0)
     assert not pair.lines[0].session and pair.lines[0].refused["wrong numbers"] == 1
+
+
+def test_an_end_that_slept_reads_what_came_before_it_judges_the_other() -> None:
+    """A process that the machine left without a core for long: the other end has said that it lives."""
+    pair = Pair(1e9)
+    pair.run(1.0)
+    slept, awake = 0, 1
+    until = pair.now + 2 * SILENT_S
+    while pair.now < until:
+        pair.now += 0.05
+        for link in pair.links:
+            link.now = pair.now
+        pair.lines[awake]._heard_at = pair.now  # else the one that slept would be the silent one
+        assert pair.lines[awake].beat(pair.now)
+    while pair.lines[slept].receive(pair.now) is not None:
+        pass
+    assert pair.lines[slept].beat(pair.now)

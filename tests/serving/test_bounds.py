@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from equipoise import frames, hints
-from equipoise.access import said_token
+from equipoise.access import bearer_token
 from equipoise.client import Client
 from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
 from equipoise.serving.sessions import Sessions
+from equipoise.serving.versions import Loaded
 from equipoise.web import fitting
 from tests.outside.served import MOST_BODY, Served, served
 from tests.outside.server_door import HELD_S, MODEL
@@ -125,6 +126,21 @@ def test_many_small_frames_take_turns(server: Served) -> None:
     assert status == 400 and server.loop.longest < HELD_S
     status, _ = server.frame(frames.encode({"op": "act", "obs": MASKED}) * 1000)
     assert status == 200 and server.loop.longest < HELD_S
+    deep, longest = (5000).to_bytes(4, "big") + b"\x91" * 5000, []
+    for _ in range(3):  # frames of this size cost a millisecond each
+        assert server.frame(deep * 500)[0] == 400
+        longest.append(server.loop.longest)
+    assert min(longest) < HELD_S, longest
+
+
+def test_no_server_is_ready_without_a_champion(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = server.policy
+    paths = ("/readyz", "/v2/health/ready", f"/v2/models/{name}/ready")
+    asked = [f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths]
+    assert [server.http(one)[0] for one in asked] == [200, 200, 200]
+    monkeypatch.setattr(server.service.versions, "now", Loaded({}, "it is broken"))
+    assert [server.http(one)[0] for one in asked] == [503, 503, 503]
+    assert server.http(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 200
 
 
 FLAT = b"[0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]"
@@ -224,7 +240,7 @@ def test_a_host_of_this_machine_passes(host: str) -> None:
 def test_the_scheme_of_a_token_may_be_small() -> None:
     for said in ("Bearer", "bearer", "BEARER"):
         Guard("0.0.0.0", "t" * 16, hosts=["x"]).check("/v1/act", b"x", None, f"{said} {'t' * 16}".encode())
-    assert said_token("Basic abc") is None and said_token("t" * 16) is None and said_token("bearer  abc ") == "abc"
+    assert bearer_token("Basic abc") is None and bearer_token("t" * 16) is None and bearer_token("bearer  abc ") == "abc"
 
 
 def test_connections_fit_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,7 @@ def test_a_trial_loads_no_torch_and_ends_with_its_parent(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     trial(folder, version)
     trial.close()
-    with pytest.raises(ValueError, match="the server ends"):
+    with pytest.raises(ValueError, match="got one that ends"):
         trial(folder, "another")
 
 

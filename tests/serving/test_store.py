@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -16,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from equipoise.serving import waiting
 from equipoise.serving.store import Store
+from equipoise.serving.trial import Trial
 from tests.outside.server_door import ids
 
 DECISION: tuple[Any, ...] = (None, None, 0, "p", "v", True, 1.0, "probability", None, 0.0, 1, {})
@@ -178,3 +181,47 @@ def test_nothing_that_was_told_as_stored_is_lost_by_a_kill(tmp_path: Path, kills
         child.stdout.close()
         left = {line.strip() for line in told if line.endswith("\n")} - ids(path)
         assert left <= (ids(moved) if number % 2 else set())
+
+
+def test_a_store_that_is_closed_refuses_what_comes_later(tmp_path: Path) -> None:
+    """Its writer is gone: what it took would wait for ever."""
+    store = Store(tmp_path / "decisions")
+    assert stored(store, "x")
+    store.close()
+    assert not store.put("outcomes", ("y", 1.0, None, 0.0), written=lambda fine: None) and store.waiting == 0
+    store.close()
+
+
+def test_a_caller_whose_loop_is_closed_does_not_end_the_writer(tmp_path: Path) -> None:
+    store = Store(tmp_path / "decisions")
+    told: list[Any] = []
+
+    class Service:
+        def outcome(self, outcomes: Any, written: Any) -> None:
+            told.append(written)
+
+    async def asks() -> None:
+        task = asyncio.ensure_future(waiting.stored(Service(), []))  # type: ignore[arg-type]
+        while not told:
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(asks())
+    assert store.put("outcomes", ("x", 1.0, None, 0.0), written=told[0]), "its loop is closed by now"
+    assert stored(store, "y") and ids(tmp_path / "decisions") >= {"x", "y"}
+    store.close()
+
+
+def test_a_process_for_the_next_trial_that_starts_at_the_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``close`` comes between the start of the process and its being kept."""
+    trial, take, started = Trial(), Trial._take, list[Any]()
+
+    def late(self: Trial) -> Any:
+        started.append(take(self))
+        self.close()
+        return started[0]
+
+    monkeypatch.setattr(Trial, "_take", late)
+    trial.prepare()
+    assert trial._spare is None and started[0].returncode is not None
+    assert started[0].stdin.closed and started[0].stdout.closed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -18,6 +20,7 @@ import pytest
 from equipoise import frames
 from equipoise.envs.worlds import hub as hubs
 from equipoise.envs.worlds.addresses import Address
+from equipoise.listening import PAUSE_S, accept
 from tests.worlds.test_remote import HELLO
 
 ROOT = Path(__file__).parents[2]
@@ -135,6 +138,32 @@ def test_a_world_that_the_run_knows_has_a_place_of_its_own(hub: hubs.Hub, monkey
         assert [says(one)["kind"] for one in ("s0", "s1")] == ["wait", "wait"]
         assert says("new")["code"] == "full"
         assert says("known")["kind"] == "wait" and says("s1")["kind"] == "wait"
+
+
+def test_it_takes_no_core_where_no_descriptor_is_left(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection that cannot be accepted stays, so that the hub is told of it at once, again and again."""
+    at: list[float] = []
+
+    def counted(listening: socket.socket) -> socket.socket | None:
+        at.append(time.monotonic())
+        return accept(listening)
+
+    monkeypatch.setattr(hubs, "accept", counted)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX) as world:
+        os.close(lowest := os.dup(world.fileno()))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            world.connect(hub.address.path)
+            end = time.monotonic() + 20
+            while len(at) < 6 and time.monotonic() < end:
+                time.sleep(0.01)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert len(at) >= 6 and at[5] - at[0] > 4 * PAUSE_S, at
+        world.settimeout(20)
+        world.sendall(frames.encode(HELLO | {"version": 7}))
+        assert heard(world)["code"] == "version"  # there is room again
 
 
 @pytest.mark.parametrize("space", [

@@ -62,8 +62,9 @@ class Evaluator:
 
     @property
     def info(self) -> dict[str, float | None]:
-        """The means of the metrics over the same episodes: "name/last", "name/mean"; of several agents "games" and
-        "different_games": how many were played to their end, and how many of them differ from all others in any row.
+        """The means of the metrics over the same episodes: "name/last", "name/mean".
+
+        For several agents: "games", the number of games that were played to their end, and "different_games" among them.
         """
         if self._games is not None:
             sums = self._games.sums
@@ -106,7 +107,7 @@ class Evaluator:
 
 
 class _Games:
-    """Games of several agents, told apart by what the agents saw and got: two deterministic players may repeat one game."""
+    """Games of several agents, told apart by their observations and rewards: two deterministic players may repeat one game."""
 
     def __init__(self, envs: int) -> None:
         self._sums: list[int | None] = [None] * envs  # checksum of the rows so far; None: before the first reset

@@ -67,7 +67,7 @@ class Generator:
         """``streams``: of the group's samples, as the queue knows them; ``policy``: that is written; ``at_once``: samples;
         ``limit``: tokens of a sample. ``number``: of a block among those of all learners' queues; ``order``: the prompt that
         such a number is of, after so many groups that were dropped in its place. ``refills``: how often a group whose rewards
-        are all equal is dropped, at most. ``imitates``: no sample has a reward, and none is missed.
+        are all equal is dropped, at most. ``imitates``: samples have no rewards, and the generator warns of none.
         """
         self._engine, self._prompts, self._judge, self._blocks = engine, prompts, judge, blocks
         self._weights, self._episodes, self._streams, self._policy = weights, episodes, streams, policy

@@ -85,7 +85,7 @@ class Playing:
 
 
 def reader_of(spec: EnvSpec) -> Reader:
-    """The judge of observations of the env's space."""
+    """Return the judge of observations of the env's space."""
     specs, mask = observation_spec(spec.observation), spec.mask
     found: Any = tree.zeros(tree.prepend(specs, 1))
     for key in mask:
@@ -98,15 +98,15 @@ def reader_of(spec: EnvSpec) -> Reader:
 def read_rows(spec: EnvSpec, obs: Any, reader: Reader | None = None) -> tuple[Tree, bool]:
     """Read an observation of the env's space, or a batch of them -> (contiguous arrays [B, ...], was it a single one).
 
-    ValueError says where it is none: another shape, dtype or key, a number that is not finite, a mask that allows nothing.
-    ``reader``: that of ``reader_of``, for a caller that reads again and again.
+    ValueError names what is wrong: another shape, dtype or key, a number that is not finite, a mask that allows nothing.
+    ``reader``: the result of ``reader_of``, for a caller that reads again and again.
     """
     rows, single = (reader or reader_of(spec)).read(obs)
     return tree.like(observation_spec(spec.observation), rows, "obs"), single
 
 
 def _parts(space: Any) -> dict[str, Any]:
-    """A space as JSON, without what it says of its numbers."""
+    """A space as JSON, without its bounds, shapes and dtypes."""
     if (inner := tree.branches(space)) is None:
         return {"type": type(space).__name__}
     parts = {key: _parts(one) for key, one in inner.items()}

@@ -144,7 +144,7 @@ class PolicyText(TextLearns):
         """{"advantage": [N], ...}, of ``reward`` [N]: a sample's at its last chosen token, less the divergence at each.
 
         ``kept`` [N]: the tokens that count; ``seen``: what ``look`` returned. The reward of a sample that no function judged
-        is nan; what is returned for it does not matter.
+        is nan, and its advantage does not matter.
         """
 
     def refused(self, max_lag: int | None) -> str | None:
@@ -337,7 +337,7 @@ def gate(data: Packed, logp: Tensor, version: int) -> Sums:
 
     ``token_mult_prob_error`` is the mean of exp |engine - learner| over tokens of samples that this version began. A token of a
     sample that an older version began was drawn by keys and values of both (``source.on_update=keep``), and is in
-    ``token_mult_prob_error/older_keys``. Tokens of other versions tell nothing.
+    ``token_mult_prob_error/older_keys``. Tokens of other versions are left out.
     """
     first, _ = ends(sample=data.sample, chosen=data.chosen)
     begun = spread(per_sample(torch.where(first, data.version, 0), data), data) == version

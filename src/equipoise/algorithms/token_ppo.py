@@ -79,13 +79,9 @@ class TokenPPO(PolicyText):
     def advantage(self, data: Packed, reward: Tensor, kept: Tensor, seen: dict[str, Tensor], pool: Pool) -> Tree:
         judged = spread(~per_sample(reward, data).isnan(), data)
         out = token_gae(
-            reward=reward.nan_to_num(0.0),
-            value=seen["value"],
-            gamma=self.gamma,
-            lambda_=self.lambda_,
-            sample=data.sample,
-            chosen=data.chosen,
-        )
+            reward=reward.nan_to_num(0.0), value=seen["value"], gamma=self.gamma, lambda_=self.lambda_,
+            sample=data.sample, chosen=data.chosen,
+        )  # fmt: skip
         advantage = standardized(out.advantage, kept, pool) if self.normalize_advantage else out.advantage
         return {"advantage": advantage, "target": torch.where(judged, out.target, seen["value"])}  # else there is no error
 

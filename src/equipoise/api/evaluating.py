@@ -44,11 +44,10 @@ def evaluate(
 ) -> Evaluation:
     """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's ``videos/``.
 
-    ``settings``: arguments of the env that differ from those of training, such as ``"env.gravity=5"``; an env of other
-    spaces is a ValueError. ``tell`` is given how far it is after every step. ``trust``: modules and ``module:callable`` that
-    a run from elsewhere may import.
+    ``settings``: arguments of the env that differ from those of training, such as ``"env.gravity=5"``. ``tell`` is called
+    after every step with the progress. ``trust``: modules and ``module:callable`` that a run from elsewhere may import.
 
-    ValueError where not one episode came to its end, because the env failed in all of them.
+    ValueError for an env of other spaces, and if the env failed in every episode.
     """
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")

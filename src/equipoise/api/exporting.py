@@ -38,7 +38,7 @@ class Exported:
     parity: Parity | None = None  # how far its graph is from torch
     source: str = ""  # the observations on which they were compared
     note: str = ""  # why these were made up
-    precision: str = "fp32"  # in which the run itself acts; the graph, and the torch that it is compared with, are fp32
+    precision: str = "fp32"  # in which the run acts; the graph and the torch policy that it is compared with are fp32
 
 
 def export(

@@ -25,7 +25,7 @@ def plot(
     but the seed, are one curve: their mean, with the 95 % interval over the runs. A run of a folder that cannot be read, or has
     no such number, is left out with a warning. ``x``: "steps", "wall" (seconds) or "updates"; ``y``:
     "return", "evaluation", "length", "lag", "steps_per_s", "updates_per_s", "learner/METRIC" or "info/NAME". ``out``: a file
-    (.svg, .png, .pdf) that the figure is written into as well. ValueError where a run has no such number.
+    (.svg, .png, .pdf) into which the figure is also written. ValueError where a run has no such number.
     """
     if not runs:
         raise ValueError("plot: expected at least one run, got none")

@@ -20,6 +20,7 @@ from equipoise.types import Program
 __all__ = ["Probed", "probe"]
 
 NOW = "as it is"
+NOTHING = "as it is, it made no two updates"
 TURNS = 4  # of each pair, as far as there is time
 EACH_S = 15.0  # of a run that is tried: its starts, and its turns
 IDLE = 0.5  # of the cores: with fewer free nothing is measured, unless the user says how long
@@ -47,10 +48,10 @@ def probe(
     trust: Sequence[str] = (),
     tell: Callable[[str], object] = lambda text: None,
 ) -> list[Probed]:
-    """Try the first ``top`` remedies of a run that are settings, each in short runs in turns with the run as it is.
+    """Try the first ``top`` remedies of a run, each in short runs in turns with the run as it is.
 
-    ``seconds`` for each of these runs, on a machine that others use as well. None: 15 s, on one that is idle; ValueError on
-    another one, and where the run measured too little. Nothing of the run is changed; KeyboardInterrupt leaves nothing.
+    ``seconds``: the length of each of these runs, also on a busy machine. None: 15 s, and a ValueError unless the machine is
+    idle. ValueError also if the run measured too little. Nothing of the run is changed; KeyboardInterrupt leaves nothing.
     """
     if seconds is not None and not 0 < seconds < float("inf"):
         raise ValueError(f"seconds: expected more than 0, got {seconds:g}")
@@ -63,8 +64,8 @@ def probe(
         return []
     if seconds is None and (taken := busy()) > (1 - IDLE) * usable():
         raise ValueError(
-            f"expected a machine that is idle, got one with {taken:.1f} of {usable()} cores at work: what is measured beside "
-            "other processes says little; stop those, or try it all the same with --seconds 60"
+            f"expected a machine that is idle, got one with {taken:.1f} of {usable()} cores at work: measurements next "
+            "to other processes mean little; stop those, or try it all the same with --seconds 60"
         )
     each = EACH_S if seconds is None else seconds
     tell(f"{2 * len(found)} short runs in turns, for at most {2 * each * len(found):.0f} s")
@@ -75,13 +76,10 @@ def probe(
     return tried
 
 
-NOTHING = "as it is, it made no two updates"
-
-
 def _tried(
     one: Remedy, now: Program, program: Program, each: float, interrupt: Interrupt, tell: Callable[[str], object]
 ) -> Probed:  # fmt: skip
-    """One change beside the run as it is, with a time of its own."""
+    """Measure one change in turns with the run as it is."""
     until = time.monotonic() + 2 * each
     race = raced({NOW: now, one.change: program}, interrupt, until=until, turns=TURNS, far=float("inf"), tell=tell)
     interrupt.check()

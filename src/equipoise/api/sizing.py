@@ -60,7 +60,7 @@ class Pace:
 
 
 def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[Program, str]:
-    """As ``_fitted``; the sentence also says if the env's family has recipes and this env has none."""
+    """As ``_fitted``; the sentence also names an env without a recipe in a family that has recipes."""
     made, said = _fitted(program, given, recipe=recipe)
     return made, "\n".join(one for one in (untuned(program) if recipe else "", said) if one)
 
@@ -126,9 +126,9 @@ class NotMeasured(Exception):
 
 
 def measured(program: Program) -> Pace | None:
-    """Step one env for a moment; None where it cannot be made or ends its process, which the run will say.
+    """Step one env for a moment; None if it cannot be made or ends its process, which the run will report.
 
-    NotMeasured says what else the env raised.
+    NotMeasured names any other error of the env.
     """
     phases.say(f"measuring an env of {program.name}")
     with contextlib.suppress(SystemExit), contextlib.ExitStack() as stack, _exits_raised():

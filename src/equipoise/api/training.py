@@ -113,7 +113,7 @@ def train(
     if weights is not None and not made.outside:  # what does not fit is refused before anything is measured
         check_program(usual(made))
         blueprint.blueprint(usual(made), weights=weights, learner=what == "learner")
-    made, chosen = settled(made, on=on, asked=asked, tell=tell)
+    made, chosen = settled(made, on=on, asked=asked, tell=tell, known=choices or ())
     local = None if out is None or url is not None else Path(out)
     check_on(made, on)
     if on == "ray":  # to connect takes 20 s: what needs no cluster is found before
@@ -240,15 +240,14 @@ def _resumed(
     if given.get("steps", at) < at:
         raise ValueError(f"{place}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
     owed = EXAMS in source.files and summary is not None and not all_made(summary)  # evaluations
-    if (
-        at >= made.schedule.steps and summary is not None and not owed
-    ):  # without one it was killed between its last step and its last word
+    # Without a summary it was killed between its last step and its last word.
+    if at >= made.schedule.steps and summary is not None and not owed:
         raise NothingToDo(f"{place} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
     where = on or run.run["on"]
     check_on(made, where)
     again = choice.asked_again(run.run.get(choice.KEY, {}), differences(run.program, made))
     asked = asked_for(given, settings)
-    made, chosen = settled(alter(made, **dict.fromkeys(again, AUTO.word)), on=where, asked=(*asked, *again), tell=tell)
+    made, chosen = settled(alter(made, **dict.fromkeys(again, AUTO.word)), on=where, asked=(*asked, *again), tell=tell, at=at)
     before = run.run.get(CLUSTER, {}) if where == "ray" else {}
     nodes = connected(where, {**before, **(cluster or {})})
     with _disconnected(nodes):

@@ -11,6 +11,7 @@ from typing import Any
 
 from equipoise.api.playing import weights_of
 from equipoise.files import parse_json
+from equipoise.hints import shortened
 from equipoise.language import files, messages, tasks
 from equipoise.language.task_files import plain, whole
 from equipoise.record import checkpoint, playable
@@ -37,13 +38,13 @@ class Answer:
     logp: float  # of the whole completion
     tokens: int
     ended: bool  # did the model say the end, or did the limit cut it?
-    chat: bool = False  # is it an answer to messages, and no text that goes on?
+    chat: bool = False  # is the prompt messages, and not a text that goes on?
 
 
 def writer(directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()) -> tuple[Program, Voice, Any]:
     """The program of a run on text, its tokenizer with the facts, and its network with the weights that ``load`` would take.
 
-    All is of the run's own files: its prompts, its reward and the model that it began with may be gone.
+    Only the run's own files are read: its prompts, its reward and the model that it began with may be gone.
     """
     with local(directory) as here:
         return _writer(here, best, trust)
@@ -110,7 +111,7 @@ def generate(
     for prompt, one in zip(prompts, tokens, strict=True):
         if not 0 < len(one) <= room:
             raise ValueError(
-                f"prompt {messages.short(repr(prompt))}: expected 1 to {room:,} tokens, beside {most:,} of a completion, got "
+                f"prompt {shortened(repr(prompt))}: expected 1 to {room:,} tokens, beside {most:,} of a completion, got "
                 f"{len(one):,}"
             )
     rows = max(samples, min(samples * len(prompts), TOGETHER))

@@ -11,7 +11,7 @@ from equipoise.balance.model import HOME, Node, Outcome, Ring, Work, predict
 from equipoise.balance.shares import Shares, add
 from equipoise.types import Policy, Program, learning
 
-MISSING = 0.5  # of the time: with so little left of it nothing is predicted
+MISSING = 0.5  # share of the time that other processes had the cores, from which on nothing is predicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Calibrated:
 
     @property
     def doubt(self) -> str:
-        """Why nothing can be predicted from this; "" where something can."""
+        """The reason why nothing can be predicted from this; "" if something can."""
         if self.missing < MISSING:
             return ""
         return (

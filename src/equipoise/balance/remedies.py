@@ -73,13 +73,13 @@ def advice(found: Sequence[Remedy]) -> str:
 
 
 def bound(known: Calibrated, program: Program) -> float:
-    """The most that a change can gain: where lockstep alone is given up, what the sides' waiting for each other allows."""
+    """The most that a change can gain: if it gives up lockstep alone, at most the time that the sides wait for each other."""
     alone = _place(program, max_lag=known.program.placement.max_lag) == known.program
     return known.overlap if alone and known.ring.max_lag == 0 else float("inf")
 
 
 def remedy(known: Calibrated, change: str, costs: str, outcome: Outcome, *, most: float = float("inf")) -> Remedy:
-    """What a change would gain that comes to this, and at ``most``."""
+    """The remedy of a change with this predicted outcome; its gain is at most ``most``."""
     gain = min(outcome.steps_per_s / known.outcome.steps_per_s, most)
     off = min(MARGIN + abs(1.0 - known.fit) / 2 + known.unexplained / 2, 1.0)  # of a ring without its cores it fits less
     return Remedy(

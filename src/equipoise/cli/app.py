@@ -25,7 +25,7 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         metavar="MODULE",
-        help="A module, or module:callable, that a file from elsewhere names and may run; OLD=NEW: renamed since.",
+        help="A module or module:callable of a file that may run; OLD=NEW if it was renamed.",
     ),
 ]
 Prometheus = Annotated[

@@ -21,7 +21,7 @@ def doctor(debug: Debug = False) -> None:
 
 
 def facts() -> dict[str, str]:
-    """What a bug report needs, by name. Nothing in it names a person, a host or a place."""
+    """Facts for a bug report, by name. They name no person, host or path."""
     from equipoise.cores import usable
     from equipoise.programs.memory_needed import machine
     from equipoise.record.origin import versions
@@ -43,14 +43,14 @@ def facts() -> dict[str, str]:
 
 
 def of_torch() -> tuple[str, str]:
-    """(the instructions that torch uses, the GPUs that it sees). A torch that cannot be imported is told as such."""
+    """(the instructions that torch uses, the GPUs that it sees). If torch cannot be imported, the first one has the error."""
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: one of its libraries
         return f"nothing: it cannot be imported: {error}", "unknown"
     used = re.search(r"CPU capability usage: (\S+)", torch.__config__.show())
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return used[1] if used else "what it does not report", ", ".join(gpus) or "none"
+    return used[1] if used else "unknown instructions", ", ".join(gpus) or "none"
 
 
 def processor() -> str:
@@ -67,7 +67,7 @@ def size(count: int | None) -> str:
 
 
 def shared() -> str:
-    """Room in the memory that processes share as files, which Docker makes small."""
+    """Free space of the memory that processes share as files, which is small in Docker."""
     try:
         room = os.statvfs("/dev/shm")
     except OSError:
@@ -79,7 +79,7 @@ def descriptors() -> str:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return f"at most {soft:,} open files, {hard:,} where a process asks"
+    return f"at most {soft:,} open files, {hard:,} if a process asks"
 
 
 def extras() -> tuple[list[str], list[str]]:
@@ -89,9 +89,7 @@ def extras() -> tuple[list[str], list[str]]:
         package, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"](\w+)['\"]", line)
         if package and extra and extra[1] not in ("all", "dev") and not package[0].startswith("equipoise"):
             there[extra[1]] = there.get(extra[1], True) and _is_there(package[0])
-    return [name for name, all_of_it in there.items() if all_of_it], [
-        name for name, all_of_it in there.items() if not all_of_it
-    ]
+    return [name for name, whole in there.items() if whole], [name for name, whole in there.items() if not whole]
 
 
 def _is_there(package: str) -> bool:

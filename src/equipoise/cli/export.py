@@ -66,4 +66,4 @@ def export(
         print(f"  the graph says what torch says on {one.rows:,} rows of {found.source}: {one.equal:.2%} of actions equal, "
               f"log propensities within {one.logp:.1g}")  # fmt: skip
         if found.precision != "fp32":
-            print(f"  compared with torch in fp32; the run acts in {found.precision}, whose rounding the graph has not")
+            print(f"  compared with torch in fp32; the run acts in {found.precision}, which rounds more than the graph")

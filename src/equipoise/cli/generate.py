@@ -34,7 +34,7 @@ def generate(
 ) -> None:
     """Have the model of a run on text answer prompts.
 
-    A model that was trained on messages is asked by its chat template: a prompt is what the user says, or JSON of all messages.
+    A model that was trained on messages gets its chat template: a prompt is the user's message, or JSON of all messages.
     """
     with plain_errors("equipoise generate", debug):
         from equipoise.programs.settings import at_least_one, convert

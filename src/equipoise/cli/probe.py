@@ -40,12 +40,7 @@ def probe(
         from equipoise.programs.settings import convert
 
         tell = (lambda text: None) if quiet or as_json else say
-        found = tried(
-            directory,
-            top=convert(top, int, "--top"),
-            seconds=None if seconds is None else convert(seconds, float, "--seconds"),
-            tell=tell,
-            **vouched(trust),
-        )
+        each = None if seconds is None else convert(seconds, float, "--seconds")
+        found = tried(directory, top=convert(top, int, "--top"), seconds=each, tell=tell, **vouched(trust))
         for line in (json.dumps(asdict(one)) for one in found) if as_json else probes(found):
             print(line)

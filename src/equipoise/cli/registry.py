@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.cli.app import Debug, app
+from equipoise.cli.serve import TRIAL_MEMORY, TRIAL_TIME, limits
 from equipoise.console.help import OneLineErrors, Sections, fail, plain_errors
 from equipoise.console.place import printable
 
@@ -89,8 +90,8 @@ def add(
         str | None, typer.Option(metavar="ALIAS", help="Move this alias to the version, too.", autocompletion=_aliases)
     ] = None,
     reason: Reason = "",
-    trial_time: Annotated[str, typer.Option(metavar="S", help="Processor time of the trial (default: 20).")] = "20",
-    trial_memory: Annotated[str, typer.Option(metavar="BYTES", help="Memory of the trial (default: 1 GiB).")] = "1073741824",
+    trial_time: Annotated[str, typer.Option(metavar="S", help="Processor time of the trial.")] = TRIAL_TIME,
+    trial_memory: Annotated[str, typer.Option(metavar="BYTES", help="Memory of the trial.")] = TRIAL_MEMORY,
     as_json: Json = False,
     at: At = PLACE,
     debug: Debug = False,
@@ -101,7 +102,6 @@ def add(
     already is not copied again. A graph is first tried on recorded observations, in a process of its own.
     """
     with plain_errors("equipoise registry add", debug):
-        from equipoise.cli.serve import limits
         from equipoise.registry import Registry, check_alias
         from equipoise.serving.trial import Trial
 

@@ -13,8 +13,6 @@ from equipoise.cli.app import Debug, Trust, app
 from equipoise.console.help import Sections, plain_errors
 from equipoise.console.place import printable
 
-CAPSULES = "capsules"  # the directory of a run where they are
-
 
 @app.command(
     cls=Sections,
@@ -71,12 +69,14 @@ def reproduce(
 
 def newest(path: Path) -> Path:
     """The newest capsule of a run, where ``path`` is a run's directory or its capsules/; else the path itself."""
+    from equipoise.record.paths import CAPSULES
+
     folder = next((one for one in (path / CAPSULES, path) if one.is_dir() and one.name == CAPSULES), None)
     if folder is None:
         return path
     found = [one for one in folder.iterdir() if one.suffix == ".json" or (one / "capsule.json").is_file()]
     if not found:
-        raise ValueError(f"{path}: expected a run with a capsule, got none in {folder}")
+        raise ValueError(f"{path}: expected a run with a capsule, got none in {folder}; no env and no reward of it has failed")
     latest = max(found, key=lambda one: (one.stat().st_mtime_ns, one.name))
     if len(found) > 1:
         say(f"capsule   {latest}, the newest of {len(found)}; name another one to reproduce that")

@@ -92,7 +92,7 @@ def _default(program: Program) -> Path:
 def _all(waiting: Sequence[tuple[Path, list[str]]], jobs: int, *, quiet: bool) -> list[int]:
     """Run all commands, ``jobs`` at a time -> their exit codes. What Ctrl-C or SIGTERM ends ends all of them.
 
-    ``quiet``: what a run prints goes to a file beside its directory, which is named where the run fails.
+    ``quiet``: the output of a run goes to a file next to its directory, which is named if the run fails.
     """
     left, running, codes = list(waiting), dict[Path, subprocess.Popen[bytes]](), list[int]()
     stop: KeyboardInterrupt | None = None

@@ -13,6 +13,7 @@ from equipoise.console.help import Sections, plain_errors
 
 WHO, HOW, SAFE = "Who may ask", "Limits", "When the shield takes the place of the policy"
 TOKEN = "EQUIPOISE_SERVE_TOKEN"
+TRIAL_TIME, TRIAL_MEMORY = "20", "1073741824"  # s and bytes, as in serving/trial.py
 
 
 @app.command(
@@ -68,10 +69,10 @@ def serve(
     drain: Annotated[str, typer.Option(metavar="S", help="For answers after SIGTERM.", rich_help_panel=HOW)] = "10",
     trial_time: Annotated[
         str, typer.Option(metavar="S", help="Processor time of a new version's trial.", rich_help_panel=HOW)
-    ] = "20",
+    ] = TRIAL_TIME,
     trial_memory: Annotated[
         str, typer.Option(metavar="BYTES", help="Memory of a new version's trial.", rich_help_panel=HOW)
-    ] = "1073741824",
+    ] = TRIAL_MEMORY,
     deadline_ms: Annotated[
         str | None, typer.Option(metavar="MS", help="Latest answer, unless a request says another.", rich_help_panel=SAFE)
     ] = None,

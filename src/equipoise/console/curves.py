@@ -16,7 +16,7 @@ from equipoise.record.described import algorithm_of, checked, directories, env_o
 from equipoise.record.directory import RunDirectory
 from equipoise.record.interval import mean_and_half
 from equipoise.record.paths import RUN, near_runs
-from equipoise.record.report import METRICS, read_reports
+from equipoise.record.report import LARGEST, METRICS, is_number, read_reports
 from equipoise.schema import described
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ NAMED: Mapping[str, tuple[str, str]] = {
 ROOMS = {"learner": "metrics", "info": "info"}  # what a name begins with, as in TensorBoard, and a report's field
 GRID = 200  # points of a mean
 FEW = 20  # points of a curve that are marked, each
-LARGEST = 1e100  # number that is drawn
 SUFFIXES = (".svg", ".png", ".pdf")
 
 
@@ -57,9 +56,9 @@ class Curve:
 
 
 def curves(runs: Sequence[str], *, x: str = "steps", y: str = "return", warned: list[str] | None = None) -> list[Curve]:
-    """A curve for each name, and where none is given for runs that differ in nothing but the seed.
+    """Return a curve for each name, and for runs without one a curve of those that differ in the seed alone.
 
-    ValueError where there is nothing to draw. ``warned``: takes a sentence for each run of a folder that is left out, and for
+    ValueError if there is nothing to draw. ``warned``: takes a sentence for each run of a folder that is left out, and for
     damaged lines.
     """
     axis: Axis = convert(x, Axis, "x")
@@ -151,7 +150,7 @@ def _value(line: Mapping[str, Any], y: str) -> float | None:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST:
+    if is_number(value):
         return float(value)
     raise ValueError(f"{name}: expected a number of at most {LARGEST:g}, got {described(value)}")
 

@@ -55,10 +55,10 @@ def size_of(stream: Any) -> tuple[int, int] | None:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Text from a file, an env or another user as one line that says nothing but itself.
+    """Text from a file, an env or another user, as one line that a terminal shows as it is.
 
-    What would begin another line, move a cursor, turn the direction of writing or colour is escaped, as is half of a letter.
-    ``lines``: the text may have several lines, since it is ours.
+    Characters that begin a line, move the cursor, change the direction of writing or the colour are escaped, as are halves of
+    characters. ``lines``: the text may have several lines.
     """
     kept = "\n\t" if lines else "\t"
     return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in COLOUR.sub("", text))

@@ -233,7 +233,7 @@ PLAY, VIDEO = "evaluate {}", "evaluate {} --video"
 
 
 def look_command(program: Program, directory: Path | None = None) -> str:
-    """The command that shows what the policy of a run {} does; "" where there is none: no picture, several agents, no PyAV."""
+    """The command that shows the policy of a run {} at work; "" without a picture or PyAV, and for several agents."""
     if isinstance(program.source, TaskSource):
         return "generate {} --prompt TEXT"
     env = program.source.env
@@ -245,7 +245,7 @@ def look_command(program: Program, directory: Path | None = None) -> str:
 
 
 def play_command(program: Program) -> str:
-    """The command that plays the policy of a run {}: of one without an env its recorded rows."""
+    """The command that plays the policy of a run {}: on its recorded rows if the run has no env."""
     without = program.source.env is None and not isinstance(program.source, TaskSource)
     return f"evaluate {{}} --recorded {shlex.quote(program.name)}" if without else PLAY
 
@@ -256,7 +256,7 @@ def has_learned(directory: Path) -> bool:
 
 
 def _agents(directory: Path | None) -> list[str]:
-    """The agents of a run's env, as its newest checkpoint has them; none where there is no checkpoint."""
+    """The agents of a run's env, as its newest checkpoint has them; none without a checkpoint."""
     for file in sorted(directory.glob("checkpoints/step_*/spec.json"))[-1:] if directory is not None else ():
         return [agent for one in read_json(file)["policies"].values() for agent in one.get("agents", ())]
     return []

@@ -99,7 +99,7 @@ def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
 
 
 def draws(env: EnvFactory) -> bool:
-    """Will ``record`` find the render mode 'rgb_array'? The class or the function behind a target says so; it is not called."""
+    """Will ``record`` find the render mode 'rgb_array'? The target is imported and not called."""
     from gymnasium.envs.registration import EnvSpec as Registered
     from gymnasium.envs.registration import load_env_creator
 
@@ -115,7 +115,7 @@ def draws(env: EnvFactory) -> bool:
             return True
         entry = found.entry_point if isinstance(found, Registered) else found
         creator = load_env_creator(entry) if isinstance(entry, str) else entry
-    except (ImportError, ValueError, AttributeError):  # it is of a script or a notebook, or gone since
+    except (ImportError, ValueError, AttributeError):  # it is of a script or a notebook, or was removed since
         return False
     modes = getattr(creator, "metadata", {"render_modes": ["rgb_array"]}).get("render_modes", ())
     accepted = making.parameters(creator) if callable(creator) else {}

@@ -27,7 +27,7 @@ def note(env: VectorEnv[Any, Any, Any]) -> tuple[str, ...]:
 def read(target: Tree, info: Any, rows: Array) -> Array:
     """Copy the last observations of ``rows`` [B] bool from ``info`` into ``target`` [B, ...] -> [B] bool, which were there.
 
-    Gymnasium gives an array of objects, each one env's observation or None; a list of those is as good. Others may give
+    Gymnasium gives an array of objects, each one env's observation or None; a list of those is as good. Other envs may give
     observations [B, ...] in the form that ``step`` returns. ``_final_obs`` [B] bool, where it is there, says which rows mean
     anything. WrongValue where one is not of the observation's shape, or there is not one for each env.
     """

@@ -46,7 +46,7 @@ class Infos:
     def read_all(self, info: Any, rows: Any = None) -> None:
         """Read all rows, or those where ``rows`` [B] bool, from a vector env's ``info``: arrays [B], with ``_key`` as masks.
 
-        A list of one dict for each env is read, too.
+        A list with a dict for each env is also read.
         """
         count = len(self.value)
         if isinstance(info, list | tuple | np.ndarray) and np.ndim(info) == 1 and len(info) == count:

@@ -154,13 +154,13 @@ class LoopEnv(SyncEnv):
     def _gather(self) -> None:
         """Copy every env's answer into the rows; an answer that does not fit is a failure of that env."""
         sure = NUMBERS.issuperset(map(type, self._reward))
-        if sure and FLAGS.issuperset(map(type, self._terminated)) and FLAGS.issuperset(map(type, self._truncated)):
+        sure = sure and FLAGS.issuperset(map(type, self._terminated)) and FLAGS.issuperset(map(type, self._truncated))
+        if sure:
             try:
                 self._place()
-                return
             except Exception:
-                sure = False  # the judge says what is wrong
-        for i in range(len(self.envs)):
+                sure = False  # the judge names what is wrong
+        for i in () if sure else range(len(self.envs)):
             try:
                 self._put(i)
             except WrongValue as wrong:

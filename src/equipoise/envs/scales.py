@@ -1,7 +1,7 @@
 """The scale of observations: numbers so large that a network cannot use them as they are.
 
 Numbers reach a network as they are, but for pictures (bytes of rank 2 or more, divided by their bound). A network begins with
-weights for numbers of about 1: a byte of 255 beside a position of 0.5 hides the position, and 10^6 hides all else.
+weights for numbers of about 1: a byte of 255 next to a position of 0.5 hides the position, and 10^6 hides all else.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from equipoise import tree
 from equipoise.types import Tree
 
 LARGE = 100.0  # a number beyond it is large
-NO_BOUND = 1e9  # a bound beyond it says nothing
+NO_BOUND = 1e9  # a bound beyond it is none
 ADVICE = "divide it in the env, or --set algorithm.normalize_obs=true (ppo, a2c, impala) scales by what is seen"
 
 
 def large(space: spaces.Space[Any], place: str = "obs") -> dict[str, float]:
-    """{place: the largest number of its bounds} of each array whose space says that its numbers are large."""
+    """{place: the largest number of its bounds} of each array with large bounds."""
     if (inner := tree.branches(space)) is not None:
         return {path: most for key, one in inner.items() for path, most in large(one, f"{place}/{key}").items()}
     if not isinstance(space, spaces.Box) or is_picture(space):
@@ -32,7 +32,7 @@ def large(space: spaces.Space[Any], place: str = "obs") -> dict[str, float]:
 
 
 def large_seen(space: spaces.Space[Any], obs: Tree, place: str = "obs") -> dict[str, float]:
-    """{place: the largest number} of each array of rows [B, ...] that holds large ones, though its space does not say so."""
+    """{place: the largest number} of each array of rows [B, ...] that has large numbers within small or no bounds."""
     if (inner := tree.branches(space)) is not None:
         parts = ((one, obs[key], f"{place}/{key}") for key, one in inner.items() if isinstance(obs, Mapping))
         return {path: most for part in parts for path, most in large_seen(*part).items()}

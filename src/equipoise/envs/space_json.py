@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from equipoise.envs.hints import UnsupportedSpace
+from equipoise.hints import shortened
 
 DEPTH = 32  # of spaces within spaces
 MOST_NUMBERS = 1 << 24  # of a Box; the shape that is read may come from a foreign file
@@ -76,7 +77,7 @@ def from_json(data: Any, place: str = "space", depth: int = 0) -> spaces.Space[A
     kind = data.get("type") if isinstance(data, Mapping) else None
     read = READERS.get(kind) if isinstance(kind, str) else None
     if read is None:
-        raise ValueError(f"{place}: expected a JSON object whose 'type' is {KINDS}, got {_short(data)}")
+        raise ValueError(f"{place}: expected a JSON object whose 'type' is {KINDS}, got {shortened(repr(data))}")
     try:
         return read(data, place, depth)
     except KeyError as error:
@@ -100,7 +101,7 @@ def _multi_discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.S
     dtype, counts = _dtype(data, place), data["nvec"]
     nvec = np.array(counts) if isinstance(counts, list) else np.zeros(0)
     if nvec.dtype.kind != "i" or not nvec.size or int(nvec.min()) < 1:
-        raise ValueError(f"{place}.nvec: expected whole numbers of at least 1, got {_short(counts)}")
+        raise ValueError(f"{place}.nvec: expected whole numbers of at least 1, got {shortened(repr(counts))}")
     start = _array(data["start"], nvec.shape, dtype, f"{place}.start")
     return spaces.MultiDiscrete(nvec.astype(dtype), dtype=dtype.type, start=start)
 
@@ -114,13 +115,13 @@ def _dict(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
     pairs = data["spaces"]
     pair = isinstance(pairs, list) and all(isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in pairs)
     if not pair or not pairs:
-        raise ValueError(f"{place}.spaces: expected a list of [key, space], got {_short(pairs)}")
+        raise ValueError(f"{place}.spaces: expected a list of [key, space], got {shortened(repr(pairs))}")
     return spaces.Dict(OrderedDict((key, from_json(one, f"{place}/{key}", depth + 1)) for key, one in pairs))
 
 
 def _tuple(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
     if not isinstance(parts := data["spaces"], list) or not parts:
-        raise ValueError(f"{place}.spaces: expected a list of spaces, got {_short(parts)}")
+        raise ValueError(f"{place}.spaces: expected a list of spaces, got {shortened(repr(parts))}")
     return spaces.Tuple([from_json(one, f"{place}/{i}", depth + 1) for i, one in enumerate(parts)])
 
 
@@ -133,23 +134,23 @@ READERS = {
 def _whole(value: Any, place: str, least: int | None = None) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
         wanted = "a whole number" + (f" of at least {least}" if least is not None else "")
-        raise ValueError(f"{place}: expected {wanted}, got {_short(value)}")
+        raise ValueError(f"{place}: expected {wanted}, got {shortened(repr(value))}")
     return value
 
 
 def _shape(value: Any, place: str) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise ValueError(f"{place}: expected a list of sizes, got {_short(value)}")
+        raise ValueError(f"{place}: expected a list of sizes, got {shortened(repr(value))}")
     shape = tuple(_whole(one, place, 0) for one in value)
     if math.prod(shape) > MOST_NUMBERS or len(shape) > DEPTH:
-        raise ValueError(f"{place}: expected a shape of at most {MOST_NUMBERS:,} numbers, got {_short(value)}")
+        raise ValueError(f"{place}: expected a shape of at most {MOST_NUMBERS:,} numbers, got {shortened(repr(value))}")
     return shape
 
 
 def _dtype(data: Mapping[str, Any], place: str) -> np.dtype[Any]:
     known = DTYPES[data["type"]]
     if (name := data["dtype"]) not in known:
-        raise ValueError(f"{place}.dtype: expected one of {', '.join(known)}, got {_short(name)}")
+        raise ValueError(f"{place}.dtype: expected one of {', '.join(known)}, got {shortened(repr(name))}")
     made: np.dtype[Any] = np.dtype(name)
     return made
 
@@ -162,7 +163,7 @@ def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str)
             return [number(inner) for inner in one]
         said = {"inf": math.inf, "-inf": -math.inf}.get(one) if isinstance(one, str) else one
         if not isinstance(said, int | float) or (isinstance(said, bool) and dtype.kind != "b"):
-            raise ValueError(f"{place}: expected numbers, got {_short(one)}")
+            raise ValueError(f"{place}: expected numbers, got {shortened(repr(one))}")
         return said
 
     try:
@@ -174,8 +175,3 @@ def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str)
     except (ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{place}: expected {dtype} numbers: {error}") from error
     return np.full(shape, read, dtype) if read.shape == () else read
-
-
-def _short(value: Any) -> str:
-    said = repr(value)
-    return said if len(said) <= 80 else f"{said[:77]}..."

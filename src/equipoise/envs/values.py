@@ -1,4 +1,4 @@
-"""How the values that an env gives are taken: each is judged before NumPy converts it, in one place for every kind of env.
+"""Values from an env: each is judged before NumPy converts it, in one place for every kind of env.
 
 | what | taken | refused, with key, expected and got |
 |---|---|---|
@@ -7,7 +7,7 @@
 | a flag | True, False, and numbers equal to 1 or 0 | nan, 2, texts, None, arrays with axes |
 | an observation | the shape of its space and a dtype of the same kind that holds the value | any other |
 
-A vector env gives B of each: an array [B], or a list of B values.
+A vector env gives an array [B] of each, or a list of B values.
 """
 
 from __future__ import annotations

@@ -107,16 +107,9 @@ def _described(specs: Mapping[str, ArraySpec]) -> dict[str, Any]:
 
 def forms(space: spaces.Space[Any]) -> dict[str, Any]:
     """{name: what becomes of that output before ``env.step`` takes it}: its dtype, and the bounds that it is clipped to."""
-    leaves: dict[str, Any] = {}
-
-    def add(one: Any, place: str) -> None:
-        if (inner := tree.branches(one)) is not None:
-            for key, part in inner.items():
-                add(part, f"{place}/{edge.escaped(key)}")
-        else:
-            said = space_json.to_json(one, place)
-            leaves[place] = {"dtype": str(one.dtype), "shape": list(one.shape or ())}
-            leaves[place] |= {key: said[key] for key in ("low", "high") if isinstance(one, spaces.Box)}
-
-    add(space, "action")
-    return leaves
+    found: dict[str, Any] = {}
+    for place, one in tree.items(tree.parts(space), "action"):
+        said = space_json.to_json(one, place)
+        found[place] = {"dtype": str(one.dtype), "shape": list(one.shape or ())}
+        found[place] |= {key: said[key] for key in ("low", "high") if isinstance(one, spaces.Box)}
+    return found

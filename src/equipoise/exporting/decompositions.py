@@ -1,4 +1,4 @@
-"""Operators that ONNX has no word for, in those it has; numbers that old runtimes have no kernel for, in wider ones."""
+"""Operators that ONNX lacks, made of others; integers for which old runtimes lack kernels, as wider ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ WIDER = {
 
 
 def widen(model: Any) -> None:
-    """Let an ``onnx.ModelProto`` compute in int32 or int64, between casts, what old runtimes cannot in narrower types."""
+    """Let an ``onnx.ModelProto`` compute in int32 or int64, between casts, if old runtimes lack the narrower kernel."""
     from onnx import TensorProto, helper, shape_inference
 
     graph = shape_inference.infer_shapes(model).graph

@@ -71,7 +71,7 @@ class PolicyGraph(nn.Module):
         super().__init__()
         self.net, self._algorithm, self.signature = policy.net, policy.algorithm, Signature.of(policy, spec)
         self.outputs: list[str] = []  # names, in order
-        boxes = any(isinstance(space, spaces.Box) for space in leaves_of(spec.action))
+        boxes = any(isinstance(space, spaces.Box) for space in tree.leaves(tree.parts(spec.action)))
         with torch.no_grad():  # what the network makes once and keeps must not be made of a trace's tensors
             self(*self.example(1))
         self.propensity = "none" if "logp" not in self.outputs else "density" if boxes else "probability"
@@ -111,12 +111,6 @@ class PolicyGraph(nn.Module):
         out |= tree.named("next", tree.map(chosen, best_state, drawn_state))
         self.outputs = list(out)
         return tuple(out.values())
-
-
-def leaves_of(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
-    """The spaces of an action that have no parts."""
-    inner = tree.branches(space)
-    return [space] if inner is None else [leaf for one in inner.values() for leaf in leaves_of(one)]
 
 
 def onnx_bytes(module: PolicyGraph) -> bytes:

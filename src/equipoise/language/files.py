@@ -16,8 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from equipoise.files import json_bytes, read_json, write_atomic
-from equipoise.hints import hint
-from equipoise.language import messages
+from equipoise.hints import hint, shortened
 from equipoise.nets.decoder import FAMILIES, Decoder, DecoderConfig
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -39,7 +38,7 @@ def read_config(directory: Path) -> DecoderConfig:
         family = "llama"  # by another name
     if family not in FAMILIES:  # the nearest name is another model
         window = "; mistral is read without a sliding_window" if family == "mistral" else ""
-        raise ValueError(f"{path}: model_type: expected one of {', '.join(FAMILIES)}, got {messages.short(family)!r}{window}")
+        raise ValueError(f"{path}: model_type: expected one of {', '.join(FAMILIES)}, got {shortened(family)!r}{window}")
     for name, value in UNLIKE.items():
         if data.get(name, value) != value:
             raise ValueError(f"{path}: {name}: expected {value!r}, got {data[name]!r}; the decoder has no other")

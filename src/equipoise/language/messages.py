@@ -1,7 +1,7 @@
-"""Messages: prompts as a chat has them, read into what every chat template takes.
+"""Messages: prompts as a chat has them, read into a form that every chat template takes.
 
 A message has a ``role`` and a ``content``: a text, or parts of text as OpenAI's clients write them, which are joined. An
-assistant's message may call tools instead. What else a message has goes to the template as it is.
+assistant's message may call tools instead. Other keys of a message go to the template as they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise.files import parse_json
-from equipoise.hints import hint
+from equipoise.hints import hint, shortened
 from equipoise.types.packed import Example, Prompt
 
 ROLES = ("system", "user", "assistant", "tool", "developer")
@@ -24,18 +24,18 @@ def read_prompt(value: Any, at: str) -> Prompt:
         return value
     if isinstance(value, Sequence) and not isinstance(value, str) and value:
         return [read_message(one, f"{at}, message {i + 1}") for i, one in enumerate(value)]
-    raise ValueError(f"{at}: expected a text or messages, got {short(repr(value)) if value else 'an empty one'}")
+    raise ValueError(f"{at}: expected a text or messages, got {shortened(repr(value)) if value else 'an empty one'}")
 
 
 def read_message(value: Any, at: str) -> dict[str, Any]:
     """One message, its content as one text; ValueError where it is none."""
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
-        raise ValueError(f"{at}: expected texts 'role' and 'content', got {short(repr(value))}")
+        raise ValueError(f"{at}: expected texts 'role' and 'content', got {shortened(repr(value))}")
     role, content, calls = value["role"], value.get("content"), value.get("tool_calls")
     if role not in ROLES:
-        raise ValueError(f"{at}: unknown role {short(repr(role))}{hint(role[:40], ROLES)}")
+        raise ValueError(f"{at}: unknown role {shortened(repr(role))}{hint(role[:40], ROLES)}")
     if content is None and not calls:
-        raise ValueError(f"{at}: expected texts 'role' and 'content', got {short(repr(value))}")
+        raise ValueError(f"{at}: expected texts 'role' and 'content', got {shortened(repr(value))}")
     made: dict[str, Any] = _given(value) | {"content": _text(content or "", at)}
     return made | ({"tool_calls": [_call(one, at) for one in _objects(calls, f"{at}: tool_calls")]} if calls else {})
 
@@ -44,12 +44,12 @@ def _text(content: Any, at: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise ValueError(f"{at}: content: expected a text, or parts of text, got {short(repr(content))}")
+        raise ValueError(f"{at}: content: expected a text, or parts of text, got {shortened(repr(content))}")
     for one in content:
         if not (isinstance(one, Mapping) and one.get("type") == "text" and isinstance(one.get("text"), str)):
             wanted = '{"type": "text", "text": ...}'
             raise ValueError(
-                f"{at}: content: expected parts {wanted}, since the model reads text alone, got {short(repr(one))}"
+                f"{at}: content: expected parts {wanted}, since the model reads text alone, got {shortened(repr(one))}"
             )
     return "".join(one["text"] for one in content)
 
@@ -58,30 +58,30 @@ def _call(value: Mapping[str, Any], at: str) -> dict[str, Any]:
     """A call of a tool. OpenAI's has its arguments as a text of JSON; templates write them as JSON themselves."""
     function = value.get("function", value)
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ValueError(f"{at}: tool_calls: expected a function with a name, got {short(repr(value))}")
+        raise ValueError(f"{at}: tool_calls: expected a function with a name, got {shortened(repr(value))}")
     given = function.get("arguments", {})
     said = dict(function) | {"arguments": _parsed(given, f"{at}: tool_calls: arguments") if isinstance(given, str) else given}
     return {**value, "function": said} if "function" in value else said
 
 
 def template(row: Mapping[str, Any], at: str) -> dict[str, Any]:
-    """The arguments of the chat template in a row: its ``tools``, and what its ``chat_template_kwargs`` name."""
+    """The arguments of the chat template in a row: its ``tools`` and its ``chat_template_kwargs``."""
     tools, more = row.get("tools"), row.get("chat_template_kwargs")
     more = _parsed(more, f"{at}: chat_template_kwargs") if isinstance(more, str) else more
     if not isinstance(more, Mapping | None):
-        raise ValueError(f"{at}: chat_template_kwargs: expected an object, got {short(repr(more))}")
+        raise ValueError(f"{at}: chat_template_kwargs: expected an object, got {shortened(repr(more))}")
     tools = _parsed(tools, f"{at}: tools") if isinstance(tools, str) else tools
     return {**_given(more or {}), **({"tools": _objects(tools, f"{at}: tools")} if tools else {})}
 
 
 def _objects(value: Any, at: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise ValueError(f"{at}: expected a list of objects, got {short(repr(value))}")
+        raise ValueError(f"{at}: expected a list of objects, got {shortened(repr(value))}")
     return [_given(one) for one in value]
 
 
 def _given(value: Any) -> Any:
-    """Without what is null: a table has every key of any row in each of its rows."""
+    """The value without its nulls: in a table each row has the keys of all rows."""
     if isinstance(value, Mapping):
         return {name: _given(one) for name, one in value.items() if one is not None}
     return [_given(one) for one in value] if isinstance(value, list) else value
@@ -92,7 +92,7 @@ def _parsed(text: str, at: str) -> Any:
 
 
 def asked(example: Example) -> str:
-    """What a row asks, equal for two rows that ask the same: white space and the coding of letters make no difference."""
+    """A text that is equal for rows with the same prompt: white space and the coding of letters make no difference."""
     prompt = [{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else example.prompt
     said = [_same(dict(one)) for one in prompt], _same(example.template.get("tools"))
     return json.dumps(said, sort_keys=True, default=str)
@@ -104,7 +104,3 @@ def _same(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _same(one) for name, one in value.items()}
     return [_same(one) for one in value] if isinstance(value, list) else value
-
-
-def short(said: str) -> str:
-    return said if len(said) <= 80 else f"{said[:77]}..."

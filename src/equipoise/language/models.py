@@ -37,7 +37,7 @@ class Model:
 
 
 def is_shape(name: str) -> bool:
-    """Does the name say a shape to begin at random, which has no tokenizer?"""
+    """Is the name a shape to begin with at random, without a tokenizer?"""
     family, colon, _ = name.partition(":")
     return name == "tiny" or bool(colon and "/" not in family)
 

@@ -3,24 +3,25 @@
 A row has a ``prompt``, as a text or as messages ``{"role", "content"}``. A ``completion``, where there is one, is what ``sft``
 learns. All other columns go to the rewards by their names; where a row lacks one that others have, it is None. Beside messages
 the columns ``tools`` and ``chat_template_kwargs`` are also arguments of the chat template. verl's files are such rows: the
-``ground_truth`` in their ``reward_model`` becomes a column as well.
+``ground_truth`` in their ``reward_model`` also becomes a column.
 """
 
 from __future__ import annotations
 
 import datetime
 import decimal
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from equipoise.files import BOM, DEEPEST_JSON, LARGEST_JSON, MOST_DIGITS, parse_json
-from equipoise.hints import hint, install, nearest
+from equipoise.hints import hint, install, nearest, shortened
 from equipoise.language import messages
-from equipoise.language.messages import short
 from equipoise.types.packed import Example
 
 SUFFIXES = (".jsonl", ".parquet")
+HALF = re.compile("[\ud800-\udfff]")  # of a character
 RESERVED = ("prompts", "completions", "completion_ids", "ended")  # what rewards are told of the samples
 
 
@@ -88,12 +89,9 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
 
 def whole(text: str, where: str) -> str:
     """The text; ValueError where it has half a character, which UTF-8 cannot say and no tokenizer can read."""
-    if (
-        not text.isascii()
-        and (half := next((i for i, one in enumerate(text) if "\ud800" <= one <= "\udfff"), None)) is not None
-    ):
+    if not text.isascii() and (half := HALF.search(text)) is not None:
         raise ValueError(
-            f"{where}: expected whole characters, got half of one, {text[half]!a}, at character {half + 1} (a text cut by "
+            f"{where}: expected whole characters, got half of one, {half[0]!a}, at character {half.start() + 1} (a text cut by "
             "UTF-16 units, within an emoji?); remove it, or cut by whole characters"
         )
     return text
@@ -131,9 +129,11 @@ def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Exa
 
 def _listed(row: Mapping[str, Any]) -> str:
     if isinstance(row.get("messages"), list):  # a conversation with its answer: as a prompt, the model would go on with it
-        return f"{short(', '.join(row))}; 'prompt' is the messages up to the answer, 'completion' a list of the answer alone"
+        return (
+            f"{shortened(', '.join(row))}; 'prompt' is the messages up to the answer, 'completion' a list of the answer alone"
+        )
     near = nearest("prompt", row) or next((name for name in ("question", "problem", "input") if name in row), None)
-    return (short(", ".join(row)) if row else "none") + (f"; rename {near!r}, if that is it" if near else "")
+    return (shortened(", ".join(row)) if row else "none") + (f"; rename {near!r}, if that is it" if near else "")
 
 
 def _completion(value: Any, at: str) -> str:
@@ -144,4 +144,4 @@ def _completion(value: Any, at: str) -> str:
         one = messages.read_message(value[0], at)
         if one["role"] == "assistant" and "tool_calls" not in one:
             return str(one["content"])
-    raise ValueError(f"{at}: expected a text, or one message of the assistant, got {short(repr(value))}")
+    raise ValueError(f"{at}: expected a text, or one message of the assistant, got {shortened(repr(value))}")

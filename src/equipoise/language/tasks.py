@@ -133,7 +133,7 @@ def letters(examples: Sequence[Example]) -> CharTokenizer | None:
 
 
 def apart(task: TextTask) -> TextTask:
-    """The task without the rows to learn from that ask what a held-out row asks, and with notes on rows that ask the same."""
+    """The task without training rows that have the prompt of a held-out row, and with notes on rows with the same prompt."""
     held_out = {messages.asked(one) for one in task.held_out}
     asks = [messages.asked(one) for one in task.train]
     train = [one for one, ask in zip(task.train, asks, strict=True) if ask not in held_out]
@@ -191,7 +191,7 @@ def _called(target: str, given: dict[str, Any], seed: int) -> TextTask:
 
 
 def split(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """The rows of a seeded ``share`` of the different prompts, and the others; both in the order of ``examples``."""
+    """The rows of a seeded ``share`` of the different prompts, and the other rows; both in the order of ``examples``."""
     asks = [messages.asked(one) for one in examples]
     number = {ask: i for i, ask in enumerate(dict.fromkeys(asks))}
     order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(number))

@@ -10,12 +10,12 @@ from typing import Any
 
 from equipoise import schema
 from equipoise.files import json_bytes, read_json, write_atomic
-from equipoise.hints import install, said
-from equipoise.language import messages, task_files
+from equipoise.hints import install, said, shortened
+from equipoise.language import task_files
 from equipoise.types.packed import Prompt, Tokenizer, begun
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"  # the files of a Hugging Face tokenizer
-GENERATION = "generation_config.json"  # settings of generation beside them
+GENERATION = "generation_config.json"  # settings of generation next to them
 END, PAD = "<eos>", "<pad>"  # names of the two in those files
 UNKNOWN = "<unk>"  # in no vocabulary, so that a character that is not in the alphabet is an error there, too
 NO_ARGUMENTS: Mapping[str, Any] = {}  # of a chat template
@@ -60,8 +60,8 @@ class CharTokenizer:
         except KeyError as error:
             at = text.index(error.args[0])
             raise ValueError(
-                f"{messages.short(repr(text))}, character {at + 1}: expected one of "
-                f"{messages.short(repr(self.alphabet))}, got {error.args[0]!r}; a text of other "
+                f"{shortened(repr(text))}, character {at + 1}: expected one of "
+                f"{shortened(repr(self.alphabet))}, got {error.args[0]!r}; a text of other "
                 "characters needs a model with a tokenizer of its own (--model DIR)"
             ) from None
 
@@ -135,7 +135,7 @@ class HubTokenizer:
         self.pad: int = next(one for one in others if one is not None and one not in self.eos)
 
     def save(self, directory: Path) -> None:
-        """Write it as it was read, with the settings of generation beside it."""
+        """Write it as it was read, with the settings of generation next to it."""
         self._read.save_pretrained(str(directory))
         if (self._directory / GENERATION).is_file():
             write_atomic(directory / GENERATION, (self._directory / GENERATION).read_bytes())
@@ -148,8 +148,7 @@ class HubTokenizer:
             return list(self._read.encode(text, **how))
         except Exception as error:  # what tokenizers raises has no class of its own
             raise ValueError(
-                f"{messages.short(repr(text))}: expected a text that {self._directory} has tokens for, got one with others "
-                f"({error})"
+                f"{shortened(repr(text))}: expected a text that {self._directory} has tokens for, got one with others ({error})"
             ) from error
 
     def decode(self, token: Sequence[int]) -> str:
@@ -182,8 +181,8 @@ class HubTokenizer:
         except Exception as error:  # what a template's own words raise has no class of its own
             roles = ", ".join(one["role"] for one in prompt)
             raise ValueError(
-                f"prompt: expected messages that the chat template in {self._directory} takes, got {messages.short(roles)}: "
-                f"{messages.short(said(error))}"
+                f"prompt: expected messages that the chat template in {self._directory} takes, got {shortened(roles)}: "
+                f"{shortened(said(error))}"
             ) from error
 
 

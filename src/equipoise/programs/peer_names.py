@@ -209,7 +209,7 @@ PEER_ALGORITHMS: dict[str, tuple[str, ...]] = {
     "it is --set replay.relabel=0.8 here, of 'dqn', 'sac', 'td3' and others with a replay": ("her", "hindsight"),
     "it is not here; 'td3' is what became of it": ("ddpg", "apexddpg"),
     "it is not here; 'ppo' is nearest": ("trpo", "ppg", "rpo", "npg", "reinforce", "pg", "acktr"),
-    "it is not here, since nothing learns from pairs; 'grpo' learns from rewards and 'sft' from completions": (
+    "it is not here: no algorithm learns from pairs; 'grpo' learns from rewards and 'sft' from completions": (
         "dpo", "kto", "orpo", "ipo", "simpo", "cpo", "rm", "reward", "bco",
     ),
     "it is not here; 'bc' learns from recorded rows": ("marwil", "cql", "iql", "crr", "gail", "airl"),

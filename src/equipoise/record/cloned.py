@@ -1,7 +1,7 @@
 """A policy of behaviour cloning that goes on in another algorithm: its torso and its head become that one's actor.
 
-What a clone has not learned begins anew: values, critics, temperatures. So the first updates change these alone
-(``value_warmup``), and the policy stays as it was cloned until they say something.
+Values, critics and temperatures, which a clone has not learned, begin untrained. So the first updates change these alone
+(``value_warmup``), and the policy stays as it was cloned until they are of use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from equipoise.types import Algorithm, Program, learning
 
 CLONE = "bc"
 SHAPE = ("hidden", "activation", "torso", "squash", "normalize_obs", "clip_obs")  # that the policy's network has alike
-ON_POLICY, WITH_REPLAY = 10, 5_000  # updates of the value alone, where nothing else is said
+ON_POLICY, WITH_REPLAY = 10, 5_000  # updates of the value alone, unless the user sets another number
 BEND = 1.4  # of a mean within its bounds: tanh(1.4 x) is nearest to x there
 
 
@@ -46,9 +46,9 @@ def _name(algorithm: Any) -> str:
 
 
 def adopted(program: Program, source: Path, given: Collection[str]) -> tuple[Program, str]:
-    """The program with a network like the clone's, and a warm-up of its value, and what is said of it; "" for no clone.
+    """The program with a network like the clone's and a warm-up of its value, and a sentence on that; "" for no clone.
 
-    ``given``: the keys of settings that the user said, which stay.
+    ``given``: keys of settings that the user set, which stay.
     """
     was, policies = clone_of(source), learning(program)
     if was is None or len(policies) != 1:
@@ -81,10 +81,10 @@ def _text(value: Any) -> str:
 
 
 def params(program: Program, nets: Mapping[str, nn.Module], source: Path, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The parameters ``given`` in a checkpoint as these networks have them: where they are a clone's, its policy, and for all
-    else what the networks begin with.
+    """The parameters ``given`` in a checkpoint as these networks have them. A clone gives its policy, and all else is
+    as the networks begin.
 
-    ValueError where the policy's network differs in what its shapes do not show.
+    ValueError if the policy's network differs in a setting that its shapes do not show.
     """
     was = clone_of(source)
     if was is None or len(nets) != 1:

@@ -45,9 +45,9 @@ def _below(place: Path, depth: int, closed: list[str] | None) -> Iterator[Path]:
 
 ANY = Anything()
 PROGRAM: Schema = {
-    "source": {"env?": Maybe(Each(Anything())), "*": ANY},
+    "source": {"env?": Maybe(Each(ANY)), "*": ANY},
     "schedule": {"seed?": Maybe(Number(0, (1 << 63) - 1, whole=True)), "*": ANY},
-    "policies": Each({"algorithm?": {"name": Text(4096), "fields?": Maybe(Each(Anything())), "*": ANY}, "*": ANY}),
+    "policies": Each({"algorithm?": {"name": Text(4096), "fields?": Maybe(Each(ANY)), "*": ANY}, "*": ANY}),
     "*": ANY,
 }
 
@@ -105,7 +105,7 @@ def settings_of(program: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def clipped(text: str, most: int = LONGEST) -> str:
-    """A text of at most ``most`` letters: of a longer one the middle is left out."""
+    """Text of at most ``most`` letters: the middle of a longer one is left out."""
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
@@ -122,7 +122,7 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def labels(groups: Sequence[tuple[str, Mapping[str, str]]]) -> list[str]:
-    """A name of its own for each group of runs, from (name, settings): those of one name have what they differ in behind it."""
+    """A name of its own for each group of runs, from (name, settings): settings that differ follow a name that repeats."""
     names = []
     for name, mine in groups:
         keys = [key for key in differing([other for other_name, other in groups if other_name == name]) if key in mine]

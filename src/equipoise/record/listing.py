@@ -16,7 +16,7 @@ from equipoise.hints import hint
 from equipoise.record.described import algorithm_of, checked, directories, env_of, said, settings_of
 from equipoise.record.directory import RunDirectory
 from equipoise.record.paths import RUN
-from equipoise.record.report import METRICS, read_reports
+from equipoise.record.report import LARGEST, METRICS, read_reports
 from equipoise.record.summary import SUMMARY
 from equipoise.schema import Anything, Maybe, Number, Schema, Text, check
 
@@ -50,7 +50,7 @@ class RunRow:
         return str(self.path)
 
     def plain(self) -> dict[str, Any]:
-        """The row as what JSON has, by column, and its settings."""
+        """The row for JSON: its columns and its settings."""
         return {key: getattr(self, key) for key in (*COLUMNS, "settings")}
 
     def value(self, key: str) -> Any:
@@ -59,7 +59,7 @@ class RunRow:
 
 
 COLUMNS = ("name", *(one.name for one in dataclasses.fields(RunRow) if one.name not in ("path", "settings")))
-REAL, COUNT = Number(-1e100, 1e100), Number(0, (1 << 63) - 1, whole=True)
+REAL, COUNT = Number(-LARGEST, LARGEST), Number(0, (1 << 63) - 1, whole=True)
 TOLD: Schema = {  # what a row says of a summary or of a report
     "env_steps?": Maybe(COUNT), "updates?": Maybe(COUNT), "wall_s?": Maybe(REAL), "cause?": Maybe(Text()),
     "steps_per_s?": Maybe(REAL), "return_mean?": Maybe(REAL), "evaluation?": Maybe({"mean": Maybe(REAL), "*": Anything()}),
@@ -68,7 +68,7 @@ TOLD: Schema = {  # what a row says of a summary or of a report
 
 
 def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
-    """All runs of a folder; those whose files are damaged are told of in ``damaged``, as are folders that cannot be read."""
+    """All runs of a folder. ``damaged`` takes a sentence for each damaged run and each folder that cannot be read."""
     found = []
     problems: list[str] = [] if damaged is None else damaged
     for directory in directories(place, problems):

@@ -14,7 +14,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from equipoise.access import need_token, read_token, said_token, same
+from equipoise.access import bearer_token, need_token, read_token, same
 from equipoise.balance.shares import STATES
 from equipoise.hints import install
 from equipoise.histograms import EDGES
@@ -207,7 +207,7 @@ def guarded(app: Callable[..., Any], token: str) -> Callable[..., Any]:
     """The same application for readers that say the token, if there is one."""
 
     def asked(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
-        if token and not same(said_token(environ.get("HTTP_AUTHORIZATION", "")) or "", token):
+        if token and not same(bearer_token(environ.get("HTTP_AUTHORIZATION", "")) or "", token):
             start("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")])
             return [b"expected Authorization: Bearer TOKEN\n"]
         return app(environ, start)

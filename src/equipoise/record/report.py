@@ -19,6 +19,7 @@ __all__ = ["METRICS", "Evaluating", "Evaluation", "Report", "Shares", "read_repo
 METRICS = "metrics.jsonl"
 LONGEST_LINE = 16 << 20  # bytes of a report
 TAIL = 32 << 20  # bytes at the end of a file in which its last report is looked for
+LARGEST = 1e100  # number that a list of runs or a curve takes
 MOST_DAMAGED = 1000  # lines that are named; a file with more of them is no report's
 
 
@@ -40,6 +41,11 @@ class Evaluation:
         return self.env_steps or self.version
 
 
+def is_number(value: Any) -> bool:
+    """Is it a number that a curve takes? A file that somebody edited may have anything."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
 def all_made(summary: Mapping[str, Any]) -> bool:
     """Were all evaluations made that a run was asked for, by its summary?"""
     counts = summary.get("evaluations")
@@ -48,7 +54,7 @@ def all_made(summary: Mapping[str, Any]) -> bool:
 
 
 def repeated(info: Mapping[str, float | None]) -> str:
-    """What is said where several agents played fewer different games than games; "" where all differ."""
+    """A sentence for several agents if they repeated games; "" if all games differ."""
     games, different = int(info.get("games") or 0), int(info.get("different_games") or 0)
     if different == games:
         return ""

@@ -45,7 +45,7 @@ class RegistryReader:
         return sorted(name for name in self.listing("policies") if POLICY.fullmatch(name) and self._has_versions(name))
 
     def _has_versions(self, name: str) -> bool:
-        """False where its folder cannot be read, which costs this policy alone; ``verify`` names it."""
+        """Does a policy have versions? False if its folder cannot be read, which ``verify`` names."""
         with suppress(ValueError, OSError):
             return bool(self.state(name).added)
         return False

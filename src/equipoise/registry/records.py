@@ -101,7 +101,7 @@ def user() -> str:
 
 
 def check_letters(value: Any, place: str) -> None:
-    """ValueError for half of a letter, which no file and no page can show: a terminal or a caller used another encoding."""
+    """ValueError for half of a character, which no file and no page can show: its terminal or caller has another encoding."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             check_letters(key, place)
@@ -114,7 +114,7 @@ def check_letters(value: Any, place: str) -> None:
 
 
 def _shown(value: Any) -> Any:
-    """The value with halves of letters escaped: a record that was written elsewhere is shown all the same."""
+    """The value with halves of characters escaped, so that a record from elsewhere can be shown."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
 """Groups of samples: what a value is among the values of its group. Everything is [M]; groups need not be of one size.
 
-A value that is nan is of a sample without a reward: it is left out of what is said of its group, and gets what the others say.
+A value of nan belongs to a sample without a reward. It is left out of its group's statistics, and gets those of the others.
 """
 
 import torch
@@ -57,7 +57,7 @@ def total(value: Tensor, group: Tensor) -> Tensor:
 
 
 def known(value: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """[M] float64 each: the values, 0 for nan, and how many of each one's group are none."""
+    """[M] float64 each: the values, 0 for nan, and the number of values in each one's group that are not nan."""
     wide = value.double()
     return wide.nan_to_num(), total((~value.isnan()).double(), group)
 

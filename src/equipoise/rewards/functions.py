@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from equipoise.hints import hint, raised
+from equipoise.hints import hint, raised, shortened
 from equipoise.naming import called
 from equipoise.types.packed import begun
 
@@ -143,9 +143,9 @@ def _checked(answer: Any, count: int) -> Part:
     if hasattr(answer, "tolist"):  # numpy's and torch's
         answer = answer.tolist()
     if inspect.isgenerator(answer) or isinstance(answer, map | zip | range):
-        answer = list(islice(answer, count + 1))  # one that never ends is too long as well
+        answer = list(islice(answer, count + 1))  # one that never ends is also too long
     if inspect.iscoroutine(answer):
-        answer.close()  # of one that returned another; nobody will wait for it
+        answer.close()  # a coroutine of a coroutine, which is never awaited
     if not isinstance(answer, list | tuple):
         raise WrongReward(f"expected a list of {count} rewards, one for each completion, got {type(answer).__name__}")
     if len(answer) != count:
@@ -174,9 +174,9 @@ def _number(value: Any, i: int) -> float | None:
 
 
 def _shown(value: Any) -> str:
-    """A value in short, or its type, whatever its own words raise."""
+    """A value in short, or its type if its repr raises."""
     if inspect.iscoroutine(value):
-        value.close()  # nobody will wait for it
+        value.close()  # it is never awaited
     if isinstance(value, int):
         return f"a whole number of {value.bit_length():,} bits"
     if not isinstance(value, str | bytes | float | list | tuple | dict):
@@ -184,8 +184,8 @@ def _shown(value: Any) -> str:
     try:
         said = repr(value)
     except Exception as error:  # of what a list has in it
-        return f"a {type(value).__name__} whose repr raises {type(error).__name__}"
-    return said if len(said) <= 60 else f"{said[:57]}..."
+        return f"a {type(value).__name__}; its repr raises {type(error).__name__}"
+    return shortened(said, 60)
 
 
 def what(error: Exception) -> str:
@@ -194,7 +194,7 @@ def what(error: Exception) -> str:
 
 
 def total(functions: Sequence[RewardFunction], parts: Mapping[str, Part]) -> Part:
-    """The weighted sum for each sample of what was given; None where every function gave it None."""
+    """The weighted sum of the rewards of each sample; None if every function gave it None."""
     sums: Part = []
     for row in zip(*(parts[one.name] for one in functions), strict=True):
         given = [one.weight * value for one, value in zip(functions, row, strict=True) if value is not None]

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from equipoise import cores
 from equipoise.files import plain
 from equipoise.rewards.functions import RewardFunction, Samples
 from equipoise.rewards.scoring import Outcomes, RewardsFailed, Scored
@@ -81,7 +82,7 @@ class ProcessScorer:
         return ready
 
     def _heard(self, process: _Process, message: dict[str, Any]) -> list[Scored]:
-        process.since = time.monotonic()
+        process.begins()
         if "unloaded" in message:
             raise RewardsFailed(message["unloaded"])
         if "ready" in message:
@@ -99,7 +100,7 @@ class ProcessScorer:
         """Why the process is to be replaced; "" where it is well."""
         if ended:
             return "ended, by itself or by the system"
-        took = time.monotonic() - process.since
+        took = process.took_s()
         if process.group is not None and took > self._deadline_s:
             return f"took more than {self._deadline_s:g} s for one group"
         return f"took more than {START_S:g} s to start" if not process.ready and took > START_S else ""
@@ -108,7 +109,8 @@ class ProcessScorer:
         for process in self._processes:
             if self._queue and process.ready and process.group is None:
                 key, samples, line = self._queue.popleft()
-                process.group, process.at, process.since = (key, samples), self._names[0], time.monotonic()
+                process.group, process.at = (key, samples), self._names[0]
+                process.begins()
                 process.send(line)
 
     def close(self) -> None:
@@ -126,7 +128,8 @@ class _Process:
 
     def __init__(self, names: list[str]) -> None:
         self.group: tuple[int, Samples] | None = None  # what it has to score
-        self.at, self.ready, self.since = "", False, time.monotonic()  # since: it was given work, or was heard of
+        self.at, self.ready = "", False
+        self._since, self._waited_s = time.monotonic(), 0.0  # it was given work, or was heard of; waited for a core by then
         self._unsent, self._unread = b"", b""
         self._socket, theirs = socket.socketpair()
         with theirs:
@@ -140,6 +143,14 @@ class _Process:
     @property
     def fd(self) -> int:
         return self._socket.fileno()
+
+    def begins(self) -> None:
+        """A deadline begins anew."""
+        self._since, self._waited_s = time.monotonic(), cores.waited_s(self._popen.pid)
+
+    def took_s(self) -> float:
+        """The seconds since it began, but for those that it waited for a core."""
+        return time.monotonic() - self._since - max(cores.waited_s(self._popen.pid) - self._waited_s, 0.0)
 
     def send(self, line: bytes) -> None:
         self._unsent += line

@@ -95,7 +95,7 @@ def moment(report: Report, stats: RunStats) -> Moment:
 
 
 def _under_way(name: str, stats: RunStats) -> bool:
-    """Has a worker begun to do the same again and again? One that starts, compiles or makes its envs fills its memory."""
+    """Has a worker begun its repeating work? While it starts, compiles or makes its envs it fills its memory."""
     if name == DRIVER or name in stats.phases:
         return False
     shares = stats.workers.get(name)

@@ -26,7 +26,7 @@ from equipoise.cores import usable
 from equipoise.programs.fields import alter
 from equipoise.programs.limits import check_devices, check_processes
 from equipoise.programs.refusals import check
-from equipoise.run import measure, updates
+from equipoise.run import compiling, measure, updates
 from equipoise.run.choice import Choice, record
 from equipoise.run.session import Interrupt
 from equipoise.run.updates import Took, Way
@@ -45,6 +45,7 @@ WITHIN, MOST = 1.3, 3  # whole runs are of ways within this of the best estimate
 WAYS = ("device", "precision", "threads")  # chosen together
 GROUPS = (WAYS, ("learners",), ("inference",), ("actors",), ("envs_per_actor",))
 USUAL = {"inference": "local"}  # where a program that leaves it open has another value, so that it may have central's settings
+COMPILE = "compile"  # not chosen, but judged
 DEFAULT = ("precision", "threads")  # measured where nobody says anything
 
 Tell = Callable[[str], object]
@@ -58,13 +59,15 @@ def usual(program: Program) -> Program:
 
 
 def settled(
-    program: Program, *, on: str, asked: Collection[str] = (), tell: Tell = lambda text: None
-) -> tuple[Program, dict[str, dict[str, Any]]]:
+    program: Program, *, on: str, asked: Collection[str] = (), tell: Tell = lambda text: None, at: int | None = None,
+    known: Collection[str] = (),
+) -> tuple[Program, dict[str, dict[str, Any]]]:  # fmt: skip
     """Choose what the program leaves open -> the program with it, and the record of the choices.
 
     ``asked``: settings that the user gave as ``auto``, besides those that are so by default: these have all of ``BUDGET_S``,
-    and what is chosen is told. WorkerFailed where no value works; KeyboardInterrupt, which leaves nothing, where Ctrl-C or
-    SIGTERM ends the measurement.
+    and what is chosen is told. ``at``: the step that a resume goes on from. ``known``: what was measured before.
+    What torch.compile costs is told, and ValueError raised where it cannot pay (``compiling.py``). WorkerFailed where no value
+    works; KeyboardInterrupt, which leaves nothing, where Ctrl-C or SIGTERM ends the measurement.
     """
     base, names, found = usual(program), program.placement.auto, dict[str, Choice]()
     if why := _fixed(base, on):
@@ -73,10 +76,17 @@ def settled(
         with Interrupt() as interrupt:
             base, found = _Search(base, names, on, asked, interrupt, tell).run()
         interrupt.check()
+    if base.placement.compile and not base.outside and COMPILE not in known:
+        with Interrupt() as interrupt:
+            judged = compiling.judged(base, interrupt, on=on, rate=bound, at=at)
+        interrupt.check()
+        if judged is not None:
+            found[COMPILE] = judged
+            tell(f"{COMPILE}: {judged.why}")
     if found.keys() & USUAL and base.placement.inference == "local":
         forkserver.release()
     for name, choice in found.items():
-        if choice.measured or name in asked:
+        if name != COMPILE and (choice.measured or name in asked):
             tell(f"{name}: {choice}")
     return base, record(found)
 

@@ -30,8 +30,8 @@ CONFIRM_EPISODES = 100
 EVERY_PROMPT = 1 << 30  # more than any task holds out
 NEAR = 0.2  # of the goal: training returns this close make an evaluation worth its time
 ATTEMPTS = 1000  # to take the weights of all policies at one version
-SPACING = 0.1  # of the run's steps, at most, between two evaluations that look for the goal
-QUEUED, QUEUED_BYTES = 16, 1 << 28  # snapshots that wait to be evaluated, at most; one may be larger
+SPACING = 0.1  # greatest share of the run's steps between two evaluations that look for the goal
+QUEUED, QUEUED_BYTES = 16, 1 << 28  # most snapshots that wait to be evaluated; one may be larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class EvaluationSchedule:
     def take(self, *, ends: bool = False) -> int | None:
         """Take the weights that are offered, if there is room -> their version: the learner may go on. None: it waits.
 
-        ``ends``: the run ends early, so that nobody waits for room.
+        ``ends``: the run ends early, and does not wait for room.
         """
         version = self._offered
         if version is None:
@@ -280,7 +280,7 @@ class EvaluationSchedule:
         return {f"{one.version}/{name}": x for one in (*under_way, *self._queue) for name, x in one.params.items()}
 
     def missing(self) -> str:
-        """What to say of evaluations that were asked for and not made; empty where there are none."""
+        """A warning about evaluations that were asked for and not made; "" if all were made."""
         if self.made >= self.asked:
             return ""
         steps = sorted({self._blue.pace.steps(int(name.partition("/")[0])) for name in self.waiting()})
@@ -288,7 +288,7 @@ class EvaluationSchedule:
         return f"warning: evaluations: {self.made} of {self.asked} were made{later}{', ...' if len(steps) > 5 else ''}"
 
     def state(self) -> dict[str, int]:
-        """What a resumed run needs besides the weights that are ``waiting``."""
+        """Counters that a resumed run needs, next to the weights that are ``waiting``."""
         return {"examined": self._examined, "last_steps": self._last_steps, "asked": self.asked, "made": self.made}
 
     def schema(self, version: int) -> Schema:
@@ -317,7 +317,7 @@ class EvaluationSchedule:
                 self._queue.append(Snapshot(number, params))
 
     def close(self) -> None:
-        """Give up what is under way; what ``examines`` asked for is queued again."""
+        """Give up the evaluation under way; if ``examines`` asked for it, it is queued again."""
         if self._current is not None:
             self._current.close()
             self._current = None

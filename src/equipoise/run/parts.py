@@ -22,7 +22,7 @@ def lags_of(now: Mapping[str, Sequence[float]], then: Mapping[str, Sequence[floa
 
 
 def more(evaluation: Evaluation) -> dict[str, Any]:
-    """What some evaluations have."""
+    """The parts that only some evaluations have."""
     return {name: dict(found) for name in ("policies", "info") if (found := getattr(evaluation, name))}
 
 

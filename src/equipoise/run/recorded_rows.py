@@ -26,7 +26,7 @@ def described(blue: Blueprint) -> dict[str, Any]:
 
 
 def judged(program: Program) -> tuple[Program, list[str]]:
-    """The program, without evaluations where nothing can judge them and its algorithm needs no reward; and a note on that."""
+    """The program, and notes on it. It has no evaluations if no reward can judge them and its algorithm needs none."""
     if not texts.unjudged(program):
         return program, []
     said = f"no evaluations: {program.name} has no reward of its own; --reward module:function judges held-out prompts"

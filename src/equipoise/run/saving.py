@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from equipoise.nets.compiled import pays
 from equipoise.record.report import Evaluation, Report
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.types import EnvSpec
@@ -82,16 +81,11 @@ def promise(spec: EnvSpec) -> str:
 
 
 def doubts(blue: Blueprint, version: int) -> list[str]:
-    """What is said at the start of a run that does not do quite what it was told; ``version``: that it goes on from, or -1."""
+    """Notes at the start of a run that differs from its settings; ``version``: where it goes on from, or -1."""
     asked, done = blue.program.schedule.steps, blue.pace.steps(blue.updates)
     whole = [] if done == asked else [f"{done:,} steps are done in place of {asked:,}: whole batches of {blue.pace.rows:,}"]
-    over, compiles = schedules_over(blue, version), []
-    if blue.program.placement.compile and any(pays(blue.network(name)) for name in blue.learns):
-        compiles = [
-            "compile: torch.compile takes a minute or more before the first step, and again before the first update (the "
-            "workers say when); a run of a few minutes is faster without"
-        ]
-    return whole + compiles + ([] if over is None else [over])
+    over = schedules_over(blue, version)
+    return whole + ([] if over is None else [over])
 
 
 def schedules_over(blue: Blueprint, version: int) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import multiprocessing
 import statistics
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,8 @@ class Took:
 
     update_s: float
     act_s: float
+    compiler_s: float = 0.0  # CPU time of the imports of torch's compiler, where the run compiles
+    cached: bool = False  # has torch anything that was compiled before?
 
 
 def is_small(net: nn.Module) -> bool:
@@ -96,9 +100,9 @@ def timed(
         for said in _heard(ours, interrupt, until):
             if isinstance(said, str):
                 return found, said
-            way, took = ways[said[0]], Took(update_s=said[1], act_s=said[2])
+            way, took = ways[said[0]], said[1]
             if (before := found.get(way)) is not None:
-                took = Took(update_s=min(took.update_s, before.update_s), act_s=min(took.act_s, before.act_s))
+                took = replace(took, update_s=min(took.update_s, before.update_s), act_s=min(took.act_s, before.act_s))
             found[way] = took
             if len(found) == 1 and enough(took):
                 break
@@ -122,12 +126,12 @@ def _heard(pipe: Connection, interrupt: Interrupt, until: float) -> Iterator[Any
 
 
 def _main(given: tuple[Blueprint, tuple[Way, ...], float], pipe: Connection) -> None:
-    """The process: send (number of the way, seconds of an update, seconds of an act) of each way in each turn, or an error."""
+    """The process: send the number of the way and what it took, for each way in each turn, or an error."""
     blue, ways, until = given
     with contextlib.suppress(BrokenPipeError):  # the driver has heard enough
         try:
             for number, took in _timings(blue, ways, until):
-                pipe.send((number, took.update_s, took.act_s))
+                pipe.send((number, took))
         except Exception as error:  # whatever an algorithm raises that is given random rows
             pipe.send(f"{type(error).__name__}: {error}")
 
@@ -137,6 +141,7 @@ def _timings(blue: Blueprint, ways: Sequence[Way], until: float) -> Iterator[tup
         nets = {name: blue.network(name) for name in blue.learns}
         batches = {name: random_batch(blue, name, net) for name, net in nets.items()}
         acts = {one: _act_s(blue, one, nets) for one in dict.fromkeys(way.precision for way in ways)}
+    compiler_s, cached = _compiler() if blue.program.placement.compile else (0.0, False)
     found: dict[int, float] = {}
     for turn in range(TURNS):
         for number, way in enumerate(ways):
@@ -153,7 +158,17 @@ def _timings(blue: Blueprint, ways: Sequence[Way], until: float) -> Iterator[tup
                     update_s(learner, batches[name], span_s=0.0)  # it allocates, and picks kernels
                 seconds += update_s(learner, batches[name])
             found[number] = seconds
-            yield number, Took(update_s=seconds, act_s=acts[way.precision])
+            yield number, Took(update_s=seconds, act_s=acts[way.precision], compiler_s=compiler_s, cached=cached)
+
+
+def _compiler() -> tuple[float, bool]:
+    """Import torch's compiler -> the CPU time that it took in seconds, and whether it has anything that was compiled before."""
+    began = time.process_time()
+    importlib.import_module("torch._dynamo")
+    importlib.import_module("torch._inductor.compile_fx")
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return time.process_time() - began, any(Path(cache_dir()).iterdir())
 
 
 class _Enough(Exception):

@@ -140,7 +140,7 @@ class Blueprint:
     def examines(self, version: int) -> bool:
         """Is a version due to be evaluated: the first one that actors get at or after each multiple of ``evaluation.every``?
 
-        The last one is evaluated in any case, after the run.
+        The last version is always evaluated, after the run.
         """
         wanted, published = self.program.evaluation, math.lcm(*(one.publish_every for one in self.policies.values()))
         unit = published * self.pace.updates

@@ -63,14 +63,8 @@ class App:
                 body = codec.encode((await answer.get())[0])
                 return await self._send(send, path, began, 200, body, [(b"content-type", codec.content_type), *_cors(origin)])
         except Refused as no:
-            return await self._send(
-                send,
-                path,
-                began,
-                no.status,
-                messages.json.encode(no.body()),
-                [(b"content-type", messages.JSON), *_cors(origin)],
-            )
+            kind = (b"content-type", messages.JSON)
+            return await self._send(send, path, began, no.status, messages.json.encode(no.body()), [kind, *_cors(origin)])
         except Gone:
             return None
 

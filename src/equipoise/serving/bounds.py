@@ -1,7 +1,7 @@
 """Bounds on what a caller chooses, checked before any work is done with it: how many values a body has, and how long each is.
 
-The event loop decodes bodies itself, so that a small request costs no thread. These bounds are what keeps one body from
-holding it: what passes them is decoded, read and answered within a few tens of milliseconds.
+The event loop decodes bodies itself, so that a small request costs no thread. These bounds keep one body from
+holding it: a body that passes them is decoded, read and answered within a few tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from itertools import chain
 from typing import Any
+
+from equipoise.hints import shortened
 
 SMALL = 4096  # bytes of a body that can do no harm, whatever is in it
 COMMAS = 1 << 18  # of a JSON body
@@ -27,17 +29,16 @@ _TEXTS = frozenset((*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB))
 
 
 class TooMuch(ValueError):
-    """A body with more than the bounds allow."""
+    """The error of a body with more than the bounds allow."""
 
 
 def shown(value: Any, most: int = 80) -> str:
     """A value for a sentence, shortened."""
-    text = repr(value[: most + 1] if isinstance(value, str | bytes | list) else value)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return shortened(repr(value[: most + 1] if isinstance(value, str | bytes | list) else value), most)
 
 
 def sentence(text: str) -> str:
-    """A sentence of a bounded length: its beginning, and its end, where the advice is."""
+    """A sentence of a bounded length: the beginning of a longer one, and its end with the advice."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 300]} ... {text[-290:]}"
 
 
@@ -110,7 +111,7 @@ def numbers(value: list[Any]) -> Any:
 
 
 def unsayable(value: Any) -> str | None:
-    """What of a value JSON cannot say (nan, an infinity, bytes), shortened; None: nothing."""
+    """The first part of a value that JSON does not have (nan, an infinity, bytes), shortened; None if it has all."""
     stack = [value]
     while stack:
         one = stack.pop()

@@ -23,7 +23,7 @@ from equipoise.serving.waiting import stored
 from equipoise.web import ACCEPTS, REFUSALS
 
 MOST_WAITING = 1024  # requests of a connection that may wait for their answer
-TURN, LARGE = 64, 64 << 10  # frames that one turn of the loop takes up, and bytes of one that takes a turn of its own
+TURN, LARGE = 64, 64 << 10  # frames that one turn of the loop takes up, at most, and bytes after which it takes no more
 
 
 class _Act(Act, kw_only=True, tag_field="op", tag="act"):
@@ -78,9 +78,11 @@ class Connection(asyncio.Protocol):
         """Take up some of the frames that came; the others in the loop's next turns, as there may be thousands."""
         loop = asyncio.get_running_loop()
         try:
+            size = 0
             for count, body in enumerate(self._bodies, 1):
                 self._request(body)
-                if count == TURN or len(body) > LARGE:
+                size += len(body)
+                if count == TURN or size > LARGE:
                     self._held = True
                     self.transport.pause_reading()
                     loop.call_soon(self._again)

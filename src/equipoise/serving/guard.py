@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
-from equipoise.access import LOCAL, is_address, is_local, named_host, need_token, said_token, same
+from equipoise.access import LOCAL, bearer_token, is_address, is_local, named_host, need_token, same
 from equipoise.serving.messages import Refused
 
 OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")  # without a token: what asks them has none
@@ -44,7 +44,7 @@ class Guard:
     def knows(self, authorization: bytes | None) -> bool:
         """Does the caller have the token, where one is needed?"""
         return self._token is None or (
-            authorization is not None and same(said_token(authorization.decode("latin-1")) or "", self._token)
+            authorization is not None and same(bearer_token(authorization.decode("latin-1")) or "", self._token)
         )
 
     def _check_host(self, host: bytes | None) -> None:

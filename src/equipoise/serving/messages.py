@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from equipoise import frames
+from equipoise.files import BOM
 from equipoise.hints import hint
 from equipoise.serving import bounds
 
@@ -84,7 +85,6 @@ class End(msgspec.Struct, forbid_unknown_fields=True):
 
 Outcomes = Annotated[list[Outcome], msgspec.Meta(max_length=10_000)]
 JSON, MSGPACK = b"application/json", b"application/msgpack"
-BOM = b"\xef\xbb\xbf"  # which Windows writes before a text
 FORM = b"application/x-www-form-urlencoded"  # what curl says of what it is given
 FIELDS = {"act": Act.__struct_fields__, "outcome": Outcome.__struct_fields__, "end": End.__struct_fields__}
 _CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
@@ -106,12 +106,12 @@ class Codec:
         }  # fmt: skip
 
     def decode(self, kind: str, body: bytes) -> Any:
-        """The request; Refused (400, or 413 where it is beyond the bounds) says where it is none."""
+        """The request; Refused names what is wrong (400), or the bound that it exceeds (413)."""
         return decoded(self._decoders[kind], body, self._check, FIELDS[kind])
 
 
 def decoded(decoder: Any, body: bytes, check: Callable[[bytes], None], fields: Collection[str] = (), what: str = "body") -> Any:
-    """What a decoder of msgspec makes of a body; Refused (400, 413) where it is none. ``fields``: of which one may be meant."""
+    """Decode a body by msgspec; Refused (400, 413) if it is no such message. ``fields``: names for a hint."""
     try:
         if len(body) <= bounds.SMALL:
             return decoder.decode(body.removeprefix(BOM))
@@ -131,7 +131,7 @@ def decoded(decoder: Any, body: bytes, check: Callable[[bytes], None], fields: C
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """While thousands of lists are made Python would look for cycles among them, over and over."""
+    """Turn Python's search for cycles off, which it would repeat while thousands of lists are made."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -113,8 +113,11 @@ def routes(service: Service, read: Read) -> list[BaseRoute]:
 
     async def ready(request: Request) -> Response:
         if "name" in request.path_params:
-            version_of(request)
-        return _json({"ready": not service.draining}, 503 if service.draining else 200)
+            version_of(request)  # of a version that is named: it is served, also where no champion is
+            ready = not service.draining
+        else:
+            ready = service.ready
+        return _json({"ready": ready}, 200 if ready else 503)
 
     async def metadata(request: Request) -> Response:
         version = version_of(request)
@@ -153,7 +156,7 @@ def routes(service: Service, read: Read) -> list[BaseRoute]:
 
 
 def kind(path: str) -> str:
-    """What a path of the protocol is counted as: without the names of models and versions, which callers choose."""
+    """The name under which a path of the protocol is counted: without models and versions, which callers choose."""
     if not path.startswith("/v2"):
         return "other"
     last = path.rpartition("/")[2]

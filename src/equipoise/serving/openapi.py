@@ -11,12 +11,13 @@ from equipoise.edge import branches
 from equipoise.serving import oip
 from equipoise.serving.messages import Act, Decision, End, Outcome
 from equipoise.serving.service import Service
+from equipoise.serving.versions import Version
 
 BOTH = ("application/json", "application/msgpack")
 STATUSES = {
     400: "Not a request as this document has it: the sentence has the path, what was expected and what came.",
-    401: "Without this server's token.",
-    403: "By a name of this server, or from a page, that it does not know.",
+    401: "The token is missing or wrong.",
+    403: "The Host or the Origin is not allowed.",
     404: "No such path, version or open episode.",
     405: "Another method; the header Allow has the right one.",
     408: "The request took too long to arrive.",
@@ -28,7 +29,7 @@ STATUSES = {
     500: "A fault of the server.",
     501: "The server keeps no decisions.",
     503: "Too many connections, or not ready.",
-    507: "The disk does not take it; it is not stored.",
+    507: "The disk takes no more; nothing was stored.",
 }
 ANY = (400, 401, 403, 405, 408, 431, 500, 503)  # of every path
 ASKED = (400, 404, 409, 413, 415, 429)  # of a decision
@@ -109,7 +110,7 @@ def _number(dtype: np.dtype[Any]) -> Schema:
     return {"type": "boolean"} if dtype.kind == "b" else {"type": "integer", "minimum": limits.min, "maximum": limits.max}
 
 
-def _inference(version: Any) -> Schema:
+def _inference(version: Version) -> Schema:
     """The JSON part of a request of the protocol."""
     tensors = [
         {
@@ -147,7 +148,7 @@ def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _post(summary: str, request: Any, answer: Any, statuses: tuple[int, ...], kinds: tuple[str, ...] = BOTH) -> Schema:
+def _post(summary: str, request: Schema, answer: Schema, statuses: tuple[int, ...], kinds: tuple[str, ...] = BOTH) -> Schema:
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": {kind: {"schema": request} for kind in kinds}},
@@ -161,10 +162,10 @@ def _get(summary: str, kind: str = BOTH[0], missing: bool = False) -> Schema:
 
 
 def _responses(done: Schema, statuses: tuple[int, ...]) -> Schema:
-    """What may be answered: also a refusal of each of these statuses, and of those of every path."""
+    """The responses of a path: the answer, and a refusal for each of these statuses and of those of every path."""
     refused = {str(status): _content(STATUSES[status], _ref("Error")) for status in sorted({*statuses, *ANY})}
     return {"200": done, **refused}
 
 
-def _content(what: str, schema: Any, kinds: tuple[str, ...] = BOTH[:1]) -> Schema:
+def _content(what: str, schema: Schema, kinds: tuple[str, ...] = BOTH[:1]) -> Schema:
     return {"description": what, "content": {kind: {"schema": schema} for kind in kinds}}

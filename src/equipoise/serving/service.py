@@ -138,12 +138,17 @@ class Service:
         if not self.sessions.end(session):
             self.sessions.find(session)  # which refuses
 
+    @property
+    def ready(self) -> bool:
+        """Are requests taken, and is there a champion that answers them?"""
+        return not self.draining and "champion" in self.versions.now.by_alias
+
     def state(self) -> dict[str, Any]:
         """What /readyz says."""
         now = self.versions.now
         alarms = [alarm for alarm in (self.store.alarm, self.versions.alarm) if alarm is not None]
         return {
-            "ready": not self.draining and "champion" in now.by_alias, "policy": self.versions.policy,
+            "ready": self.ready, "policy": self.versions.policy,
             "versions": {alias: version.digest for alias, version in now.by_alias.items()},
             "sessions": len(self.sessions), "alarms": alarms,
         }  # fmt: skip
@@ -223,7 +228,7 @@ class Service:
 
 
 def _json(outcome: Outcome) -> str | None:
-    """The data of an outcome; Refused (400) where one of its fields is what JSON cannot say, as msgpack can."""
+    """The data of an outcome as JSON; Refused (400) if a field has a value of msgpack that JSON does not have."""
     for name, value in (("reward", outcome.reward), ("time", outcome.time), ("data", outcome.data)):
         if value is not None and (odd := bounds.unsayable(value)) is not None:
             raise Refused(400, f"{name}: expected what JSON can say, got {odd}")

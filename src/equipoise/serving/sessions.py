@@ -100,15 +100,15 @@ class Episode:
             self.shadow.end()
 
 
-FRESH_S = 10.0  # that an episode keeps its place without a second request while others find none
+FRESH_S = 10.0  # seconds that an episode keeps its place without a second request while all places are taken
 
 
 class Sessions:
     """The open episodes, at most ``cap`` of them; one without a request for ``timeout_s`` seconds is ended.
 
-    Where all places are taken, a new episode takes that of one that was begun and never went on, the one that was begun
-    longest ago, if that was ``FRESH_S`` ago: so a caller that begins thousands and leaves them keeps the others out for
-    seconds, and no episode that goes on loses its place.
+    If all places are taken, a new episode takes the place of the oldest episode that had only one request, if that was
+    ``FRESH_S`` ago. So a caller that begins thousands and leaves them keeps the others out for seconds, and an episode that
+    goes on never loses its place.
     """
 
     def __init__(self, timeout_s: float, cap: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from equipoise.edge import branches, choices, escaped
+from equipoise.edge import branches, choices, path_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REASONS = ("outside", "limits", "not-finite", "failed", "deadline", "unlogged")
@@ -27,7 +27,7 @@ Fallback = Literal["best", "safe"]
 
 
 class UnfitRules(ValueError):
-    """The user's rules do not fit the policy: the user is to be told, since no other version would help."""
+    """The error of a user's rules that do not fit the policy, which no other version would mend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,7 @@ class Shield:
             found = (branches(found) or {})[key]
         if policy["mask"]:
             self.masks = [
-                (name, list(begins))
-                for name, begins in choices("/".join(("obs", *map(escaped, policy["mask"]))), found, self._action)
+                (name, list(begins)) for name, begins in choices(path_of("obs", *policy["mask"]), found, self._action)
             ]
         try:
             self._limits = [_limit(value, self._action, name) for name, value in (("low", rules.low), ("high", rules.high))]
@@ -181,7 +180,7 @@ def _shape(action: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def middle(action: Mapping[str, Any], firsts: Iterator[int]) -> Any:
-    """The middle of a space, as JSON has it; ``firsts``: what its choices take in place of their lowest ones."""
+    """The middle of a space, as JSON has it; ``firsts``: the values of its choices, instead of their lowest ones."""
     if (inner := branches(action)) is not None:
         parts = {key: middle(one, firsts) for key, one in inner.items()}
         return parts if action["type"] == "Dict" else list(parts.values())

@@ -1,8 +1,9 @@
 """Decisions, outcomes and shadow answers in an SQLite file: written by one thread, so that no answer waits for the disk.
 
 What cannot be written (a full disk, a lock of another process) waits, with an alarm, until the disk takes it. The queue is
-bounded: what finds it full is lost and counted, and the server goes on. An outcome is acknowledged when it is in the file that
-is then at the path: a file that was moved or removed has a successor, which gets what may have gone with the old one.
+bounded: records that find it full are lost and counted, and the server goes on. An outcome is acknowledged when it is in the
+file that is then at the path. A file that was moved or removed has a successor, which also gets records that may be lost with
+the old one.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Store:
         return True
 
     def drop(self, written: Callable[[bool], None]) -> bool:
-        """Take back what ``put`` queued with this call; False where the writer is at it, which then calls."""
+        """Take back the records that ``put`` queued with this callback; False if the writer has them, which then calls it."""
         with self._lock:
             if written in self._claimed:
                 return False
@@ -100,14 +101,15 @@ class Store:
         return self._came - self._went
 
     def close(self) -> None:
-        """Write what waits, and end; what cannot be written within some seconds is lost."""
-        if self._thread is not None:
+        """Write all that waits, and end; records that cannot be written within ``CLOSE_S`` are lost, later ones refused."""
+        thread, self._thread = self._thread, None  # ``put`` asks whether there is a writer
+        if thread is not None:
             self._ends = time.monotonic() + CLOSE_S
             self._wake.set()
-            self._thread.join()
+            thread.join()
 
     def _connect(self) -> tuple[sqlite3.Connection, tuple[int, int]]:
-        """The file, made where there is none (0600: it says what units did), and which one it is."""
+        """Open the file, or make it with mode 0600 -> (connection, device and inode)."""
         assert self.path is not None
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
@@ -126,7 +128,7 @@ class Store:
             raise OSError(f"{self.path}: expected a file for decisions that can be written, got {error}") from error
 
     def _inode(self) -> tuple[int, int]:
-        """Which file is at the path now; (0, 0): none, or one that somebody emptied."""
+        """Device and inode of the file at the path now; (0, 0) for none, and for an empty one."""
         assert self.path is not None
         try:
             found = self.path.stat()
@@ -152,7 +154,7 @@ class Store:
                     file, inode = self._connect()
                 self._write(file, self._taken)
                 if inode != self._inode():
-                    continue  # it was moved or removed meanwhile: these go to its successor, too
+                    continue  # it was moved or removed meanwhile: these also go to its successor
             except (sqlite3.Error, OSError) as error:
                 busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
                 if file is not None and not busy:
@@ -174,7 +176,7 @@ class Store:
             self._leave(file)
 
     def _take(self) -> None:
-        """Take what waits, but for what was taken back; the writer is at it from now on."""
+        """Take the groups that wait and were not dropped; the writer has them from now on."""
         while self._waiting and len(self._taken) < AT_ONCE:
             self._taken.append(self._waiting.popleft())
         with self._lock:
@@ -185,7 +187,7 @@ class Store:
         self._went += sum(size for _, _, size, _ in gone)
 
     def _settle(self, groups: list[Group], fine: bool) -> None:
-        """These wait no longer."""
+        """Count groups that wait no longer, and tell their callers."""
         with self._lock:
             self._claimed = frozenset()
         self._went += sum(size for _, _, size, _ in groups)
@@ -196,7 +198,7 @@ class Store:
                 written(fine)
 
     def _write(self, file: sqlite3.Connection, groups: list[Group]) -> None:
-        """One transaction, and from the log beside the file into the file itself, which may be moved away from its log."""
+        """Write one transaction into the log and from there into the file, which may be moved away from its log."""
         file.execute("BEGIN IMMEDIATE")
         try:
             for table, insert in INSERTS.items():
@@ -212,7 +214,7 @@ class Store:
             file.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _leave(self, file: sqlite3.Connection) -> None:
-        """Close a file; what its log still has goes into it, also where it was moved."""
+        """Close a file; the rest of its log goes into it, also if it was moved."""
         with contextlib.suppress(sqlite3.Error):
             file.execute("PRAGMA busy_timeout = 100")
             file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -228,7 +230,7 @@ class Store:
         return (*values[:-1], json.dumps(values[-1])) if table == "shadows" else values
 
     def _failed(self, error: Exception, busy: bool, everything: bool = False) -> None:
-        """Keep what was taken until the disk takes it. Outcomes are given up, as their callers can be told.
+        """Keep the taken groups until the disk takes them. Outcomes are given up, as their callers wait for an answer.
 
         ``busy``: another process writes, which ends some time, so outcomes wait too. ``everything``: the values are at fault.
         """

@@ -24,18 +24,18 @@ from typing import Any
 
 from equipoise.serving.backend import Backend, load
 
-CPU_S = 20.0  # processor time of a trial, beside that of importing
-MEMORY = 1 << 30  # bytes that a trial may take, beside what was imported
+CPU_S = 20.0  # seconds of processor time of a trial, without its imports
+MEMORY = 1 << 30  # bytes that a trial may take, without its imports
 WALL = 10  # the deadline, in multiples of the processor time: for a machine that does ten other things
 
 
 class Exceeded(ValueError):
-    """The version took too much time or memory, or ended the process; another trial will cost as much."""
+    """The error of a version that took too much time or memory, or ended its process; another trial will cost as much."""
 
 
 @dataclass
 class Trial:
-    """Tries versions, any number at a time.
+    """Trials of versions, any number at a time.
 
     A version that passed once is not tried again, since its name is the hash of its files.
     """
@@ -52,7 +52,7 @@ class Trial:
     _closed: bool = False
 
     def __call__(self, path: Path, version: str) -> None:
-        """ValueError says why the version cannot be used; ``Exceeded`` where it took too much."""
+        """Try a version. ValueError if it cannot be used, ``Exceeded`` if it took too much."""
         if version in self._passed:
             return
         child, out = self._take(), b""
@@ -83,7 +83,11 @@ class Trial:
         if self._spare is None and not self._closed:
             spare = self._take()
             with self._lock:
-                self._spare = spare
+                ends = bool(self._closed)
+                self._spare = None if ends else spare
+            if ends:  # ``close`` has ended it meanwhile, and leaves its pipes to whoever has the process
+                with spare:
+                    spare.kill()
 
     def close(self) -> None:
         """End all trials, which then fail."""
@@ -101,7 +105,7 @@ class Trial:
     def _take(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._closed:
-                raise ValueError("the server ends")
+                raise ValueError("expected a server that runs, got one that ends")
             child, self._spare = self._spare, None
             if child is not None and child.poll() is not None:  # something ended it
                 with child:
@@ -143,7 +147,7 @@ def _lower(what: int, to: int) -> None:
 
 
 def main() -> None:
-    """Try the version that stdin names; end where nobody asks any more."""
+    """Try the version that stdin names; end if stdin is closed without one."""
     said: dict[str, Any]
     asked: dict[str, Any] = {"memory": MEMORY}
     try:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.edge import branches, plain
+from equipoise.edge import branches, escaped, plain
 from equipoise.hints import hint
 from equipoise.serving.backend import Backend, Model, load
 from equipoise.serving.messages import Refused
@@ -36,8 +36,8 @@ POLL_S = 0.2
 RETRY_S = 1.0  # after a version that could not be loaded: it may still be copied; twice as long after each further time,
 RETRY_MOST_S = 60.0  # up to this, and at least
 RETRY_TIMES = 10  # times what the attempt took, so that a hopeless version takes a tenth of a core
-START_S = 120.0  # the longest that a start waits for its champion, after which another version answers
-OTHERS_S = 5.0  # the longest that it waits for the others after that
+START_S = 120.0  # longest wait of a start for its champion, after which another version answers
+OTHERS_S = 5.0  # longest wait for the others after that
 INLINE_S = 1e-4  # a run of one row below this is done in the event loop: a thread would cost more
 INLINE_BATCH_S = 1e-3  # and so must be a run of a whole batch
 TIMED = 15  # runs that are timed, or
@@ -104,10 +104,10 @@ class Version:
         spaces = dict(_leaves(self.model.spec["policies"][about["policy"]]["observation"], "obs"))
         rows = {}
         for name, (shape, dtype) in self.rows.items():
-            values = (
-                [1] if name in masks else quantiles[name]["values"] if name in quantiles else [middle(spaces[name], iter(()))]
-            )
             rows[name] = np.ones((count, *shape), dtype)
+            if name in masks:
+                continue
+            values = quantiles[name]["values"] if name in quantiles else [middle(spaces[name], iter(()))]
             for i, one in enumerate(values * count if len(values) == 1 else values):
                 rows[name][i] = np.reshape(one, shape if np.size(one) > 1 else ())
         return rows
@@ -192,7 +192,7 @@ class Versions:
         self.trial = self.trial or Trial(self.backend, self.trusted, self.batch)
         self.now = Loaded({})
         self._attempts: dict[str, Attempt] = {}  # by what the aliases say
-        self._last: dict[str, Version] = {}  # what was told to serve last
+        self._last: dict[str, Version] = {}  # what was served last
         self._stop, self._wake = threading.Event(), threading.Event()
 
     def start(self) -> None:
@@ -375,7 +375,7 @@ def _leaves(space: Any, place: str) -> Iterator[tuple[str, Any]]:
     if inner is None:
         yield place, space
     for key, one in (inner or {}).items():
-        yield from _leaves(one, f"{place}/{key}")
+        yield from _leaves(one, f"{place}/{escaped(key)}")
 
 
 def other_spaces(one: Version, other: Version, whose: str) -> str | None:
@@ -391,6 +391,6 @@ def _spaces(spaces: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
 
 
 def _said(error: Exception) -> str:
-    """The error of one version, in a line of bounded length."""
+    """The message of a version's error, as one line of bounded length."""
     text = str(error) if isinstance(error, ValueError | OSError) and str(error) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())[:1000]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from equipoise.serving.messages import Outcome, Refused
@@ -38,7 +39,8 @@ async def stored(service: Service, outcomes: list[Outcome]) -> None:
     written: asyncio.Future[bool] = loop.create_future()
 
     def told(fine: bool) -> None:  # in the writer's thread
-        loop.call_soon_threadsafe(lambda: None if written.done() else written.set_result(fine))
+        with contextlib.suppress(RuntimeError):  # the loop is closed, which it may be at any moment; the writer goes on
+            loop.call_soon_threadsafe(lambda: None if written.done() else written.set_result(fine))
 
     service.outcome(outcomes, told)
     try:

@@ -13,14 +13,13 @@ import numpy as np
 
 from equipoise.balance.shares import STATES
 from equipoise.files import open_plain, parse_json
-from equipoise.record.report import SCHEMA
+from equipoise.record.report import SCHEMA, is_number
 from equipoise.report.figures import thinned
 from equipoise.schema import check
 
 PIECE = 4 << 20  # bytes of one read
 AT_ONCE = 16 << 20  # bytes of one look: a file of a gigabyte keeps no other run waiting
 LONGEST = 16 << 20  # bytes of a line; a longer one is damaged
-LARGEST = 1e100  # number that is drawn
 MOST_POINTS = 400  # of a curve that is sent
 MOST_BINS = 60  # of shares over time
 MOST_NAMES = 500
@@ -58,7 +57,8 @@ class Curves:
     def read(self) -> bool:
         """Read on, at most ``AT_ONCE`` bytes and a line; was there anything new?
 
-        A file that became shorter or another one is read anew: a resume rewrites it. ValueError for what is no plain file.
+        A file that became shorter or another one is read from its beginning: a resume rewrites it. ValueError for a pipe or a
+        device.
         """
         try:
             with open_plain(self._path) as file:
@@ -156,5 +156,4 @@ def _numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _number(value: Any) -> float:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
-    return float(value) if known else math.nan
+    return float(value) if is_number(value) else math.nan

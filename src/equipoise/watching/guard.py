@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from equipoise.access import LOCAL, is_address, named_host, need_token, said_token, same
+from equipoise.access import LOCAL, bearer_token, is_address, named_host, need_token, same
 
 TOKEN = "EQUIPOISE_WATCH_TOKEN"  # the environment variable with the token
 LONGEST_BODY = 8 << 10  # bytes of a request
@@ -90,7 +90,7 @@ class Guard:
 
     def says(self, headers: Mapping[str, str]) -> bool:
         """Does a request say the token?"""
-        return self.right(said_token(headers.get("authorization", "")) or "")
+        return self.right(bearer_token(headers.get("authorization", "")) or "")
 
     def right(self, token: str) -> bool:
         return same(token, self._token)

@@ -153,7 +153,7 @@ class Page:
 
     async def _known(self, names: list[str]) -> list[Watched]:
         if self._looking is None or not all(name in self.folder.runs for name in names):
-            await self._do(partial(self.folder.poll, scan=True))  # nobody has looked lately
+            await self._do(partial(self.folder.poll, scan=True))  # the last look may be old
         for name in names:
             if name not in self.folder.runs:
                 raise Refused(404, f"run: unknown {name[:200]!r}{hint(name[:200], list(self.folder.runs))}")

@@ -226,7 +226,7 @@ class Folder:
         self._scanned = -SCAN_S
 
     def poll(self, *, scan: bool = False) -> None:
-        """Look at the files that changed. ``scan``: search the folder as well, however short ago that was."""
+        """Look at the files that changed. ``scan``: also search the folder, however recent the last search is."""
         now = time.monotonic()
         scan = scan or now - self._scanned >= SCAN_S
         if scan:

@@ -46,7 +46,7 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """What a trained model needs to be asked, or given away: its facts and its tokenizer, of a run's own files."""
+    """The facts and the tokenizer of a trained model, from a run's own files: enough to ask it or to export it."""
 
     tokenizer: Tokenizer
     spec: TextSpec
@@ -63,7 +63,7 @@ def keep(program: Program, directory: Path) -> None:
 
 
 def voice(spec: TextSpec, directory: Path) -> Voice:
-    """What a run's own files say of its model: its ``spec``, and the tokenizer in its ``directory``."""
+    """The model of a run by the run's own files: its ``spec``, and the tokenizer in its ``directory``."""
     tokenizer: Tokenizer = CharTokenizer(spec.alphabet) if spec.alphabet else HubTokenizer(directory / KEPT)
     return Voice(tokenizer, spec, DecoderConfig(**spec.model))
 
@@ -145,9 +145,9 @@ def spec_of(program: Program) -> RunSpec:
         less = "" if reads else ", or --evaluate-episodes 0"
         raise ValueError(f"reward: expected module:function[,...]{less}, since {source.task} has none of its own, got none")
     for one in functions(named, source.reward_weights) if named and (reads or program.evaluation.episodes) else ():
-        check_columns(one.name, load(one.name), text.train.examples[0].columns)  # refused now, before there is a directory
+        check_columns(one.name, load(one.name), text.train.examples[0].columns)  # refused before there is a directory
     if not reads:
-        reciter(program, text)  # refused now as well
+        reciter(program, text)  # also refused before
     return RunSpec(env=text.spec, policies=dict.fromkeys(program.policies, text.spec))
 
 
@@ -158,9 +158,8 @@ def unjudged(program: Program) -> bool:
         return False
     if any(policy.algorithm.reads_rewards for policy in learning(program).values()):
         return False
-    return program.evaluation.every is None and program.evaluation.stop_at is None and not read(
-        source, program.schedule.seed
-    ).task.reward  # fmt: skip
+    asked = program.evaluation.every is not None or program.evaluation.stop_at is not None
+    return not asked and not read(source, program.schedule.seed).task.reward
 
 
 def _digest(*prompts: Prompts) -> str:
@@ -203,7 +202,7 @@ def room(config: DecoderConfig, completion: int) -> int:
 
 
 def at_once(program: Program) -> int:
-    """Samples that a generator writes side by side, at most: ``source.samples_at_once``, or as many as can be open."""
+    """The most samples that a generator writes side by side: ``source.samples_at_once``, or as many as can be open."""
     source, place, lag = program.source, program.placement, program.placement.max_lag
     assert isinstance(source, TaskSource)
     batch = max(policy.batch for policy in learning(program).values())
@@ -246,7 +245,7 @@ def reciter(program: Program, text: Text) -> Reciter:
 
 
 class Unjudged:
-    """The judge of what is imitated: no reward for any."""
+    """The judge of imitated samples, which have no rewards."""
 
     def __init__(self) -> None:
         self._groups: dict[int, list[float | None]] = {}

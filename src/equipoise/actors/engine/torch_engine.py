@@ -28,7 +28,7 @@ from equipoise.types.packed import Stop
 
 
 class NonFiniteLogits(FloatingPointError):
-    """A model that draws tokens with nan or infinities for chances."""
+    """The error of a model that draws tokens with nan or infinities as their chances."""
 
 
 GROUP, INDEX, KEY, START, PLACE, END, TOKEN, SEAT = range(8)
@@ -224,7 +224,7 @@ class TorchEngine:
         self._text[at], self._logp[at], self._version[at] = token, (found := logp.cpu().numpy()), self.version
         if not np.isfinite(found).all():
             raise NonFiniteLogits(
-                f"engine: expected finite log-probabilities, got others from version {self.version} of the weights"
+                f"engine: expected finite log-probabilities, got nan or infinities from version {self.version} of the weights"
                 + ("; does the model's file have nan in it?" if self.version == 0 else "")
             )
         ends = self._ends[token] | (rows[PLACE] >= rows[END])

@@ -26,7 +26,7 @@ from equipoise.envs.check.agents import JointMasks, joint_actions, parallel_rule
 from equipoise.envs.check.clock import Clock, OutOfTime, Tell
 from equipoise.envs.check.compare import Comparisons
 from equipoise.envs.check.endings import Endings
-from equipoise.envs.check.findings import CLOCK, Broken, Findings, Flat, judge_row, leaves
+from equipoise.envs.check.findings import CLOCK, Broken, Findings, Flat, judge_row
 from equipoise.envs.check.look import is_same_step, look
 from equipoise.envs.check.places import env_frame, home_of, is_ours, line_of, of_error, words
 from equipoise.envs.check.probe import OUTCOMES, Probe, Rows, difference, global_generators, same, sample, set_global_generators
@@ -263,7 +263,7 @@ class _Check:
         endings = Endings(
             self.found, probe.env, probe.space, streams=probe.streams, vector=not probe.python, same_step=same_step, joint=joint
         )
-        spaces_of = dict(leaves(probe.space))
+        spaces_of = tree.named("obs", tree.parts(probe.space))
         rows: Rows = []
         seen: set[str] = set()  # names in its info
         before: Flat = {}  # the env's last answer

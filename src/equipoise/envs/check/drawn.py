@@ -1,4 +1,4 @@
-"""Drawn actions for an env before any policy exists: members of its space, and among the allowed ones where it has a mask."""
+"""Drawn actions for an env before any policy exists: members of its space that its mask, if it has one, allows."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.envs import final
-from equipoise.envs.check.findings import CLOCK, Findings, judge_observation, leaves
+from equipoise.envs.check.findings import CLOCK, Findings, judge_observation
 from equipoise.envs.check.places import core
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.spaces import observation_spec
@@ -35,7 +35,7 @@ class Endings:
         self.found, self.vector, self.same_step, self.joint = found, vector, same_step, joint
         self.wrapped = vector and env.unwrapped is not env
         self.lasts = tree.zeros(tree.prepend(observation_spec(space), streams)) if same_step else {}
-        self.spaces = dict(leaves(space, "info/final_obs"))
+        self.spaces = tree.named("info/final_obs", tree.parts(space))
         self.named = clocks(env)
         self.declared: int | None = self.named.get("max_episode_steps", getattr(env.spec, "max_episode_steps", None))
         self.length = np.zeros(streams, np.int64)

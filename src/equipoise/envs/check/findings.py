@@ -7,7 +7,7 @@ an env of one stream, (B,) for a vector env.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -75,15 +75,6 @@ class Findings:
 # ------------------------------------------------------------------------------------------------------------- the spaces
 
 
-def leaves(space: spaces.Space[Any], place: str = "obs") -> Iterator[tuple[str, Any]]:
-    """(place, space) of the arrays of a supported space."""
-    if (inner := tree.branches(space)) is not None:
-        for key, one in inner.items():
-            yield from leaves(one, f"{place}/{key}")
-    else:
-        yield place, space
-
-
 def bounds(space: Any) -> tuple[Any, Any]:
     """The least and the largest values of an array's space."""
     if isinstance(space, spaces.Box):
@@ -95,7 +86,7 @@ def bounds(space: Any) -> tuple[Any, Any]:
 
 def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces.Space[Any], part: str = "") -> None:
     """Judge bounds and dtypes. ``part``: "/agents/NAME" where the spaces are one agent's."""
-    for place, space in leaves(observation, f"obs{part}"):
+    for place, space in tree.items(tree.parts(observation), f"obs{part}"):
         if isinstance(space, spaces.Box):
             _judge_bounds(found, place, space)
             if len(space.shape) == 3 and space.dtype.kind == "f" and space.high.size and space.high.max() == 255:
@@ -103,7 +94,7 @@ def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces
                 found.note(f"{place} is an image of floats", "observation_space", seen, "Four times the memory and traffic.")
     for place, most in large(observation, f"obs{part}").items():
         note_scale(found, place, "observation_space", most)
-    for place, space in leaves(action, f"action{part}"):
+    for place, space in tree.items(tree.parts(action), f"action{part}"):
         if isinstance(space, spaces.Box):
             _judge_bounds(found, place, space)
             if not space.is_bounded():
@@ -153,9 +144,9 @@ def flatten(found: Findings, space: spaces.Space[Any], obs: Any, where: str, pla
     for key, inner in space.spaces.items():
         if key not in obs:
             seen = f"expected keys {sorted(space)}, got {sorted(map(str, obs))}"
-            found.error(f"{place}/{key} is missing", where, seen, STOPS)
+            found.error(f"{place}/{tree.path_of(key)} is missing", where, seen, STOPS)
             raise Broken
-        flat |= flatten(found, inner, obs[key], where, f"{place}/{key}")
+        flat |= flatten(found, inner, obs[key], where, f"{place}/{tree.path_of(key)}")
     for key in sorted(obs.keys() - space.spaces.keys(), key=str):
         seen = f"expected keys {sorted(space)}, got {sorted(obs, key=str)}"
         found.note(f"{place}/{key} is not in the space", where, seen, "It never reaches the policy.")

@@ -14,7 +14,7 @@ from equipoise.envs import final
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.check.agents import judge_agents
-from equipoise.envs.check.findings import Findings, judge_spaces, leaves
+from equipoise.envs.check.findings import Findings, judge_spaces
 from equipoise.envs.families.joint import Joint
 from equipoise.envs.families.turns import turns_of
 
@@ -66,13 +66,15 @@ def look(found: Findings, made: SyncEnv, joint: Joint | None) -> dict[str, str]:
 
 def observation_of(space: spaces.Space[Any]) -> str:
     return "; ".join(
-        described(one) if place == "obs" else f"{place.removeprefix('obs/')} {described(one)}" for place, one in leaves(space)
+        described(one) if place == "obs" else f"{place.removeprefix('obs/')} {described(one)}"
+        for place, one in tree.items(tree.parts(space), "obs")
     )
 
 
 def action_of(space: spaces.Space[Any]) -> str:
     return "; ".join(
-        f"{place.partition('/')[2]} {described(one, cast=False)}".lstrip() for place, one in leaves(space, "action")
+        f"{place.partition('/')[2]} {described(one, cast=False)}".lstrip()
+        for place, one in tree.items(tree.parts(space), "action")
     )
 
 

@@ -145,7 +145,7 @@ class Probe:
             return
         rows = rows if self.lead else tree.map(lambda x: x[None], rows)
         over = self.ended(answer) & (not answer.reset)
-        for key, array, begins in counted("/".join(("obs", *self.mask)), rows, self.action):
+        for key, array, begins in counted(tree.path_of("obs", *self.mask), rows, self.action):
             mask = Mask(key=key, array=array, begins=begins)
             if (odd := mask.odd(over)).any():
                 seen = f"expected {ZERO_OR_ONE}, got {array[odd][0]} at [{int(np.argwhere(odd)[0][1])}]"

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from subprocess import PIPE
 from typing import IO, Any
 
+from equipoise import cores
 from equipoise.deaths import OUTSIDE, Death
 from equipoise.envs.check import report as names
 from equipoise.envs.check.check import SECONDS, STEPS, check_arguments
@@ -63,6 +64,7 @@ class State:
     where: str = ""
     since: float = field(default_factory=time.monotonic)
     longest_s: float = 0.0  # of the calls that came back
+    waited_s: float = 0.0  # for a core, of the call under way; written by ``watch``
     home: str = ""
     report: dict[str, Any] | None = None
     done: bool = False
@@ -189,20 +191,25 @@ def watch(
 ) -> str:
     """Wait for the child's end and show what it does; "", or ``TIME_UP`` where its time was up first."""
     began = time.monotonic()
+    ready_s, call, call_from_s = 0.0, state.since, 0.0  # what it had waited for a core when it was ready, and when it called
     while True:
         try:
             child.wait(POLL_S)
             return ""
         except subprocess.TimeoutExpired:
             pass
-        now = time.monotonic()
+        now, waited_s = time.monotonic(), cores.waited_s(child.pid)
+        if state.since != call:
+            call, call_from_s = state.since, waited_s
+        state.waited_s = max(waited_s - call_from_s, 0.0)
         while state.warned:
             warn(state.warned.pop(0))
         if state.ready_at is None:
-            if now - began > START_S:
+            ready_s = waited_s
+            if now - began - waited_s > START_S:
                 raise OSError(f"expected {sys.executable} to start within {START_S:.0f} s, got nothing from it")
             continue
-        spent = now - state.ready_at
+        spent = now - state.ready_at - max(waited_s - ready_s, 0.0)
         found = len(state.report["findings"]) if state.report is not None else 0
         probe, steps = state.probe
         show(
@@ -227,7 +234,7 @@ def look_at_stack(child: subprocess.Popen[bytes], state: State) -> None:
 
 def hang(state: State) -> list[Finding]:
     """The finding of a call that does not return; none where the env is merely slow."""
-    call_s = time.monotonic() - state.since
+    call_s = time.monotonic() - state.since - state.waited_s
     if not state.where or call_s < max(HANG_S, HANG_RATIO * state.longest_s):
         return []
     seen = f"expected an answer, got none in {call_s:.1f} s{at_line(state)}"

@@ -41,7 +41,7 @@ class NotParallel(ValueError):
 
 
 def has_agents(env: object) -> bool:
-    """Has it, by its attributes, several agents?"""
+    """Does an env have several agents, by its attributes?"""
     names = ("possible_agents", "agents", "num_agents", "observation_spaces", "action_spaces")
     space = getattr(env, "observation_space", None)
     return any(hasattr(env, name) for name in names) or isinstance(space, dict) or callable(space)
@@ -205,7 +205,7 @@ class Joint(gymnasium.Env[Any, Any]):
 
 
 def answered(method: str, given: Any, parts: Sequence[str]) -> Any:
-    """What a parallel env's ``reset`` or ``step`` returned; WrongValue where it is no dict by agent for each of ``parts``."""
+    """Return the answer of a parallel env; WrongValue unless it has a dict by agent for each of ``parts``."""
     if not isinstance(given, tuple | list) or len(given) != len(parts):
         got = f"a tuple of {len(given)}" if isinstance(given, tuple) else described(given)
         raise WrongValue("invalid", 0, f"{method}()", f"({', '.join(parts)})", f"{got}; {GIVES}")

@@ -1,4 +1,4 @@
-"""PettingZoo AEC envs, whose agents act in turns, as parallel envs; and seats that are dealt anew each episode.
+"""PettingZoo AEC envs, whose agents act in turns, as parallel envs; and seats that are dealt again in each episode.
 
 ``at_once`` picks the way. Where the metadata has ``is_parallelizable`` the agents of a round act together, through
 ``pettingzoo.utils.aec_to_parallel``. Any other game is played by ``Turns``, one move a step. An agent that waits also has a
@@ -17,6 +17,7 @@ from gymnasium import spaces
 from equipoise.envs.masks import KEY, mask_space, sizes
 
 Seating = Literal["fixed", "swap"]
+ByAgent = dict[Any, Any]
 
 
 def is_turns(env: object) -> bool:
@@ -35,7 +36,7 @@ def at_once(make: Callable[[], Any]) -> Any:
 
 
 def turns_of(env: Any) -> str:
-    """How the parallel env ``env`` plays a game in turns; "" where its agents act together by themselves."""
+    """A sentence on how a parallel env plays a game in turns; "" if its agents act together by themselves."""
     inner = env.env if isinstance(env, Seats) else env
     if isinstance(inner, Turns):
         return "one step is one move, and an agent that waits has one action, which does nothing"
@@ -44,12 +45,8 @@ def turns_of(env: Any) -> str:
     return ""
 
 
-class Turns:
-    """A parallel env of an AEC env: each step is one move, and the agents that wait see it happen.
-
-    An observation with an ``action_mask`` keeps its space; any other becomes {"obs": ..., "action_mask": ...} where the action
-    can be masked, as the mask in an ``info`` does. An action that has no masks (a ``Box``) is ignored while its agent waits.
-    """
+class Around:
+    """A parallel env around another env, with its agents, spaces and pictures."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -57,6 +54,32 @@ class Turns:
         self.render_mode = getattr(env, "render_mode", None)
         self.unwrapped = getattr(env, "unwrapped", env)
         self.possible_agents: list[Any] = list(env.possible_agents)
+
+    def observation_space(self, agent: Any) -> Any:
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: Any) -> Any:
+        return self.env.action_space(agent)
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def __str__(self) -> str:
+        return str(self.env)
+
+
+class Turns(Around):
+    """A parallel env of an AEC env: each step is one move, and the agents that wait see it happen.
+
+    An observation with an ``action_mask`` keeps its space; any other becomes {"obs": ..., "action_mask": ...} where the action
+    can be masked, as the mask in an ``info`` does. An action that has no masks (a ``Box``) is ignored while its agent waits.
+    """
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
         self.agents: list[Any] = []
         self._spaces: dict[Any, spaces.Space[Any]] = {
             agent: _masked(env.observation_space(agent), env.action_space(agent)) for agent in self.possible_agents
@@ -67,16 +90,13 @@ class Turns:
     def observation_space(self, agent: Any) -> spaces.Space[Any]:
         return self._spaces[agent]
 
-    def action_space(self, agent: Any) -> spaces.Space[Any]:
-        return self.env.action_space(agent)  # type: ignore[no-any-return]
-
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ByAgent, ByAgent]:
         self.env.reset(seed=seed, options=options)
         self._pass_over_the_ended()
         self.agents = list(self.env.agents)
         return {agent: self._seen(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
 
-    def step(self, actions: Mapping[Any, Any]) -> tuple[dict[Any, Any], ...]:
+    def step(self, actions: ByAgent) -> tuple[ByAgent, ...]:
         env, before = self.env, self.agents
         env.step(actions[env.agent_selection])
         rewards, terminated, truncated = dict(env.rewards), dict(env.terminations), dict(env.truncations)
@@ -111,15 +131,6 @@ class Turns:
         allowed = (self.env.infos.get(agent) or {}).get(KEY, np.ones_like(wait)) if moves else wait
         return {"obs": seen, KEY: allowed}
 
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-    def __str__(self) -> str:
-        return str(self.env)
-
 
 def _has_mask(observation: spaces.Space[Any]) -> bool:
     return isinstance(observation, spaces.Dict) and KEY in observation.spaces
@@ -149,18 +160,14 @@ def _like(mask: Any, flat: Any) -> Any:
     return tuple(_like(part, of) for part, of in zip(mask, parts, strict=True))
 
 
-class Seats:
-    """A parallel env whose agents change seats: each episode deals the seats anew, from the episode's seed.
+class Seats(Around):
+    """A parallel env whose agents change seats: each episode deals the seats by its own seed.
 
     ``possible_agents`` are players now, with the names of the seats: what ``first`` learns it learns from every seat.
     """
 
     def __init__(self, env: Any) -> None:
-        self.env = env
-        self.metadata = getattr(env, "metadata", {})
-        self.render_mode = getattr(env, "render_mode", None)
-        self.unwrapped = getattr(env, "unwrapped", env)
-        self.possible_agents: list[Any] = list(env.possible_agents)
+        super().__init__(env)
         for what in ("observation_space", "action_space"):
             given = {str(agent): getattr(env, what)(agent) for agent in self.possible_agents}
             first = next(iter(given.values()))
@@ -172,43 +179,28 @@ class Seats:
         self._player = dict(zip(self.possible_agents, self.possible_agents, strict=True))  # by seat
         self._seat = dict(self._player)  # by player
 
-    def observation_space(self, agent: Any) -> Any:
-        return self.env.observation_space(agent)
-
-    def action_space(self, agent: Any) -> Any:
-        return self.env.action_space(agent)
-
     @property
     def agents(self) -> list[Any]:
         return [self._player[seat] for seat in self.env.agents]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ByAgent, ByAgent]:
         order = np.random.default_rng(seed).permutation(len(self.possible_agents))
         self._player = {seat: self.possible_agents[i] for seat, i in zip(self.possible_agents, order, strict=True)}
         self._seat = {player: seat for seat, player in self._player.items()}
         seen, infos = self.env.reset(seed=seed, options=options)
         return self._dealt(seen), self._dealt(infos)
 
-    def step(self, actions: Mapping[Any, Any]) -> Sequence[dict[Any, Any]]:
-        # What is not of five parts is told by the caller, which names them.
+    def step(self, actions: ByAgent) -> Sequence[ByAgent]:
+        # If there are not five parts, the caller names them in its error.
         given = self.env.step({self._seat[player]: action for player, action in actions.items()})
         return tuple(self._dealt(part) if isinstance(part, Mapping) else part for part in given)
 
-    def _dealt(self, by_seat: Mapping[Any, Any]) -> dict[Any, Any]:
+    def _dealt(self, by_seat: Mapping[Any, Any]) -> ByAgent:
         return {self._player.get(seat, seat): value for seat, value in by_seat.items()}
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-    def __str__(self) -> str:
-        return str(self.env)
 
 
 def seated(make: Callable[[], Any], seats: str) -> Callable[[], Any]:
-    """``make`` with the seats as ``seats`` says; ValueError for a word that it does not know."""
+    """Return ``make`` with its seats dealt by ``seats``; ValueError for an unknown word."""
     if seats not in get_args(Seating):
         raise ValueError(f"seats: expected one of {', '.join(get_args(Seating))}, got {seats!r}")
     return (lambda: Seats(make())) if seats == "swap" else make

@@ -33,11 +33,11 @@ from equipoise.access import need_token
 from equipoise.envs.worlds.addresses import Address
 from equipoise.envs.worlds.protocol import HELLO_BYTES, Refused, Spaces, read_hello
 from equipoise.frames import HEAD, BadFrame, Message, Splitter, decode, encode, length
-from equipoise.listening import listen_at
+from equipoise.listening import accept, listen_at
 
 GREETING_S = 10.0  # in which a connection has to say hello
-GREETINGS = 256  # connections without a hello, at most: one more takes the place of the oldest
-WAITING = 256  # worlds of new sessions that wait, at most; those that the run knows have places of their own
+GREETINGS = 256  # most connections without a hello: one more takes the place of the oldest
+WAITING = 256  # most worlds of new sessions that wait; known sessions have places of their own
 LINGER_S = 0.5  # at the end, for worlds whose actor has ended to come and be told so
 OVER = {"kind": "bye", "text": "the run is over"}
 NOTES = 100  # kept until they are read
@@ -208,9 +208,7 @@ class Hub:
         conn.close()
 
     def _accept(self) -> None:
-        try:
-            conn, _ = self._public.accept()
-        except OSError:  # it has gone already, or this process has no descriptor left for now
+        if (conn := accept(self._public)) is None:
             return
         if len(self._greetings) >= GREETINGS:  # a world says hello at once, so the oldest is the least likely to be one
             full = Refused("full", f"expected at most {GREETINGS} connections without a hello, got more")
@@ -268,9 +266,7 @@ class Hub:
     # ------------------------------------------------------------------------------------------------- those with streams
 
     def _attach(self) -> None:
-        try:
-            conn, _ = self._private.accept()
-        except OSError:
+        if (conn := accept(self._private)) is None:
             return
         conn.setblocking(True)
         one = Attached(conn)

@@ -166,13 +166,9 @@ def write(
     (parts / path.name).parent.mkdir(parents=True)
     try:
         storage = importlib.import_module("minari.dataset.minari_storage").MinariStorage.new(
-            parts / path.name,
-            _stored_space(observation),
-            _stored_space(action),
-            _registered(env),
-            data_format="hdf5",
+            parts / path.name, _stored_space(observation), _stored_space(action), _registered(env), data_format="hdf5",
             jpeg_encoding=False,
-        )
+        )  # fmt: skip
         buffer = importlib.import_module("minari.data_collector").EpisodeBuffer
         for one in episodes:
             storage.update_episodes([
@@ -209,7 +205,7 @@ def writable(name: str, observation: gymnasium.Space[Any], action: gymnasium.Spa
     if path.parent.exists():
         raise ValueError(f"data set {name!r}: expected a new one, got {path.parent}, which is there already")
     for what, space in (("observation", observation), ("action", action)):
-        for place, leaf in tree.items(_leaves(space), what):
+        for place, leaf in tree.items(tree.parts(space), what):
             try:
                 forms.deserialize_space(forms.serialize_space(leaf))
             except (NotImplementedError, AssertionError, TypeError, ValueError) as error:
@@ -276,12 +272,6 @@ def _stored_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
     if isinstance(space, spaces.Dict):
         return spaces.Dict({_stored(key): _stored_space(one) for key, one in space.spaces.items()})
     return spaces.Tuple([_stored_space(one) for one in space.spaces]) if isinstance(space, spaces.Tuple) else space
-
-
-def _leaves(space: gymnasium.Space[Any]) -> Tree:
-    """The tree of the spaces without parts."""
-    inner = tree.branches(space)
-    return space if inner is None else {key: _leaves(one) for key, one in inner.items()}
 
 
 def _tree(space: gymnasium.Space[Any], value: Any, escaped: bool) -> Tree:

@@ -1,0 +1,68 @@
+"""What ``torch.compile`` costs a run and can save within it, told before the run begins; refused where it cannot pay.
+
+| figure | how it is known |
+|---|---|
+| the compiler's imports | their CPU time, measured in a process that is thrown away |
+| compiling | ``TORSO`` and ``LOSS`` times the imports in each process; ``CACHED`` times where an earlier run left all of it |
+| what is saved | at most half of the time that the network computes uncompiled, by a timed update and act |
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from equipoise import phases
+from equipoise.cores import usable
+from equipoise.nets.compiled import pays
+from equipoise.run import updates
+from equipoise.run.choice import Choice
+from equipoise.run.session import Interrupt
+from equipoise.run.updates import Took, Way
+from equipoise.runtime import blueprint
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.types import Program
+
+TORSO, LOSS, CACHED = 6.5, 7.5, 1.5  # measured with torch 2.9: Nature CNN, one thread, g++ 12
+GAIN = 2.0  # compiled code that is more than so many times faster was not seen (docs/gpu.md)
+BUDGET_S = 60.0  # of the measurement, at most: imports are slow on machines where compiling is, too
+
+
+def judged(
+    program: Program, interrupt: Interrupt, *, on: str, rate: Callable[[Blueprint, Way, Took], float], at: int | None
+) -> Choice | None:  # fmt: skip
+    """What is to be told of ``placement.compile=true``; None where the network has nothing to compile.
+
+    ``rate``: steps/s at most, of an update and an act. ``at``: the step that a resume goes on from, which is never refused;
+    None for a new run. ValueError where compiling costs more than it can save within the run, unless ``max_lag`` is 0: then no
+    measurement may decide anything.
+    """
+    blue, place = blueprint.blueprint(program), program.placement
+    if not any(pays(blue.network(name)) for name in blue.learns):
+        return None
+    phases.say("measuring the start of torch's compiler")
+    way = Way(device=place.device, precision=place.precision, threads=place.threads)
+    took, wrong = updates.timed(blue, [way], interrupt, until=time.monotonic() + BUDGET_S, enough=lambda took: True)
+    if way not in took:
+        return Choice(value=True, why=f"it takes a minute or more; it could not be measured: {wrong or 'it took too long'}")
+    found = took[way]
+    acts = bool(program.actors) and place.inference == "local"
+    waves = math.ceil(program.actors / usable()) if on == "process" else 1
+    first_s, second_s = TORSO * found.compiler_s * waves * acts, LOSS * found.compiler_s
+    network_s = (blue.pace.steps(blue.updates) - (at or 0)) / rate(blue, way, found)
+    saves_s = (1.0 - 1.0 / GAIN) * network_s
+    least_s = CACHED * found.compiler_s if found.cached else first_s + second_s
+    if at is None and place.max_lag != 0 and least_s > saves_s:
+        raise ValueError(
+            f"placement.compile: expected a run that it can shorten, got one whose network computes for about "
+            f"{network_s:,.0f} s uncompiled: torch.compile takes {least_s:,.0f} s or more and saves at most {saves_s:,.0f} s; "
+            "try placement.compile=false"
+        )
+    before = f"about {first_s:,.0f} s before the first step and " if acts else ""
+    cached = " (less where torch has it from an earlier run)" if found.cached else ""
+    return Choice(
+        value=True, measured={"compiler": round(found.compiler_s, 2), "update": round(found.update_s, 5)}, unit="s",
+        why=f"torch.compile takes {before}about {second_s:,.0f} s before the first update on free cores{cached}, and "
+        f"saves at most {saves_s:,.0f} s of the {network_s:,.0f} s that the network computes uncompiled",
+    )  # fmt: skip
