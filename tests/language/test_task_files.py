@@ -86,6 +86,7 @@ def test_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ('["prompt"]', "line 2: expected an object with a prompt, got list"),
         ({"promt": "a", "answer": 1}, "line 2: expected a column 'prompt', got promt, answer; rename 'promt'"),
         ({"question": "a", "answer": 1}, "got question, answer; rename 'question'"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "got messages; 'prompt' is the messages up to the answer"),
         ({}, "expected a column 'prompt', got none$"),
         ({"prompt": ""}, "line 2: prompt: expected a text or messages, got an empty one"),
         ({"prompt": 5}, "expected a text or messages, got 5"),
@@ -95,7 +96,7 @@ def test_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ({"prompt": "a", "completion": 5}, "completion: expected a text, or one message of the assistant, got 5"),
     ],
 )
-@pytest.mark.few(11)
+@pytest.mark.few(12)
 def test_a_row_that_is_wrong_is_named(row: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=said):
         task_files.read(jsonl(tmp_path / "a.jsonl", {"prompt": "fine"}, row))

@@ -88,7 +88,7 @@ def evaluate(
     from equipoise.record.report import repeated
 
     if said := repeated(result.info):
-        print(f"  {said}; --stochastic plays others, and so does a run with env.seats=swap")
+        print(f"  {said}" + ("" if stochastic else "; --stochastic plays others"))
     for name, value in result.info.items():
         print(f"  {name} {'—' if value is None else f'{value:.3g}'}")
     if video:

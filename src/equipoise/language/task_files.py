@@ -128,7 +128,11 @@ def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Exa
 
 
 def _listed(row: Mapping[str, Any]) -> str:
-    near = nearest("prompt", row) or next((name for name in ("question", "problem", "input", "messages") if name in row), None)
+    if isinstance(row.get("messages"), list):  # a conversation with its answer: as a prompt, the model would go on with it
+        return (
+            f"{shortened(', '.join(row))}; 'prompt' is the messages up to the answer, 'completion' a list of the answer alone"
+        )
+    near = nearest("prompt", row) or next((name for name in ("question", "problem", "input") if name in row), None)
     return (shortened(", ".join(row)) if row else "none") + (f"; rename {near!r}, if that is it" if near else "")
 
 
