@@ -81,7 +81,8 @@ def next_commands(place: Path, program: Program, found: Sequence[RunRow]) -> lis
         else []
     )
     played = next((row.path for row in found if has_learned(row.path)), None)
-    return commands if played is None else [*commands, play_command(program).format(shlex.quote(str(played)))]
+    play = "" if played is None else play_command(program).format(shlex.quote(str(played)))
+    return [*commands, play] if play else commands
 
 
 def _default(program: Program) -> Path:

@@ -245,7 +245,9 @@ def look_command(program: Program, directory: Path | None = None) -> str:
 
 
 def play_command(program: Program) -> str:
-    """The command that plays the policy of a run {}: on its recorded rows if the run has no env."""
+    """The command that plays the policy of a run {}: on recorded rows if the run has no env; "" for texts without a judge."""
+    if isinstance(program.source, TaskSource) and not (program.source.reward or program.evaluation.episodes):
+        return ""
     without = program.source.env is None and not isinstance(program.source, TaskSource)
     return f"evaluate {{}} --recorded {shlex.quote(program.name)}" if without else PLAY
 
