@@ -177,10 +177,8 @@ def _damage(folder: Path, example: dict[str, Any]) -> None:
 
 def _copied(to: Registry, bad: Path) -> str:
     """The artifact as a copy of another registry brings it, with the record that adds it."""
-    try:
-        data = (bad / "manifest.json").read_bytes()
-    except OSError:
-        data = b""
+    manifest = bad / "manifest.json"
+    data = manifest.read_bytes() if manifest.is_file() else b""  # a pipe would be waited for
     version = hashlib.sha256(data).hexdigest()
     shutil.copytree(bad, to.artifact(version), symlinks=True, copy_function=_copy)
     _write(to, "added", version, "", lineage={})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import json
 import tempfile
 import time
@@ -82,6 +83,8 @@ class Served:
         self.loop.run_until_complete(make())
         self._config = web.config(self.app)
         self._config.load()
+        gc.collect()
+        gc.freeze()  # as the server does: what the tests have loaded is not looked at again within a turn
 
     def http(self, data: bytes) -> tuple[int, Any]:
         return self.loop.run_until_complete(self._http(data))
