@@ -162,7 +162,7 @@ def read(example: dict[str, Any]) -> None:
 
 DOORS = [
     # The first attempt exports a policy.
-    Door(name="edge lines", examples=_lines(), attempt=say, hang_s=300, quick=40, full=400),
+    Door(name="edge lines", examples=_lines(), attempt=say, hang_s=300, quick=8, full=300),
     Door(name="recorded rows", examples=_files(), attempt=read, quick=60, full=600),
 ]
 

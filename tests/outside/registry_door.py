@@ -313,7 +313,7 @@ def one_for_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Versions, "_load", load_all)
 
 
-DOORS = [Door(name="registry", examples=examples, attempt=attempt, hang_s=60.0, growth_mb=16.0, quick=10)]
+DOORS = [Door(name="registry", examples=examples, attempt=attempt, hang_s=60.0, growth_mb=16.0, quick=4)]
 PLANTED = [
     Planted("only some errors cost one alias", "registry", narrow_except, ("Fail in", "Error in")),
     Planted("a newline in a reason", "registry", newlines, ("a forged line",)),

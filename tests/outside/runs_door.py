@@ -269,7 +269,7 @@ def no_plain_answers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("equipoise.watching.page.encoded", lambda data: json.dumps(data, ensure_ascii=False).encode())
 
 
-DOORS = [Door(name="run directory", examples=EXAMPLES, attempt=attempt, hang_s=8.0, quick=20, full=200)]
+DOORS = [Door(name="run directory", examples=EXAMPLES, attempt=attempt, hang_s=8.0, quick=10, full=200)]
 PLANTED = [
     Planted("a pipe is waited for", "run directory", opens_whatever_is_there, kinds=("hang", "Error")),
     Planted("half of a letter is an error of the page", "run directory", no_plain_answers),

@@ -85,12 +85,12 @@ def test_a_hang_slowness_and_growth_are_faults() -> None:
             except Exception:
                 continue
 
-    found = drive(toy(hangs, hang_s=0.2), examples=1)
+    found = drive(toy(hangs, hang_s=0.2), examples=1, shrink=False)
     assert found is not None and found.key == "hang"
-    found = drive(toy(lambda number: sum(range(2_000_000)) and None, cpu_s=0.001), examples=1)
+    found = drive(toy(lambda number: sum(range(2_000_000)) and None, cpu_s=0.001), examples=1, shrink=False)
     assert found is not None and found.key == "slow"
     held: list[bytes] = []
-    found = drive(toy(lambda number: held.append(b"x" * 40 * 2**20), growth_mb=4.0), examples=1)
+    found = drive(toy(lambda number: held.append(b"x" * 40 * 2**20), growth_mb=4.0), examples=1, shrink=False)
     assert found is not None and found.key == "growth"
 
 

@@ -89,7 +89,7 @@ def started(source: Source) -> Iterator[Versions]:
     assert versions.trial is not None and all(child.poll() is not None for child in versions.trial._children)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_version_that_fails_costs_its_aliases_alone(kind: str, tmp_path: Path) -> None:
     source = Source(tmp_path, kind)
@@ -184,6 +184,7 @@ def test_a_registry_that_cannot_be_read_and_errors_of_any_kind(tmp_path: Path, m
     asyncio.run(follow())
 
 
+@pytest.mark.thorough
 def test_an_endless_version_is_not_tried_again_at_once(tmp_path: Path) -> None:
     """It took a second of processor time, so for ten times as long nothing is spent on it, whatever moves."""
     source = Source(tmp_path, "endless")

@@ -399,6 +399,7 @@ def test_a_run_made_after_the_first_look_is_known(client: Client, place: Path) -
     assert client.ask("/api/run?run=later")[0] == 200
 
 
+@pytest.mark.thorough
 def test_a_gigabyte_keeps_nobody_waiting(client: Client, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from equipoise.watching import curves
 
