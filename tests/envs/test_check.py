@@ -52,7 +52,7 @@ def found(name: str, **given: Any) -> tuple[Finding, ...]:
         ("InfiniteReward", "error", "reward is not finite", "step 5", "expected a finite number, got inf"),
         ("RewardOfOne", "error", "reward has the wrong shape", "step 1", "expected a scalar, got (1,)"),
         ("NoReward", "error", "reward is no number", "step 6", "got None of NoneType"),
-        ("NeverSaysTerminated", "error", "terminated is no bool", "step 1", "expected True or False, got None"),
+        ("NeverSaysTerminated", "error", "terminated is neither True nor False", "step 1", "expected True or False, got None"),
         ("OneForTrue", "note", "terminated is no bool", "step 1", "got 0 of int"),
         ("NoInfo", "note", "info is no dict", "step 1", "got NoneType"),
         ("OldApi", "error", "step() returns 4 values, as Gym did before 0.26", "step 1", "got a tuple of 4"),

@@ -360,5 +360,5 @@ def shape(text: str) -> str:
     return " ".join(words[:12])
 
 
-DOORS = [Door(name="envs", examples=env_grammar.examples, attempt=attempt, hang_s=60.0, growth_mb=64.0, quick=15, full=200)]
+DOORS = [Door(name="envs", examples=env_grammar.examples, attempt=attempt, hang_s=60.0, growth_mb=64.0, quick=12, full=250)]
 PLANTED = envs_planted.PLANTED

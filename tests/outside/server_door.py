@@ -359,7 +359,7 @@ def ids(path: Path) -> set[str]:
 
 DOORS = [
     Door(name="http", examples=requests(), attempt=ask_http, quick=20, full=500),
-    Door(name="frames", examples=framed(), attempt=ask_frames, quick=15, full=250),
+    Door(name="frames", examples=framed(), attempt=ask_frames, quick=15, full=1000),
     Door(name="decisions", examples=st.lists(st.sampled_from(DONE), max_size=8), attempt=keep, quick=3, full=40),
 ]
 
@@ -380,7 +380,7 @@ def names_of_any_length(patch: pytest.MonkeyPatch) -> None:
         ("parameters", oip.Parameters, msgspec.field(default_factory=oip.Parameters)),
     ])  # fmt: skip
     patch.setattr(oip, "_decoder", msgspec.json.Decoder(infer))
-    patch.setattr(equipoise.hints, "LONGEST", 1 << 40)
+    patch.setattr(equipoise.hints, "LONGEST_NAME", 1 << 40)
 
 
 def a_removed_file_is_kept(patch: pytest.MonkeyPatch) -> None:

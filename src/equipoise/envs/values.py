@@ -106,9 +106,11 @@ def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> A
 
 def flag(value: Any, index: int | None, key: str) -> bool:
     """True or False; WrongValue for anything but these and numbers equal to them."""
-    if type(value) not in FLAGS and number(value, index, key, FLAG) not in (0, 1):
+    if type(value) in FLAGS:
+        return bool(value)
+    if (read := number(value, index, key, FLAG)) not in (0, 1):
         raise WrongValue("invalid", index, key, FLAG, described(value))
-    return bool(value)
+    return bool(read)  # not of the value itself: an object of another library may be true whatever it holds
 
 
 def numbers(value: Any, count: int, key: str) -> Array:

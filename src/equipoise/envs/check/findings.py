@@ -221,8 +221,9 @@ def judged(found: Findings, place: str, value: Any, lead: tuple[int, ...], where
         if shape != lead:
             found.error(f"{place} has the wrong shape", where, f"expected {lead or 'a scalar'}, got {shape}", STOPS)
         else:
-            kind = "number" if expected is NUMBER else "bool"
-            found.error(f"{place} is no {kind}", where, f"expected {wrong.expected}, got {wrong.got}", STOPS)
+            # Not "is no bool", which is the note on 0 and 1: of findings with one name the first says how grave they are.
+            kind = "no number" if expected is NUMBER else "neither True nor False"
+            found.error(f"{place} is {kind}", where, f"expected {wrong.expected}, got {wrong.got}", STOPS)
         return None
 
 
