@@ -237,7 +237,7 @@ SHARP: list[dict[str, Any]] = [
     *[
         {"kind": "vector", "ending": "truncated", "odd": {"autoreset": "SAME_STEP", "final": way}}
         for way in ("list", "text")
-        for _ in range(3)
+        for _ in range(8)
     ],
 ]
 
