@@ -228,7 +228,7 @@ def test_many_runs_of_many_workers_stay_small(tmp_path: Path) -> None:
 
 HOSTILE = (
     "<script>alert(1)</script>", "\" onload=\"x", "'><img src=x onerror=y>", "</style></title><b>", "&lt;&amp;", "javascript:x",
-    "x" * 10_000, "日本語 🦊 é\u0301", "\u202egnp.exe", "\x1b[31m\x00", "<!--", "]]>", "@import url(http://a.b/c)",
+    "x" * 4_000, "日本語 🦊 é\u0301", "\u202egnp.exe", "\x1b[31m\x00", "<!--", "]]>", "@import url(http://a.b/c)",
 )  # fmt: skip
 
 
@@ -351,7 +351,7 @@ def test_a_run_of_another_version(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"program": {}}, "program.source: expected a value, got none"), ({"program": 3}, "expected a JSON object"),
-        ({"program": {"source": 3, "policies": {}, "schedule": {}}}, "expected the program of a run"),
+        ({"program": {"source": 3, "policies": {}, "schedule": {}}}, "program.source: expected a JSON object, got 3"),
         ({"host": 3}, "host"), ({"versions": []}, "versions"),
     ],
 )  # fmt: skip
