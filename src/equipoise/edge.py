@@ -193,7 +193,7 @@ class Reader:
         """Read an observation, or a batch of them with one more axis in front -> (rows [B, ...] by name, was it a single one).
 
         ValueError with the path, what was expected and what came: another shape, dtype or key, a number that is not finite, a
-        mask that allows nothing.
+        mask that allows nothing or holds more than 0 and 1.
         """
         rows: dict[str, Array] = {}
         self._collect(self._observation, obs, "obs", rows)
@@ -216,11 +216,11 @@ class Reader:
                 value = x[row][~np.isfinite(x[row])].flat[0]
                 raise ValueError(f"{name}: expected finite numbers, got {value}{_of(row, x)}")
         for name, begins in self._masks:
-            allowed = np.logical_or.reduceat(rows[name].reshape(len(rows[name]), -1) != 0, begins, axis=1).all(1)
-            if not allowed.all():
-                raise ValueError(
-                    f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), rows[name])}"
-                )
+            x = rows[name].reshape(len(rows[name]), -1)
+            if (odd := (x != 0) & (x != 1)).any():
+                raise ValueError(f"{name}: expected a mask of 0 and 1, got {x[odd][0]}{_of(int(odd.any(1).argmax()), x)}")
+            if not (allowed := np.logical_or.reduceat(x != 0, begins, axis=1).all(1)).all():
+                raise ValueError(f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), x)}")
         return rows, single
 
     def _collect(self, space: Any, value: Any, place: str, rows: dict[str, Array]) -> None:

@@ -119,6 +119,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("mask", {"obs": ROW}, r"obs: expected the keys .*, got not \['action_mask'\]"),
     ("mask", {"obs": ROW, "action_mas": [1, 1, 1]}, r"and also \['action_mas'\]; did you mean 'action_mask' by 'action_mas'\?"),
     ("mask", {"obs": ROW, "action_mask": [0, 0, 0]}, "obs/action_mask: expected at least one action allowed, got none"),
+    ("mask", {"obs": ROW, "action_mask": [1, 2, 0]}, "obs/action_mask: expected a mask of 0 and 1, got 2"),
+    ("mask", {"obs": ROW, "action_mask": [1, -1, 0]}, "obs/action_mask: expected a mask of 0 and 1, got -1"),
     ("mask", {"obs": [ROW] * 2, "action_mask": [[1, 1, 1], [0, 0, 0]]}, "got none in row 1"),
     ("mask", {"obs": [ROW] * 2, "action_mask": [[1, 1, 1]] * 3}, r"obs/action_mask: expected shape \[3\], or a batch"),
     ("mask", {"obs": ROW, "action_mask": [0.5, 1, 1]}, r"obs/action_mask: expected int8 \[3\], got float64 \[3\]"),

@@ -49,9 +49,13 @@ def test_many_drawn_examples_work_or_are_refused(door: Door, seed) -> None:
 @pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)
 def test_the_net_finds_a_planted_fault(fault: Planted, monkeypatch, seed) -> None:
     fault.plant(monkeypatch)
-    found = drive(BY_NAME[fault.door], examples=BY_NAME[fault.door].full, seed=seed, shrink=False)
-    assert found is not None, f"{fault.name} was put back, and {BY_NAME[fault.door].full} examples did not find it"
-    assert not fault.kinds or any(part in found.key for part in fault.kinds), f"found another fault: {found.key}"
+    door, others = BY_NAME[fault.door], set[str]()
+    while True:  # within the same examples: what else the fault brings about is passed over
+        found = drive(door, examples=door.full, seed=seed, known=others, shrink=False)
+        assert found is not None, f"{fault.name} was put back, and {door.full} examples found {sorted(others) or 'nothing'}"
+        if not fault.kinds or any(part in found.key for part in fault.kinds):
+            return
+        others.add(found.key)
 
 
 # ------------------------------------------------------------------------------------------------------ the harness itself

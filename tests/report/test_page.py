@@ -228,7 +228,7 @@ def test_many_runs_of_many_workers_stay_small(tmp_path: Path) -> None:
 
 HOSTILE = (
     "<script>alert(1)</script>", "\" onload=\"x", "'><img src=x onerror=y>", "</style></title><b>", "&lt;&amp;", "javascript:x",
-    "x" * 4_000, "日本語 🦊 é\u0301", "\u202egnp.exe", "\x1b[31m\x00", "<!--", "]]>", "@import url(http://a.b/c)",
+    "x" * 10_000, "日本語 🦊 é\u0301", "\u202egnp.exe", "\x1b[31m\x00", "<!--", "]]>", "@import url(http://a.b/c)",
 )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ ANY = Anything()
 PROGRAM: Schema = {
     "source": {"env?": Maybe(Each(ANY)), "*": ANY},
     "schedule": {"seed?": Maybe(Number(0, (1 << 63) - 1, whole=True)), "*": ANY},
-    "policies": Each({"algorithm?": {"name": Text(4096), "fields?": Maybe(Each(ANY)), "*": ANY}, "*": ANY}),
+    "policies": Each({"algorithm?": {"name": Text(), "fields?": Maybe(Each(ANY)), "*": ANY}, "*": ANY}),
     "*": ANY,
 }
 
