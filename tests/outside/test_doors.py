@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 
 import pytest
 
@@ -93,9 +94,16 @@ def test_a_hang_slowness_and_growth_are_faults() -> None:
     assert found is not None and found.key == "hang"
     found = drive(toy(lambda number: sum(range(2_000_000)) and None, cpu_s=0.001), examples=1, shrink=False)
     assert found is not None and found.key == "slow"
-    held: list[bytes] = []
-    found = drive(toy(lambda number: held.append(b"x" * 40 * 2**20), growth_mb=4.0), examples=1, shrink=False)
+    held: list[mmap.mmap] = []
+
+    def grows(number: int) -> None:
+        held.append(mmap.mmap(-1, 40 * 2**20))  # of the kernel: libc may have freed memory to give again
+        held[-1].write(b"x" * 40 * 2**20)
+
+    found = drive(toy(grows, growth_mb=4.0), examples=1, shrink=False)
     assert found is not None and found.key == "growth"
+    for one in held:
+        one.close()
 
 
 def test_memory_without_end_is_an_error_of_the_attempt() -> None:
