@@ -309,7 +309,7 @@ def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str)
         x = x.astype(dtype)
     if x.dtype == dtype:
         return np.ascontiguousarray(x).reshape(x.shape)
-    if x.dtype.kind == dtype.kind == "f" and dtype.itemsize >= 4 and np.vdot(x, x) < 1e38:  # nothing overflows: the usual case
+    if x.dtype.kind == dtype.kind == "f" and dtype.itemsize >= 4 and float(np.vdot(x, x)) < 1e38:  # nothing overflows: as usual
         return x.astype(dtype, order="C")
     fits = x.dtype.kind in ("fiub" if dtype.kind == "f" else "iub")
     if fits and dtype.kind != "f" and x.size:

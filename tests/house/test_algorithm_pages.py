@@ -81,4 +81,5 @@ def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
             steps=64, evaluate_episodes=0, settings=settings,
         )  # fmt: skip
     reports = list(api.train(made, on="serial", out=tmp_path / "run"))
-    assert set(table(name, "Metrics")) == set(reports[-1].metrics)
+    of_none = {"token_mult_prob_error/older_keys"} if cls.needs_task else set()  # with max_lag=0 no token is so: left out
+    assert set(table(name, "Metrics")) - of_none == set(reports[-1].metrics)

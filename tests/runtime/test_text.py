@@ -229,7 +229,7 @@ def test_a_run_at_a_url_is_asked_as_well(tmp_path: Path, monkeypatch: pytest.Mon
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"settings": ["algorithm.num_generations=1"]}, "num_generations: expected"),
-    ({"batch": 60}, "batch: expected a multiple of envs_per_actor=8"),
+    ({"batch": 60}, "batch: expected a multiple of algorithm.num_generations=8.*got 60; the nearest is 64"),
     ({"envs_per_actor": 4}, "placement.envs_per_actor: expected the 8 samples of a group"),
     ({"unroll": 4}, "policy.unroll: expected 1"),
     ({"inference": "central"}, "placement.inference: expected local with a task"),

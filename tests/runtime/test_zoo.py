@@ -55,22 +55,10 @@ def the_dtypes_are_kept(case: int, blue: Any) -> None:
     env.recv()
     for path, spec in tree.items(blue.roles["main"].row.obs):
         space: Any = blue.spec.env.observation
-        for key in branch(space, path):
+        for key in tree.keys_of(path):
             space = (tree.branches(space) or {})[key]
         assert spec.dtype == ("float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype)), path
         assert dict(tree.items(env.ts.obs))[path].dtype == spec.dtype
-
-
-def branch(space: Any, path: str) -> list[str]:
-    """The keys of a path; a key may have a '/' itself."""
-    keys: list[str] = []
-    while path:
-        inner = tree.branches(space)
-        assert inner is not None
-        key = next(key for key in inner if path == key or path.startswith(f"{key}/"))
-        keys.append(key)
-        space, path = inner[key], path[len(key) + 1 :]
-    return keys
 
 
 def a_player_acts(case: int, path: Path) -> None:
