@@ -195,3 +195,25 @@ def test_kept_actions_stay_what_they_were():
     env = env_of(f"{HERE}:Recording", 1)
     rows(env, [np.full((1, 2), x, np.float32) for x in (0.1, 0.2, 0.3)])
     np.testing.assert_allclose([kept[0] for kept in env.envs[0].got], [0.1, 0.2, 0.3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_close_that_raises_keeps_no_other_env_open(raises):
+    closed: list[int] = []
+
+    def close(i: int) -> None:
+        closed.append(i)
+        if i == 1:
+            raise OSError("the display is gone")
+
+    env = env_of(f"{HERE}:Recording", [7, 8, 9])
+    for i, one in enumerate(env.envs):
+        one.close = lambda i=i: close(i)
+    if raises:
+        with pytest.raises(OSError, match="the display is gone"):
+            env.close(raises=True)
+    else:
+        with pytest.warns(RuntimeWarning, match=r"stream 8: close\(\) raised OSError.*is gone.*may stay open"):
+            env.close()
+    env.close()
+    assert closed == [0, 1, 2]

@@ -67,7 +67,14 @@ def unknown_files(text: str) -> list[str]:
     return sorted(name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in known))
 
 
-OF_A_USER = {"my_envs.py", "my_device_envs.py", "my_package/envs.py", "my_algorithms.py", "numpy.py", "torch/multiprocessing/reductions.py"}
+OF_A_USER = {
+    "my_envs.py",
+    "my_device_envs.py",
+    "my_package/envs.py",
+    "my_algorithms.py",
+    "numpy.py",
+    "torch/multiprocessing/reductions.py",
+}
 
 
 @pytest.mark.thorough

@@ -133,7 +133,7 @@ def flag(value: Any, way: str) -> tuple[Any, bool]:
         "object": lambda: x.astype(object), "list": lambda: x.tolist() if batch else [bool(value)],
         "grad": lambda: tensor(x.astype(np.float32), grad=True),
     }  # fmt: skip
-    return simple[way](), True
+    return simple[way](), way != "nan" or not x.all()
 
 
 def mask(allowed: Any, counts: list[int], way: str) -> tuple[Any, bool]:

@@ -44,10 +44,11 @@ class Drawn(gymnasium.Env[Any, Any]):
         self.trouble("reset")
         self.number, self.t = self.number + 1 if seed is None else 0, 0
         obs = self.law.obs(self.late, self.stream, self.number, 0)
-        row.obs = plain(self.with_mask(obs))
+        info = self.info()
+        row.obs = plain(self.with_mask(obs, info))
         if self.shape == "reset_obs_only":
             return obs
-        return None if self.shape == "reset_none" else (obs, self.info())
+        return None if self.shape == "reset_none" else (obs, info)
 
     def step(self, action: Any) -> Any:
         row, self.calls = self.note(Row(False, True, action=plain(action))), self.calls + 1
@@ -59,20 +60,21 @@ class Drawn(gymnasium.Env[Any, Any]):
         over = self.t >= length
         obs = self.law.obs(self.late, self.stream, self.number, self.t)
         given = self.law.outcome(self.late, value, over and terminates, over and truncates)
-        row.obs, row.terminated = plain(self.with_mask(obs)), over and terminates
+        info = self.info()
+        row.obs, row.terminated = plain(self.with_mask(obs, info)), over and terminates
         row.reward = number_of(given[0], value)
         if self.shape == "step_four":
-            return obs, given[0], given[1], self.info()
+            return obs, given[0], given[1], info
         if self.shape == "step_dict":
             return {"obs": obs, "reward": given[0]}
-        return [obs, *given, self.info()] if self.shape == "step_list" else (obs, *given, self.info())
+        return [obs, *given, info] if self.shape == "step_list" else (obs, *given, info)
 
-    def with_mask(self, obs: Any) -> Any:
+    def with_mask(self, obs: Any, info: Any) -> Any:
         if "mask_info" not in self.law.odd or self.law.odd["mask_info"] == "absent":
             return obs
         allowed = self.law.allowed(self.stream, self.number, self.t)
         over = self.t >= self.law.episode(self.stream, self.number)[0]
-        if self.law.odd["mask_info"] == "sometimes" and self.t % 2 and over:
+        if over and (not isinstance(info, dict) or info.get("action_mask") is None):
             allowed = np.ones_like(allowed)  # nobody acts on an episode's last row: without a mask it allows all
         return {"obs": obs, "action_mask": allowed}
 
@@ -219,9 +221,11 @@ KINDS: dict[str, type[Drawn]] = {
 class Outer(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Writes down what comes out of the wrappers within."""
 
-    def __init__(self, env: Any, stream: int, odd: dict[str, str]) -> None:
+    def __init__(self, env: Any, stream: int, law: Law) -> None:
         super().__init__(env)
-        self._stream, self._masked = stream, odd.get("mask_info", "absent") != "absent"
+        self._stream, self._masked, self._ones = (
+            stream, law.odd.get("mask_info", "absent") != "absent", np.ones(sum(law.counts), np.int8),
+        )  # fmt: skip
         env_law.BOOK.begins(stream)
 
     def reset(self, **given: Any) -> Any:
@@ -235,11 +239,14 @@ class Outer(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not self.action_space.contains(action):
             env_law.BOOK.complaints.append(f"{action!r} is no member of {self.action_space}")
         out = self.env.step(action)
-        row.obs, row.reward, row.terminated = plain(self._obs(out[0], out[4])), number_of(out[1], 0.0), bool(out[2])
+        over = bool(out[2]) or bool(out[3])
+        row.obs, row.reward, row.terminated = plain(self._obs(out[0], out[4], over)), number_of(out[1], 0.0), bool(out[2])
         return out
 
-    def _obs(self, obs: Any, info: Any) -> Any:
+    def _obs(self, obs: Any, info: Any, over: bool = False) -> Any:
         mask = info.get("action_mask") if self._masked and isinstance(info, dict) else None
+        if mask is None and self._masked and over:
+            mask = self._ones  # nobody acts there
         return obs if mask is None else {"obs": obs, "action_mask": np.ravel(plain(mask))}
 
 
@@ -259,7 +266,7 @@ def wrapped(name: str, law: Law, stream: int) -> Any:
         env = w.TimeLimit(env, 20)
     if name == "SyncVectorEnv":
         return gymnasium.vector.SyncVectorEnv([lambda: env])
-    return Outer(getattr(w, name)(env, **arguments.get(name, {})), stream, law.odd)
+    return Outer(getattr(w, name)(env, **arguments.get(name, {})), stream, law)
 
 
 def make(said: dict[str, Any], num_envs: int = 1, streams: Any = None, stream: int = 0) -> Any:

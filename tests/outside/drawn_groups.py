@@ -85,7 +85,7 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
         info: dict[str, Any] = {}
         if self.same and over.any():
             finals = [law.obs(False, stream, *at) for stream, at in zip(self.streams, self.at, strict=True)]
-            info = self.finals(finals, over)
+            info = self.finals(finals, over, ends)
             held = plain(self.with_masks(stacked(finals)))
             self.at = [(n + 1, 0) if ended else (n, t) for (n, t), ended in zip(self.at, over.tolist(), strict=True)]
         else:
@@ -95,9 +95,8 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
         shown = plain(self.with_masks(obs))
         numbers = plain(given[0])
         for i, stream in enumerate(self.streams):
-            value = (
-                float(reward[i]) if numbers is None or numbers.dtype == object else number_of(np.ravel(numbers)[i], reward[i])
-            )
+            each_own = numbers is not None and numbers.dtype != object and numbers.size == len(reward)
+            value = number_of(np.ravel(numbers)[i], reward[i]) if each_own else float(reward[i])
             if done[i] and not self.same:
                 row = Row(True, False, picked(shown, i))
             else:
@@ -161,14 +160,16 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
             info = {**info, "action_mask": masked_rows(masks)}
         return info
 
-    def finals(self, members: list[Any], over: Any) -> dict[str, Any]:
+    def finals(self, members: list[Any], over: Any, ends: Any) -> dict[str, Any]:
         law, way = self.law, self.law.odd.get("final", "gymnasium")
         objects = np.full(self.num_envs, None, object)
         for i in np.flatnonzero(over):
             objects[i] = members[i]
         batch = stacked(members)
-        env_law.BOOK.bent.add(f"final:{way}")
         first = members[0]
+        bends = way not in ("half", "nan") or (isinstance(first, np.ndarray) and first.ndim and first.dtype.kind == "f")
+        if bends and (over & ~ends).any():  # nobody asks for the value of what follows a termination
+            env_law.BOOK.bent.add(f"final:{way}")
         simple: dict[str, Any] = {
             "array": batch, "dict_of_arrays": batch, "tuple": tuple(objects), "list": list(objects), "list_of_arrays": members,
             "short": list(objects)[:-1], "text": "none", "done_rows": stacked([members[i] for i in np.flatnonzero(over)]),
@@ -179,9 +180,9 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
         value = simple.get(way, objects)
         if way == "torch":
             value = bent.observation(batch, law.observation, "torch")[0]
-        if way == "nan" and isinstance(first, np.ndarray) and first.dtype.kind == "f":
+        if way == "nan" and bends:
             value = batch * np.nan
-        if way == "half" and isinstance(first, np.ndarray) and first.ndim:
+        if way == "half" and bends:
             for i in np.flatnonzero(over):
                 objects[i] = members[i][:-1]
         key = "final_observation" if way == "old_name" else "final_obs"

@@ -18,6 +18,7 @@ import io
 import tempfile
 import traceback
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class Outcome:
 
     said: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     refused: bool = False
     bent: set[str] = field(default_factory=set)
 
@@ -112,6 +114,7 @@ def checked(said: dict[str, Any], mask: str) -> Outcome:
         with quiet():
             report = check_env(EnvFactory(target=TARGET, kwargs={"said": said}, action_mask=mask), steps=24, seconds=20.0)
         out.said = [f"{one.what}: {one.seen}" for one in report.findings if one.severity == "error"]
+        out.notes = [one.what for one in report.findings if one.severity == "note"]
     except Exception as error:
         out.said, out.refused = [judged(error, "check")], True
     out.bent = book.bent
@@ -224,7 +227,8 @@ def after(said: dict[str, Any], out: Path, what: str) -> None:
     try:
         with quiet():
             if what == "resume":
-                finished(api.resume(out, steps=80), Batches())
+                with unheard_replays():
+                    finished(api.resume(out, steps=80), Batches())
             elif what == "collect":
                 made = api.collect(out, out.parent / "data", episodes=2)
                 held(said, list(made))
@@ -243,6 +247,24 @@ def after(said: dict[str, Any], out: Path, what: str) -> None:
             raise Fault(f"{what}: refused: {shape(text)}", text) from error
     if env_law.BOOK.complaints:
         raise Fault(f"{what}: an action that is none", "; ".join(env_law.BOOK.complaints[:3]))
+
+
+@contextlib.contextmanager
+def unheard_replays() -> Iterator[None]:
+    """An env that is no function of its seed and its actions has other masks while a resume tries them, and then restarts."""
+    from equipoise.envs.restore.record import Record
+
+    before, patch = Record._replay, pytest.MonkeyPatch()
+
+    def replay(record: Any, *given: Any) -> Any:
+        heard = len(env_law.BOOK.complaints)
+        came = before(record, *given)
+        del env_law.BOOK.complaints[heard:]
+        return came
+
+    with patch.context() as patched:
+        patched.setattr(Record, "_replay", replay)
+        yield
 
 
 def looked(said: dict[str, Any], space: Any, i: int) -> Any:
@@ -315,21 +337,30 @@ def attempt(said: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="drawn-") as folder:
         out = Path(folder) / "run"
         then = trained(said, mask, out)
-        agree(before, then)
+        agree(before, then, MILD + CHANGES * (said["since"] > 0), hidden="wrapper" in said["odd"])
         if then.fine:
             for what in said["then"]:
                 after(said, out, what)
 
 
-def agree(check: Outcome, train: Outcome) -> None:
+def agree(check: Outcome, train: Outcome, mild: tuple[str, ...], *, hidden: bool) -> None:
     for name, one in (("check", check), ("train", train)):
         unread = sorted(way for way in one.bent if way.partition(":")[2] in UNREADABLE.get(way.partition(":")[0], ()))
+        if hidden:  # a wrapper may make something of it
+            unread = [way for way in unread if not way.startswith("values:")]
         if one.fine and unread and not one.warned:
             raise Fault(f"{name} is fine with {unread[0]}")
     asked = train.refused and train.said[0].startswith(ASKED)
-    if check.fine and not train.fine and not asked and not (train.bent - check.bent):
+    large = train.refused and "finite grad_norm" in train.said[0] and any("has large numbers" in note for note in check.notes)
+    if check.fine and not train.fine and not asked and not large and not (train.bent - check.bent):
         raise Fault(f"check is fine, train is not: {shape(train.said[0])}", "\n".join(train.said))
-    if train.fine and not train.warned and not check.fine and not (check.bent - train.bent) and not mild(check.said):
+    if (
+        train.fine
+        and not train.warned
+        and not check.fine
+        and not (check.bent - train.bent)
+        and not all(any(part in text for part in mild) for text in check.said)
+    ):
         raise Fault(f"train is fine, check is not: {shape(check.said[0])}", "\n".join(check.said))
 
 
@@ -347,11 +378,11 @@ MILD = (
     "cast",
     "a time limit is told as terminated",
     "keeps running statistics",
+    "a rule of PettingZoo's parallel_api_test",  # of those that training does not need
 )
-
-
-def mild(said: list[str]) -> bool:
-    return all(any(part in text for part in MILD) for text in said)
+# An env whose odd form begins after its first calls: another number of digits, or outside of bounds, at which training looks
+# in some rows only of a native vector env.
+CHANGES = ("does not begin anew", "leaves its space")
 
 
 def shape(text: str) -> str:

@@ -279,8 +279,8 @@ class GymnasiumEnv(SyncEnv):
         self._played, self._actions = False, []  # until the next cut
         return ["exact"] * len(self.ts.stream), {}
 
-    def _close(self) -> None:
-        self.env.close()
+    def _closes(self) -> list[tuple[int | None, Callable[[], object]]]:
+        return [(None, self.env.close)]
 
 
 def observe(target: Tree, obs: Any, key: str = "obs") -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +34,7 @@ class SyncEnv:
     """An ``equipoise.types.Env`` of B streams whose ``recv`` always answers.
 
     ``recv`` returns the same ``TimeStep`` with the same arrays each time, so a reader may keep views (torch ones, too) of
-    them. A subclass has ``_reset`` and ``_step``, which fill ``ts``, ``_close``, and, unless its resume is restart,
+    them. A subclass has ``_reset`` and ``_step``, which fill ``ts``, ``_closes``, and, unless its resume is restart,
     ``_capture`` and ``_restore``.
 
     After a ``load``: ``resumed`` counts the streams brought back "exact", by "replay", or "restart"; ``restarted`` [B] bool
@@ -146,10 +147,20 @@ class SyncEnv:
         np.logical_or(self.ts.truncated, self.restarted, out=self.ts.truncated)
         self._unsaid = False
 
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._close()
+    def close(self, *, raises: bool = False) -> None:
+        """Close every env. What one raises is a warning, since its rows are all told; ``raises`` raises it in the end."""
+        closes, self._closed = [] if self._closed else self._closes(), True
+        raised: Exception | None = None
+        for i, close in closes:
+            try:
+                close()
+            except Exception as error:
+                raised = raised or error
+                if not raises:
+                    said = f"{self._where(i)}: close() raised {described(error)}; what it holds may stay open"
+                    warnings.warn(said, RuntimeWarning, stacklevel=2)
+        if raises and raised is not None:
+            raise raised
 
     def _first(self) -> None:
         self._reset()
@@ -239,7 +250,8 @@ class SyncEnv:
         """What became of each stream, and why those restart that do. ``ts`` has its rows again already."""
         raise NotImplementedError
 
-    def _close(self) -> None:
+    def _closes(self) -> list[tuple[int | None, Callable[[], object]]]:
+        """What closes each env, beside its stream (None: of all)."""
         raise NotImplementedError
 
 

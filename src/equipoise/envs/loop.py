@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from equipoise.types import Array, Resume, Tree
 
 PATIENCE = 3  # failures of one stream in a row without a working step
 STOPPED = "--on-nonfinite drop gives up the episode and goes on, clamp takes finite numbers instead"
+ANSWER = "(obs, info) of reset and (obs, reward, terminated, truncated, info) of step"
 MASKED = f". Its info has an {KEY!r} that nobody asked for: with --action-mask info only allowed actions are taken"
 
 
@@ -217,6 +218,9 @@ class LoopEnv(SyncEnv):
 
     def _placed(self, i: int, error: Exception) -> Exception:
         """Add env and stream to an error, also to a wrong value that one of our wrappers raised without knowing them."""
+        at = error.__traceback__
+        if isinstance(error, TypeError | ValueError) and "unpack" in str(error) and at is not None and at.tb_next is None:
+            error = WrongValue("invalid", i, "its answer", ANSWER, str(error))
         return error.placed(self._where(i)) if isinstance(error, WrongValue) else error
 
     def _close_one(self, i: int, error: Exception) -> None:
@@ -236,8 +240,9 @@ class LoopEnv(SyncEnv):
         self._broken.discard(i)
         self.log.begin(i, env, seed)
         self._past.resets(i, seed)
-        self._obs[i], info = env.reset(seed=seed)
-        if not self._masked and not self.spec.mask and KEY in (info or {}):
+        answer: Any = env.reset(seed=seed)
+        self._obs[i], info = answer
+        if not self._masked and not self.spec.mask and isinstance(info, Mapping) and KEY in info:
             self._masked = True
             warnings.warn(f"{self._where(i)} failed{MASKED} (said once)", RuntimeWarning, stacklevel=2)
         self._reward[i], self._terminated[i], self._truncated[i] = 0.0, False, False
@@ -283,10 +288,8 @@ class LoopEnv(SyncEnv):
         self.log = Log(self.ts)  # until its next reset nothing of a stream can be played again
         return self._past.load(state, self.ts)
 
-    def _close(self) -> None:
-        for i, env in enumerate(self.envs):
-            if i not in self._broken:
-                env.close()
+    def _closes(self) -> list[tuple[int | None, Callable[[], object]]]:
+        return [(i, env.close) for i, env in enumerate(self.envs) if i not in self._broken]
 
 
 class Log:

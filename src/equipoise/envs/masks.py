@@ -116,11 +116,19 @@ def legal(action: Any, actions: Tree, mask: Any) -> None:
         if isinstance(mask, Mapping | tuple):
             choices = [member(mask, str(j)) for j in range(len(counts))]
         else:
-            choices = np.split(np.reshape(plain(mask), (len(rows), -1)), np.cumsum(counts)[:-1], axis=1)
+            choices = np.split(_numbers(mask, len(rows), sum(counts)), np.cumsum(counts)[:-1], axis=1)
         for j, allowed in enumerate(choices):
-            for row, fine in zip(rows, np.reshape(plain(allowed), (len(rows), -1)) != 0):
+            for row, fine in zip(rows, _numbers(allowed, len(rows), counts[j]) != 0, strict=True):
                 if fine.any() and not fine[row[j] - starts[j]]:
                     row[j] = starts[j] + np.flatnonzero(fine)[row[j] % fine.sum()]
+
+
+def _numbers(mask: Any, rows: int, count: int) -> Array:
+    """[rows, count]"""
+    numbers = plain(mask)
+    if numbers.size != rows * count:
+        raise ValueError(f"expected {count} numbers, got {numbers.size / max(rows, 1):g}")
+    return numbers.reshape(rows, count)
 
 
 # ----------------------------------------------------------------------------------------------------------- out of info

@@ -134,7 +134,7 @@ class ActorCritic(nn.Module):
         if isinstance(self.torso, MLP):
             x = encode(self.observation, obs)
             x = x if self.norm is None else self.norm.forward(x)
-            return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+            return x if x.ndim == 2 else x.flatten(0, -2)
         return obs if first.ndim == 1 else tree.map(lambda leaf: leaf.flatten(0, 1), obs)
 
     def _features(self, flat: Tensor, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
@@ -145,7 +145,7 @@ class ActorCritic(nn.Module):
         if first.ndim == 1:
             return self.core.step(flat, first, state)
         y, state = self.core.unroll(flat.view(*first.shape, -1), first, state)
-        return y.reshape(-1, y.shape[-1]), state
+        return y.flatten(0, -2), state
 
     def _policy(self, features: Tensor, rows: torch.Size, obs: Tree) -> Policy:
         """features [N, F] of ``rows`` -> the distribution; only a policy of one Box is cheaper with the outputs last."""

@@ -138,7 +138,7 @@ class _Check:
             made = self.made.pop()
             self.clock.tell("call", "close()")
             try:
-                made.close()
+                made.close(raises=True)
             except Exception as closing:
                 env = made.envs[0] if isinstance(made, LoopEnv) else None
                 seen = f"{words(closing)} ({line_of(closing, env, 'close')})"

@@ -156,8 +156,9 @@ class Probe:
 
     def _reset(self, where: str, seed: Any) -> Answer:
         result, seconds = self._call(where, lambda: self.env.reset(seed=seed))
-        if not isinstance(result, tuple) or len(result) != 2:
+        if not isinstance(result, tuple | list) or len(result) != 2:
             self._refuse("reset() does not return (obs, info)", where, "a tuple of 2", result, old=True)
+        self._judge_list("reset", where, result)
         return Answer(where=where, obs=result[0], info=result[1], reset=True, seconds=seconds)
 
     def _step(self, where: str, action: Any) -> Answer:
@@ -173,11 +174,19 @@ class Probe:
         if isinstance(result, tuple) and len(result) == 4:
             what = "step() returns 4 values, as Gym did before 0.26"
             self._refuse(what, where, "(obs, reward, terminated, truncated, info)", result, old=True)
-        if not isinstance(result, tuple) or len(result) != 5:
+        if not isinstance(result, tuple | list) or len(result) != 5:
             self._refuse("step() does not return 5 values", where, "(obs, reward, terminated, truncated, info)", result)
+        self._judge_list("step", where, result)
+
+    def _judge_list(self, method: str, where: str, result: Any) -> None:
+        if isinstance(result, list):
+            seen = f"expected a tuple of {len(result)}, got a list"
+            self.found.note(
+                f"{method}() returns a list", where, seen, "Training reads it as a tuple; Gymnasium's own checker does not."
+            )
 
     def _refuse(self, what: str, where: str, expected: str, result: Any, *, old: bool = False) -> None:
-        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+        got = f"a {type(result).__name__} of {len(result)}" if isinstance(result, tuple | list) else type(result).__name__
         cost = f"{STOPS} If this is old gym's interface, {advice(self.env.unwrapped, old=True)}." if old else STOPS
         self.found.error(what, where, f"expected {expected}, got {got}", cost)
         raise Broken

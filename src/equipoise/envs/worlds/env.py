@@ -16,7 +16,7 @@ import math
 import select
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -98,7 +98,10 @@ class RemoteEnv(SyncEnv):
     def fds(self) -> tuple[int, ...]:
         return (self._door.fileno(), *(seat.conn.fileno() for seat in self._seats if seat.conn is not None))
 
-    def _close(self) -> None:
+    def _closes(self) -> list[tuple[int | None, Callable[[], object]]]:
+        return [(None, self._leave)]
+
+    def _leave(self) -> None:
         self._beating.set()
         if self._beats is not None:
             self._beats.join()
