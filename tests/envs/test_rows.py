@@ -5,11 +5,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import TransformReward
 
+from equipoise.envs import make
 from equipoise.envs.adapter import GymnasiumEnv
+from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.seeds import stream_seeds
+from equipoise.types import EnvFactory
 from tests.envs.rolling import Recording, Scripted, env_of, rows, two_scripted
 
 HERE = "tests.envs.rolling"
@@ -217,3 +222,46 @@ def test_a_close_that_raises_keeps_no_other_env_open(raises):
             env.close()
     env.close()
     assert closed == [0, 1, 2]
+
+
+class Odd(gymnasium.Env):
+    """Answers in another form than Gymnasium's."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+
+    def reset(self, *, seed=None, options=None):
+        obs = np.zeros(3, np.float32)
+        return obs if self.form == "obs" else None if self.form == "none" else (obs, {})
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, False, {}
+
+
+class OddVector(VectorEnv):
+    num_envs, metadata = 2, {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    single_observation_space, single_action_space = Odd.observation_space, Odd.action_space
+    observation_space, action_space = batch_space(Odd.observation_space, 2), batch_space(Odd.action_space, 2)
+
+    def __init__(self, form: str, num_envs: int = 2) -> None:
+        self.form = form
+
+    def reset(self, *, seed=None, options=None):
+        obs = np.zeros((2, 3), np.float32)
+        return (obs, obs, obs) if self.form == "obs" else None if self.form == "none" else (obs, {})
+
+    def step(self, actions):
+        return np.zeros((2, 3), np.float32), np.zeros(2), np.zeros(2, bool), {}
+
+
+@pytest.mark.parametrize("target", ["Odd", "OddVector"])
+@pytest.mark.parametrize("form", ["obs", "none", "four"])
+def test_an_answer_of_another_form_is_told_what_it_should_be(target, form):
+    env = make(EnvFactory(target=f"{__name__}:{target}", kwargs={"form": form}), streams=np.arange(2), seed=0)
+    with pytest.raises(WrongValue, match=r"its answer: expected \(obs, info\) of reset\(\) and \(obs, reward, .* got .*unpack"):
+        env.recv()
+        env.send(np.zeros(2, np.int64), env.ts.stream)
+        env.recv()
+    env.close()

@@ -43,7 +43,6 @@ from equipoise import tree
 from equipoise.envs import final
 from equipoise.envs.base import SyncEnv, copied, fill
 from equipoise.envs.failures.capsule import Start
-from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.infos import Infos
 from equipoise.envs.restore import snapshot
 from equipoise.envs.spaces import member
@@ -114,7 +113,12 @@ class GymnasiumEnv(SyncEnv):
         self._waiting.fill(False)
         self._ended.fill(False)
         self._held.fill(False)
-        obs, _ = self.env.reset(seed=self._seed)
+        try:
+            obs, _ = self.env.reset(seed=self._seed)
+        except Exception as raised:
+            if (error := self._placed(None, raised)) is raised:
+                raise
+            raise error from raised
         self._seed = None  # a reset after the first goes on with the env's own generator
         observe(self.ts.obs, obs)
         if self.mend is not None:
@@ -136,9 +140,12 @@ class GymnasiumEnv(SyncEnv):
             self._fill(obs, reward, terminated, truncated)
             if self.same_step:
                 self._end(info)
-        except Exception as error:
-            self._record(None, error.placed(self._where(error.index)) if isinstance(error, WrongValue) else error)
-            raise
+        except Exception as raised:
+            error = self._placed(None, raised)
+            self._record(None, error)
+            if error is raised:
+                raise
+            raise error from raised
         if self.infos is not None:
             self._inform(self.infos, info)
         if self._any_waiting:

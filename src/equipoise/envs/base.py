@@ -16,7 +16,7 @@ from equipoise import tree
 from equipoise.envs import masks
 from equipoise.envs.failures import capsule
 from equipoise.envs.failures.capsule import Capsule, Failures
-from equipoise.envs.failures.row_checks import Checks, WrongValue
+from equipoise.envs.failures.row_checks import Checks, WrongValue, of_answer
 from equipoise.envs.infos import Infos
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
 from equipoise.schema import described
@@ -228,6 +228,11 @@ class SyncEnv:
 
     def _where(self, i: int | None) -> str:
         return self._name(i) if i is None else f"{self._name(i)}, stream {int(self.ts.stream[i])}"
+
+    def _placed(self, i: int | None, error: Exception) -> Exception:
+        """Add env and stream to an error, also to a wrong value that one of our wrappers raised without knowing them."""
+        error = of_answer(error, i)
+        return error.placed(self._where(error.index if i is None else i)) if isinstance(error, WrongValue) else error
 
     def _name(self, i: int | None) -> str:
         try:

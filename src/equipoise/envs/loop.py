@@ -35,7 +35,6 @@ from equipoise.types import Array, Resume, Tree
 
 PATIENCE = 3  # failures of one stream in a row without a working step
 STOPPED = "--on-nonfinite drop gives up the episode and goes on, clamp takes finite numbers instead"
-ANSWER = "(obs, info) of reset and (obs, reward, terminated, truncated, info) of step"
 MASKED = f". Its info has an {KEY!r} that nobody asked for: with --action-mask info only allowed actions are taken"
 
 
@@ -215,13 +214,6 @@ class LoopEnv(SyncEnv):
                 return
         self._record(i, error)
         raise error.advised(STOPPED) if isinstance(error, WrongValue) else error
-
-    def _placed(self, i: int, error: Exception) -> Exception:
-        """Add env and stream to an error, also to a wrong value that one of our wrappers raised without knowing them."""
-        at = error.__traceback__
-        if isinstance(error, TypeError | ValueError) and "unpack" in str(error) and at is not None and at.tb_next is None:
-            error = WrongValue("invalid", i, "its answer", ANSWER, str(error))
-        return error.placed(self._where(i)) if isinstance(error, WrongValue) else error
 
     def _close_one(self, i: int, error: Exception) -> None:
         if i not in self._broken:

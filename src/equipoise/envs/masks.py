@@ -25,7 +25,7 @@ from equipoise import tree
 from equipoise.envs import final
 from equipoise.envs.failures.row_checks import ZERO_OR_ONE, WrongValue, odd
 from equipoise.envs.hints import UnsupportedSpace
-from equipoise.envs.spaces import member
+from equipoise.envs.spaces import member, part_spec
 from equipoise.envs.values import NoArray, described, flag, flags, plain
 from equipoise.types import Array, Tree
 
@@ -141,8 +141,8 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self._masks = needed(env.action_space, env)
-        self.observation_space = with_mask(env.observation_space, self._masks)
+        self._masks = needed(getattr(env, "action_space", None), env)
+        self.observation_space = with_mask(getattr(env, "observation_space", None), self._masks)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         obs, info = self.env.reset(seed=seed, options=options)
@@ -163,8 +163,8 @@ class VectorInfoMask(VectorWrapper):
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         super().__init__(env)
-        self._masks = needed(env.single_action_space, env)
-        self.single_observation_space = with_mask(env.single_observation_space, self._masks)
+        self._masks = needed(getattr(env, "single_action_space", None), env)
+        self.single_observation_space = with_mask(getattr(env, "single_observation_space", None), self._masks)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
@@ -213,13 +213,14 @@ class VectorInfoMask(VectorWrapper):
         return np.ones(self.num_envs, np.bool_) if said is None else flags(said, self.num_envs, f"info/_{KEY}")
 
 
-def needed(action: spaces.Space[Any], env: Any) -> spaces.Space[Any]:
+def needed(action: Any, env: Any) -> spaces.Space[Any]:
     if (space := mask_space(action)) is None:
         raise ValueError(f"{env}: action_mask=info: expected a Discrete or MultiDiscrete among its actions, got {action}")
     return space
 
 
-def with_mask(observation: spaces.Space[Any], mask: spaces.Space[Any]) -> spaces.Dict:
+def with_mask(observation: Any, mask: spaces.Space[Any]) -> spaces.Dict:
+    part_spec(observation)  # refuses a space that is missing, with words
     return spaces.Dict(OrderedDict({"obs": observation, KEY: mask}))
 
 

@@ -43,7 +43,9 @@ def encode(space: spaces.Space[Any], obs: Tree) -> Tensor:
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         rank = len(space.shape)
-        if rank != 1:
+        if rank > 1 and not encoded_size(space):  # onnxruntime reshapes no array without elements
+            obs = obs.sum(tuple(range(-rank, 0))).unsqueeze(-1)[..., :0]
+        elif rank != 1:
             obs = obs.reshape(*obs.shape[: obs.ndim - rank], encoded_size(space))
         x = obs.to(torch.float32)
         if rank > 1 and space.dtype == np.uint8 and (scale := scale_of(space)) != 1.0:

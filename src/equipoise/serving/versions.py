@@ -109,7 +109,7 @@ class Version:
                 continue
             values = quantiles[name]["values"] if name in quantiles else [middle(spaces[name], iter(()))]
             for i, one in enumerate(values * count if len(values) == 1 else values):
-                rows[name][i] = np.reshape(one, shape if np.size(one) > 1 else ())
+                rows[name][i] = np.reshape(one, () if np.size(one) == 1 else shape)
         return rows
 
     def stack(self, parts: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:

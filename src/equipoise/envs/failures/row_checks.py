@@ -10,11 +10,14 @@ Four things can be wrong with a value:
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -24,6 +27,8 @@ from equipoise.types import TimeStep, Tree
 Kind = Literal["exception", "nonfinite", "invalid", "outside", "cast"]
 SMALL = np.float32(1e-20)  # the largest float32 times this, summed over all rows, does not overflow
 ZERO_OR_ONE = "a mask of 0 and 1"
+ANSWER = "(obs, info) of reset() and (obs, reward, terminated, truncated, info) of step()"
+TAKE_APART = (str(Path(__file__).parents[1]), str(Path(gymnasium.__file__).parent))  # whose code takes answers apart
 ROUNDING = 1e-5  # share of a bound that a cast from float64 and sums of cosines may add
 
 
@@ -45,6 +50,15 @@ class WrongValue(RuntimeError):
         if not self.where:
             self.where, self.args = where, (f"{where}: {self.args[0]}",)
         return self
+
+
+def of_answer(error: Exception, index: int | None) -> Exception:
+    """The error of an env that answered with too many values, too few or none, as a WrongValue; any other as it is."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = bool(frames) and frames[-1].filename.startswith(TAKE_APART)
+    if not ours or not isinstance(error, TypeError | ValueError) or "unpack" not in str(error):
+        return error
+    return WrongValue("invalid", index, "its answer", ANSWER, str(error))
 
 
 @dataclass(slots=True, kw_only=True)
