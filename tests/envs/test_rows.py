@@ -261,7 +261,11 @@ class OddVector(VectorEnv):
 def test_an_answer_of_another_form_is_told_what_it_should_be(target, form):
     env = make(EnvFactory(target=f"{__name__}:{target}", kwargs={"form": form}), streams=np.arange(2), seed=0)
     with pytest.raises(WrongValue, match=r"its answer: expected \(obs, info\) of reset\(\) and \(obs, reward, .* got .*unpack"):
-        env.recv()
-        env.send(np.zeros(2, np.int64), env.ts.stream)
-        env.recv()
+        a_step(env)
     env.close()
+
+
+def a_step(env):
+    env.recv()
+    env.send(np.zeros(2, np.int64), env.ts.stream)
+    env.recv()
