@@ -151,7 +151,8 @@ def mask(allowed: Any, counts: list[int], way: str) -> tuple[Any, bool]:
         "longer": lambda: np.append(x, True).astype(np.int8), "object": lambda: x.astype(object),
         "all": lambda: np.ones(len(x), np.int8),
     }  # fmt: skip
-    return simple[way]() if way in simple else x.astype(way if way in ("float64", "int64", "uint8") else np.int8), way != "int8"
+    bends = way != "int8" and (way != "negative" or not x.all())
+    return simple[way]() if way in simple else x.astype(way if way in ("float64", "int64", "uint8") else np.int8), bends
 
 
 def info(t: int, way: str) -> Any:
