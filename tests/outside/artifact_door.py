@@ -26,7 +26,7 @@ from equipoise.api.recorded import recordings
 from equipoise.envs.spaces import observation_spec
 from equipoise.types import EnvSpec
 from tests.artifacts import artifact
-from tests.outside.harness import Door, Fault, Planted
+from tests.outside.harness import Door, Fault, Planted, weighted
 
 GOOD = '{"obs": [0.5, -0.5, 0.25, 0], "action_mask": [1, 0, 1]}'
 NUMBERS = st.one_of(
@@ -38,14 +38,18 @@ KEYS = st.sampled_from(["obs", "action_mask", "session", "first", "", "a/b", "ob
 
 
 def _lines() -> st.SearchStrategy[list[str]]:
-    four = st.tuples(*[st.one_of(st.just(0.5), st.just(0.5), NUMBERS)] * 4).map(list)
-    mask = st.one_of(st.just([1, 0, 1]), st.just([1, 0, 1]), st.lists(NUMBERS, max_size=4))
-    near = st.fixed_dictionaries({"obs": st.one_of(four, four, st.lists(NUMBERS, max_size=5)), "action_mask": mask})
+    right, mask = st.just([0.5] * 4), st.just([1, 0, 1])
+    four = st.tuples(NUMBERS, st.just(0.5), st.just(0.5), st.just(0.5)).map(list).flatmap(st.permutations)
+    near = weighted(  # one of the two is right
+        st.fixed_dictionaries({"obs": weighted(four, four, st.lists(NUMBERS, max_size=5)), "action_mask": mask}),
+        st.fixed_dictionaries({"obs": right, "action_mask": st.lists(NUMBERS, max_size=4)}),
+    )
     any_keys = st.dictionaries(KEYS, VALUES, max_size=4)
     wrapped = st.fixed_dictionaries({"obs": near, "session": NUMBERS, "first": NUMBERS})
     deep = st.integers(1, 200_000).flatmap(lambda n: st.sampled_from(["[" * n, "[" * n + "]" * n, '{"obs":' * n]))
     text = st.one_of(st.text(max_size=20), st.sampled_from(["[1,", "nan", "\ufeff[0,0,0,0]", "9" * 5000]))
-    line = st.one_of(st.just(GOOD), near.map(json.dumps), wrapped.map(json.dumps), any_keys.map(json.dumps), deep, text)
+    said = (near, near, wrapped, any_keys)
+    line = weighted(st.just(GOOD), *(one.map(json.dumps) for one in said), deep, text)
     return st.lists(line.map(lambda one: "".join(c for c in one if c not in "\n\r")), min_size=1, max_size=4)
 
 

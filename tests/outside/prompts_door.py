@@ -18,7 +18,7 @@ from equipoise.language.tasks import TextTask
 from equipoise.language.tokenizers import HubTokenizer
 from equipoise.types.packed import Example
 from equipoise.workers import texts
-from tests.outside.harness import Door, Fault, Planted
+from tests.outside.harness import Door, Fault, Planted, weighted
 
 HALVES = ["\ud83e", "\udd28x", "a\udcff"]
 TEXTS = st.one_of(
@@ -41,24 +41,24 @@ PARTS = st.lists(
 CALLS = st.lists(
     st.fixed_dictionaries({
         "function": st.fixed_dictionaries({
-            "name": st.one_of(TEXTS, ODD), "arguments": st.one_of(ODD, st.sampled_from(['{"x": 1}', "{", "[]", ""]))
+            "name": weighted(TEXTS, ODD), "arguments": st.one_of(ODD, st.sampled_from(['{"x": 1}', "{", "[]", ""]))
         })
     }),
     max_size=2,
 )  # fmt: skip
-MESSAGE = st.one_of(
+MESSAGE = weighted(
     st.fixed_dictionaries(
-        {"role": ROLES, "content": st.one_of(TEXTS, TEXTS, PARTS, ODD)}, optional={"tool_calls": CALLS, "name": TEXTS}
+        {"role": ROLES, "content": weighted(TEXTS, TEXTS, PARTS, ODD)}, optional={"tool_calls": CALLS, "name": TEXTS}
     ),
     ODD,
 )
-PROMPTS = st.one_of(TEXTS, TEXTS, st.lists(MESSAGE, max_size=3), ODD)
+PROMPTS = weighted(TEXTS, TEXTS, st.lists(MESSAGE, max_size=3), ODD)
 TOOLS = st.one_of(ODD, st.sampled_from(["[", "[]", '[{"function": {"name": "b"}}]']), st.just([{"function": {"name": "b"}}]))
-ROW = st.one_of(
+ROW = weighted(
     st.fixed_dictionaries(
         {"prompt": PROMPTS},
         optional={
-            "answer": st.one_of(TEXTS, ODD), "completion": st.one_of(TEXTS, ODD, st.lists(MESSAGE, max_size=2)), "tools": TOOLS,
+            "answer": weighted(TEXTS, ODD), "completion": weighted(TEXTS, ODD, st.lists(MESSAGE, max_size=2)), "tools": TOOLS,
             "chat_template_kwargs": st.one_of(ODD, st.just({"enable_thinking": True}), st.just({"tokenize": 1})),
             "reward_model": st.one_of(ODD, st.just({"ground_truth": "1"})), "ended": ODD,
         },
