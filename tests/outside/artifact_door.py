@@ -121,12 +121,12 @@ def say(lines: list[str]) -> None:
         raise Fault("a line is neither answered nor named", f"{code}: {err.getvalue()[:500]}")
     if code != bool(named):
         raise Fault("exit code", f"{code} with {len(named)} wrong lines")
-    if not set(actions) <= {"0", "2"}:
-        raise Fault("an action that the mask forbids", str(actions))
-    for number in asked - named:
+    for number, action in zip(sorted(asked - named), actions, strict=True):
         said = json.loads(sent.split(b"\n")[number - 1])
         if not _finite(said) or "action_mask" not in json.dumps(said):
             raise Fault("what is no observation was taken", str(said)[:500])
+        if not (said if "action_mask" in said else said["obs"])["action_mask"][int(action)]:
+            raise Fault("an action that the mask forbids", f"{action} of {str(said)[:500]}")
     for number, line in enumerate(lines, 1):
         if line == GOOD and number in named:
             raise Fault("an observation was refused", err.getvalue()[:500])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import tomli_w
 from hypothesis import strategies as st
 
+from equipoise.programs import config_file
 from equipoise.programs.config_file import SUFFIXES, _toml, read_config, write_config
 from equipoise.programs.program import to_json
 from equipoise.watching import page as pages
@@ -89,8 +91,16 @@ def any_file_is_asked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pages, "hint", lambda name, known: known[name])
 
 
+def toml_errors_escape(patch: pytest.MonkeyPatch) -> None:
+    """Brackets without end in a config were a traceback."""
+    patch.setattr(config_file, "parse_toml", lambda data, path: tomllib.loads(data.decode()))
+
+
 DOORS = [
     Door(name="page", examples=ASKED, attempt=ask_the_page, hang_s=5.0, quick=40, full=200),
     Door(name="config file", examples=CONFIGS, attempt=read_a_config, hang_s=5.0, quick=40, full=200),
 ]
-PLANTED = [Planted("an unknown name is an error of the server", "page", any_file_is_asked_for)]
+PLANTED = [
+    Planted("an unknown name is an error of the server", "page", any_file_is_asked_for),
+    Planted("brackets end the reading of a config", "config file", toml_errors_escape, kinds=("RecursionError",)),
+]
