@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import tempfile
+import tomllib
 from collections.abc import Mapping
 from enum import Enum
 from io import RawIOBase
@@ -135,6 +136,16 @@ def _number(word: str) -> int | float:
     if not math.isfinite(value := float(word)):
         raise _NoNumber(word, "is no number" if word.lstrip("-")[0] in "NI" else "is too large for a number")
     return value
+
+
+def parse_toml(data: bytes, path: Path | str) -> dict[str, Any]:
+    """The tables that ``data`` of a file has; ValueError with the file and what is wrong in it."""
+    try:
+        return tomllib.loads(data.decode())
+    except ValueError as error:  # no UTF-8; no TOML; a number of more digits than Python reads
+        raise ValueError(f"{path}: expected TOML, got a file with an error: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: expected TOML, got more levels of lists and tables than can be read") from None
 
 
 def append_whole(file: RawIOBase, data: bytes, path: Path) -> None:

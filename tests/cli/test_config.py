@@ -75,7 +75,7 @@ def test_what_a_file_names_is_imported_only_where_the_user_vouched(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[source", "expected TOML, got:"), ("", "expected the keys ['source', 'policies']"),
+        ("[source", "expected TOML, got a file with an error:"), ("", "expected the keys ['source', 'policies']"),
         (f"{HEAD}unrol=3", "unknown key 'unrol'; did you mean 'unroll'?"),
         (f"{HEAD}unroll=-3\nbatch=1\nalgorithm.name='ppo'", "unroll: expected at least 1, got -3"),
         (f"{HEAD}unroll='x'\nbatch=1\nalgorithm.name='ppo'", "a whole number, got 'x'"),
@@ -86,6 +86,23 @@ def test_a_wrong_file_is_refused_by_name(text: str, said: str, tmp_path: Path) -
     (tmp_path / "made.toml").write_text(text)
     found = refused("train", "--config", str(tmp_path / "made.toml"))
     assert said in found
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("[" * 3000, "expected TOML, got more levels of lists and tables than can be read"),
+        ("9" * 5000, "expected TOML, got a file with an error: Exceeds the limit"),
+        ("2020-01-01", "env.render_mode: expected what JSON can say"),
+        ("inf", "env.render_mode: expected what JSON can say"),
+    ],
+)
+def test_what_toml_can_say_and_a_program_cannot_is_refused_with_the_file(value: str, said: str, tmp_path: Path) -> None:
+    write_config(api.program("CartPole-v1", "ppo", env_kwargs={"render_mode": "here"}), file := tmp_path / "made.toml")
+    file.write_text(file.read_text().replace('"here"', value))
+    with pytest.raises(ValueError, match=f"^{file}: {said}"):
+        read_config(file)
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:

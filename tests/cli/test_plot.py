@@ -57,6 +57,21 @@ def test_seeds_are_a_mean_with_an_interval(tmp_path: Path) -> None:
         curves([f"X={a}", f"X={write(tmp_path / 'c.jsonl', [(500, 1.0), (600, 1.0)])}"])
 
 
+def test_a_run_of_a_folder_that_shares_no_place_with_the_others_is_left_out_with_a_sentence(tmp_path: Path) -> None:
+    for name, steps in (("a", (100, 200)), ("b", (150, 300)), ("early", (0, 10))):
+        made.run(tmp_path / name, reports=1)
+        write(tmp_path / name / "metrics.jsonl", [(step, 1.0) for step in steps])
+    told: list[str] = []
+    (one,) = curves([str(tmp_path)], warned=told)
+    assert [file.parent.name for file in one.runs] == ["a", "b"]
+    assert told == [
+        f"{tmp_path / 'early' / 'metrics.jsonl'}: expected a run with numbers at 150, as the others of its kind, got one from "
+        "0 to 10; the run is left out"
+    ]
+    with pytest.raises(ValueError, match="expected runs that overlap"):  # the run was named itself
+        curves([str(tmp_path / name) for name in ("a", "b", "early")])
+
+
 def test_the_interval_is_students() -> None:
     mean, half = mean_and_half([1.0, 2.0, 3.0, 4.0])
     assert mean == 2.5 and half == pytest.approx(2.0543, abs=1e-3)  # scipy.stats.t.interval(0.95, 3, 2.5, sem)

@@ -161,6 +161,13 @@ CONFIGS = [
     ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, r"rope_scaling: expected a known rope_type, got 'yarn'"),
     ({"rope_scaling": {"type": "linear"}}, r"rope_scaling: expected 'factor'"),
     ({"vocab_size": 0}, r"vocab_size: expected more than 0, got 0"),
+    ({"num_attention_heads": 0}, r"num_attention_heads: expected more than 0, got 0"),
+    ({"head_dim": "16"}, r"head_dim: expected a whole number, got '16'"),
+    ({"rope_theta": 10**400}, r"rope_theta: expected a number, got a whole number of more than 200 digits"),
+    ({"rms_norm_eps": None}, r"rms_norm_eps: expected a number, got None"),
+    ({"initializer_range": [0.02]}, r"initializer_range: expected a number, got \[0.02\]"),
+    ({"rope_parameters": "llama3"}, r"rope_parameters: expected a JSON object, got 'llama3'"),
+    ({"rope_scaling": {"type": "linear", "factor": 10**400}}, r"rope_scaling.factor: expected a number, got a whole number"),
 ]
 
 
@@ -170,10 +177,11 @@ def test_mistral_without_a_window_is_llama(written, tmp_path):
     assert files.read_config(tmp_path).family == "llama"
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(16)
 @pytest.mark.parametrize(("change", "said"), CONFIGS)
 def test_what_is_wrong_with_a_config_is_said_in_a_line(change, said, written, tmp_path):
     data = json.loads((written / files.CONFIG).read_text())
     (tmp_path / files.CONFIG).write_text(json.dumps(data | change))
-    with pytest.raises(ValueError, match=rf"config.json: .*{said}"):
+    with pytest.raises(ValueError, match=rf"config.json: .*{said}") as refused:
         files.read_config(tmp_path)
+    assert str(refused.value).count(files.CONFIG) == 1

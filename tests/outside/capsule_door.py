@@ -49,18 +49,27 @@ ARRAYS: dict[str, Any] = {
     "deep": np.zeros((2, 3, 4), np.int8), "bool": np.ones(4, bool), "wide": np.full(9, 1 << 62), "text": np.array(["a"]),
     "time": np.array(["2020"], "M8[Y]"), "one": np.zeros(1, np.int64), "record": np.zeros(2, [("a", int)]),
 }  # fmt: skip
-EXAMPLES = st.fixed_dictionaries({
-    "target": st.none() | st.sampled_from(TARGETS),
-    "kwargs": st.none() | st.sampled_from(KWARGS),
-    "mask": st.none() | st.sampled_from([f"{BAIT}:mask", "info", "observation", "none", "\ud800", "a/b"]),
-    "changes": st.lists(st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=4), ODD_VALUES), max_size=2),
-    "arrays": st.dictionaries(
+PARTS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {  # what each part is where nothing is wrong, and what it may be
+    "target": (None, st.sampled_from(TARGETS)),
+    "kwargs": (None, st.sampled_from(KWARGS)),
+    "mask": (None, st.sampled_from([f"{BAIT}:mask", "info", "observation", "none", "\ud800", "a/b"])),
+    "changes": ([], st.lists(
+        st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=4), ODD_VALUES), min_size=1, max_size=2)),
+    "arrays": ({}, st.dictionaries(
         st.sampled_from(["actions", "actions/0", "actions/a", "obs", "obs/x", "state", "state/x", "", "a~b", "../x"]),
-        st.none() | st.sampled_from(sorted(ARRAYS)), max_size=2,
-    ),
-    "zip": st.sampled_from(["", "", "", "cut", "bytes", "none", "object", "sparse"]),
-    "trust": st.sampled_from([[], [TRUSTED], [f"{TRUSTED}:Faulty"], [f"{BAIT}={TRUSTED}"], ["="], [""]]),
-})  # fmt: skip
+        st.none() | st.sampled_from(sorted(ARRAYS)), min_size=1, max_size=2,
+    )),
+    "zip": ("", st.sampled_from(["cut", "bytes", "none", "object", "sparse"])),
+}  # fmt: skip
+TRUST = st.sampled_from([[], [TRUSTED], [TRUSTED], [TRUSTED], [f"{TRUSTED}:Faulty"], [f"{BAIT}={TRUSTED}"], ["="], [""]])
+
+
+@st.composite
+def examples(draw: st.DrawFn) -> dict[str, Any]:
+    """A capsule with a few parts wrong: the first of many would be all that is ever refused."""
+    wrong = draw(st.permutations(sorted(PARTS)))[: draw(st.sampled_from([0, 1, 1, 1, 1, 2, 2, 6]))]
+    said = {name: draw(drawn) if name in wrong else right for name, (right, drawn) in PARTS.items()}
+    return said | {"trust": draw(TRUST)}
 
 
 @functools.cache
@@ -150,7 +159,7 @@ def believes_the_parts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(capsules, "_need", lambda *_: None)
 
 
-DOORS = [Door(name="capsule", examples=EXAMPLES, attempt=attempt, hang_s=10.0, growth_mb=8.0, quick=20, full=300)]
+DOORS = [Door(name="capsule", examples=examples(), attempt=attempt, hang_s=10.0, growth_mb=8.0, quick=20, full=300)]
 PLANTED = [
     Planted("what a capsule names is imported", "capsule", imports_what_it_names, kinds=("imported",)),
     Planted("the parts of a capsule are believed", "capsule", believes_the_parts, kinds=("Error",)),

@@ -50,6 +50,14 @@ class Hang(BaseException):
     """The attempt took longer than the door allows. No ``except Exception`` on the way may take it for an error of its own."""
 
 
+def weighted(*choices: strategies.SearchStrategy[Any]) -> strategies.SearchStrategy[Any]:
+    """One of the strategies, each as often as it stands here.
+
+    ``one_of`` takes one that stands twice for one, and of one that is itself a ``one_of`` each branch for another choice.
+    """
+    return strategies.integers(0, len(choices) - 1).flatmap(choices.__getitem__)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Door:
     """One opening: how examples are drawn, and what is done with one.

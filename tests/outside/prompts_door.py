@@ -18,16 +18,16 @@ from equipoise.language.tasks import TextTask
 from equipoise.language.tokenizers import HubTokenizer
 from equipoise.types.packed import Example
 from equipoise.workers import texts
-from tests.outside.harness import Door, Fault, Planted
+from tests.outside.harness import Door, Fault, Planted, weighted
 
 HALVES = ["\ud83e", "\udd28x", "a\udcff"]
-TEXTS = st.one_of(
+WHOLE = st.one_of(
     st.sampled_from(
         ["a", "b", " a ", "a  b", "a b", "caf\u00e9", "cafe\u0301", "\U0001f928", "\u2028", "\x00", "<model>", "a" * 300]
     ),
-    st.sampled_from(HALVES),
     st.text(max_size=6),
 )
+TEXTS = weighted(WHOLE, WHOLE, WHOLE, st.sampled_from(HALVES))
 ODD = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([10**30, 10**400, 1e308, -0.0]), st.just([]), st.just({}),
 )  # fmt: skip
@@ -41,24 +41,24 @@ PARTS = st.lists(
 CALLS = st.lists(
     st.fixed_dictionaries({
         "function": st.fixed_dictionaries({
-            "name": st.one_of(TEXTS, ODD), "arguments": st.one_of(ODD, st.sampled_from(['{"x": 1}', "{", "[]", ""]))
+            "name": weighted(TEXTS, ODD), "arguments": st.one_of(ODD, st.sampled_from(['{"x": 1}', "{", "[]", ""]))
         })
     }),
     max_size=2,
 )  # fmt: skip
-MESSAGE = st.one_of(
+MESSAGE = weighted(
     st.fixed_dictionaries(
-        {"role": ROLES, "content": st.one_of(TEXTS, TEXTS, PARTS, ODD)}, optional={"tool_calls": CALLS, "name": TEXTS}
+        {"role": ROLES, "content": weighted(TEXTS, TEXTS, PARTS, ODD)}, optional={"tool_calls": CALLS, "name": TEXTS}
     ),
     ODD,
 )
-PROMPTS = st.one_of(TEXTS, TEXTS, st.lists(MESSAGE, max_size=3), ODD)
+PROMPTS = weighted(TEXTS, TEXTS, st.lists(MESSAGE, max_size=3), ODD)
 TOOLS = st.one_of(ODD, st.sampled_from(["[", "[]", '[{"function": {"name": "b"}}]']), st.just([{"function": {"name": "b"}}]))
-ROW = st.one_of(
+ROW = weighted(
     st.fixed_dictionaries(
         {"prompt": PROMPTS},
         optional={
-            "answer": st.one_of(TEXTS, ODD), "completion": st.one_of(TEXTS, ODD, st.lists(MESSAGE, max_size=2)), "tools": TOOLS,
+            "answer": weighted(TEXTS, ODD), "completion": weighted(TEXTS, ODD, st.lists(MESSAGE, max_size=2)), "tools": TOOLS,
             "chat_template_kwargs": st.one_of(ODD, st.just({"enable_thinking": True}), st.just({"tokenize": 1})),
             "reward_model": st.one_of(ODD, st.just({"ground_truth": "1"})), "ended": ODD,
         },
@@ -67,8 +67,9 @@ ROW = st.one_of(
     ODD,
 )  # fmt: skip
 PLAIN = st.fixed_dictionaries({"prompt": st.sampled_from(["a", "b", "c", " a", "a b", "a  b"])}, optional={"answer": ODD})
-TURN = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool", "system"]), "content": TEXTS})
-CHATS = st.fixed_dictionaries({"prompt": st.lists(TURN, min_size=1, max_size=3)}, optional={"tools": TOOLS})
+TURN = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool", "system"]), "content": WHOLE})
+LISTED = st.sampled_from([None, '[{"function": {"name": "b"}}]', [{"function": {"name": "b"}}]])
+CHATS = st.fixed_dictionaries({"prompt": st.lists(TURN, min_size=1, max_size=3)}, optional={"tools": LISTED})
 WORDS = st.sampled_from(
     ["", " ", "{", '{"prompt": "a"', "NaN", '{"prompt": "a", "x": NaN}', '{"prompt": "a", "x": 1e999}', "[" * 70]
 )
@@ -76,9 +77,10 @@ WORDS = st.sampled_from(
 
 @st.composite
 def lines(draw: Any) -> list[str]:
-    """Lines of JSONL: most of them rows of one sort, so that whole files are read; some not."""
-    sort = draw(st.sampled_from([PLAIN, PLAIN, CHATS, ROW]))
-    rows = draw(st.lists(sort, min_size=1, max_size=8))
+    """Lines of JSONL: most of them rows of one sort, so that whole files are read; in some one that may be wrong."""
+    rows = draw(st.lists(draw(st.sampled_from([PLAIN, PLAIN, CHATS, CHATS, ROW])), min_size=1, max_size=8))
+    if draw(st.integers(0, 3)) == 0:
+        rows.append(draw(ROW))
     rows += draw(st.lists(st.sampled_from(rows), max_size=4))  # again
     escaped = draw(st.booleans())
     said = [json.dumps(row, ensure_ascii=escaped or any(half in repr(row) for half in ("\\ud", "\\ude"))) for row in rows]
@@ -111,7 +113,7 @@ def given(rows: Sequence[Any]) -> Sequence[Any]:
 def plainly(one: Example) -> str:
     """What a row asks, told in another way than the program's: all texts of it, without white space at the ends."""
     prompt = one.prompt if isinstance(one.prompt, str) else "|".join(f"{m['role']} {m['content'].strip()}" for m in one.prompt)
-    return prompt.strip()
+    return f"{prompt.strip()} {json.dumps(one.template.get('tools'), sort_keys=True)}"  # with other tools it asks another thing
 
 
 def check(task: TextTask) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, cast
 
@@ -376,6 +377,32 @@ def test_a_setting_that_is_wrong_says_what_is_right(setting, message):
 def test_field_types_that_text_cannot_say_are_refused():
     with pytest.raises(ValueError, match="cannot be set from text or JSON"):
         convert("1", set, "algorithm.x")
+
+
+BEYOND = 10**400  # no float is as large
+WITHOUT_END = '{"a":' * 100_000
+
+
+@pytest.mark.few(5)
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (float, BEYOND),
+        (float | None, -BEYOND),
+        (tuple[float, ...], [1.0, BEYOND]),
+        (Mapping[str, float], {"a": BEYOND}),
+        (Mapping[str, float], WITHOUT_END),
+    ],
+)
+def test_numbers_beyond_all_floats_and_brackets_without_end_are_refused_in_a_line(kind, value):
+    with pytest.raises(ValueError, match=r"^x: expected .*, got") as refused:
+        convert(value, kind, "x")
+    assert len(str(refused.value)) < 400
+
+
+def test_brackets_without_end_are_a_text_if_texts_are_allowed():
+    assert convert(WITHOUT_END, Any, "x") == WITHOUT_END
+    assert convert(WITHOUT_END, tuple[str, ...], "x") == (WITHOUT_END,)
 
 
 def test_none_comes_before_text():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from equipoise.balance.forecast import forecast as simulated
 from equipoise.balance.model import Ring
 from equipoise.console.curves import figure_of
 from equipoise.envs.spaces import observation_spec
-from equipoise.files import read_json
+from equipoise.files import parse_toml, read_json
 from equipoise.record import playable
 from equipoise.record.checkpoint import SPEC, WEIGHTS
 from equipoise.record.directory import RunDirectory
@@ -61,11 +60,9 @@ def _described(
     cluster: str | os.PathLike[str], run: str | os.PathLike[str] | None, trust: Sequence[str]
 ) -> tuple[Cluster, Ring, Bytes, int]:
     try:
-        data = tomllib.loads(Path(cluster).read_text(encoding="utf-8"))
+        data = parse_toml(Path(cluster).read_bytes(), os.fspath(cluster))
     except OSError as error:
         raise ValueError(f"{cluster}: expected a cluster file, got none that can be read ({error.strerror})") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{cluster}: expected TOML, got a file with an error: {error}") from None
     described, ring, sizes = read(data, str(cluster))
     if (run is None) == (ring is None):
         got = "both" if run is not None else "neither"

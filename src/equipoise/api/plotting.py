@@ -22,10 +22,10 @@ def plot(
     """Draw the learning curves of runs -> a matplotlib ``Figure``, which a notebook shows; needs the extra "plot".
 
     A run is a ``Run``, its directory, a folder with runs, or "NAME=DIRECTORY". Runs of one name, or that differ in nothing
-    but the seed, are one curve: their mean, with the 95 % interval over the runs. A run of a folder that cannot be read, or has
-    no such number, is left out with a warning. ``x``: "steps", "wall" (seconds) or "updates"; ``y``:
-    "return", "evaluation", "length", "lag", "steps_per_s", "updates_per_s", "learner/METRIC" or "info/NAME". ``out``: a file
-    (.svg, .png, .pdf) into which the figure is also written. ValueError where a run has no such number.
+    but the seed, are one curve: their mean, with the 95 % interval over the runs. A run of a folder that cannot be read, has no
+    such number, or shares no place of ``x`` with the others, is left out with a warning. ``x``: "steps", "wall" (seconds) or
+    "updates"; ``y``: "return", "evaluation", "length", "lag", "steps_per_s", "updates_per_s", "learner/METRIC" or "info/NAME".
+    ``out``: a file (.svg, .png, .pdf) into which the figure is also written. ValueError where a run has no such number.
     """
     if not runs:
         raise ValueError("plot: expected at least one run, got none")

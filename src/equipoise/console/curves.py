@@ -58,22 +58,26 @@ class Curve:
 def curves(runs: Sequence[str], *, x: str = "steps", y: str = "return", warned: list[str] | None = None) -> list[Curve]:
     """Return a curve for each name, and for runs without one a curve of those that differ in the seed alone.
 
-    ValueError if there is nothing to draw. ``warned``: takes a sentence for each run of a folder that is left out, and for
-    damaged lines.
+    A run of a folder is left out if it cannot be read, or shares no place of ``x`` with the runs that it is averaged with.
+    ValueError if there is nothing to draw, or if a run that was named itself cannot be drawn. ``warned``: takes a sentence
+    for each run that is left out, and for damaged lines.
     """
     axis: Axis = convert(x, Axis, "x")
     told: list[str] = [] if warned is None else warned
+    asked: set[Path] = set()  # files that were named themselves
     groups: dict[tuple[str, frozenset[tuple[str, str]]], list[tuple[Path, Any, Any]]] = {}
     for word in runs:
         name, place = _place(word)
         for file in _files(place, told):
             damaged: list[str] = []
+            if alone := place in (file, file.parent):
+                asked.add(file)
             try:
                 named, settings = (name, dict[str, str]()) if name else _described(file)
                 at, values = points(read_reports(file, damaged=damaged), axis, y, file)
             except (OSError, ValueError) as error:
                 said = damaged[0] if damaged else str(error)
-                if place in (file, file.parent):
+                if alone:
                     raise ValueError(said) from None
                 told.append(f"{said}; the run is left out")
                 continue
@@ -83,7 +87,8 @@ def curves(runs: Sequence[str], *, x: str = "steps", y: str = "return", warned: 
     if not groups:
         raise ValueError(told[0])
     names = labels([(name, dict(settings)) for name, settings in groups])
-    return [averaged(name, found) for name, found in zip(names, groups.values(), strict=True)]
+    made = zip(names, groups.values(), strict=True)
+    return [averaged(name, _together(found, asked, told)) for name, found in made]
 
 
 def _place(word: str) -> tuple[str, Path]:
@@ -114,6 +119,20 @@ def _described(file: Path) -> tuple[str, dict[str, str]]:
     found = {"on": str(run.get("on")), **flat(program)}
     found.pop("schedule.seed", None)
     return short_name(env_of(program), algorithm_of(program)), found
+
+
+def _together(found: list[tuple[Path, Any, Any]], asked: set[Path], told: list[str]) -> list[tuple[Path, Any, Any]]:
+    """The runs that have numbers at the place where most have; all of them if one of the others was named itself."""
+    at = max((x[0] for _, x, _ in found), key=lambda place: sum(x[0] <= place <= x[-1] for _, x, _ in found))
+    others = [(file, x) for file, x, _ in found if not x[0] <= at <= x[-1]]
+    if any(file in asked for file, _ in others):
+        return found
+    told += [
+        f"{file}: expected a run with numbers at {at:g}, as the others of its kind, got one from {x[0]:g} to {x[-1]:g}; "
+        "the run is left out"
+        for file, x in others
+    ]
+    return [one for one in found if one[1][0] <= at <= one[1][-1]]
 
 
 def points(lines: Sequence[Mapping[str, Any]], axis: Axis, y: str, file: Path) -> tuple[Any, Any]:

@@ -105,7 +105,10 @@ def _column(info: Mapping[str, Any], name: str) -> tuple[Any, Any]:
 
 def _number(value: Any, name: str) -> float:
     if type(value) in NUMBERS:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise NoNumber(f"metrics: expected a number in the env's info[{name!r}], got one beyond all floats") from None
     try:
         array = plain(value)
     except NoArray:

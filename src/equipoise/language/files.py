@@ -18,11 +18,20 @@ from torch import Tensor
 from equipoise.files import json_bytes, read_json, write_atomic
 from equipoise.hints import hint, shortened
 from equipoise.nets.decoder import FAMILIES, Decoder, DecoderConfig
+from equipoise.schema import Anything, Maybe, Number, check, described
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 UNLIKE = {"mlp_bias": False, "use_sliding_window": False, "hidden_act": "silu", "pretraining_tp": 1}  # what the decoder is
+_ROPE = Maybe({
+    "rope_theta?": Maybe(Number()), "factor?": Number(), "low_freq_factor?": Number(), "high_freq_factor?": Number(),
+    "original_max_position_embeddings?": Number(), "*": Anything(),
+})  # fmt: skip
+SHAPE = {  # the numbers of config.json that are not sizes
+    "rope_parameters?": _ROPE, "rope_scaling?": _ROPE, "rope_theta?": Maybe(Number()), "rms_norm_eps?": Number(),
+    "initializer_range?": Number(), "*": Anything(),
+}  # fmt: skip
 NONE: Mapping[str, int] = {}
 IGNORED = ".rotary_emb.inv_freq"  # what old files have besides: computed anew
 
@@ -42,17 +51,18 @@ def read_config(directory: Path) -> DecoderConfig:
     for name, value in UNLIKE.items():
         if data.get(name, value) != value:
             raise ValueError(f"{path}: {name}: expected {value!r}, got {data[name]!r}; the decoder has no other")
-    sizes = {name: _size(data, name, path) for name in SIZES}
-    heads = sizes["num_attention_heads"]
-    head_dim = 128 if family == "qwen3" else sizes["hidden_size"] // heads
+    check(data, SHAPE, str(path))
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
     scaling = {("rope_type" if name == "type" else name): value for name, value in rope.items() if name != "rope_theta"}
     try:
+        sizes = {name: _size(data, name) for name in SIZES}
+        heads = sizes["num_attention_heads"]
+        head_dim = 128 if family == "qwen3" else sizes["hidden_size"] // max(heads, 1)
         return DecoderConfig(
             family=family,  # type: ignore[arg-type]
-            num_key_value_heads=_size(data, "num_key_value_heads", path, heads),
-            head_dim=_size(data, "head_dim", path, head_dim),
-            max_position_embeddings=_size(data, "max_position_embeddings", path, 2048),
+            num_key_value_heads=_size(data, "num_key_value_heads", heads),
+            head_dim=_size(data, "head_dim", head_dim),
+            max_position_embeddings=_size(data, "max_position_embeddings", 2048),
             rope_theta=float(rope.get("rope_theta") or data.get("rope_theta") or 10_000.0),
             rope_scaling=None if scaling.get("rope_type", "default") == "default" else scaling,
             rms_norm_eps=float(data.get("rms_norm_eps", 1e-6)),
@@ -65,12 +75,12 @@ def read_config(directory: Path) -> DecoderConfig:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _size(data: Mapping[str, Any], name: str, path: Path, default: int | None = None) -> int:
+def _size(data: Mapping[str, Any], name: str, default: int | None = None) -> int:
     value = data.get(name)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int):
-        got = f"{value!r}" if name in data else f"none{hint(name, data)}"
-        raise ValueError(f"{path}: {name}: expected a whole number, got {got}")
+        got = described(value) if name in data else f"none{hint(name, data)}"
+        raise ValueError(f"{name}: expected a whole number, got {got}")
     return value
 
 

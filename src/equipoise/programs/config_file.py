@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import tomli_w
 
 from equipoise import trust
-from equipoise.files import LARGEST_JSON, json_bytes, parse_json, read_bounded, write_atomic
+from equipoise.files import LARGEST_JSON, json_bytes, parse_json, parse_toml, read_bounded, write_atomic
 from equipoise.programs.program import from_json, to_json
 from equipoise.types import Program
 
@@ -32,9 +31,11 @@ def read_config(file: Path, *, trusted: Sequence[str] = ()) -> Program:
     names, signed = trust.of_program(data)
     trust.check(names, signed, signature, trusted, file)
     try:
-        return from_json(data)
+        program = from_json(data)
+        to_json(program)  # TOML has values that JSON has not, such as a date among the arguments of an env
     except (ValueError, TypeError) as error:
         raise ValueError(f"{file}: {error}") from error
+    return program
 
 
 def write_config(program: Program, file: Path) -> None:
@@ -50,12 +51,7 @@ def write_config(program: Program, file: Path) -> None:
 def _data(file: Path) -> Any:
     suffix = _suffix(file)
     text = read_bounded(file, LARGEST_JSON)
-    if suffix == ".json":
-        return parse_json(text, file)
-    try:
-        return tomllib.loads(text.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{file}: expected TOML, got: {error}") from error
+    return parse_json(text, file) if suffix == ".json" else parse_toml(text, file)
 
 
 def _suffix(file: Path) -> str:

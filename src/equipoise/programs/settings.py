@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union
 
 from equipoise.envs.hints import FALSE_WORDS, TRUE_WORDS
 from equipoise.facts import AUTO, Fact, Range, facts
-from equipoise.hints import hint, nearest
+from equipoise.hints import hint, nearest, shortened
 from equipoise.programs import fields
 from equipoise.programs.peer_names import key_of_peer, option_of_peer, words_of_peer
 from equipoise.types import EnvFactory, Frozen, Policy, Program, learning
@@ -29,7 +29,7 @@ SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9} | {
     for byte, base in (("b", 1000), ("ib", 1024))
     for power, prefix in enumerate(("k", "m", "g", "t"), start=1)
 }
-
+MISFITS = (ValueError, TypeError, OverflowError, RecursionError)  # an int beyond all floats; brackets without end
 
 Settings = Iterable[str] | Mapping[str, Any]  # "KEY=VALUE" each, or {KEY: VALUE}
 
@@ -221,9 +221,9 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     """A text or a JSON value as ``kind``; ValueError naming ``where``, what was expected and what came."""
     try:
         return _converter(kind)(value)
-    except (ValueError, TypeError) as error:
+    except MISFITS as error:
         reason = f" ({error})" if isinstance(error, _Reason) else ""
-        raise ValueError(f"{where}: expected {describe(kind)}, got {value!r}{reason}") from None
+        raise ValueError(f"{where}: expected {describe(kind)}, got {shortened(repr(value), 200)}{reason}") from None
 
 
 def asked(value: Any, fact: Fact, where: str) -> Any:
@@ -286,7 +286,7 @@ def _union(args: Sequence[Any], value: Any) -> Any:
     for kind in sorted(args, key=lambda arg: arg is not type(None)):
         try:
             return _converter(kind)(value)
-        except (ValueError, TypeError):
+        except MISFITS:
             continue
     raise ValueError
 
@@ -328,7 +328,7 @@ def _json_list(text: str) -> list[Any] | None:
     """The list that a text is in JSON, such as ["a,b"]; None where it is none."""
     try:
         found = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, list) else None
 
@@ -393,7 +393,7 @@ def _anything(value: Any) -> Any:
         return words[value]
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 
