@@ -190,7 +190,9 @@ def test_a_damaged_run_costs_no_other_its_line(made: Path, tmp_path: Path) -> No
     assert result.exit_code == 0 and names(result.stdout) == ["b", "c"] and "warning: " in result.stderr
 
 
-@pytest.mark.parametrize("summary", ["{", '{"status": "lost"}', '{"status": "completed", "env_steps": 1e999}', "pipe", "folder"])
+@pytest.mark.parametrize(
+    "summary", ["{", '{"status": "lost"}', '{"status": "completed", "env_steps": 1e999}', "pipe", "folder"]
+)
 def test_a_summary_that_cannot_be_read_is_damage(made: Path, tmp_path: Path, summary: str) -> None:
     shutil.copytree(made / "a", tmp_path / "run")
     file = tmp_path / "run" / "summary.json"
@@ -202,7 +204,9 @@ def test_a_summary_that_cannot_be_read_is_damage(made: Path, tmp_path: Path, sum
     else:
         file.write_text(summary)
     result = call("runs", str(tmp_path))
-    assert "damaged" in result.stdout and "killed" not in result.stdout and f"warning: {file}" in " ".join(result.stderr.split())
+    assert (
+        "damaged" in result.stdout and "killed" not in result.stdout and f"warning: {file}" in " ".join(result.stderr.split())
+    )
     assert not out("runs", str(tmp_path), "--where", "status=killed", "--remove", "--yes") and file.exists()
 
 

@@ -113,7 +113,9 @@ def test_a_file_that_is_not_there_or_empty(tmp_path: Path) -> None:
         task_files.read(tmp_path / "train.csv")
 
 
-@pytest.mark.parametrize(("kind", "said"), [("folder", "a folder"), ("pipe", "another kind of file"), ("link", "a link to no file")])
+@pytest.mark.parametrize(
+    ("kind", "said"), [("folder", "a folder"), ("pipe", "another kind of file"), ("link", "a link to no file")]
+)
 def test_a_name_of_no_plain_file_is_no_misspelling_of_itself(kind: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link": lambda: path.symlink_to("away")}[kind]()

@@ -80,8 +80,8 @@ class Curves:
                     if len(rest) > LONGEST:  # no writer of ours does that
                         self._lines += 1
                         self._damage(
-                            f"{self._path}, line {self._lines}: expected a line of at most {LONGEST:,} bytes, got {len(rest):,} "
-                            "without an end"
+                            f"{self._path}, line {self._lines}: expected a line of at most {LONGEST:,} bytes, got "
+                            f"{len(rest):,} without an end"
                         )
                         self._at += len(rest)
                         rest = b""
