@@ -190,6 +190,26 @@ def test_a_damaged_run_costs_no_other_its_line(made: Path, tmp_path: Path) -> No
     assert result.exit_code == 0 and names(result.stdout) == ["b", "c"] and "warning: " in result.stderr
 
 
+@pytest.mark.parametrize(
+    "summary", ["{", '{"status": "lost"}', '{"status": "completed", "env_steps": 1e999}', "pipe", "folder"]
+)
+def test_a_summary_that_cannot_be_read_is_damage(made: Path, tmp_path: Path, summary: str) -> None:
+    shutil.copytree(made / "a", tmp_path / "run")
+    file = tmp_path / "run" / "summary.json"
+    file.unlink()
+    if summary == "pipe":
+        os.mkfifo(file)
+    elif summary == "folder":
+        file.mkdir()
+    else:
+        file.write_text(summary)
+    result = call("runs", str(tmp_path))
+    assert (
+        "damaged" in result.stdout and "killed" not in result.stdout and f"warning: {file}" in " ".join(result.stderr.split())
+    )
+    assert not out("runs", str(tmp_path), "--where", "status=killed", "--remove", "--yes") and file.exists()
+
+
 def test_a_damaged_report_costs_no_run_its_line(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "a", tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()

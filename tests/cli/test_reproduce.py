@@ -76,6 +76,8 @@ def test_what_is_no_capsule_is_said_in_a_line(tmp_path: Path) -> None:
     done = equipoise("reproduce", tmp_path)
     assert done.returncode == 2 and done.stderr.startswith("equipoise reproduce: ") and "expected a capsule" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+    away = equipoise("reproduce", tmp_path / "away")
+    assert away.returncode == 2 and "away: expected a capsule or a run with capsules, got no such file" in away.stderr
 
 
 def test_an_unknown_policy_is_refused_in_a_line() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,16 @@ def test_a_file_that_is_not_there_or_empty(tmp_path: Path) -> None:
         task_files.read(tmp_path / "train.csv")
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"), [("folder", "a folder"), ("pipe", "another kind of file"), ("link", "a link to no file")]
+)
+def test_a_name_of_no_plain_file_is_no_misspelling_of_itself(kind: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link": lambda: path.symlink_to("away")}[kind]()
+    with pytest.raises(ValueError, match=f"a.jsonl: expected a plain file of prompts, got {said}$"):
+        task_files.read(path)
+
+
 def test_a_task_of_a_file_holds_out_a_part_or_another_file(tmp_path: Path) -> None:
     path = str(jsonl(tmp_path / "a.jsonl", *({"prompt": str(i)} for i in range(30))))
     task = tasks.make(path, seed=1)
@@ -129,7 +140,7 @@ def test_a_task_of_a_file_holds_out_a_part_or_another_file(tmp_path: Path) -> No
         tasks.make(str(more), seed=1, arguments={"held_out": str(other)})
     with pytest.raises(ValueError, match="held_out: expected a file that ends in .jsonl or .parquet, got 5"):
         tasks.make(path, seed=1, arguments={"held_out": 5})
-    with pytest.raises(ValueError, match="expected at least 2 prompts, one to be held out, got 1"):
+    with pytest.raises(ValueError, match="expected at least 2 prompts, .*, got 1; .* source.arguments=held_out=FILE"):
         tasks.make(str(other), seed=1)
 
 

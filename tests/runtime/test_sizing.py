@@ -120,6 +120,16 @@ def test_what_the_user_or_a_recipe_said_stays(env: str, options: dict[str, Any],
     assert fitted(program, given, recipe=True) == (program, "")
 
 
+@pytest.mark.parametrize("address", ["remote:tcp://127.0.0.1:0", "remote:unix:world.sock"])
+def test_worlds_that_are_still_to_connect_are_not_measured(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sizing, "measured", lambda program: pytest.fail("it would wait for a world"))
+    program = api.program(address, "ppo", envs_per_actor=2)
+    assert fitted(program, ["envs_per_actor"], recipe=True) == (program, "")
+
+
 def test_a_fast_env_keeps_the_defaults_and_one_that_cannot_be_made_is_the_runs_to_refuse() -> None:
     program = api.program("Acrobot-v1", recipe=False)
     pace = measured(program)

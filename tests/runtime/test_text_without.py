@@ -121,6 +121,12 @@ def test_imitation_needs_no_reward_and_tells_of_none(here: Path) -> None:
     assert (api.export("run", "model").path / "model.safetensors").is_file()
 
 
+def test_where_no_prompt_fits_the_way_out_is_said(here: Path) -> None:
+    task = rows("a.jsonl", *({"prompt": "1" * (600 + i)} for i in range(20)))
+    with pytest.raises(ValueError, match=r"at most 509 tokens, got none among 18; source.prompt_tokens, or .* 512 positions"):
+        trained(task, reward=rw("none"), steps=16)
+
+
 def test_rows_that_are_left_out_are_said(here: Path) -> None:
     made = [{"prompt": f"{i}"} for i in range(20)]
     task = rows("a.jsonl", *made, *made, {"prompt": "1" * 600})

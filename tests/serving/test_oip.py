@@ -130,6 +130,8 @@ def test_a_sequence_is_an_episode(recurrent: Running, folder: Path) -> None:
         ({"shape": [1 << 40, 1 << 40]}, "inputs/obs/obs: expected FP32"),
         ({"shape": [20]}, "expected shape [3], or a batch [B, ...] of it in all parts, got [5, 3]"),
         ({"data": ["a"] * 20}, "expected numbers of FP32, got others"),
+        ({"data": [[1.0] * 4, [1.0]]}, "expected a flat list, or lists of that shape, got lists of different lengths"),
+        ({"data": [1.0] * 7}, "numbers, got 7"),
         ({"name": "obs"}, "inputs: expected obs/action_mask, obs/obs, got"),
         ({"name": "obs/action_mask"}, "expected each name once"),
         ({"parameters": {"binary_data_size": 80}}, "inputs/obs/obs: expected data or binary_data_size, got both"),

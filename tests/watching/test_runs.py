@@ -72,6 +72,21 @@ def test_rows(folder: Folder) -> None:
     assert len(news["rows"]) == 5 and folder.news(folder.revision)["rows"] == []
 
 
+def test_a_summary_that_cannot_be_read_is_damage(folder: Folder) -> None:
+    for name in ("going", "killed"):
+        (folder.place / name / "summary.json").write_text("{")
+    folder.poll()
+    assert {name: folder.runs[name].row["status"] for name in ("going", "killed")} == {"going": "running", "killed": "damaged"}
+    assert "summary.json" in folder.runs["killed"].told()["problems"][0]
+
+
+def test_a_line_without_an_end_is_named(folder: Folder) -> None:
+    os.truncate(folder.place / "old/metrics.jsonl", 1 << 25)
+    folder.poll()
+    (problem, *_) = folder.runs["old"].told()["problems"]
+    assert str(folder.place / "old/metrics.jsonl") in problem and "line" in problem and "without an end" in problem
+
+
 def test_a_quiet_run(folder: Folder) -> None:
     write_live(folder.place / "going", time=time.time() - 60)
     folder.poll()

@@ -85,6 +85,7 @@ def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[
 
     ``given``: what the user said, by the names of options and the keys of settings. ``recipe``: was one laid under that, if
     there is one? Nothing is done where they asked for ``max_lag=0``: then nothing that is measured may decide what is computed.
+    Worlds outside are not measured: they connect to the run, later.
     """
     named = {key.rpartition(".")[2] for key in given}
     lockstep = "max_lag" in named and program.placement.max_lag == 0
@@ -92,7 +93,7 @@ def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[
         return program, ""
     one = next(iter(learning(program).values()))
     said = named >= PLACES or named & OTHERS
-    if said or program.source.env is None or len(program.policies) > 1:
+    if said or program.source.env is None or len(program.policies) > 1 or program.outside:
         return program, ""
     try:
         pace = measured(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,6 +72,8 @@ def newest(path: Path) -> Path:
     """The newest capsule of a run, where ``path`` is a run's directory or its capsules/; else the path itself."""
     from equipoise.record.paths import CAPSULES
 
+    if not os.path.lexists(path):
+        raise FileNotFoundError(f"{path}: expected a capsule or a run with capsules, got no such file or directory")
     folder = next((one for one in (path / CAPSULES, path) if one.is_dir() and one.name == CAPSULES), None)
     if folder is None:
         return path

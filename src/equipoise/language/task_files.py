@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,9 @@ def read(path: Path) -> list[Example]:
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(SUFFIXES)}, got {path.suffix or 'none'}")
     if not path.is_file():
+        if os.path.lexists(path):
+            kind = "a folder" if path.is_dir() else "a link to no file" if path.is_symlink() else "another kind of file"
+            raise ValueError(f"{path}: expected a plain file of prompts, got {kind}")
         there = [one.name for one in path.parent.glob("*") if one.suffix in SUFFIXES] if path.parent.is_dir() else []
         raise ValueError(f"{path}: expected a file of prompts, got none" + (hint(path.name, there) if there else ""))
     if path.suffix == ".jsonl":

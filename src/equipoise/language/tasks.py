@@ -160,7 +160,8 @@ def _parted(name: str, examples: Sequence[Example], seed: int) -> TextTask:
     if different < 2:
         got = f"{different}" + (f" in {len(examples):,} rows" if len(examples) > 1 else "")
         raise ValueError(
-            f"task {name!r}: expected at least 2 prompts, one to be held out, got {got}; rows that ask the same are one"
+            f"task {name!r}: expected at least 2 prompts, one to be held out, got {got}; rows that ask the same are one; add "
+            "rows that ask something else, or name a file of others: --set source.arguments=held_out=FILE"
         )
     most = min(different // 10, HELD_OUT) or 1
     train, held_out = split(examples, 1 - most / different, seed)

@@ -28,7 +28,10 @@ except ImportError:  # no locks on this platform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run. ``status`` is that of its summary; before there is one "running", or "killed" where no process writes it."""
+    """One run. ``status`` is that of its summary; "damaged" if that cannot be read.
+
+    Before there is a summary it is "running", or "killed" where no process writes the run.
+    """
 
     path: Path
     env: str
@@ -44,6 +47,7 @@ class RunRow:
     size: int  # bytes of its files
     changed: float  # time.time() of the last report
     settings: Mapping[str, Any] = field(default_factory=dict)  # by their names in --set
+    problem: str = ""  # why the summary cannot be read
 
     @property
     def name(self) -> str:
@@ -58,7 +62,7 @@ class RunRow:
         return getattr(self, key) if key in COLUMNS else self.settings.get(key)
 
 
-COLUMNS = ("name", *(one.name for one in dataclasses.fields(RunRow) if one.name not in ("path", "settings")))
+COLUMNS = ("name", *(one.name for one in dataclasses.fields(RunRow) if one.name not in ("path", "settings", "problem")))
 REAL, COUNT = Number(-LARGEST, LARGEST), Number(0, (1 << 63) - 1, whole=True)
 TOLD: Schema = {  # what a row says of a summary or of a report
     "env_steps?": Maybe(COUNT), "updates?": Maybe(COUNT), "wall_s?": Maybe(REAL), "cause?": Maybe(Text()),
@@ -74,6 +78,8 @@ def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
     for directory in directories(place, problems):
         try:
             found.append(row(directory))
+            if found[-1].problem:
+                problems.append(found[-1].problem)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # files that people edit and copy
             lacks = f"expected the program of a run, got one that lacks something ({error})"
             text = str(error) if isinstance(error, OSError | ValueError) else lacks
@@ -88,12 +94,14 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
     """
     run = RunDirectory.found(directory)
     program = checked(run.run["program"], directory / RUN)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a summary that cannot be read is as none
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         summary = run.summary()
+    problem = str(warned[0].message) if warned else ""
     if summary is None and lines is None:
         lines = read_reports(directory / METRICS, damaged=[], last=True)  # the last one that can be read will do
     where = SUMMARY if summary else METRICS
+    unended = "running" if _is_written(directory) else "damaged" if problem else "killed"
     told: Mapping[str, Any] = check(summary or next(reversed(lines or ()), {}), TOLD, str(directory / where))
     evaluation = told.get("evaluation")
     metrics = directory / METRICS
@@ -102,7 +110,7 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
         env=env_of(program),
         algorithm=algorithm_of(program),
         seed=program["schedule"].get("seed"),
-        status=str(summary["status"]) if summary else ("running" if _is_written(directory) else "killed"),
+        status=str(summary["status"]) if summary else unended,
         steps=int(told.get("env_steps") or told.get("updates") or 0),
         steps_per_s=told.get("steps_per_s"),
         return_mean=told.get("return_mean"),
@@ -112,6 +120,7 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
         size=size_of(directory),
         changed=(metrics if metrics.is_file() else directory).stat().st_mtime,
         settings={"on": run.run.get("on"), **settings_of(program)},
+        problem=problem,
     )
 
 

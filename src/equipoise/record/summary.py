@@ -35,7 +35,7 @@ def write_summary(directory: Path, summary: Mapping[str, Any]) -> dict[str, Any]
 def read_summary(directory: Path) -> dict[str, Any] | None:
     """None while the run has not ended, and with a warning where the file is damaged: nothing depends on it."""
     file = directory / SUMMARY
-    if not file.is_file():
+    if not file.exists():
         return None
     try:
         data: dict[str, Any] = check(read_json(file), SUMMARY_SCHEMA, str(file))

@@ -230,7 +230,7 @@ def _tensors(inputs: list[Input], rest: memoryview) -> dict[str, Array]:
             raise Refused(400, f"{place}: expected data or binary_data_size, got both")
         try:
             if size is None:
-                x = np.asarray([] if one.data is None else bounds.numbers(one.data))
+                x = _array([] if one.data is None else bounds.numbers(one.data))
                 if x.ndim > 1 and x.shape != tuple(one.shape):
                     raise ValueError(f"expected a flat list, or lists of that shape, got lists of the shape {list(x.shape)}")
                 if x.size and (x.dtype.kind not in "biuf" or (dtype.kind != "f" and x.dtype.kind == "f")):
@@ -241,12 +241,21 @@ def _tensors(inputs: list[Input], rest: memoryview) -> dict[str, Array]:
                     expected = f"{count * dtype.itemsize:,} bytes for {one.datatype} {one.shape}"
                     raise ValueError(f"expected {expected}, got {size:,} announced and {len(rest):,} there")
                 x, rest = np.frombuffer(rest[:size], dtype), rest[size:]
+            if x.size != count:
+                raise ValueError(f"expected {count:,} numbers, got {x.size:,}")
             found[one.name] = x.reshape(one.shape)
         except (ValueError, OverflowError, TypeError, RecursionError) as error:
             raise Refused(400, f"{place}: expected {one.datatype} {one.shape}: {error}") from None
     if len(rest):
         raise Refused(400, f"body: expected {len(rest):,} bytes less: no input announces them")
     return found
+
+
+def _array(data: Any) -> Array:
+    try:
+        return np.asarray(data)
+    except ValueError:  # NumPy's sentence on lists of different lengths
+        raise ValueError("expected a flat list, or lists of that shape, got lists of different lengths") from None
 
 
 def _whole(x: Array, dtype: np.dtype[Any]) -> Array:

@@ -79,7 +79,10 @@ class Curves:
                         self._at += len(line) + 1
                     if len(rest) > LONGEST:  # no writer of ours does that
                         self._lines += 1
-                        self._damage("a line that does not end")
+                        self._damage(
+                            f"{self._path}, line {self._lines}: expected a line of at most {LONGEST:,} bytes, got "
+                            f"{len(rest):,} without an end"
+                        )
                         self._at += len(rest)
                         rest = b""
                 self._stuck = self._at == before  # the end of a line is still to be written

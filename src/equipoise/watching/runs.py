@@ -138,11 +138,18 @@ class Watched:
         }  # fmt: skip
 
     def _status(self) -> str:
-        """The summary's; before there is one "running", "quiet" where the run has not said a word lately, or "killed"."""
+        """The summary's; before there is one "running", "quiet" where the run has not said a word lately, or "killed".
+
+        "damaged" if run.json cannot be read, or if the run has ended and its summary cannot be read.
+        """
         if RUN in self._problems:
             return "damaged"
         if self.summary is not None:
             return str(self.summary.get("status"))
+        status = self._unended()
+        return "damaged" if status == "killed" and SUMMARY in self._problems else status
+
+    def _unended(self) -> str:
         now = time.time()
         if self.live is not None:
             state = state_of(self.live, now)

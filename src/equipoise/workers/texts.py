@@ -123,7 +123,9 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     train, held_out = (_tokens(some, tokenizer, most, given, notes) for some in (task.train, task.held_out))
     if not len(train):
         raise ValueError(
-            f"source.task={source.task}: expected prompts of at most {most} tokens, got none among {len(task.train)}"
+            f"source.task={source.task}: expected prompts of at most {most} tokens, got none among {len(task.train)}; "
+            f"source.prompt_tokens, or a shorter --max-completion-length, leaves more room, up to the model's "
+            f"{model.config.max_position_embeddings} positions"
         )
     longest = max(len(one) for one in (*train.tokens, *held_out.tokens))
     spec = TextSpec(
