@@ -345,6 +345,8 @@ def attempt(said: dict[str, Any]) -> None:
 
 def agree(check: Outcome, train: Outcome, mild: tuple[str, ...], *, hidden: bool) -> None:
     for name, one in (("check", check), ("train", train)):
+        if any(way.startswith("mask_info") for way in one.bent):  # then nobody asks for a mask among the observations
+            one.bent -= {way for way in one.bent if way.startswith("mask_obs")}
         unread = sorted(way for way in one.bent if way.partition(":")[2] in UNREADABLE.get(way.partition(":")[0], ()))
         if hidden:  # a wrapper may make something of it
             unread = [way for way in unread if not way.startswith("values:")]

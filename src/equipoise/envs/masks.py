@@ -202,6 +202,8 @@ class VectorInfoMask(VectorWrapper):
         for i in range(self.num_envs):
             masks = given(info, bool(there[i]), bool(ended[i]), i)
             mask = None if masks is None else one_of(masks, i)
+            if mask is None and not ended[i]:
+                raise WrongValue("invalid", i, f"info/{KEY}", "a mask, since action_mask=info", "None")
             rows.append(flat(mask, self._masks, self.env.single_action_space, i))
         return {"obs": obs, KEY: tree.stack(rows)}
 

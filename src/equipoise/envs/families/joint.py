@@ -139,6 +139,8 @@ class Joint(gymnasium.Env[Any, Any]):
                 self._reward[i] = number(reward[agent], 0, self._keys[i])
             here[i] = here[i] and not any(ended)
             flags[CAME, i] = here[i] and not live[i]
+        if not any(live) and not any(here):
+            raise WrongValue("invalid", 0, "env.agents", "an agent after reset() or after the first step", "none")
         row = self._row(obs, [a or b for a, b in zip(here, live, strict=True)])
         self._live = here
         self._look_at_masks(row["agents"])
