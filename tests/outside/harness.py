@@ -38,6 +38,12 @@ PAGE = resource.getpagesize()
 ROOM = 4 << 30  # bytes that an attempt may add to this process: more is a MemoryError, and no machine without memory
 
 
+def shares(*parts: tuple[int, strategies.SearchStrategy[Any]]) -> strategies.SearchStrategy[Any]:
+    """Draw from each strategy as often as its number says, of their sum. ``one_of`` counts a strategy once, also if named twice."""
+    chosen = [one for count, one in parts for _ in range(count)]
+    return strategies.sampled_from(range(len(chosen))).flatmap(lambda i: chosen[i])
+
+
 class Fault(AssertionError):
     """A wrong outcome. ``kind`` is short and the same for every example of its sort; ``detail`` says what was seen."""
 

@@ -146,7 +146,7 @@ class Service:
     def state(self) -> dict[str, Any]:
         """What /readyz says."""
         now = self.versions.now
-        alarms = [alarm for alarm in (self.store.alarm, self.versions.alarm) if alarm is not None]
+        alarms = [bounds.in_utf8(alarm) for alarm in (self.store.alarm, self.versions.alarm) if alarm is not None]
         return {
             "ready": self.ready, "policy": self.versions.policy,
             "versions": {alias: version.digest for alias, version in now.by_alias.items()},
