@@ -39,7 +39,7 @@ ROOM = 4 << 30  # bytes that an attempt may add to this process: more is a Memor
 
 
 def shares(*parts: tuple[int, strategies.SearchStrategy[Any]]) -> strategies.SearchStrategy[Any]:
-    """Draw from each strategy as often as its number says, of their sum. ``one_of`` counts a strategy once, also if named twice."""
+    """Draw from each strategy as often as its number says, of their sum. ``one_of`` takes one that is named twice once."""
     chosen = [one for count, one in parts for _ in range(count)]
     return strategies.sampled_from(range(len(chosen))).flatmap(lambda i: chosen[i])
 

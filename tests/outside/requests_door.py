@@ -37,11 +37,13 @@ QUERIES = st.lists(shares((3, RUNS), (3, NUMBERS), (1, AXES), (1, st.tuples(st.j
 NAMED = st.text(st.characters(codec="ascii"), max_size=20).map("/static/{}".format)
 FIXED = st.sampled_from(["/static/app.js", "/static/x", "/", "/x", "/api/x", "/api/registry"])
 ASKED = st.fixed_dictionaries({
-    "path": shares((2, st.just("/api/run")), (3, st.just("/api/curves")), (2, st.just("/api/settings")), (2, FIXED), (1, NAMED)),
+    "path": shares((7, st.sampled_from(["/api/run", "/api/curves", "/api/curves", "/api/settings"])), (2, FIXED), (1, NAMED)),
     "query": QUERIES,
 })  # fmt: skip
 # A body is a right one with changes. "@a" and "@b" are versions: a is the champion, b was it before.
-ODD = st.one_of(ODD_VALUES, st.sampled_from(["@a", "@b", "champion", "candidate", "shadow", "previous", "p\n", "../p", "\ud800"]))
+ODD = st.one_of(
+    ODD_VALUES, st.sampled_from(["@a", "@b", "champion", "candidate", "shadow", "previous", "p\n", "../p", "\ud800"])
+)
 CHANGES = st.lists(st.tuples(st.lists(st.integers(0, 12), min_size=1, max_size=2), ODD), max_size=2)
 MOVED: dict[str, dict[str, str]] = {
     "/api/alias": {"policy": "p", "alias": "champion", "version": "@b", "expect": "@a", "reason": "better"},
@@ -49,11 +51,13 @@ MOVED: dict[str, dict[str, str]] = {
 }  # fmt: skip
 HEADERS = st.dictionaries(
     st.sampled_from(["host", "origin", "sec-fetch-site", "content-length", "content-type", "cookie", "authorization"]),
-    st.sampled_from(["", "x", "null", "http://127.0.0.1", "cross-site", "9" * 20, "-1", "\u0660", "a=b; c", "Bearer", "Bearer x", "é" * 300]),
+    st.sampled_from(["", "x", "null", "http://127.0.0.1", "cross-site", "9" * 20, "-1", "\u0660", "a=b; c", "Bearer",
+                     "Bearer x", "é" * 300]),
     max_size=1,
 )  # fmt: skip
 MOVES = st.fixed_dictionaries({
-    "path": st.sampled_from(sorted(MOVED)), "changes": shares((1, st.just([])), (2, CHANGES)), "headers": shares((3, st.just({})), (1, HEADERS)),
+    "path": st.sampled_from(sorted(MOVED)), "changes": shares((1, st.just([])), (2, CHANGES)),
+    "headers": shares((3, st.just({})), (1, HEADERS)),
     "token": st.sampled_from([TOKEN, TOKEN, TOKEN, "wrong", "", "é"]), "closed": st.booleans(),
 })  # fmt: skip
 
@@ -87,7 +91,9 @@ def ask_the_page(example: dict[str, Any]) -> None:
             text = text.replace(name, version)
         before = Registry(place).aliases("p")
         page = Page(Folder(base()), Versions(place), token=TOKEN, closed=example["closed"])
-        status = answered(page, example["path"], "", text.encode(), {"authorization": f"Bearer {example['token']}"} | example["headers"])
+        status = answered(
+            page, example["path"], "", text.encode(), {"authorization": f"Bearer {example['token']}"} | example["headers"]
+        )
         right = example["token"] == TOKEN and "authorization" not in example["headers"]
         if not right and Registry(place).aliases("p") != before:
             raise Fault("a version is moved without the token", str(example))

@@ -134,7 +134,9 @@ async def ask(
 ) -> tuple[int, bytes]:
     """One question to an application, without a socket -> (status, body). ``data``: of a POST."""
     said: list[dict[str, Any]] = []
-    usual = {"host": "127.0.0.1"} | ({} if data is None else {"content-length": str(len(data)), "content-type": "application/json"})
+    usual = {"host": "127.0.0.1"} | (
+        {} if data is None else {"content-length": str(len(data)), "content-type": "application/json"}
+    )
     given = [(name.encode(), value.encode()) for name, value in (usual | (headers or {})).items()]
     scope = {
         "type": "http", "http_version": "1.1", "method": "GET" if data is None else "POST", "path": path,

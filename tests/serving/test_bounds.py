@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import resource
 import socket
@@ -23,6 +24,7 @@ from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
 from equipoise.serving.sessions import Sessions
 from equipoise.serving.versions import Loaded
+from equipoise.serving.waiting import Turns
 from equipoise.web import fitting
 from tests.outside.served import MOST_BODY, Line, Served, served
 from tests.outside.server_door import HELD_S, MODEL
@@ -155,6 +157,24 @@ def test_one_connection_has_a_bound_of_requests_that_wait(server: Served) -> Non
     for _ in range(3):
         most, paused = server.loop.run_until_complete(ask())
         assert most <= MOST_WAITING + TURN and not paused
+
+
+def test_what_is_stored_at_once_is_answered_in_turns() -> None:
+    async def ask() -> list[int]:
+        loop, turns, done = asyncio.get_running_loop(), Turns(), list[int]()
+        waiting = [loop.create_future() for _ in range(1000)]
+        waiting[3].cancel()
+        for one in waiting:
+            turns.add(one, True)
+        while not waiting[-1].done() or not done:
+            done.append(sum(one.done() for one in waiting))
+            await asyncio.sleep(0)
+        turns.add(again := loop.create_future(), False)
+        assert await again is False and all(one.cancelled() or one.result() for one in waiting)
+        return done
+
+    done = asyncio.run(ask())
+    assert max(b - a for a, b in itertools.pairwise(done)) <= 256
 
 
 def test_no_server_is_ready_without_a_champion(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
