@@ -61,16 +61,19 @@ COUNTED = st.one_of(
     st.sampled_from([3, 1, 2, [2], [2, 3], [5000], 1 << 40]).map(lambda n: {"type": "MultiBinary", "n": n}),
 )  # fmt: skip
 KEYS = st.one_of(st.sampled_from(["a", "b", "/", "", "0", "obs", "action_mask", "é"]), st.text(max_size=3))
-SPACES: st.SearchStrategy[Any] = st.recursive(
-    BOXES | COUNTED,
-    lambda inner: st.one_of(
-        st.lists(st.tuples(KEYS, inner).map(list), min_size=1, max_size=3, unique_by=lambda pair: str(pair[0])).map(
-            lambda pairs: {"type": "Dict", "spaces": pairs}
-        ),
+
+
+def grouped(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A Dict or Tuple of spaces."""
+    pairs = st.lists(st.tuples(KEYS, inner).map(list), min_size=1, max_size=3, unique_by=lambda pair: str(pair[0]))
+    return st.one_of(
+        pairs.map(lambda pairs: {"type": "Dict", "spaces": pairs}),
         st.lists(inner, min_size=1, max_size=3).map(lambda parts: {"type": "Tuple", "spaces": parts}),
-    ),
-    max_leaves=4,
-)
+    )
+
+
+PLAIN = BOXES | COUNTED
+SPACES = shares((3, PLAIN), (2, grouped(PLAIN)), (1, grouped(shares((2, PLAIN), (1, grouped(PLAIN))))))
 HELLOS = st.fixed_dictionaries({"observation": SPACES, "action": COUNTED | SPACES, "changes": changes})
 NAMES = st.dictionaries(st.sampled_from(["session", "name", "token", "version", "kind", "x", "action"]), odd, min_size=1)
 
