@@ -89,6 +89,8 @@ def from_json(data: Any, place: str = "space", depth: int = 0) -> spaces.Space[A
 def _box(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
     shape, dtype = _shape(data["shape"], f"{place}.shape"), _dtype(data, place)
     low, high = (_array(data[name], shape, dtype, f"{place}.{name}") for name in ("low", "high"))
+    if not ((low <= high) & (low < math.inf) & (high > -math.inf)).all():
+        raise ValueError(f"{place}.low: expected bounds of {dtype} with a finite number between them, got others")
     return spaces.Box(low, high, shape, dtype.type)
 
 
