@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import OrderedDict
 from typing import Any
 
@@ -26,6 +27,8 @@ SPACES: list[spaces.Space[Any]] = [
     spaces.Discrete(3, dtype=np.int32),
     spaces.MultiDiscrete([2, 3]),
     spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), dtype=np.int64, start=np.array([[1, 2], [3, 4]])),
+    spaces.MultiDiscrete([127, 100], dtype=np.int8, start=[1, 28]),
+    spaces.Discrete(127, start=1, dtype=np.int8),
     spaces.MultiBinary(4),
     spaces.MultiBinary([2, 3]),
     spaces.Dict(OrderedDict({"z": spaces.Discrete(2), "a": spaces.Tuple([spaces.Box(-1, 1, (1,)), spaces.MultiBinary(2)])})),
@@ -49,6 +52,7 @@ def test_a_space_without_such_a_form_is_named_by_its_place() -> None:
         to_json(spaces.Box(0, 1, (4097, 4096), np.uint8), "obs")
 
 
+COUNTS = {"type": "MultiDiscrete", "start": 0, "dtype": "int8"}
 BOX = {"type": "Box", "shape": [2], "dtype": "float32", "low": 0.0, "high": 1.0}
 
 
@@ -67,8 +71,16 @@ BOX = {"type": "Box", "shape": [2], "dtype": "float32", "low": 0.0, "high": 1.0}
         (BOX | {"low": "nought"}, "obs.low: expected .*numbers.*got 'nought'"),
         (BOX | {"low": [0.0, 1.0, 2.0]}, r"obs.low: .*the shape \[2\], got \[3\]"),
         (BOX | {"dtype": "uint8", "high": 300}, "obs.high: expected uint8 numbers"),
+        (BOX | {"low": 2.0}, "obs.low: expected bounds of float32 with a finite number between them"),
+        (BOX | {"low": 1e39, "high": "inf"}, "obs.low: expected bounds of float32"),
+        (BOX | {"high": "-inf", "low": "-inf"}, "obs.low: expected bounds of float32"),
         ({"type": "Discrete", "n": 0, "start": 0, "dtype": "int64"}, "obs.n: expected a whole number of at least 1, got 0"),
         ({"type": "MultiDiscrete", "nvec": [2, "x"], "start": 0, "dtype": "int64"}, "obs.nvec: expected whole numbers"),
+        (COUNTS | {"nvec": [260, 3]}, "obs.nvec: expected values of int8, at most 127, got 260 values from 0"),
+        (COUNTS | {"nvec": [128]}, "obs.nvec: expected values of int8"),
+        (COUNTS | {"nvec": [100], "start": [29]}, "obs.nvec: expected values of int8, at most 127, got 100 values from 29"),
+        (COUNTS | {"type": "Discrete", "n": 300}, "obs.n: expected values of int8"),
+        (COUNTS | {"type": "Discrete", "n": 100, "start": 29}, "obs.n: expected values of int8"),
         ({"type": "MultiBinary", "n": True}, "obs.n: expected a whole number"),
         ({"type": "Dict", "spaces": {"a": BOX}}, r"obs.spaces: expected a list of \[key, space\]"),
         ({"type": "Dict", "spaces": [["a", BOX | {"shape": 3}]]}, "obs/a.shape: expected a list of sizes"),
@@ -86,3 +98,9 @@ def test_spaces_within_spaces_have_an_end() -> None:
         data = {"type": "Tuple", "spaces": [data]}
     with pytest.raises(ValueError, match="at most 32 spaces within each other"):
         from_json(data)
+
+
+def test_a_bound_beyond_the_dtype_is_none() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert from_json(BOX | {"low": -1e300, "high": 1e39}) == spaces.Box(-np.inf, np.inf, (2,))

@@ -28,7 +28,7 @@ from equipoise.exporting import artifact as artifacts
 from equipoise.exporting.graph import PolicyGraph
 from equipoise.types import EnvSpec
 from tests.artifacts import KINDS, untrained
-from tests.outside.harness import Door, Fault, Planted, weighted
+from tests.outside.harness import Door, Fault, Planted, shares
 
 GOOD = '{"obs": [0.5, -0.5, 0.25, 0], "action_mask": [1, 0, 1]}'
 NUMBERS = st.one_of(
@@ -42,8 +42,8 @@ KEYS = st.sampled_from(["obs", "action_mask", "session", "first", "", "a/b", "ob
 def _lines() -> st.SearchStrategy[list[str]]:
     right, mask = st.just([0.5] * 4), st.just([1, 0, 1])
     four = st.tuples(NUMBERS, st.just(0.5), st.just(0.5), st.just(0.5)).map(list).flatmap(st.permutations)
-    near = weighted(  # one of the two is right
-        st.fixed_dictionaries({"obs": weighted(four, four, st.lists(NUMBERS, max_size=5)), "action_mask": mask}),
+    near = shares(  # one of the two is right
+        st.fixed_dictionaries({"obs": shares(four, four, st.lists(NUMBERS, max_size=5)), "action_mask": mask}),
         st.fixed_dictionaries({"obs": right, "action_mask": st.lists(NUMBERS, max_size=4)}),
     )
     any_keys = st.dictionaries(KEYS, VALUES, max_size=4)
@@ -51,7 +51,7 @@ def _lines() -> st.SearchStrategy[list[str]]:
     deep = st.integers(1, 200_000).flatmap(lambda n: st.sampled_from(["[" * n, "[" * n + "]" * n, '{"obs":' * n]))
     text = st.one_of(st.text(max_size=20), st.sampled_from(["[1,", "nan", "\ufeff[0,0,0,0]", "9" * 5000]))
     said = (near, near, wrapped, any_keys)
-    line = weighted(st.just(GOOD), *(one.map(json.dumps) for one in said), deep, text)
+    line = shares(st.just(GOOD), *(one.map(json.dumps) for one in said), deep, text)
     return st.lists(line.map(lambda one: "".join(c for c in one if c not in "\n\r")), min_size=1, max_size=4)
 
 

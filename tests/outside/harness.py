@@ -38,6 +38,18 @@ PAGE = resource.getpagesize()
 ROOM = 4 << 30  # bytes that an attempt may add to this process: more is a MemoryError, and no machine without memory
 
 
+def shares(
+    *choices: strategies.SearchStrategy[Any] | tuple[int, strategies.SearchStrategy[Any]],
+) -> strategies.SearchStrategy[Any]:
+    """Draw from each strategy as often as it stands here, or as its number says.
+
+    ``one_of`` takes one that stands twice for one, and of one that is itself a ``one_of`` each branch for another choice.
+    """
+    counted = [choice if isinstance(choice, tuple) else (1, choice) for choice in choices]
+    chosen = [one for count, one in counted for _ in range(count)]
+    return strategies.sampled_from(range(len(chosen))).flatmap(lambda i: chosen[i])
+
+
 class Fault(AssertionError):
     """A wrong outcome. ``kind`` is short and the same for every example of its sort; ``detail`` says what was seen."""
 
@@ -48,14 +60,6 @@ class Fault(AssertionError):
 
 class Hang(BaseException):
     """The attempt took longer than the door allows. No ``except Exception`` on the way may take it for an error of its own."""
-
-
-def weighted(*choices: strategies.SearchStrategy[Any]) -> strategies.SearchStrategy[Any]:
-    """One of the strategies, each as often as it stands here.
-
-    ``one_of`` takes one that stands twice for one, and of one that is itself a ``one_of`` each branch for another choice.
-    """
-    return strategies.integers(0, len(choices) - 1).flatmap(choices.__getitem__)
 
 
 @dataclass(frozen=True, kw_only=True)

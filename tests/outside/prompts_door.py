@@ -18,7 +18,7 @@ from equipoise.language.tasks import TextTask
 from equipoise.language.tokenizers import HubTokenizer
 from equipoise.types.packed import Example
 from equipoise.workers import texts
-from tests.outside.harness import Door, Fault, Planted, weighted
+from tests.outside.harness import Door, Fault, Planted, shares
 
 HALVES = ["\ud83e", "\udd28x", "a\udcff"]
 WHOLE = st.one_of(
@@ -27,7 +27,7 @@ WHOLE = st.one_of(
     ),
     st.text(max_size=6),
 )
-TEXTS = weighted(WHOLE, WHOLE, WHOLE, st.sampled_from(HALVES))
+TEXTS = shares(WHOLE, WHOLE, WHOLE, st.sampled_from(HALVES))
 ODD = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([10**30, 10**400, 1e308, -0.0]), st.just([]), st.just({}),
 )  # fmt: skip
@@ -41,24 +41,24 @@ PARTS = st.lists(
 CALLS = st.lists(
     st.fixed_dictionaries({
         "function": st.fixed_dictionaries({
-            "name": weighted(TEXTS, ODD), "arguments": st.one_of(ODD, st.sampled_from(['{"x": 1}', "{", "[]", ""]))
+            "name": shares(TEXTS, ODD), "arguments": st.one_of(ODD, st.sampled_from(['{"x": 1}', "{", "[]", ""]))
         })
     }),
     max_size=2,
 )  # fmt: skip
-MESSAGE = weighted(
+MESSAGE = shares(
     st.fixed_dictionaries(
-        {"role": ROLES, "content": weighted(TEXTS, TEXTS, PARTS, ODD)}, optional={"tool_calls": CALLS, "name": TEXTS}
+        {"role": ROLES, "content": shares(TEXTS, TEXTS, PARTS, ODD)}, optional={"tool_calls": CALLS, "name": TEXTS}
     ),
     ODD,
 )
-PROMPTS = weighted(TEXTS, TEXTS, st.lists(MESSAGE, max_size=3), ODD)
+PROMPTS = shares(TEXTS, TEXTS, st.lists(MESSAGE, max_size=3), ODD)
 TOOLS = st.one_of(ODD, st.sampled_from(["[", "[]", '[{"function": {"name": "b"}}]']), st.just([{"function": {"name": "b"}}]))
-ROW = weighted(
+ROW = shares(
     st.fixed_dictionaries(
         {"prompt": PROMPTS},
         optional={
-            "answer": weighted(TEXTS, ODD), "completion": weighted(TEXTS, ODD, st.lists(MESSAGE, max_size=2)), "tools": TOOLS,
+            "answer": shares(TEXTS, ODD), "completion": shares(TEXTS, ODD, st.lists(MESSAGE, max_size=2)), "tools": TOOLS,
             "chat_template_kwargs": st.one_of(ODD, st.just({"enable_thinking": True}), st.just({"tokenize": 1})),
             "reward_model": st.one_of(ODD, st.just({"ground_truth": "1"})), "ended": ODD,
         },

@@ -299,7 +299,7 @@ def newlines(patch: pytest.MonkeyPatch) -> None:
 
 def halves(patch: pytest.MonkeyPatch) -> None:
     """Halves of letters come out of a record as they went in."""
-    patch.setattr(records, "_shown", lambda value: value)
+    patch.setattr(records, "in_utf8", lambda value: value)
 
 
 def one_for_all(patch: pytest.MonkeyPatch) -> None:

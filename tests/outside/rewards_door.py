@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from equipoise.rewards import functions
 from equipoise.rewards.functions import RewardFunction, Samples, WrongReward, call, total, what
-from tests.outside.harness import Door, Fault, Planted, weighted
+from tests.outside.harness import Door, Fault, Planted, shares
 
 COUNT = 3
 
@@ -58,7 +58,7 @@ ITEMS = st.recursive(
 )  # fmt: skip
 RIGHT = st.lists(PLAIN, min_size=COUNT, max_size=COUNT)
 EXAMPLES = st.fixed_dictionaries({
-    "items": weighted(  # most are taken, or have one thing that is wrong
+    "items": shares(  # most are taken, or have one thing that is wrong
         RIGHT, RIGHT, st.tuples(PLAIN, PLAIN, ITEMS).map(list).flatmap(st.permutations), st.lists(ITEMS, max_size=5)
     ),
     "as": st.one_of(

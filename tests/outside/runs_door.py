@@ -129,17 +129,23 @@ class _inside:
         os.chdir(self._before)
 
 
-async def ask(app: Any, path: str, query: str = "") -> tuple[int, bytes]:
-    """One question to an application, without a socket -> (status, body)."""
+async def ask(
+    app: Any, path: str, query: str = "", data: bytes | None = None, headers: dict[str, str] | None = None
+) -> tuple[int, bytes]:
+    """One question to an application, without a socket -> (status, body). ``data``: of a POST."""
     said: list[dict[str, Any]] = []
+    usual = {"host": "127.0.0.1"} | (
+        {} if data is None else {"content-length": str(len(data)), "content-type": "application/json"}
+    )
+    given = [(name.encode(), value.encode()) for name, value in (usual | (headers or {})).items()]
     scope = {
-        "type": "http", "http_version": "1.1", "method": "GET", "path": path, "raw_path": path.encode(), "root_path": "",
-        "query_string": query.encode(), "headers": [(b"host", b"127.0.0.1")], "client": ("127.0.0.1", 1), "server": ("h", 80),
-        "scheme": "http",
+        "type": "http", "http_version": "1.1", "method": "GET" if data is None else "POST", "path": path,
+        "raw_path": path.encode(), "root_path": "", "query_string": query.encode(), "headers": given,
+        "client": ("127.0.0.1", 1), "server": ("h", 80), "scheme": "http",
     }  # fmt: skip
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.request", "body": data or b"", "more_body": False}
 
     async def send(message: Any) -> None:
         said.append(message)

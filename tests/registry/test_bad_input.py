@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -193,6 +194,38 @@ def test_an_odd_record_that_is_there_is_shown_escaped(odd, to, monkeypatch, tmp_
     escaped = odd.encode("utf-8", "backslashreplace").decode()
     assert [one["reason"] for one in policy["audit"]] == ["", escaped, escaped] and not to.verify()
     assert Registry(to.path).show("cart")["lineage"] == {"run": escaped} and not to.gc(dry=True)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_problem_of_a_file_with_half_of_a_letter_is_told_escaped(odd, to):
+    from equipoise.watching.versions import Versions
+
+    version = to.versions("cart")[0]
+    (to.artifact(version) / "manifest.json").write_text(json.dumps({odd: 1}))
+    (record,) = to.audit_folder("cart").iterdir()
+    escaped = odd.encode("utf-8", "backslashreplace").decode()
+    page = Versions(to.path).told()
+    assert json.dumps(page, ensure_ascii=False).encode() and escaped in page["policies"][0]["versions"][0]["problem"]
+    assert escaped in to.show("cart", version)["problem"]
+    data = json.dumps({odd: 1}).encode()
+    record.unlink()
+    (record.parent / f"{record.name[:-21]}{hashlib.sha256(data).hexdigest()[:16]}.json").write_bytes(data)
+    page = Versions(to.path).told()
+    assert json.dumps(page, ensure_ascii=False).encode() and escaped in str(page["policies"][0]["audit"][0]["problem"])
+
+
+def test_a_record_of_elsewhere_without_a_lineage_has_an_empty_one(to, tmp_path):
+    version = to.versions("cart")[0]
+    (old,) = to.audit_folder("cart").iterdir()
+    said = json.loads(old.read_bytes())
+    del said["lineage"]
+    data = json.dumps(said).encode()
+    old.unlink()
+    (old.parent / f"{old.name[:-21]}{hashlib.sha256(data).hexdigest()[:16]}.json").write_bytes(data)
+    again = Registry(to.path)
+    assert again.show("cart", version)["lineage"] == {} and not again.verify()
+    assert again.add(artifact(tmp_path / "again"), "cart", lineage={"run": "x"}) == version
+    assert again.gc(older_than_s=0.0, dry=True) == [version]
 
 
 def test_a_policy_that_cannot_be_read_costs_itself_alone(to, tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import json
 import resource
 import socket
@@ -16,12 +18,15 @@ import pytest
 from equipoise import frames, hints
 from equipoise.access import bearer_token
 from equipoise.client import Client
+from equipoise.files import BOM
+from equipoise.serving.frames_server import MOST_WAITING, TURN, Connection
 from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
 from equipoise.serving.sessions import Sessions
 from equipoise.serving.versions import Loaded
+from equipoise.serving.waiting import Turns
 from equipoise.web import fitting
-from tests.outside.served import MOST_BODY, Served, served
+from tests.outside.served import MOST_BODY, Line, Served, served
 from tests.outside.server_door import HELD_S, MODEL
 from tests.serving.servers import OBS, exchange, registry, serving
 
@@ -87,6 +92,7 @@ WORST = {
     "packed numbers": (post("/v1/outcome", packed(131_000, b"\xcb" + b"\x3f" * 8), MSGPACK), 200),
     "packed lists": (post("/v1/outcome", packed(65_000, b"\x90"), MSGPACK), 200),
     "more packed": (post("/v1/outcome", packed(MOST_BODY - 99, b"\x00"), MSGPACK), 413),
+    "more packed after a mark": (post("/v1/outcome", BOM + packed(MOST_BODY - 99, b"\x90"), MSGPACK), 413),
     "packed keys": (post("/v1/outcome", packed(30_000, b"\x81\x92\x01\x02\x00"), MSGPACK), 413),
     "a large array": (post("/v1/act", frames.encode({"obs": np.zeros(2_000_000, np.float32)}, 1 << 24)[4:], MSGPACK), 400),
     "rows": (post(INFER, infer(4096)), 200),
@@ -131,6 +137,44 @@ def test_many_small_frames_take_turns(server: Served) -> None:
         assert server.frame(deep * 500)[0] == 400
         longest.append(server.loop.longest)
     assert min(longest) < HELD_S, longest
+
+
+def test_one_connection_has_a_bound_of_requests_that_wait(server: Served) -> None:
+    """All outcomes of one piece of 256 kB waited at once, and one turn of the loop answered them all."""
+
+    async def ask() -> tuple[int, bool]:
+        line, connection, most = Line(), Connection(server.frames), 0
+        asked = [frames.encode({"op": "outcome", "id": "x", "n": n}) for n in range(5000)]
+        await server._feed(connection, line, b"".join(asked))
+        while connection.waiting or connection._held:
+            most = max(most, connection.waiting)
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        answers = map(frames.decode, frames.Splitter().feed(bytes(line.got)))
+        assert sorted((one["n"], one["status"]) for one in answers) == [(n, 200) for n in range(5000)]
+        return most, line.paused
+
+    for _ in range(3):
+        most, paused = server.loop.run_until_complete(ask())
+        assert most <= MOST_WAITING + TURN and not paused
+
+
+def test_what_is_stored_at_once_is_answered_in_turns() -> None:
+    async def ask() -> list[int]:
+        loop, turns, done = asyncio.get_running_loop(), Turns(), list[int]()
+        waiting = [loop.create_future() for _ in range(1000)]
+        waiting[3].cancel()
+        for one in waiting:
+            turns.add(one, True)
+        while not waiting[-1].done() or not done:
+            done.append(sum(one.done() for one in waiting))
+            await asyncio.sleep(0)
+        turns.add(again := loop.create_future(), False)
+        assert await again is False and all(one.cancelled() or one.result() for one in waiting)
+        return done
+
+    done = asyncio.run(ask())
+    assert max(b - a for a, b in itertools.pairwise(done)) <= 256
 
 
 def test_no_server_is_ready_without_a_champion(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import numpy as np
 import pytest
 
 from equipoise import edge
-from equipoise.registry import Registry
+from equipoise.registry import Registry, records
+from equipoise.serving import messages
 from equipoise.serving.messages import Act, Decision, Outcome, Refused
 from equipoise.serving.service import Service
 from equipoise.serving.sessions import Sessions
@@ -454,3 +457,28 @@ def test_a_champion_with_other_spaces_is_not_served(made: Registry) -> None:
     source.aliases_ = {"champion": b, "candidate": other}
     assert versions._load(source.aliases("mlp"))["candidate"].digest == other, "who names it knows its spaces"
     assert "candidate: expected the champion's actions" in str(versions.alarm), "it cannot become the champion"
+
+
+def test_alarms_and_refusals_are_utf_8(made: Registry, tmp_path: Path) -> None:
+    """Half of a letter in a file or a path of others was an error 500 of /readyz, which has servers ended."""
+    data = json.dumps({"caf\udce9": 1}).encode()
+    version = hashlib.sha256(data).hexdigest()
+    copied = Registry(shutil.copytree(made.path, tmp_path / "registry"))
+    copied.artifact(version).mkdir()
+    (copied.artifact(version) / "manifest.json").write_bytes(data)
+    for kind in ("added", "candidate"):
+        records.write(copied.audit_folder("mlp"), copied.state("mlp").records, kind, version, who="x", reason="", details={})
+
+    async def ask() -> None:
+        served = Served(copied, "mlp", store := Store(tmp_path / "caf\udce9"))
+        store.close()
+        store.alarm = f"{store.path}: no room"
+        state = served.service.state()
+        assert all(r"caf\udce9" in alarm for alarm in state["alarms"]) and len(state["alarms"]) == 2
+        for codec in (messages.json, messages.msgpack):
+            assert codec.encode(state)
+            with pytest.raises(Refused, match="expected room for it, got none") as caught:
+                served.service.outcome([Outcome("a", 1.0)], lambda stored: None)
+            assert codec.encode(caught.value.body())
+
+    asyncio.run(ask())

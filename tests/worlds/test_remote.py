@@ -23,6 +23,8 @@ from equipoise.envs import make
 from equipoise.envs.base import SENT
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.worlds.addresses import Address
+from equipoise.envs.worlds.protocol import Reader
+from equipoise.tree import ArraySpec
 from equipoise.types import EnvFactory
 from tests.worlds.proxy import Proxy
 
@@ -300,6 +302,14 @@ def test_a_value_that_is_not_finite_costs_the_episode(env: Any, path: Path) -> N
     one.observe(2, first=True)
     assert flags(rows(made)) == "f..." and made.failures.counts[0] == 1
     one.close()
+
+
+@pytest.mark.parametrize("dtype", frames.DTYPES)
+def test_a_list_without_elements_is_an_array_of_any_dtype(dtype: str) -> None:
+    spec = ArraySpec(shape=(2, 0), dtype=dtype)
+    values: list[Any] = [[[], []], np.zeros((2, 0), dtype)]
+    for value in values:
+        Reader(spec, np.zeros((1, 2, 0), dtype), "obs")(0, frames.decode(frames.encode({"x": value})[4:])["x"])
 
 
 # -------------------------------------------------------------------------------------------------------------- refusals

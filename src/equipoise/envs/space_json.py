@@ -89,11 +89,14 @@ def from_json(data: Any, place: str = "space", depth: int = 0) -> spaces.Space[A
 def _box(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
     shape, dtype = _shape(data["shape"], f"{place}.shape"), _dtype(data, place)
     low, high = (_array(data[name], shape, dtype, f"{place}.{name}") for name in ("low", "high"))
+    if not ((low <= high) & (low < math.inf) & (high > -math.inf)).all():
+        raise ValueError(f"{place}.low: expected bounds of {dtype} with a finite number between them, got others")
     return spaces.Box(low, high, shape, dtype.type)
 
 
 def _discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
     n, start, dtype = _whole(data["n"], f"{place}.n", 1), _whole(data["start"], f"{place}.start"), _dtype(data, place)
+    _fits(n, start, dtype, f"{place}.n")
     return spaces.Discrete(n, start=start, dtype=dtype.type)
 
 
@@ -103,6 +106,8 @@ def _multi_discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.S
     if nvec.dtype.kind != "i" or not nvec.size or int(nvec.min()) < 1:
         raise ValueError(f"{place}.nvec: expected whole numbers of at least 1, got {shortened(repr(counts))}")
     start = _array(data["start"], nvec.shape, dtype, f"{place}.start")
+    for n, first in zip(nvec.flat, start.flat, strict=True):
+        _fits(int(n), int(first), dtype, f"{place}.nvec")
     return spaces.MultiDiscrete(nvec.astype(dtype), dtype=dtype.type, start=start)
 
 
@@ -155,6 +160,13 @@ def _dtype(data: Mapping[str, Any], place: str) -> np.dtype[Any]:
     return made
 
 
+def _fits(n: int, start: int, dtype: np.dtype[Any], place: str) -> None:
+    """ValueError if the dtype cannot hold ``n``, or the last of ``n`` values from ``start``: it would be another number."""
+    most = int(np.iinfo(dtype).max)
+    if n > most or start + n - 1 > most:
+        raise ValueError(f"{place}: expected values of {dtype}, at most {most:,}, got {n:,} values from {start:,}")
+
+
 def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str) -> Any:
     """One number for all places, or nested lists of the shape; the dtype must hold every one."""
 
@@ -167,7 +179,8 @@ def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str)
         return said
 
     try:
-        read = np.array(number(value), dtype)
+        with np.errstate(over="ignore"):  # a bound beyond the dtype's is none
+            read = np.array(number(value), dtype)
         if 0 in shape and not read.size:
             return read.reshape(shape)  # lists end at the first axis without elements
         if read.shape not in ((), shape):

@@ -136,10 +136,10 @@ class RegistryReader:
         try:
             files = {file: size for file, (_, size) in artifacts.look(self.artifact(version), version).files.items()}
         except (ValueError, OSError) as error:
-            problem = str(error)
+            problem = records.in_utf8(str(error))
         return {
             "policy": name, "version": version, "path": str(self.artifact(version)), "aliases": now.aliases_of(version),
-            "lineage": said.get("lineage", {}), "added": said["time"], "who": said["who"], "reason": said["reason"],
+            "lineage": said["lineage"], "added": said["time"], "who": said["who"], "reason": said["reason"],
             "files": files, "problem": problem,
         }  # fmt: skip
 
@@ -151,7 +151,7 @@ class RegistryReader:
             try:
                 found.append(about | self.contents(name, record))
             except (ValueError, OSError) as error:
-                found.append(about | {"problem": str(error)})
+                found.append(about | {"problem": records.in_utf8(str(error))})
         return found
 
     def conflicts(self, name: str) -> dict[str, Sequence[str | None]]:

@@ -62,10 +62,10 @@ def read(folder: Path, record: Record) -> dict[str, Any]:
     data = read_plain(path, LARGEST)
     if (got := _digest(data)) != (said := record.name.removesuffix(".json")[-16:]):
         raise ValueError(f"{path}: expected contents whose SHA-256 begins with {said}, got {got}: the file is damaged")
-    said_within = check(_shown(parse_json(data, path)), SCHEMA, str(path))
+    said_within = check(in_utf8(parse_json(data, path)), SCHEMA, str(path))
     if _name(said_within, data) != record.name:
         raise ValueError(f"{path}: expected the name {_name(said_within, data)}, which its contents say, got {record.name}")
-    return dict(said_within)
+    return {"lineage": {}} | said_within if record.kind == "added" else dict(said_within)
 
 
 def write(
@@ -78,7 +78,7 @@ def write(
     if (stamp := max(now_us, newest + 1)) > LATEST:  # a clock that goes back does not undo what was done later
         raise ValueError(f"{folder}: expected records of times before the year 2286, got {max(before).name}")
     said = {
-        "format": 1, "stamp": stamp, "kind": kind, "version": version, "who": _shown(who or user())[:200],
+        "format": 1, "stamp": stamp, "kind": kind, "version": version, "who": in_utf8(who or user())[:200],
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us / 1e6)), "reason": reason, **details,
     }  # fmt: skip
     check(said, SCHEMA, f"a record of {folder.parent.name}")
@@ -109,17 +109,17 @@ def check_letters(value: Any, place: str) -> None:
     elif isinstance(value, list | tuple):
         for one in value:
             check_letters(one, place)
-    elif isinstance(value, str) and _shown(value) != value:
-        raise ValueError(f"{_shown(place)}: expected text in UTF-8, got {value[:200]!r}; use a terminal that has UTF-8")
+    elif isinstance(value, str) and in_utf8(value) != value:
+        raise ValueError(f"{in_utf8(place)}: expected text in UTF-8, got {value[:200]!r}; use a terminal that has UTF-8")
 
 
-def _shown(value: Any) -> Any:
+def in_utf8(value: Any) -> Any:
     """The value with halves of characters escaped, so that a record from elsewhere can be shown."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, Mapping):
-        return {_shown(key): _shown(one) for key, one in value.items()}
-    return [_shown(one) for one in value] if isinstance(value, list) else value
+        return {in_utf8(key): in_utf8(one) for key, one in value.items()}
+    return [in_utf8(one) for one in value] if isinstance(value, list) else value
 
 
 def _name(said: Mapping[str, Any], data: bytes) -> str:

@@ -37,8 +37,14 @@ def shown(value: Any, most: int = 80) -> str:
     return shortened(repr(value[: most + 1] if isinstance(value, str | bytes | list) else value), most)
 
 
+def in_utf8(text: str) -> str:
+    """Text whose halves of characters, from a file or a path of others, are escaped: no answer can hold them."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def sentence(text: str) -> str:
     """A sentence of a bounded length: the beginning of a longer one, and its end with the advice."""
+    text = in_utf8(text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 300]} ... {text[-290:]}"
 
 

@@ -85,7 +85,8 @@ class Connection(asyncio.Protocol):
                 if count == TURN or size > LARGE:
                     self._held = True
                     self.transport.pause_reading()
-                    loop.call_soon(self._again)
+                    if self.waiting <= MOST_WAITING:  # otherwise once one is answered
+                        loop.call_soon(self._again)
                     return
         except frames.BadFrame as error:
             self._answer({"n": 0, "status": 400, "error": str(error)})
@@ -158,6 +159,8 @@ class Connection(asyncio.Protocol):
         self.waiting -= 1
         self._service.metrics.requests[f"uds:{op}", str(answer["status"])] += 1
         self._answer(answer)
+        if self._held and self.waiting == MOST_WAITING:
+            asyncio.get_running_loop().call_soon(self._again)
         if self._closing and not self.waiting and not self._held:
             self.transport.close()
         elif self._paused and self.waiting < MOST_WAITING // 2:

@@ -112,12 +112,13 @@ class Codec:
 
 def decoded(decoder: Any, body: bytes, check: Callable[[bytes], None], fields: Collection[str] = (), what: str = "body") -> Any:
     """Decode a body by msgspec; Refused (400, 413) if it is no such message. ``fields``: names for a hint."""
+    body = body.removeprefix(BOM)  # the bounds are of what is decoded
     try:
         if len(body) <= bounds.SMALL:
-            return decoder.decode(body.removeprefix(BOM))
+            return decoder.decode(body)
         check(body)
         with no_collection():
-            return decoder.decode(body.removeprefix(BOM))
+            return decoder.decode(body)
     except bounds.TooMuch as error:
         raise Refused(413, str(error)) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

@@ -19,6 +19,7 @@ from equipoise.serving.metrics import Metrics
 from equipoise.serving.sessions import Episode, Sessions, Track
 from equipoise.serving.store import Store
 from equipoise.serving.versions import SERVED, Version, Versions
+from equipoise.serving.waiting import Turns
 
 Reply = Callable[[list[Decision]], None]
 
@@ -55,6 +56,7 @@ class Service:
         self.metrics.gauges = self._gauges
         self.draining = False
         self._loop = asyncio.get_running_loop()
+        self.told = Turns()  # outcomes that are stored, or not
         self._unrecorded: list[tuple[Ask, list[Decision], float]] = []  # when each was answered, on the monotonic clock
 
     # -------------------------------------------------------------------------------------------------------- requests
@@ -146,7 +148,7 @@ class Service:
     def state(self) -> dict[str, Any]:
         """What /readyz says."""
         now = self.versions.now
-        alarms = [alarm for alarm in (self.store.alarm, self.versions.alarm) if alarm is not None]
+        alarms = [bounds.in_utf8(alarm) for alarm in (self.store.alarm, self.versions.alarm) if alarm is not None]
         return {
             "ready": self.ready, "policy": self.versions.policy,
             "versions": {alias: version.digest for alias, version in now.by_alias.items()},

@@ -4,12 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 from equipoise.serving.messages import Outcome, Refused
-from equipoise.serving.service import Service
+
+if TYPE_CHECKING:
+    from equipoise.serving.service import Service
 
 STORED_S = 30.0  # an outcome that is not in the file by then is refused
+TURN = 256  # callers that one turn of the loop answers, at most
+
+
+class Turns:
+    """Results that came at once, given to those who wait some at a time: one transaction may have thousands."""
+
+    def __init__(self) -> None:
+        self._due: deque[tuple[asyncio.Future[bool], bool]] = deque()
+        self._called = False
+
+    def add(self, waiting: asyncio.Future[bool], result: bool) -> None:
+        """Call it in the loop's thread."""
+        self._due.append((waiting, result))
+        if not self._called:
+            self._called = True
+            self._some()
+
+    def _some(self) -> None:
+        for _ in range(min(TURN, len(self._due))):
+            waiting, result = self._due.popleft()
+            if not waiting.done():  # done: the caller has left
+                waiting.set_result(result)
+        asyncio.get_running_loop().call_soon(self._again)
+
+    def _again(self) -> None:
+        self._called = bool(self._due)
+        if self._called:
+            self._some()
 
 
 class Answer:
@@ -40,7 +71,7 @@ async def stored(service: Service, outcomes: list[Outcome]) -> None:
 
     def told(fine: bool) -> None:  # in the writer's thread
         with contextlib.suppress(RuntimeError):  # the loop is closed, which it may be at any moment; the writer goes on
-            loop.call_soon_threadsafe(lambda: None if written.done() else written.set_result(fine))
+            loop.call_soon_threadsafe(service.told.add, written, fine)
 
     service.outcome(outcomes, told)
     try:

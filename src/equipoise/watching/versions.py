@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.registry import Registry, RegistryReader
-from equipoise.registry.records import user
+from equipoise.registry.records import in_utf8, user
 
 EVERY_S = 1.0  # how often the registry is looked at while somebody watches
 MOST_VERSIONS = 200  # of a policy, the newest ones
@@ -53,7 +53,7 @@ class Versions:
         try:
             said = self._reader.show(name, version)
         except (ValueError, OSError) as error:  # one whose record is damaged, or that is removed meanwhile
-            return {"lineage": {}, "problem": str(error)}
+            return {"lineage": {}, "problem": in_utf8(str(error))}
         return {
             "lineage": said["lineage"], "who": said["who"], "reason": said["reason"], "problem": said["problem"],
             "size": sum(said["files"].values()),

@@ -175,7 +175,7 @@ def cast(read: np.ndarray[Any, Any], dtype: str, place: str) -> np.ndarray[Any, 
         with np.errstate(over="ignore"):  # an infinity, which the checks of the rows find
             return read.astype(to)
     if to.kind == "b":
-        fits = read.dtype.kind in "biu" and bool(np.isin(read, (0, 1)).all())
+        fits = not read.size or (read.dtype.kind in "biu" and bool(np.isin(read, (0, 1)).all()))
     else:
         limits = np.iinfo(to)
         whole = read.dtype.kind in "biu" or not read.size
