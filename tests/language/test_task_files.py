@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from equipoise.language import task_files, tasks
-from equipoise.language.tasks import TextTask
+from equipoise.language.text_task import TextTask
 from equipoise.types.packed import Example
 
 MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "What is 2 + 3?"}]

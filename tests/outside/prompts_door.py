@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from equipoise import files
 from equipoise.language import task_files, tasks
-from equipoise.language.tasks import TextTask
+from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import HubTokenizer
 from equipoise.types.packed import Example
 from equipoise.workers import texts

@@ -25,7 +25,8 @@ import equipoise.cli.registry as commands
 from equipoise.registry import Registry, records
 from equipoise.serving.backend import load
 from equipoise.serving.trial import Trial
-from equipoise.serving.versions import Version, Versions, _is_at_work
+from equipoise.serving.version import Version
+from equipoise.serving.versions import Versions, _is_at_work
 from equipoise.watching import versions as watching
 from tests.artifacts import artifact
 from tests.outside.harness import Door, Fault, Planted

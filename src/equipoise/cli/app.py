@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from equipoise.console.help import OneLineErrors
+from equipoise.console.mistakes import OneLineErrors
 from equipoise.files import is_url
 from equipoise.types import OUT
 

@@ -13,7 +13,8 @@ import typer
 
 from equipoise.cli.app import Debug, app
 from equipoise.cli.serve import TRIAL_MEMORY, TRIAL_TIME, limits
-from equipoise.console.help import OneLineErrors, Sections, fail, plain_errors
+from equipoise.console.help import Sections, fail, plain_errors
+from equipoise.console.mistakes import OneLineErrors
 from equipoise.console.place import printable
 
 PLACE = Path("registry")

@@ -7,7 +7,7 @@ from typing import Any
 
 from equipoise import phases
 from equipoise.hints import hint, install
-from equipoise.language.tasks import TextTask, letters
+from equipoise.language.text_task import TextTask, letters
 from equipoise.seeds import derive_seed
 from equipoise.types.packed import Example
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,31 +17,18 @@ from typing import Any
 import numpy as np
 
 from equipoise.hints import hint, raised
-from equipoise.language import messages, task_files
+from equipoise.language import messages, reasoning, task_files
+from equipoise.language.text_task import TextTask, letters
 from equipoise.language.tokenizers import CharTokenizer
 from equipoise.naming import called
 from equipoise.seeds import derive_seed
-from equipoise.types.packed import Example, Tokenizer
+from equipoise.types.packed import Example
 
 ANSWERED = "equipoise.rewards.own:answered"
 REASONING = "reasoning_gym:"
 HELD_OUT = 500  # prompts of a file that are held out at most; a tenth where that is less
 TRAINED = 0.75  # of the inputs of a built-in task
 SPARE = 2  # tokens of a sample beyond the longest answer: the end, and one that shows that it was not said in time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextTask:
-    """A ``Task`` (``types/packed.py``) as plain data."""
-
-    name: str
-    train: Sequence[Example]
-    held_out: Sequence[Example]
-    tokenizer: Tokenizer | None = None
-    reward: str = ""
-    quick: bool = False
-    completion: int = 0
-    notes: tuple[str, ...] = ()  # on its rows, for a person
 
 
 def built_in(name: str, seed: int) -> TextTask:
@@ -76,9 +63,7 @@ def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) 
     if target.endswith(task_files.SUFFIXES):
         return apart(_of_rows(target, _only(target, given, "held_out"), seed))
     if target.startswith(REASONING):
-        from equipoise.language.reasoning import read
-
-        return read(target.removeprefix(REASONING), given, seed)
+        return reasoning.read(target.removeprefix(REASONING), given, seed)
     if ":" in target:
         return apart(_called(target, given, seed))
     if target not in BUILT_IN and Path(target).exists():
@@ -122,14 +107,6 @@ def _of_rows(target: str, given: Mapping[str, Any], seed: int) -> TextTask:
             raise ValueError(f"{given['held_out']}: expected the columns of {target}, got none named {missing[0]!r}")
         return TextTask(name=target, train=examples, held_out=held_out, tokenizer=letters([*examples, *held_out]))
     return _parted(target, examples, seed)
-
-
-def letters(examples: Sequence[Example]) -> CharTokenizer | None:
-    """The tokenizer of a model from random weights: the letters of prompts, completions and columns. None for messages."""
-    if not all(isinstance(one.prompt, str) for one in examples):
-        return None
-    texts = (text for one in examples for text in (one.prompt, one.completion, *one.columns.values()) if isinstance(text, str))
-    return CharTokenizer("".join(sorted({letter for text in texts for letter in text})))
 
 
 def apart(task: TextTask) -> TextTask:

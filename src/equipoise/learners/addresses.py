@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import distributed
 
-from equipoise.learners.meeting import ADDRESS
-
 
 class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
     """The part of torch's store that gloo asks: what a learner says is ready for the others, by their numbers.
@@ -23,8 +21,8 @@ class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
 
     def set(self, key: str, value: bytes) -> None:
         rank, words = _rank(key), self._words
-        if len(value) > ADDRESS:
-            raise ValueError(f"expected an address of at most {ADDRESS} bytes, got {len(value)}")
+        if len(value) > (most := words["address"].shape[1]):
+            raise ValueError(f"expected an address of at most {most} bytes, got {len(value)}")
         words["address"][rank, : len(value)] = bytearray(value)
         words["bytes"][rank] = len(value)
         words["met"][rank] = 1 + words["seen"][rank]

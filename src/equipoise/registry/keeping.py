@@ -7,21 +7,18 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from equipoise.registry import artifacts, records
 from equipoise.registry.artifacts import ASIDE, VERSION
-from equipoise.registry.reading import ABOUT, POLICY, SAYS
+from equipoise.registry.reading import ABOUT, POLICY, SAYS, RegistryReader
 from equipoise.registry.records import Record
-
-if TYPE_CHECKING:
-    from equipoise.registry.registry import Registry
 
 KEPT_S = 7 * 86_400.0  # how long a version stays that nothing names
 LEFT_S = 3_600.0  # after so long without a change, a file that is not whole is nobody's any more
 
 
-def wrong(registry: Registry) -> list[str]:
+def wrong(registry: RegistryReader) -> list[str]:
     """A sentence for each thing that is wrong in a registry."""
     found, there, about = list[str](), set[str](), registry.path / ABOUT
     if (got := about.read_bytes()) != SAYS:
@@ -62,7 +59,7 @@ def wrong(registry: Registry) -> list[str]:
     return found
 
 
-def collect(registry: Registry, older_than_s: float, dry: bool, who: str | None) -> list[str]:
+def collect(registry: RegistryReader, older_than_s: float, dry: bool, who: str | None) -> list[str]:
     """Remove what no alias and no lineage names, and what a kill left -> the versions; the caller holds the lock.
 
     ValueError, and nothing is removed, where a record is damaged: it may name a version.
@@ -96,7 +93,7 @@ def collect(registry: Registry, older_than_s: float, dry: bool, who: str | None)
     return gone
 
 
-def _sweep(registry: Registry, now_s: float) -> None:
+def _sweep(registry: RegistryReader, now_s: float) -> None:
     """Remove what killed processes left: folders that were not whole yet, and files that had no name yet."""
     for name in registry.listing("artifacts"):
         if name.startswith(ASIDE) and _is_left(registry.artifact(name), now_s):

@@ -20,7 +20,7 @@ import numpy as np
 from equipoise.edge import plain, propensity
 from equipoise.serving.sessions import Track
 from equipoise.serving.shield import not_finite
-from equipoise.serving.versions import Version
+from equipoise.serving.version import Version
 
 log = logging.getLogger("equipoise.serving")
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -25,7 +25,7 @@ from equipoise.hints import hint
 from equipoise.serving import bounds, messages
 from equipoise.serving.messages import Deadline, Decision, Name, Refused, Text
 from equipoise.serving.service import Service
-from equipoise.serving.versions import Version
+from equipoise.serving.version import Version
 from equipoise.serving.waiting import Answer
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -11,7 +11,7 @@ from equipoise.edge import branches
 from equipoise.serving import oip
 from equipoise.serving.messages import Act, Decision, End, Outcome
 from equipoise.serving.service import Service
-from equipoise.serving.versions import Version
+from equipoise.serving.version import Version
 
 BOTH = ("application/json", "application/msgpack")
 STATUSES = {

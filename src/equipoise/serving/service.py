@@ -18,7 +18,8 @@ from equipoise.serving.messages import LATEST_MS, Act, Decision, Outcome, Refuse
 from equipoise.serving.metrics import Metrics
 from equipoise.serving.sessions import Episode, Sessions, Track
 from equipoise.serving.store import Store
-from equipoise.serving.versions import SERVED, Version, Versions
+from equipoise.serving.version import Version
+from equipoise.serving.versions import SERVED, Versions
 from equipoise.serving.waiting import Turns
 
 Reply = Callable[[list[Decision]], None]

@@ -1,56 +1,13 @@
-"""Sessions: episodes by the caller's names, each with its version, and recurrent states in slots of one array per version."""
+"""Sessions: episodes by the caller's names, each with its version."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from equipoise.serving.messages import Refused
-
-if TYPE_CHECKING:
-    from equipoise.serving.versions import Version
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class States:
-    """The recurrent states of a version's episodes: {name: [slots, ...]}, which grows by doubling. Empty without a memory."""
-
-    def __init__(self, initial: Mapping[str, Array], slots: int = 64) -> None:
-        """``initial``: the state [1, ...] with which an episode begins."""
-        self._initial = initial
-        self._arrays = {name: np.repeat(x, slots, 0) for name, x in initial.items()}
-        self._free = list(range(slots))[::-1]
-        self._slots = slots
-
-    def take(self) -> int:
-        """A slot with the initial state; -1 where there is no memory."""
-        if not self._arrays:
-            return -1
-        if not self._free:
-            self._arrays = {name: np.concatenate([x, np.empty_like(x)]) for name, x in self._arrays.items()}
-            self._free = list(range(self._slots, 2 * self._slots))[::-1]
-            self._slots *= 2
-        slot = self._free.pop()
-        for name, x in self._arrays.items():
-            x[slot] = self._initial[name][0]
-        return slot
-
-    def give(self, slot: int) -> None:
-        if slot >= 0:
-            self._free.append(slot)
-
-    def read(self, slots: Array) -> dict[str, Array]:
-        """The states [B, ...] of slots [B]."""
-        return {name: x[slots] for name, x in self._arrays.items()}
-
-    def write(self, slots: Array, states: Mapping[str, Array]) -> None:
-        for name, x in self._arrays.items():
-            x[slots] = states[name]
+from equipoise.serving.version import Version
 
 
 class Track:

@@ -151,7 +151,7 @@ def main() -> None:
     said: dict[str, Any]
     asked: dict[str, Any] = {"memory": MEMORY}
     try:
-        from equipoise.serving.versions import Version
+        from equipoise.serving.version import Version
 
         if sys.argv[1] == "torch":
             import equipoise.serving.torch_model  # noqa: F401

@@ -1,0 +1,85 @@
+"""What was typed wrong, in one line that names the nearest right thing."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from equipoise.console.help import Sections, fail
+
+# Typer has click inside since 0.21 and beside it before; this is the one name of it that both export.
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
+
+
+class OneLineErrors(TyperGroup):
+    """What was typed wrong is said in one line, with exit code 2."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        raising = {**extra, "standalone_mode": False}
+        if not extra.get("standalone_mode", True):
+            return super().main(*args, **raising)
+        try:
+            code = super().main(*args, **raising)
+        except UsageError as error:
+            # Not every error knows its command; the first word typed is it.
+            typed = list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))
+            words, known = ["equipoise"], self.commands
+            while len(words) <= len(typed) and (found := known.get(typed[len(words) - 1])) is not None:
+                words.append(typed[len(words) - 1])
+                known = getattr(found, "commands", {})
+            command = " ".join(words)
+            fail(f"{_reason(error)} See '{command} --help'.", command)
+        except typer.Abort as stop:
+            if isinstance(stop.__cause__, EOFError):  # click takes every EOFError for Ctrl-D at a prompt; there is none here
+                raise stop.__cause__ from None
+            sys.exit(130)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """False where it is not given: to read a None, typer imports pydantic, most of what a command's --help costs."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False
+        return option
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        Sections.format_epilog(self, ctx, formatter)  # type: ignore[arg-type]
+
+
+def _reason(error: Any) -> str:
+    """The message of a usage error, with the nearest option or command where a name was unknown."""
+    from equipoise.console.options import peer_option, setting_named
+    from equipoise.hints import hint, nearest, sentence
+    from equipoise.programs.peer_names import PEER_COMMANDS
+
+    command = error.ctx.command if error.ctx is not None else None
+    message: str = error.format_message()
+    if message.startswith("No such option") and command is not None:
+        name = error.option_name
+        known = [option for param in command.get_params(error.ctx) for option in (*param.opts, *param.secondary_opts)]
+        if command.name == "train" and (key := setting_named(name, error.ctx.meta.get("algorithm"))) is not None:
+            return f"no such option {name!r}; it is a setting: --set {key}=..."
+        if command.name in ("train", "resume") and (ours := peer_option(name, error.ctx.meta.get("algorithm"))):
+            return f"no such option {name!r}; {ours}."
+        if command.name == "resume" and name in _options(error.ctx.parent.command.commands["train"]):
+            return f"no such option {name!r}; it is one of 'train', and a resume keeps it: 'train --init-from DIR' begins anew."
+        near = nearest(name, [o for o in known if o[:1] == "-"])
+        return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
+    if message.startswith("No such command") and isinstance(command, TyperGroup):
+        name = message.split("'")[1]
+        from equipoise.programs.program import algorithm_names
+
+        if name in algorithm_names():
+            return f"no such command {name!r}; it is an algorithm: 'train ENV --algorithm {name}'."
+        here = PEER_COMMANDS.get(name)
+        return f"no such command {name!r}{f'; it is {here!r} here.' if here else hint(name, list(command.commands))}"
+    extra = "unexpected extra argument" in message and command is not None and command.name == "train"
+    more = "; an algorithm is --algorithm NAME" if extra else ""
+    return sentence(message[:1].lower() + message[1:].rstrip("." if more else "") + more)
+
+
+def _options(command: Any) -> list[str]:
+    return [name for param in command.params for name in (*param.opts, *param.secondary_opts)]

@@ -1,0 +1,31 @@
+"""A task of text as plain data: prompts to learn from, prompts that are held out, and the name of a reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from equipoise.language.tokenizers import CharTokenizer
+from equipoise.types.packed import Example, Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTask:
+    """A ``Task`` (``types/packed.py``) as plain data."""
+
+    name: str
+    train: Sequence[Example]
+    held_out: Sequence[Example]
+    tokenizer: Tokenizer | None = None
+    reward: str = ""
+    quick: bool = False
+    completion: int = 0
+    notes: tuple[str, ...] = ()  # on its rows, for a person
+
+
+def letters(examples: Sequence[Example]) -> CharTokenizer | None:
+    """The tokenizer of a model from random weights: the letters of prompts, completions and columns. None for messages."""
+    if not all(isinstance(one.prompt, str) for one in examples):
+        return None
+    texts = (text for one in examples for text in (one.prompt, one.completion, *one.columns.values()) if isinstance(text, str))
+    return CharTokenizer("".join(sorted({letter for text in texts for letter in text})))
