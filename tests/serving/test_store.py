@@ -197,6 +197,8 @@ def test_a_caller_whose_loop_is_closed_does_not_end_the_writer(tmp_path: Path) -
     told: list[Any] = []
 
     class Service:
+        told = waiting.Turns()
+
         def outcome(self, outcomes: Any, written: Any) -> None:
             told.append(written)
 
