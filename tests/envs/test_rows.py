@@ -269,3 +269,22 @@ def a_step(env):
     env.recv()
     env.send(np.zeros(2, np.int64), env.ts.stream)
     env.recv()
+
+
+class Unsayable(Exception):
+    def __str__(self):
+        raise OSError("no words")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("error", [Unsayable(), SystemExit(3), ValueError("x" * 10**6)])
+def test_whatever_a_close_raises_is_one_warning(error):
+    def close():
+        raise error
+
+    env = env_of(f"{HERE}:Recording", 1)
+    env.envs[0].close = close
+    with pytest.warns(RuntimeWarning, match=rf"close\(\) raised {type(error).__name__}") as told:
+        env.close()
+    assert len(str(told[0].message)) < 1500

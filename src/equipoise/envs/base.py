@@ -19,6 +19,7 @@ from equipoise.envs.failures.capsule import Capsule, Failures
 from equipoise.envs.failures.row_checks import Checks, WrongValue, of_answer
 from equipoise.envs.infos import Infos
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
+from equipoise.hints import raised
 from equipoise.schema import described
 from equipoise.types import Array, EnvFactory, EnvSpec, Resume, TimeStep, Tree
 
@@ -150,17 +151,17 @@ class SyncEnv:
     def close(self, *, raises: bool = False) -> None:
         """Close every env. What one raises is a warning, since its rows are all told; ``raises`` raises it in the end."""
         closes, self._closed = [] if self._closed else self._closes(), True
-        raised: Exception | None = None
+        first: BaseException | None = None
         for i, close in closes:
             try:
                 close()
-            except Exception as error:
-                raised = raised or error
+            except (Exception, SystemExit) as error:
+                first = first or error
                 if not raises:
-                    said = f"{self._where(i)}: close() raised {described(error)}; what it holds may stay open"
+                    said = f"{self._where(i)}: close() raised {raised(error)}; what it holds may stay open"
                     warnings.warn(said, RuntimeWarning, stacklevel=2)
-        if raises and raised is not None:
-            raise raised
+        if raises and first is not None:
+            raise first
 
     def _first(self) -> None:
         self._reset()

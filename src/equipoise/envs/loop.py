@@ -30,6 +30,7 @@ from equipoise.envs.restore import snapshot
 from equipoise.envs.restore.record import Record
 from equipoise.envs.spaces import member, observation_spec
 from equipoise.envs.values import FLAGS, NUMBERS, flag, hidden, number, taken, uncast
+from equipoise.hints import raised
 from equipoise.seeds import stream_seed, stream_seeds
 from equipoise.types import Array, Resume, Tree
 
@@ -220,8 +221,8 @@ class LoopEnv(SyncEnv):
             self._broken.add(i)
             try:
                 self.envs[i].close()
-            except Exception as closing:  # it is broken already
-                error.add_note(f"and its close raised {type(closing).__name__}: {closing}")
+            except (Exception, SystemExit) as closing:  # it is broken already
+                error.add_note(f"and its close raised {raised(closing)}")
 
     def _make_anew(self, i: int) -> None:
         self._incarnation[i] += 1

@@ -139,7 +139,7 @@ class _Check:
             self.clock.tell("call", "close()")
             try:
                 made.close(raises=True)
-            except Exception as closing:
+            except (Exception, SystemExit) as closing:
                 env = made.envs[0] if isinstance(made, LoopEnv) else None
                 seen = f"{words(closing)} ({line_of(closing, env, 'close')})"
                 self.found.note(
