@@ -69,6 +69,7 @@ MOST_LINES = 256  # of them
 SMALLEST_CHUNK, FREE_CHUNKS = 64, 1000  # least mean bytes of a body's parts, once it has more parts than the second
 REFUSALS = Refusals()
 ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
+BETWEEN = (h11.IDLE, h11.DONE)  # states of a caller of whom nothing more has come
 
 
 class HeadWithBody:
@@ -100,6 +101,8 @@ class BoundedBuffer(ReceiveBuffer):
     """h11's buffer of what came, where headers (and trailers) are bounded also if they came in one piece."""
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
+        if not self._data:
+            return None
         end = self._data.find(b"\n\r\n", 0, MOST_HEADERS + 3)
         if end < 0:  # another form of the end, or none yet: then these bytes are all headers
             end = min(len(self._data), MOST_HEADERS + 1)
@@ -141,6 +144,8 @@ class LimitedProtocol(H11Protocol):
 
         So is what h11 cannot read: Uvicorn would log a line about each such request.
         """
+        if not self.conn._receive_buffer and self.conn.their_state in BETWEEN:
+            return h11.NEED_DATA  # which h11 finds out as well, in more time
         try:
             event = h11.Connection.next_event(self.conn)
         except TooLong:
@@ -151,13 +156,13 @@ class LimitedProtocol(H11Protocol):
             return self._refused(
                 400, f"request: expected HTTP/1.1 with headers of at most {MOST_HEADERS:,} bytes, got other bytes"
             )
-        if isinstance(event, h11.Data):
+        if type(event) is h11.Data:  # isinstance takes an ABC's long way
             self.chunks, self.size = self.chunks + 1, self.size + len(event.data)
             if self.chunks > FREE_CHUNKS and self.size < SMALLEST_CHUNK * self.chunks:
                 return self._refused(
                     400, f"body: expected parts of at least {SMALLEST_CHUNK} bytes, got {self.chunks:,} smaller ones"
                 )
-        elif isinstance(event, h11.Request):
+        elif type(event) is h11.Request:
             self.chunks = self.size = 0
         return event
 

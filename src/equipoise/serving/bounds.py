@@ -21,7 +21,7 @@ LONGEST = 1200  # letters of a sentence
 KEYS, KEY = 4096, 256  # keys of an observation, and letters of one
 
 _DIGITS_AS_ZEROS = bytes(b"0"[0] if chr(i).isdigit() and i < 128 else i for i in range(256))
-_SCALARS = frozenset((int, float, bool))
+SCALARS = frozenset((int, float, bool))
 _WIDTHS = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
     0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}  # fmt: skip
 _LENGTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
@@ -108,7 +108,7 @@ def numbers(value: list[Any]) -> Any:
     level = value
     for _ in range(64):
         kinds = set(map(type, level))
-        if kinds <= _SCALARS:
+        if kinds <= SCALARS:
             break
         if kinds != {list}:
             return next((one[:KEY] for one in level if isinstance(one, str | bytes)), value)
@@ -129,7 +129,7 @@ def unsayable(value: Any) -> str | None:
                 return f"the key {shown(odd)}"
             stack += one.values()
         elif isinstance(one, list):
-            if len(one) < 16 or not _SCALARS.issuperset(map(type, one)) or not _sums(one):
+            if len(one) < 16 or not SCALARS.issuperset(map(type, one)) or not _sums(one):
                 stack += one
         elif one is not None and not isinstance(one, int | str):
             return shown(one)

@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
 
     def _done(self, op: str, answer: dict[str, Any]) -> None:
         self.waiting -= 1
-        self._service.metrics.requests[f"uds:{op}", str(answer["status"])] += 1
+        self._service.metrics.requests[f"uds:{op}", answer["status"]] += 1
         self._answer(answer)
         if self._held and self.waiting == MOST_WAITING:
             asyncio.get_running_loop().call_soon(self._again)

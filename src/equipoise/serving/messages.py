@@ -169,6 +169,8 @@ def arrays(value: Any, place: str = "obs") -> Any:
     if not isinstance(value, Mapping):
         if type(value) is not list:
             return value[: bounds.KEY] if isinstance(value, str | bytes) else value
+        if bounds.SCALARS.issuperset(map(type, value)):
+            return value
         if len(value) <= PARTS and any(isinstance(one, Mapping) for one in value):  # the parts of a Tuple
             return [arrays(one, f"{place}/{i}") for i, one in enumerate(value)]
         return bounds.numbers(value)

@@ -43,7 +43,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.decisions: Counter[tuple[str, str]] = Counter()  # (version, "policy" or the shield's reason)
-        self.requests: Counter[tuple[str, str]] = Counter()  # (path, HTTP status)
+        self.requests: Counter[tuple[str, int]] = Counter()  # (path, HTTP status)
         self.shadows: Counter[tuple[str, str]] = Counter()  # (version, "same", "other" or "dropped")
         self.seconds, self.rows = Histogram(SECONDS), Histogram(ROWS)
         self.paths: dict[str, Histogram] = {}  # seconds of requests
@@ -53,7 +53,7 @@ class Metrics:
 
     def request(self, path: str, status: int, seconds: float) -> None:
         """Count an answer over HTTP; ``path`` is one of a few."""
-        self.requests[path, str(status)] += 1
+        self.requests[path, status] += 1
         try:
             self.paths[path].add(seconds)
         except KeyError:
@@ -72,7 +72,7 @@ class Metrics:
         ):  # fmt: skip
             family = CounterMetricFamily(name, help_, labels=labels)
             for values, n in list(counted.items()):
-                family.add_metric(values, n)
+                family.add_metric([str(value) for value in values], n)
             yield family
         yield self.seconds.family(
             "equipoise_decision_seconds", "From a request's arrival to its answer, without the transport."

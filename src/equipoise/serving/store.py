@@ -76,8 +76,9 @@ class Store:
             return False
         size = len(rows)
         if table == "decisions" and self._observations:
-            size += sum(x.nbytes for x in rows[0][-1].values()) // BYTES
-        if self.waiting + size > self._most:
+            for x in rows[0][-1].values():
+                size += x.nbytes // BYTES
+        if self._came - self._went + size > self._most:
             self.lost += len(rows)
             self.alarm = self.alarm or f"{self.path}: {self._most:,} records wait for the disk, and more are lost"
             return False
