@@ -20,10 +20,10 @@ from typing import Any
 from equipoise import api
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.experience.queue.unstacked import Crossing
+from equipoise.plans.memory_needed import queue_plan
+from equipoise.plans.plan import plan_run
 from equipoise.programs.limits import check_processes
-from equipoise.programs.memory_needed import queue_plan
 from equipoise.runtime import build
-from equipoise.runtime.blueprint import blueprint
 from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.proxy_worker import stacks_of
 from equipoise.runtime.cluster.stepping import StandIn
@@ -60,7 +60,7 @@ class Cost:
 
 def cost(program: Program) -> Cost:
     """What one env step of this Program costs, by kinds of messages."""
-    blue = blueprint(program)
+    blue = plan_run(program)
     plan, members = queue_plan(blue), crew(blue, KINDS)
     shared, board, _ = build.lay_out(blue, KINDS, Heap, LocalChannel)
     titles = {one.title for one in members if 0 in one.kind.groups(blue, one.index) and one.kind.side == "sampling"}
@@ -76,7 +76,7 @@ def cost(program: Program) -> Cost:
 
 def cost_at_home(program: Program) -> Cost:
     """The same with ``--cluster inference_at=home``."""
-    blue = blueprint(program)
+    blue = plan_run(program)
     shared, _, _ = build.lay_out(blue, KINDS, Heap, LocalChannel)
     assert shared.exchange is not None
     plan, stand_in = queue_plan(blue), StandIn(shared.exchange, 0, stacks_of(blue))

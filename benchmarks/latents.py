@@ -21,7 +21,7 @@ from typing import Any
 from harness import evaluations, host, table
 
 from equipoise import api
-from equipoise.runtime.blueprint import blueprint
+from equipoise.plans.plan import plan_run
 
 ENV, SOLVED = "MiniGrid-Empty-Random-6x6-v0", 0.9
 SETTINGS = (
@@ -35,7 +35,7 @@ TORSOS = {"vae": ("algorithm.torso=vae", "algorithm.encoder_rows=6000"), "nature
 def nbytes(torso: str) -> float:
     """Bytes of a row in the replay."""
     made = api.program(ENV, "dqn", recipe=False, steps=20_000, settings=[*SETTINGS, *TORSOS[torso]])
-    plan = blueprint(made).replays["main"]
+    plan = plan_run(made).replays["main"]
     return plan.nbytes(plan.slots) / (plan.slots * plan.streams)
 
 

@@ -27,10 +27,10 @@ import torch
 
 from equipoise import api
 from equipoise.learners.quick import quickened
+from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
 from equipoise.run import choices
 from equipoise.run.updates import random_batch
-from equipoise.runtime.blueprint import blueprint
 from equipoise.types import Batch, Program, learning
 
 ISA = "ONEDNN_MAX_CPU_ISA"
@@ -60,7 +60,7 @@ class Timed:
 
     def __init__(self, base: Program, way: str) -> None:
         made, self.choice = of_way(base, way)
-        blue, self.said = blueprint(made), list[str]()
+        blue, self.said = plan_run(made), list[str]()
         self.precision, (name, *_) = made.placement.precision, blue.learns
         self.learner = blue.learner(name, blue.network(name))
         quickened(self.learner, made.placement, self.said.append)

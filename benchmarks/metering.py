@@ -36,8 +36,9 @@ from equipoise.actors.agent import LocalAgent
 from equipoise.actors.worker import ActorWorker
 from equipoise.clock import Clock
 from equipoise.experience.queue.tokens import LocalChannel
+from equipoise.plans.plan import plan_run
 from equipoise.run import choice
-from equipoise.runtime import blueprint, build
+from equipoise.runtime import build
 from equipoise.runtime.ipc import Heap
 from equipoise.runtime.site import LocalSite
 from equipoise.types import Tick
@@ -79,7 +80,7 @@ class Actor:
 
     def __init__(self, env: str, envs: int) -> None:
         made = api.program(env, "impala", actors=1, envs_per_actor=envs, max_lag=1, evaluate_episodes=0)
-        blue = blueprint.blueprint(made)
+        blue = plan_run(made)
         blue = replace(blue, forward=choice.forward_of(blue, choice.forwards(blue)))  # the faster one, as in a run
         kind = ActorKind()
         self.shared, board, _ = build.lay_out(blue, [kind], Heap, LocalChannel)

@@ -24,7 +24,8 @@ from idle import Empty
 
 from equipoise.algorithms.impala import IMPALA
 from equipoise.experience.discard import Discard
-from equipoise.runtime import blueprint, build
+from equipoise.plans.plan import plan_run
+from equipoise.runtime import build
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
 from equipoise.runtime.process import forkserver, worker
 from equipoise.runtime.process.loop import RECHECK_S, Spin
@@ -64,7 +65,7 @@ class Ring:
 
     def __init__(self, made: Program) -> None:
         forkserver.prepare(central=True)
-        blue = blueprint.blueprint(made)
+        blue = plan_run(made)
         self.channels: list[PipeChannel] = []
         self.shared, self.board, self.segment = build.lay_out(blue, KINDS, Segment, self._channel)
         board, members = self.board, crew(blue, KINDS)

@@ -91,8 +91,8 @@ def differences(contract: Contract, work: Mapping[str, Any]) -> list[str]:
 def ours(directory: Path) -> dict[str, Any]:
     """The work of a finished run, from its directory."""
     import equipoise
+    from equipoise.plans.roles import network
     from equipoise.record.directory import RunDirectory
-    from equipoise.runtime.roles import network
     from equipoise.types import RunSpec, learning
 
     player = equipoise.load(directory)

@@ -12,7 +12,8 @@ from equipoise import api, tree
 from equipoise.actors.inference.central import PARTS
 from equipoise.actors.inference.joint import Asked, JointForward
 from equipoise.clock import Clock
-from equipoise.runtime import blueprint, roles
+from equipoise.plans import roles
+from equipoise.plans.plan import plan_run
 
 GROUPS, STREAMS, ROUNDS = 13, 5, 20
 CASES = [
@@ -35,7 +36,7 @@ def some(specs: Any, rng: np.random.Generator, *shape: int) -> Any:
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("env", "algorithm", "settings"), CASES)
 def test_what_is_chosen_together_is_chosen_alone(env: str, algorithm: str, settings: list[str], seed: int) -> None:
-    blue = blueprint.blueprint(api.program(env, algorithm, recipe=False, settings=settings, steps=100_000))
+    blue = plan_run(api.program(env, algorithm, recipe=False, settings=settings, steps=100_000))
     role, rng = blue.roles["main"], np.random.default_rng(seed)
     forward = JointForward(role.algorithm, roles.network(blue.program, blue.spec, "main"))
 

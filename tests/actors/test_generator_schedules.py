@@ -20,7 +20,7 @@ from equipoise.algorithms.grpo import GRPO
 from equipoise.clock import Clock
 from equipoise.experience.queue.queue import Plan, Queue
 from equipoise.experience.queue.tokens import LocalChannel
-from equipoise.runtime.roles import text_role
+from equipoise.plans.roles import text_role
 from equipoise.types import Stop, TextSpec, stream_ids
 from tests.experience.test_queue import Heap
 

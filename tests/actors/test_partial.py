@@ -23,7 +23,8 @@ from equipoise.envs.spaces import observation_spec, timestep
 from equipoise.envs.toys import ruler
 from equipoise.experience.discard import Discard
 from equipoise.learners.stale import mask_stale
-from equipoise.runtime.blueprint import Blueprint, blueprint
+from equipoise.plans.blueprint import Blueprint
+from equipoise.plans.plan import plan_run
 from equipoise.runtime.ipc import Heap
 from equipoise.types import EnvFactory, Slot, Tick, TimeStep, Trajectory
 from equipoise.weights.store import WeightPlan, Weights
@@ -139,7 +140,7 @@ def actor(
 
 
 def blue_of(unroll: int) -> Blueprint:
-    return blueprint(program(actors=1, envs=B, unroll=unroll, max_lag=None, algorithm=Ruling(partial=0)))
+    return plan_run(program(actors=1, envs=B, unroll=unroll, max_lag=None, algorithm=Ruling(partial=0)))
 
 
 def problems(rows: list[Trajectory], oldest: int = -1) -> list[str]:
@@ -276,7 +277,7 @@ def test_a_recurrent_network_sees_in_a_window_what_the_actor_saw(core: str, seed
         "CartPole-v1", "impala", actors=1, envs_per_actor=B, unroll=7, max_lag=None, recipe=False, evaluate_episodes=0,
         settings=[f"algorithm.core={core}"],
     )  # fmt: skip
-    blue = blueprint(made)
+    blue = plan_run(made)
     worker, places, env = actor(blue, anybody(np.random.default_rng(seed)), 3, "CartPole-v1")
     until(worker, places, 25)
     net: Any = blue.network("main")

@@ -24,7 +24,8 @@ from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.experience.discard import Discard
 from equipoise.experience.staged import Staged
 from equipoise.nets.capture import FAILURES
-from equipoise.runtime.blueprint import Blueprint, blueprint
+from equipoise.plans.blueprint import Blueprint
+from equipoise.plans.plan import plan_run
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Slot, Tick, Trajectory
 from equipoise.weights.store import WeightPlan, Weights
@@ -55,7 +56,7 @@ class Places:
 
 def plan(algorithm: str = "impala", env: str = "device:cartpole", **options: Any) -> Blueprint:
     settings = options.pop("settings", [])
-    return blueprint(
+    return plan_run(
         api.program(
             env, algorithm, actors=1, envs_per_actor=B, unroll=T, steps=100_000, recipe=False, evaluate_episodes=0,
             settings=settings, **options,

@@ -7,8 +7,8 @@ from bytes_per_step import allowed, cost
 
 from equipoise import api
 from equipoise.experience.queue.outbound import block_bytes
-from equipoise.programs.memory_needed import queue_plan
-from equipoise.runtime.blueprint import blueprint
+from equipoise.plans.memory_needed import queue_plan
+from equipoise.plans.plan import plan_run
 from equipoise.runtime.cluster.wire import HEAD
 
 
@@ -20,7 +20,7 @@ def test_the_rows_of_cartpole_cost_what_their_fields_have() -> None:
     stream = 2 * 8  # the context: stream, start
     block = 3 * (obs + first + others + stream)
     assert one.rows * 30 - HEAD == pytest.approx(block, abs=8 * 64)  # fields begin at a multiple of 64
-    assert one.rows * 30 - HEAD == pytest.approx(block_bytes(queue_plan(blueprint(made))))
+    assert one.rows * 30 - HEAD == pytest.approx(block_bytes(queue_plan(plan_run(made))))
     assert one.asked * 30 == 2 * HEAD + 8  # a want, and a grant with one version
 
 

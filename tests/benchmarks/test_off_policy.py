@@ -40,14 +40,14 @@ def test_every_row_can_be_run_and_each_side_has_both_numbers_of_threads() -> Non
 @pytest.mark.parametrize("case", CASES)
 def test_parameters_are_those_of_our_networks(case: str) -> None:
     import equipoise
-    from equipoise.runtime.blueprint import blueprint
-    from equipoise.runtime.roles import network
+    from equipoise.plans.plan import plan_run
+    from equipoise.plans.roles import network
     from equipoise.types import learning
 
     words = next(row.command for row in ROWS.values() if row.case == case and row.kind == "ours").split()
     given = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
     program = equipoise.program(words[0], words[words.index("--algorithm") + 1], settings=given)
-    net = network(program, blueprint(program).spec, "main")
+    net = network(program, plan_run(program).spec, "main")
     assert sum(p.numel() for p in net.parameters()) == CASES[case].contract.parameters
     policy = learning(program)["main"]
     assert policy.batch == CASES[case].batch

@@ -17,9 +17,9 @@ from equipoise import api, cli
 from equipoise.api.playing import read_policies
 from equipoise.edge import Artifact, EdgePolicy
 from equipoise.exporting import observations
+from equipoise.plans.blueprint import env_maker
 from equipoise.record import checkpoint
 from equipoise.record.directory import RunDirectory
-from equipoise.runtime import blueprint
 from tests.runtime.test_playable import MODULE, Blocked, observation, recording, trained  # noqa: F401  # the fixture too
 
 
@@ -127,9 +127,9 @@ def test_a_run_on_worlds_outside_waits_for_none(run: Path, tmp_path: Path, monke
 def test_an_env_that_gives_nothing_is_left(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = RunDirectory.open(run).program
 
-    making = blueprint.making
+    making = env_maker
     monkeypatch.setattr(observations, "LONGEST_S", 0.1)
-    monkeypatch.setattr(blueprint, "making", lambda _: lambda **how: Silent(making(program)(**how)))
+    monkeypatch.setattr(observations, "env_maker", lambda _: lambda **how: Silent(making(program)(**how)))
     with pytest.raises(TimeoutError, match="CartPole-v1: expected an observation within 0 s, got none"):
         observations.played(program, read_policies(run).policies, "main", rows=10, step=0)
 

@@ -16,8 +16,8 @@ from equipoise import files
 from equipoise.language import task_files, tasks
 from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import HubTokenizer
+from equipoise.sources import text as texts
 from equipoise.types.packed import Example
-from equipoise.workers import texts
 from tests.outside.harness import Door, Fault, Planted, shares
 
 HALVES = ["\ud83e", "\udd28x", "a\udcff"]

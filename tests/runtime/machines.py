@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import api
+from equipoise.plans.blueprint import Blueprint
+from equipoise.plans.plan import plan_run
 from equipoise.record import checkpoint
-from equipoise.runtime import blueprint
 from equipoise.runtime.cluster import host
 from equipoise.runtime.cluster.runtime import ClusterRuntime
 from equipoise.runtime.ipc import Lifeline
@@ -102,12 +103,12 @@ def finish(runtime: Any, each: Callable[[list[Message]], object] = lambda messag
         runtime.stop()
 
 
-def blue_of(folder: Path, env: str, algorithm: str, **options: Any) -> blueprint.Blueprint:
+def blue_of(folder: Path, env: str, algorithm: str, **options: Any) -> Blueprint:
     given: dict[str, Any] = {
         "actors": 4, "envs_per_actor": 2, "unroll": 8, "batch": 8, "steps": 1280, "evaluate_episodes": 0, "max_lag": 0,
         "recipe": False,
     }  # fmt: skip
-    made = blueprint.blueprint(api.program(env, algorithm, **given | options))
+    made = plan_run(api.program(env, algorithm, **given | options))
     folder.mkdir(parents=True, exist_ok=True)
     return replace(made, directory=str(folder))
 

@@ -10,9 +10,9 @@ import pytest
 import equipoise as eq
 from equipoise import api
 from equipoise.console.terminal import summary_rows
+from equipoise.plans.plan import plan_run
 from equipoise.recipes import RECIPES
 from equipoise.run.evaluation_schedule import fixed_policies
-from equipoise.runtime.blueprint import blueprint
 from equipoise.types import learning
 
 
@@ -108,10 +108,10 @@ def test_an_algorithm_beside_policies_has_to_be_one_of_theirs() -> None:
 def test_an_env_of_one_agent_has_one_policy_and_that_is_main(name: str) -> None:
     made = api.program("CartPole-v1", policies={name: "ppo"})
     if name == "main":
-        assert tuple(blueprint(made).roles) == ("main",)
+        assert tuple(plan_run(made).roles) == ("main",)
     else:
         with pytest.raises(ValueError, match="expected a PettingZoo parallel env for the policy 'other'"):
-            blueprint(made)
+            plan_run(made)
 
 
 def finish(run: Any) -> Any:
@@ -165,7 +165,7 @@ def test_a_recurrent_policy_keeps_its_number_of_rows(tmp_path: Any) -> None:
     made = api.program(
         "CartPole-v1", "impala", recipe=False, settings=["algorithm.core=gru"], actors=1, envs_per_actor=2, steps=1
     )
-    blue = blueprint(made)
+    blue = plan_run(made)
     player = api.Player(fixed_policies(blue)["main"], blue.roles["main"].spec, meta={"version": 0, "env_steps": 0})
     player.act(np.zeros((3, 4)))
     for other in (np.zeros((2, 4)), np.zeros(4)):
@@ -178,7 +178,7 @@ def test_a_recurrent_policy_keeps_its_number_of_rows(tmp_path: Any) -> None:
 
 def test_a_mask_that_allows_nothing_is_refused() -> None:
     made = api.program("tests.envs.test_masks:Masked", "impala", settings=["source.env.action_mask=info"], steps=1)
-    blue = blueprint(made)
+    blue = plan_run(made)
     player = api.Player(fixed_policies(blue)["main"], blue.roles["main"].spec, meta={"version": 0, "env_steps": 0})
     rows = {"obs": np.zeros((2, 2)), "action_mask": np.array([[0, 1, 0], [0, 0, 0]])}
     with pytest.raises(ValueError, match="obs/action_mask: expected at least one action allowed, got none in row 1"):

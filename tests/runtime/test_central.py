@@ -18,11 +18,11 @@ from equipoise import api
 from equipoise.chaos.ledger import COUNTS
 from equipoise.errors import WorkerFailed
 from equipoise.learners.learner import Learner
+from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.fields import alter
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import params_sha256
 from equipoise.runtime import build
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.process import process
 from equipoise.types import Batch, Program
 from equipoise.weights.device import DeviceWeights

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from equipoise import api
+from equipoise.plans.plan import plan_run
 from equipoise.programs.config_file import read_config, write_config
 from equipoise.programs.fields import alter
 from equipoise.programs.program import from_json, to_json
@@ -21,7 +22,6 @@ from equipoise.programs.settings import apply_settings
 from equipoise.run import choice, choices, measure, updates
 from equipoise.run.session import Interrupt
 from equipoise.run.updates import Took, Way
-from equipoise.runtime import blueprint
 from equipoise.types import Program, learning
 
 FP32, FP32_2 = Way(), Way(threads=2)
@@ -338,7 +338,7 @@ def test_a_random_batch_is_one_that_the_learner_can_learn_from() -> None:
         ("Pendulum-v1", "sac", []),
         ("tests.runtime.masked:masked_cartpole", "dqn", []),
     ]:
-        blue = blueprint.blueprint(api.program(env, algorithm, recipe=False, settings=settings, steps=10**6))
+        blue = plan_run(api.program(env, algorithm, recipe=False, settings=settings, steps=10**6))
         (name,) = blue.learns
         net = blue.network(name)
         batch = updates.random_batch(blue, name, net)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.programs import memory_needed as memory
-from equipoise.programs.memory_needed import Machine
-from equipoise.runtime import blueprint
+from equipoise.plans import memory_needed as memory
+from equipoise.plans.memory_needed import Machine
+from equipoise.plans.plan import plan_run
 from tests.runtime.test_resume import go_on, train
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
@@ -75,7 +75,7 @@ def test_a_replay_that_may_fit_when_it_is_encoded_is_not_refused(monkeypatch: py
     """200,000 rows of 1,200 bytes, on a machine of 100 MB."""
     monkeypatch.setattr(memory, "machine", lambda: Machine(total=100_000_000, free=None))
     with pytest.raises(ValueError, match=r"replay\.capacity: expected a run that fits in this machine's memory"):
-        blueprint.blueprint(program("replay.capacity=200k"))
-    blueprint.blueprint(program("replay.capacity=200k", "replay.codec=delta"))
+        plan_run(program("replay.capacity=200k"))
+    plan_run(program("replay.capacity=200k", "replay.codec=delta"))
     with pytest.raises(ValueError, match=r"replay\.capacity: expected a run that fits in this machine's memory"):
-        blueprint.blueprint(program("replay.capacity=20M", "replay.codec=delta"))
+        plan_run(program("replay.capacity=20M", "replay.codec=delta"))

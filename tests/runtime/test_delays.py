@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.runtime import blueprint
+from equipoise.plans.plan import plan_run
 from equipoise.runtime.messages import Note, Record
 from tests.runtime import ruling
 from tests.runtime.cables import Cabled, Cables
@@ -82,7 +82,7 @@ def test_the_lag_comes_to_its_bound_and_not_above_it(
     def each(messages: Any) -> None:
         lags.extend(message.lag_max for message in messages if isinstance(message, Record))
 
-    blue = replace(blueprint.blueprint(made), directory=str(tmp_path))
+    blue = replace(plan_run(made), directory=str(tmp_path))
     _, stats = finish(on_machines(blue, EACH_ALONE, Processes(slow(most_s).route)), each)
     assert max(lags) == max_lag
     assert stats.rows["sampled"] == made.schedule.steps and stats.rows["dropped"] == 0

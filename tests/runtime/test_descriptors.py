@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
 from equipoise.programs.limits import check_processes
 from equipoise.run.run import Run
-from equipoise.runtime import blueprint
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.crew import Crew
 from equipoise.runtime.process.process import ProcessRuntime
@@ -85,7 +85,7 @@ def test_more_actors_than_there_are_descriptors_for_are_refused(
     monkeypatch.setattr(Crew, "_start", count)
     fits, too_many = (made(actors, inference, max_lag, workers, shards) for actors in (most, most + 1))
     check_processes(fits)
-    ProcessRuntime(blueprint.blueprint(fits)).stop()
+    ProcessRuntime(plan_run(fits)).stop()
     assert len(counted) == 1 + fits.actors + (workers if inference == "central" else 0) + shards
     each = (3 if inference == "local" else 5) if max_lag == 0 else 1
     assert PYTHONS_MOST - each - 2 <= max(counted) <= PYTHONS_MOST

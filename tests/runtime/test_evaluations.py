@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from equipoise import api
+from equipoise.plans.plan import plan_run
 from equipoise.record.directory import RunDirectory
 from equipoise.run import evaluation_schedule
 from equipoise.run.evaluation_schedule import EvaluationSchedule
-from equipoise.runtime.blueprint import blueprint
 from equipoise.runtime.cut import Gate
 
 STEPS = [512 * n for n in range(1, 9)]  # a batch is 512 rows; the last one is of the end
@@ -65,7 +65,7 @@ def test_a_gate_holds_the_learner_at_a_version_that_is_due_until_the_driver_has_
 def test_which_versions_are_due(every: int | None, updates: int, publish_every: int, due: list[int]) -> None:
     lag = {"max_lag": None, "publish_every": publish_every} if publish_every > 1 else {}
     options: dict[str, Any] = {"steps": 512 * updates, "evaluate_every": every, **lag}
-    blue = blueprint(program(**options, algorithm="impala" if lag else "ppo", settings=[]))
+    blue = plan_run(program(**options, algorithm="impala" if lag else "ppo", settings=[]))
     assert [v for v in range(-1, 50) if blue.examines(v)] == due
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from equipoise import api
 from equipoise.balance.shares import Shares
+from equipoise.plans.plan import plan_run
 from equipoise.run.governing import Governing
-from equipoise.runtime import blueprint, flow
+from equipoise.runtime import flow
 from equipoise.workers.kinds import KINDS
 
 CARTPOLE: dict[str, Any] = {
@@ -61,7 +62,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def blue(**options: Any) -> Any:
-    return blueprint.blueprint(api.program("CartPole-v1", "impala", **CARTPOLE | options))
+    return plan_run(api.program("CartPole-v1", "impala", **CARTPOLE | options))
 
 
 def looked(one: Governing, stand: Stand, times: int) -> None:

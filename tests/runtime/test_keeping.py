@@ -13,7 +13,7 @@ import pytest
 from equipoise import tree
 from equipoise.experience.queue.waiting import Waiting, mark, marked, put_back, raw
 from equipoise.experience.replay.mailbox import Request, ShardMailbox
-from equipoise.programs.memory_needed import queue_plan
+from equipoise.plans.memory_needed import queue_plan
 from equipoise.runtime.cluster.keeping import REQUEST, Keeper, StandInShard
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Slot

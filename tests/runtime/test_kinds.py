@@ -13,10 +13,10 @@ import pytest
 
 from equipoise import api
 from equipoise.balance import verdict as verdicts
+from equipoise.plans.plan import plan_run
 from equipoise.record import checkpoint, statefile
 from equipoise.record.directory import RunDirectory
 from equipoise.run.run import Run
-from equipoise.runtime import blueprint
 from equipoise.runtime.serial import SerialRuntime
 from equipoise.workers.kinds import KINDS
 from tests.conftest import descendants
@@ -98,7 +98,7 @@ def test_two_workers_have_two_names(tmp_path: Path) -> None:
 
 
 def test_what_a_runtime_tells_of_a_run_is_plain_data(tmp_path: Path) -> None:
-    runtime = SerialRuntime(replace(blueprint.blueprint(program(checkpoint_every=0)), directory=str(tmp_path)), WITH)
+    runtime = SerialRuntime(replace(plan_run(program(checkpoint_every=0)), directory=str(tmp_path)), WITH)
     try:
         while runtime.stats().version < 2:
             runtime.poll(0.01)

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise import api
+from equipoise.plans.plan import plan_run
 from equipoise.record.directory import RunDirectory
-from equipoise.runtime.blueprint import blueprint
 from tests.runtime.killing import killing_some
 
 STEPS = 256
@@ -96,7 +96,7 @@ def test_a_replay_is_refused() -> None:
 )
 def test_a_network_without_blocks_is_refused(settings: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        blueprint(api.program("CartPole-v1", "impala", recipe=False, settings=settings, learners=2, actors=2, batch=32))
+        plan_run(api.program("CartPole-v1", "impala", recipe=False, settings=settings, learners=2, actors=2, batch=32))
 
 
 def test_learners_in_threads_of_one_process_are_refused(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from equipoise import api, tree
+from equipoise.plans.plan import plan_run
 from equipoise.record import checkpoint
 from equipoise.record.directory import RunDirectory
-from equipoise.runtime.blueprint import blueprint
 from tests.runtime.test_resume import go_on, train
 
 SETTINGS = ["algorithm.hidden=[16]", "replay.capacity=400", "batch=8", "replay.starts_at=64"]
@@ -87,7 +87,7 @@ def test_a_row_takes_less_than_a_twentieth_of_its_image() -> None:
     def nbytes(torso: str) -> int:
         settings = ["env.codes=map", "env.tile=16", f"algorithm.torso={torso}"]
         made = api.program("MiniGrid-Empty-Random-6x6-v0", "dqn", settings=settings, recipe=False, steps=50_000)
-        plan = blueprint(made).replays["main"]
+        plan = plan_run(made).replays["main"]
         return plan.nbytes(plan.slots)
 
     assert nbytes("vae") * 20 <= nbytes("nature")

@@ -16,9 +16,12 @@ from torch import nn
 
 from equipoise import api, tree
 from equipoise.actors.inference.exchange import Exchange
-from equipoise.programs import memory_needed as memory
-from equipoise.programs.memory_needed import Machine
-from equipoise.runtime import blueprint, build, roles
+from equipoise.plans import memory_needed as memory
+from equipoise.plans import plan, roles
+from equipoise.plans.blueprint import Blueprint
+from equipoise.plans.memory_needed import Machine
+from equipoise.plans.plan import plan_run
+from equipoise.runtime import build
 from equipoise.runtime.ipc import Heap, PipeChannel
 from equipoise.workers.kinds import KINDS
 
@@ -26,7 +29,7 @@ GIB = 1 << 30
 ADDRESSES = 8 * GIB  # of the subprocesses: torch maps 3, and a queue of 10^12 envs would take 10^15
 
 
-def sizes(blue: blueprint.Blueprint) -> dict[str, int]:
+def sizes(blue: Blueprint) -> dict[str, int]:
     return {name: memory.nbytes(roles.network(blue.program, blue.spec, name)) for name in blue.roles}
 
 
@@ -43,7 +46,7 @@ def sizes(blue: blueprint.Blueprint) -> dict[str, int]:
 def test_the_sum_has_the_memory_that_workers_share(settings: dict[str, Any]) -> None:
     """Memory that is allocated at once at the start: at most a twentieth (the board, the episodes) is not in the sum."""
     program = api.program("CartPole-v1", settings.pop("algorithm"), recipe=False, envs_per_actor=64, unroll=128, **settings)
-    blue, channels, got = blueprint.blueprint(program), list[PipeChannel](), list[int]()
+    blue, channels, got = plan_run(program), list[PipeChannel](), list[int]()
 
     def channel() -> PipeChannel:
         channels.append(PipeChannel())
@@ -86,7 +89,7 @@ def test_the_nearest_setting_that_fits_is_told(
 ) -> None:
     """On a machine of 1 GiB: a sentence names the setting and its nearest value, which is taken; the next larger one is not."""
     monkeypatch.setattr(memory, "machine", lambda: Machine(total=GIB, free=None))
-    monkeypatch.setattr(blueprint, "too_small", lambda plan, policies: [])  # a batch of more items than there are rows
+    monkeypatch.setattr(plan, "too_small", lambda plan, policies: [])  # a batch of more items than there are rows
 
     def made(number: Any) -> Any:
         given = {key: number} if "." not in key else {}
@@ -97,7 +100,7 @@ def test_the_nearest_setting_that_fits_is_told(
     with pytest.raises(
         ValueError, match=rf"^{re.escape(key)}: expected a run that fits in this machine's memory, 1\.0 GiB, got"
     ) as refused:
-        blueprint.blueprint(made(value))
+        plan_run(made(value))
     said = str(refused.value)
     assert "\n" not in said
     assert "which takes at least" in said
@@ -107,9 +110,9 @@ def test_the_nearest_setting_that_fits_is_told(
     wide = (lambda number: (number,) * 2) if isinstance(value, tuple) else (lambda number: number)
     assert 1 < fits < (value[0] if isinstance(value, tuple) else value)
     if "hidden" not in key and "core" not in key:
-        blueprint.blueprint(made(wide(fits)))
+        plan_run(made(wide(fits)))
     with pytest.raises(ValueError, match="fits in this machine's memory"):
-        blueprint.blueprint(made(wide(fits + max(step, fits // 50))))
+        plan_run(made(wide(fits + max(step, fits // 50))))
 
 
 def test_of_two_policies_the_one_with_the_large_replay_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +122,7 @@ def test_of_two_policies_the_one_with_the_large_replay_is_named(monkeypatch: pyt
         route={"speaker": "speaker", "listener": "listener"}, settings=["policies.listener.replay.capacity=500M"],
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"^policies\.listener\.replay\.capacity: expected a run that fits"):
-        blueprint.blueprint(program)
+        plan_run(program)
 
 
 def test_what_is_free_now_counts_for_what_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,9 +131,9 @@ def test_what_is_free_now_counts_for_what_is_taken_at_once(monkeypatch: pytest.M
     with pytest.raises(
         ValueError, match=r"^envs_per_actor: expected a run that fits in the memory that is free now, 51\.2 MiB"
     ):
-        blueprint.blueprint(program)
+        plan_run(program)
     filled = api.program("CartPole-v1", "dqn", recipe=False, settings=["replay.capacity=5M"])
-    blueprint.blueprint(filled)  # which takes 300 MiB as the run goes on
+    plan_run(filled)  # which takes 300 MiB as the run goes on
 
 
 def test_where_no_setting_alone_is_enough_the_parts_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,12 +142,12 @@ def test_where_no_setting_alone_is_enough_the_parts_are_told(monkeypatch: pytest
         ValueError,
         match=r"^expected a run that fits in .*, 1,000 bytes, got one that takes at least .*networks .*no setting alone",
     ):
-        blueprint.blueprint(api.program("CartPole-v1", recipe=False))
+        plan_run(api.program("CartPole-v1", recipe=False))
 
 
 def test_a_machine_that_tells_nothing_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "machine", lambda: Machine(total=None, free=None))
-    blueprint.blueprint(api.program("CartPole-v1", recipe=False, envs_per_actor=10**9))
+    plan_run(api.program("CartPole-v1", recipe=False, envs_per_actor=10**9))
 
 
 def test_a_network_that_cannot_be_counted_is_built() -> None:

@@ -15,9 +15,10 @@ from equipoise.envs.toys import ruler
 from equipoise.errors import WorkerFailed
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.experience.recorded import dataset as datasets
+from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
 from equipoise.run.run import Run
-from equipoise.runtime import blueprint, build
+from equipoise.runtime import build
 from equipoise.runtime.ipc import Heap
 from equipoise.runtime.site import LocalSite
 from equipoise.types import Program
@@ -211,7 +212,7 @@ def test_a_faulty_episode_ends_a_run_at_once(what: str, ruled: str, tmp_path: An
 
 def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(ruled: str, tmp_path: Any) -> None:
     """It touches the board while it is built, and never shortens what it was given for that."""
-    blue = dataclasses.replace(blueprint.blueprint(offline(ruled)), directory=str(tmp_path))
+    blue = dataclasses.replace(plan_run(offline(ruled)), directory=str(tmp_path))
     shared, board, _ = build.lay_out(blue, KINDS, Heap, LocalChannel)
     pulses: list[float] = []
 

@@ -11,7 +11,8 @@ import pytest
 
 from equipoise import api
 from equipoise.api import training
-from equipoise.runtime.blueprint import Blueprint, blueprint
+from equipoise.plans.blueprint import Blueprint
+from equipoise.plans.plan import plan_run
 from equipoise.runtime.cluster.placing import Cell, Cluster, Node, cells, check_inference, deal, placed, read_cluster
 from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS
@@ -20,7 +21,7 @@ from equipoise.workers.kinds import KINDS
 @cache
 def blue_of(inference: str = "local", workers: int = 1) -> Blueprint:
     settings = [f"placement.inference_workers={workers}"] if inference == "central" else []
-    return blueprint(
+    return plan_run(
         api.program(
             "CartPole-v1", "ppo", actors=6, envs_per_actor=2, unroll=8, batch=12, recipe=False, inference=inference,
             settings=settings,
@@ -106,9 +107,7 @@ def test_workers_that_share_memory_and_have_no_room_are_named() -> None:
 
 
 def test_a_learner_has_a_core_for_each_of_its_threads() -> None:
-    blue = blueprint(
-        api.program("CartPole-v1", "ppo", actors=4, envs_per_actor=2, batch=8, learners=2, threads=3, recipe=False)
-    )
+    blue = plan_run(api.program("CartPole-v1", "ppo", actors=4, envs_per_actor=2, batch=8, learners=2, threads=3, recipe=False))
     apart = cells(blue, crew(blue, KINDS), learners_at="actors")[-1]
     assert apart.cores == 3 + apart.actors and len(apart.titles) == 1 + apart.actors
 

@@ -10,12 +10,13 @@ import pytest
 
 from equipoise import api
 from equipoise.errors import WorkerFailed
+from equipoise.plans import roles
+from equipoise.plans.plan import plan_run
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import RunDirectory
 from equipoise.record.report import repeatable
 from equipoise.run.run import Run
-from equipoise.runtime import blueprint, roles
 from equipoise.types import Frozen
 from tests.envs import herd
 from tests.runtime import herding
@@ -173,11 +174,11 @@ def test_a_pool_that_is_forgotten_is_seen(tmp_path: Path, monkeypatch: pytest.Mo
 def test_policies_begin_with_weights_of_their_own_and_a_frozen_one_with_its_model() -> None:
     policies: Any = {"main": "ppo", "right": "ppo"}
     made = api.program("tests.envs.games:Duel", policies=policies, route={"right": "right"})
-    spec = blueprint.blueprint(made).spec
+    spec = plan_run(made).spec
     one, other = (roles.network(made, spec, name).state_dict()["torso.layers.0.weight"] for name in policies)
     assert one.shape == other.shape and not one.equal(other)
     frozen = api.program("tests.envs.games:Duel", policies={"main": "ppo", "old": Frozen(of="main")}, route={"right": "old"})
-    assert one.equal(roles.network(frozen, blueprint.blueprint(frozen).spec, "old").state_dict()["torso.layers.0.weight"])
+    assert one.equal(roles.network(frozen, plan_run(frozen).spec, "old").state_dict()["torso.layers.0.weight"])
 
 
 def test_one_policy_of_all_agents_has_plain_names(tmp_path: Path) -> None:

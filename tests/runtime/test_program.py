@@ -13,11 +13,11 @@ from equipoise import api
 from equipoise.algorithms.ppo import PPO
 from equipoise.facts import facts
 from equipoise.hints import hint, nearest
+from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter, valued
 from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names, from_json, to_json
 from equipoise.programs.refusals import check, check_read, check_resume
 from equipoise.programs.settings import apply_settings, convert, whole
-from equipoise.runtime.blueprint import blueprint
 from equipoise.types import (
     Algorithm,
     EnvFactory,
@@ -297,7 +297,7 @@ def test_the_rates_of_groups_come_together_and_return_from_json():
 def test_the_rate_of_a_group_that_there_is_not_is_refused_before_the_run():
     given = api.program("Pendulum-v1", "sac", settings=["optimizer.rates.acto=1e-4"])
     with pytest.raises(ValueError, match=r"^optimizer\.rates\.acto: expected a group of the algorithm; did you mean 'actor'\?"):
-        blueprint(given)
+        plan_run(given)
 
 
 def test_a_policy_without_an_optimizer_has_that_of_its_algorithm():
@@ -682,7 +682,7 @@ def test_each_learner_has_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     with pytest.raises(ValueError, match="placement.learners: expected at most 1, as many as CUDA devices, .* got 2"):
-        blueprint(program(learners=2, actors=2, batch=32, device="cuda"))
+        plan_run(program(learners=2, actors=2, batch=32, device="cuda"))
 
 
 @pytest.mark.parametrize(("learners", "most"), [(1, 8), (2, 4)])
@@ -690,7 +690,7 @@ def test_a_recurrent_network_has_as_many_windows_as_minibatches(learners: int, m
     """It is said before a worker begins."""
     made = program(PPO(core="lstm", minibatches=2 * most), learners=learners, actors=2, envs_per_actor=4, batch=8, unroll=16)
     with pytest.raises(ValueError, match=f"algorithm.minibatches: expected at most {most}, .* got {2 * most}"):
-        blueprint(made)
+        plan_run(made)
 
 
 def test_weights_of_a_data_set_beside_the_rows_of_several_learners_are_refused() -> None:

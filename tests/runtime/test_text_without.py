@@ -17,7 +17,7 @@ from equipoise.language import files, models
 from equipoise.language.task_files import read
 from equipoise.language.tokenizers import HubTokenizer
 from equipoise.nets.decoder import Decoder
-from equipoise.workers import texts
+from equipoise.sources import text as texts
 from tests.language.test_messages import CHAT
 from tests.language.test_tokenizers import words
 

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from equipoise import api
-from equipoise.runtime import blueprint, roles
+from equipoise.plans import roles
+from equipoise.plans.plan import plan_run
 
 SCRIPT = """
 import json, sys
@@ -53,7 +54,7 @@ def test_a_run_has_one_hash_however_many_threads_there_are(tmp_path: Path) -> No
 
 def test_a_network_is_built_with_one_thread_and_the_caller_keeps_those_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     made = api.program("CartPole-v1", "ppo")
-    spec = blueprint.blueprint(made).spec
+    spec = plan_run(made).spec
     seen: list[int] = []
 
     class Watching(nn.Linear):

@@ -9,8 +9,8 @@ import torch
 
 from equipoise import api
 from equipoise.nets.vision import Vision
+from equipoise.plans.roles import network
 from equipoise.run import compiling
-from equipoise.runtime.roles import network
 from equipoise.types import EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Program, RunSpec, Schedule
 from tests.runtime.brooding import BROODS_S, Brooding
 

@@ -16,11 +16,11 @@ import pytest
 import equipoise as eq
 from equipoise import api
 from equipoise.errors import WorkerFailed
+from equipoise.plans import plan
 from equipoise.record import checkpoint
 from equipoise.record.directory import RunDirectory
 from equipoise.record.report import DETERMINISTIC, Evaluation
 from equipoise.run import run as run_module
-from equipoise.runtime import blueprint
 
 ENV = "tests.envs.telling:Wandering"
 NAMES = ("place/last", "place/mean", "end/right/last", "end/right/mean")
@@ -80,7 +80,7 @@ def test_the_steps_go_on_between_two_lines_of_the_metrics(tmp_path: Path, monkey
     """What is recorded stays what it was: of the learner's records."""
     monkeypatch.setattr(run_module, "LIVE_S", 0.0)
     monkeypatch.setattr("equipoise.run.reporter.RECORDED_S", 1e9)  # a busy machine takes as long as that for 6,400 steps
-    monkeypatch.setattr(blueprint, "RECORD_STEPS", 6400)
+    monkeypatch.setattr(plan, "RECORD_STEPS", 6400)
     seen: list[Any] = []
     with api.train(program(steps=100_000_000, max_lag=1), on="serial", out=tmp_path / "run") as run:
         while sum(report.recorded for report in seen) < 2:
@@ -140,7 +140,7 @@ def test_a_run_that_has_not_learned_yet_shows_and_keeps_what_it_has(
 @pytest.mark.thorough
 def test_a_learner_tells_how_far_it_is_between_two_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = program(metrics=(), steps=6400)
-    monkeypatch.setattr(blueprint, "RECORDS", 4)
+    monkeypatch.setattr(plan, "RECORDS", 4)
     plain = finish(api.train(made, on="serial", out=tmp_path / "plain"))
     monkeypatch.setattr("equipoise.learners.worker.PARTIAL_S", 0.0)
     monkeypatch.setattr("equipoise.run.reporter.RECORDED_S", 0.0)

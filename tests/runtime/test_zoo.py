@@ -10,7 +10,7 @@ import pytest
 
 from equipoise import api, tree
 from equipoise.envs import make
-from equipoise.runtime import blueprint
+from equipoise.plans.plan import plan_run
 from tests.envs.zoo import Zoo, program_mask, zoo_spaces
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
@@ -46,7 +46,7 @@ def visit(on: Any, case: int, path: Path) -> None:
     assert resumed["updates"] == 3
     assert resumed["params_sha256"] == whole["params_sha256"]
     assert api.evaluate(path / "whole", episodes=3).episodes == 3
-    the_dtypes_are_kept(case, blueprint.blueprint(made(case, squash, steps=ROWS)))
+    the_dtypes_are_kept(case, plan_run(made(case, squash, steps=ROWS)))
     a_player_acts(case, path / "whole")
 
 

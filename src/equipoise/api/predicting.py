@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from equipoise.balance.calibrate import changed
-from equipoise.balance.model import Outcome, predict
-from equipoise.balance.remedies import Remedy, bound, remedies, remedy
+from equipoise.balance.model import predict
+from equipoise.balance.remedies import Prediction, bound, remedies, remedy
 from equipoise.console.options import flags
 from equipoise.hints import hint
 from equipoise.programs.program import differences
@@ -20,18 +19,6 @@ from equipoise.record.directory import RunDirectory
 from equipoise.record.measured import measured
 
 __all__ = ["Prediction", "whatif"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """What the model says of a run, and of what was asked for."""
-
-    measured: float  # the run's steps/s
-    now: Outcome  # the run as the model sees it
-    asked: Outcome | None  # with the changes; None: nothing was changed
-    change: Remedy | None  # the same beside the run's steps/s, with an interval
-    changes: Mapping[str, tuple[Any, Any]]  # by key: what it was, and what it would be
-    remedies: Sequence[Remedy]  # what helps most; where nothing was changed
 
 
 def whatif(

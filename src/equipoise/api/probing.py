@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from equipoise.balance.remedies import Remedy, changes, remedies
+from equipoise.balance.remedies import Probed, Remedy, changes, remedies
 from equipoise.cores import busy, usable
 from equipoise.programs.refusals import check
 from equipoise.record.directory import RunDirectory
@@ -24,20 +23,6 @@ NOTHING = "as it is, it made no two updates"
 TURNS = 4  # of each pair, as far as there is time
 EACH_S = 15.0  # of a run that is tried: its starts, and its turns
 IDLE = 0.5  # of the cores: with fewer free nothing is measured, unless the user says how long
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
-    """A remedy that was tried."""
-
-    change: str
-    predicted: float  # steps/s over those of the run as it is
-    low: float
-    high: float
-    gain: float | None  # measured; None: it failed, or there was no time for it
-    least: float | None  # of the turns, each over the turn of the run as it is before it
-    most: float | None
-    said: str  # what came of it, where that is no number
 
 
 def probe(

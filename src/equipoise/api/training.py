@@ -14,6 +14,7 @@ from equipoise.api.programs import program, read_fields
 from equipoise.api.sizing import fitted
 from equipoise.facts import AUTO, facts
 from equipoise.files import is_url
+from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
 from equipoise.programs.program import differences
 from equipoise.programs.refusals import check as check_program
@@ -34,7 +35,6 @@ from equipoise.run.choices import settled, usual
 from equipoise.run.governing import check_on
 from equipoise.run.run import Run
 from equipoise.run.starting import connected
-from equipoise.runtime import blueprint
 from equipoise.types import On, Placement, Program
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def train(
         made = like_its_source(made, weights, [key for key, _ in pairs(options.get("settings", ()))], tell)
     if weights is not None and not made.outside:  # what does not fit is refused before anything is measured
         check_program(usual(made))
-        blueprint.blueprint(usual(made), weights=weights, learner=what == "learner")
+        plan_run(usual(made), weights=weights, learner=what == "learner")
     made, chosen = settled(made, on=on, asked=asked, tell=tell, known=choices or ())
     local = None if out is None or url is not None else Path(out)
     check_on(made, on)
@@ -120,7 +120,7 @@ def train(
         if local is not None and not or_resume:
             paths.check_vacant(local)
         check_program(usual(made))
-        blueprint.blueprint(usual(made), weights=weights, learner=what == "learner")
+        plan_run(usual(made), weights=weights, learner=what == "learner")
     nodes = connected(on, cluster or {})
     with _disconnected(nodes):
         if or_resume and held == "a beginning":

@@ -14,13 +14,13 @@ from equipoise.files import parse_json
 from equipoise.hints import shortened
 from equipoise.language import files, messages, tasks
 from equipoise.language.task_files import plain, whole
+from equipoise.plans.roles import network
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
-from equipoise.runtime.roles import network
+from equipoise.sources import text as texts
+from equipoise.sources.text import Voice
 from equipoise.types import Program, Prompt, RunSpec, Stop, TaskSource, learning
-from equipoise.workers import texts
-from equipoise.workers.texts import Voice
 
 __all__ = ["Answer", "export_model", "generate"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -28,6 +28,32 @@ class Remedy:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the model says of a run, and of what was asked for."""
+
+    measured: float  # the run's steps/s
+    now: Outcome  # the run as the model sees it
+    asked: Outcome | None  # with the changes; None: nothing was changed
+    change: Remedy | None  # the same beside the run's steps/s, with an interval
+    changes: Mapping[str, tuple[Any, Any]]  # by key: what it was, and what it would be
+    remedies: Sequence[Remedy]  # what helps most; where nothing was changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """A remedy that was tried."""
+
+    change: str
+    predicted: float  # steps/s over those of the run as it is
+    low: float
+    high: float
+    gain: float | None  # measured; None: it failed, or there was no time for it
+    least: float | None  # of the turns, each over the turn of the run as it is before it
+    most: float | None
+    said: str  # what came of it, where that is no number
 
 
 def remedies(known: Calibrated, *, allowed: Callable[[Program], object] = lambda program: None) -> list[Remedy]:

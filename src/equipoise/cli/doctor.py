@@ -23,7 +23,7 @@ def doctor(debug: Debug = False) -> None:
 def facts() -> dict[str, str]:
     """Facts for a bug report, by name. They name no person, host or path."""
     from equipoise.cores import usable
-    from equipoise.programs.memory_needed import machine
+    from equipoise.plans.memory_needed import machine
     from equipoise.record.origin import versions
 
     memory, (instructions, gpu) = machine(), of_torch()

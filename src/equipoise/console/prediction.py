@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from equipoise.balance.forecast import Forecast
 from equipoise.balance.model import Outcome, Spent
+from equipoise.balance.remedies import Prediction, Probed
 from equipoise.console.columns import columns
-
-if TYPE_CHECKING:
-    from equipoise.api.predicting import Prediction
-    from equipoise.api.probing import Probed
 
 STATES = ("worked", "preempted", "starved", "blocked")
 

@@ -16,7 +16,7 @@ from equipoise.envs.failures.capsule import Failures
 from equipoise.exporting.parity import Seen
 from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.torso import encoded_size, ordered
-from equipoise.runtime import blueprint
+from equipoise.plans.blueprint import env_maker
 from equipoise.seeds import derive_seed
 from equipoise.types import EnvSpec, Program, Tree, agent_streams
 
@@ -36,7 +36,7 @@ def wanted_rows(spec: EnvSpec) -> int:
 
 def played(program: Program, policies: Mapping[str, FixedPolicy], name: str, *, rows: int, step: int, seed: int = 0) -> Seen:
     """Rows that the policy ``name`` saw in fresh envs, acting as at the end of training. What the env raises is not caught."""
-    env = blueprint.making(program)(
+    env = env_maker(program)(
         streams=np.arange(STREAMS),
         seed=derive_seed(seed, "export"),
         failures=Failures(on_nonfinite=program.source.on_nonfinite),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,6 @@ from equipoise.nets.threads import one_thread
 from equipoise.programs.program import algorithm_from_json, algorithm_json
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
 from equipoise.types import Algorithm, EnvSpec, Precision, Stack, TextSpec
-
-if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
 
 FORMAT = 1
 COUNT, PLACE = Number(1, 1 << 20, whole=True), Number(0, 1 << 20, whole=True)
@@ -61,20 +58,6 @@ class Playable:
             net = self.algorithm.network(self.spec)
         noise = noise_of(self.algorithm, net, self.spec.action)
         return FixedPolicy(algorithm=self.algorithm, net=net, noise=noise, precision=self.precision)
-
-
-def to_json(blue: Blueprint) -> dict[str, Any]:
-    """Write the policies of a run as ``spec.json``; UnsupportedSpace for a space that JSON cannot say."""
-    policies = {}
-    for name, role in blue.roles.items():
-        spec, where = role.spec, f"policies.{name}"
-        if isinstance(spec, TextSpec):
-            policies[name] = {
-                "algorithm": algorithm_json(role.algorithm, f"{where}.algorithm"), "learns": True, "text": asdict(spec),
-            }  # fmt: skip
-            continue
-        policies[name] = policy_json(role.algorithm, spec, learns=role.frozen is None, where=where)
-    return signed(policies, blue.program.placement.precision)
 
 
 def policy_json(algorithm: Any, spec: EnvSpec, *, learns: bool, where: str) -> dict[str, Any]:

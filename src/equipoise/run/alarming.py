@@ -9,8 +9,8 @@ import gymnasium
 from gymnasium import spaces
 
 from equipoise.balance.alarms import First, Limits, Moment, PolicyLimits
+from equipoise.plans.blueprint import Blueprint
 from equipoise.record.report import Report
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.stats import RunStats
 from equipoise.runtime.usage import DRIVER
 from equipoise.types import EnvSpec, TextSpec

@@ -15,9 +15,9 @@ from equipoise.actors.forward.choice import Acts, choose
 from equipoise.actors.forward.forward import FORWARDS, can_round
 from equipoise.files import LARGEST_JSON, parse_json, read_bounded
 from equipoise.nets.compiled import pays
+from equipoise.plans.blueprint import Blueprint
+from equipoise.plans.roles import network
 from equipoise.record.schemas import RUN_SCHEMA
-from equipoise.runtime.blueprint import Blueprint
-from equipoise.runtime.roles import network
 from equipoise.schema import check
 
 Known = Mapping[str, Any]  # choices as run.json has them

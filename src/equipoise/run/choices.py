@@ -23,6 +23,8 @@ import torch
 
 from equipoise import phases
 from equipoise.cores import usable
+from equipoise.plans.blueprint import Blueprint
+from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
 from equipoise.programs.limits import check_devices, check_processes
 from equipoise.programs.refusals import check
@@ -30,8 +32,6 @@ from equipoise.run import compiling, measure, updates
 from equipoise.run.choice import Choice, record
 from equipoise.run.session import Interrupt
 from equipoise.run.updates import Took, Way
-from equipoise.runtime import blueprint
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.process import forkserver
 from equipoise.types import PRECISIONS, Inference, Program, learning
 
@@ -131,7 +131,7 @@ class _Search:
     def _ways(self, names: Sequence[str], until: float) -> dict[str, Choice]:
         place = self._program.placement
         first = Way(device=place.device, precision=place.precision, threads=place.threads)
-        blue = blueprint.blueprint(self._program)
+        blue = plan_run(self._program)
 
         def all_of(way: Way, **rest: Any) -> dict[str, Choice]:
             return {name: Choice(value=getattr(way, name), **rest) for name in names}

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from equipoise import phases
 from equipoise.cores import usable
 from equipoise.nets.compiled import pays
+from equipoise.plans.blueprint import Blueprint
+from equipoise.plans.plan import plan_run
 from equipoise.run import updates
 from equipoise.run.choice import Choice
 from equipoise.run.session import Interrupt
 from equipoise.run.updates import Took, Way
-from equipoise.runtime import blueprint
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.types import Program
 
 TORSO, LOSS, CACHED = 6.5, 7.5, 1.5  # measured with torch 2.9: Nature CNN, one thread, g++ 12
@@ -38,7 +38,7 @@ def judged(
     None for a new run. ValueError where compiling costs more than it can save within the run, unless ``max_lag`` is 0: then no
     measurement may decide anything.
     """
-    blue, place = blueprint.blueprint(program), program.placement
+    blue, place = plan_run(program), program.placement
     if not any(pays(blue.network(name)) for name in blue.learns):
         return None
     phases.say("measuring the start of torch's compiler")

@@ -17,13 +17,12 @@ from equipoise.actors.examiner import Examiner, spread
 from equipoise.actors.playing import FixedPolicy
 from equipoise.actors.recorder import Recorder
 from equipoise.envs.failures.capsule import Failures
+from equipoise.plans.blueprint import Blueprint, env_maker
 from equipoise.record.report import Evaluating, Evaluation
-from equipoise.runtime import blueprint
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.schema import Number, Schema
 from equipoise.seeds import derive_seed
+from equipoise.sources import text as texts
 from equipoise.types import Program, TaskSource, WeightStore, learning
-from equipoise.workers import texts
 
 STREAMS = 100  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
@@ -81,7 +80,7 @@ def evaluator(
     envs = 1 if program.outside else min(episodes, STREAMS)  # one world more than training has
     costs = Failures(on_nonfinite=program.source.on_nonfinite) if failures is None else failures
     metrics = program.source.metrics
-    env = blueprint.making(program)(streams=np.arange(envs), seed=seed, failures=costs, metrics=metrics)
+    env = env_maker(program)(streams=np.arange(envs), seed=seed, failures=costs, metrics=metrics)
     return Evaluator(
         policies, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic, step=step, recorder=recorder,
         metrics=metrics,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from equipoise.balance.governor import Governor, Lever
 from equipoise.balance.shares import add
+from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.shard_refusals import check_shard_on
 from equipoise.run.attempt import Attempt
 from equipoise.run.reporter import Reporter
 from equipoise.run.starting import Runtime
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.types import On, Program, TaskSource
 from equipoise.workers.kind import Kind, crew
 

@@ -10,6 +10,7 @@ from typing import Any
 from equipoise import phases
 from equipoise.errors import Damaged
 from equipoise.files import parse_json, plain
+from equipoise.plans.blueprint import Blueprint
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import Entry, Source
 from equipoise.record.directory import RunDirectory, params_sha256
@@ -18,10 +19,9 @@ from equipoise.record.report import METRICS, Report, read_reports, step_of
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.reporter import Reporter
 from equipoise.run.saving import Saving
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.messages import Cut
 from equipoise.schema import check
-from equipoise.workers import texts
+from equipoise.sources import text as texts
 
 CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from equipoise.errors import WorkerFailed
+from equipoise.plans.blueprint import Blueprint
+from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
 from equipoise.run import choice
 from equipoise.run.session import Interrupt
-from equipoise.runtime import blueprint
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.process import ProcessRuntime
 from equipoise.types import Program, learning
@@ -127,7 +127,7 @@ def _blueprint(program: Program, place: Path) -> Blueprint:
     """The blueprint of a throw-away run: it saves nothing and never ends."""
     place.mkdir()
     made = hurried(alter(program, evaluate_episodes=0, evaluate_every=None, stop_at=None, checkpoint_every=0))
-    blue = blueprint.blueprint(made)
+    blue = plan_run(made)
     forward = choice.forward_of(blue, choice.forwards(blue))
     return replace(blue, directory=str(place), capsules=None, checkpoint_every=0, updates=ENDLESS, forward=forward)
 

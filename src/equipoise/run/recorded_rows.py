@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from equipoise.plans.blueprint import Blueprint
 from equipoise.record import checkpoint
-from equipoise.runtime.blueprint import Blueprint
+from equipoise.sources import text as texts
 from equipoise.types import Program, TextSpec, learning
-from equipoise.workers import texts
 
 
 def described(blue: Blueprint) -> dict[str, Any]:

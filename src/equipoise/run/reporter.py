@@ -16,6 +16,7 @@ from equipoise.balance.shares import Shares, less
 from equipoise.balance.verdict import NOTHING_YET, STARTING, Verdict, verdict
 from equipoise.cores import usable
 from equipoise.errors import not_finite
+from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.refusals import check
 from equipoise.record.measured import machines_of
 from equipoise.record.report import Evaluating, Evaluation, Report
@@ -23,7 +24,6 @@ from equipoise.run import alarming
 from equipoise.run.evaluation_schedule import gave_up
 from equipoise.run.forgetting import Evaluations
 from equipoise.run.parts import aborted, lags_of, more, tokens, without_time
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.messages import Record
 from equipoise.runtime.stats import RunStats
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Schema, Text

@@ -16,10 +16,11 @@ from equipoise.envs.check.info_probe import unseen
 from equipoise.errors import CannotStart, Damaged, WorkerFailed, forget_locals
 from equipoise.nets.precision import emulated
 from equipoise.nets.threads import crowded
+from equipoise.plans import spec
+from equipoise.plans.plan import plan_run
 from equipoise.programs.limits import check_processes
 from equipoise.programs.program import differences
 from equipoise.programs.refusals import check
-from equipoise.record import playable
 from equipoise.record.checkpoint import Source
 from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.report import Report, step_of
@@ -34,7 +35,6 @@ from equipoise.run.reporter import Reporter
 from equipoise.run.saving import RunState, doubts, one_line, promise
 from equipoise.run.session import SESSION, Interrupt
 from equipoise.run.starting import Runtime, start
-from equipoise.runtime import blueprint
 from equipoise.runtime.messages import Cut, Message, Note, Offered, Record
 from equipoise.runtime.process import forkserver
 from equipoise.types import On, Program
@@ -86,14 +86,14 @@ class Run:
         self._worlds = Worlds(program, self)
         self._source = source if resume is None or source is not None else resume.whole_checkpoint()
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
-        blue = blueprint.blueprint(program, weights=weights, learner=learner, resume=self._source)
+        blue = plan_run(program, weights=weights, learner=learner, resume=self._source)
         self._warnings += recorded_rows.doubts(program, blue)
         if resume is None:
             if program.source.metrics:
                 self._warnings += unseen(program.env, program.source.metrics, seed=program.schedule.seed)
             forward = choice.forwards(blue)
             self._files = RunDirectory.create(
-                out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb, spec=playable.to_json(blue),
+                out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb, spec=spec.to_json(blue),
                 extra=recorded_rows.described(blue) | self._extra(blue, chosen, forward, mirror), mirror=mirror,
             )  # fmt: skip
         else:
@@ -103,7 +103,7 @@ class Run:
             forward = choice.forwards(blue, known := choice.kept(resume.run.get(choice.KEY, {}), self.changes))
             resume.go_on(
                 program, on=on, step=step_of(self._source.meta), changes=self.changes, mirror=mirror,
-                extra=self._extra(blue, known | {**(chosen or {})}, forward), spec=playable.to_json(blue), source=self._source,
+                extra=self._extra(blue, known | {**(chosen or {})}, forward), spec=spec.to_json(blue), source=self._source,
             )  # fmt: skip
             self._files = resume
         self._blue = replace(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from equipoise.plans.blueprint import Blueprint
 from equipoise.record.report import Evaluation, Report
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.types import EnvSpec
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from equipoise import phases
 from equipoise.hints import install
-from equipoise.runtime.blueprint import Blueprint
+from equipoise.plans.blueprint import Blueprint
 from equipoise.runtime.cluster.placing import read_cluster
 from equipoise.runtime.messages import Cut, Message
 from equipoise.runtime.stats import RunStats

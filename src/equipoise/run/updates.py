@@ -29,9 +29,9 @@ from equipoise.actors.forward.forward import Forward
 from equipoise.experience.layout import trajectory_specs
 from equipoise.learners.learner import Learner
 from equipoise.nets.threads import one_thread
+from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.fields import alter
 from equipoise.run.session import Interrupt
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.main_module import WithMain, hidden, shipped
 from equipoise.types import Batch, Precision, Program, Trajectory, learning

@@ -23,10 +23,10 @@ from equipoise.experience.queue.tokens import Channel
 from equipoise.experience.queue.waiting import Waiting
 from equipoise.experience.replay.mailbox import ShardMailbox
 from equipoise.files import numbered
+from equipoise.plans.blueprint import Blueprint
+from equipoise.plans.memory_needed import exchange_sizes, queue_plan
 from equipoise.programs.fields import alter
-from equipoise.programs.memory_needed import exchange_sizes, queue_plan
 from equipoise.record import statefile
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Part
 from equipoise.tracing import FOLDER

@@ -12,7 +12,7 @@ import numpy as np
 from equipoise import tree
 from equipoise.experience.layout import trajectory_specs
 from equipoise.histograms import EDGES
-from equipoise.runtime.blueprint import Blueprint
+from equipoise.plans.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.types import learning
 from equipoise.workers.shared import Shared

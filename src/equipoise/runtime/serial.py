@@ -15,8 +15,8 @@ import torch
 from equipoise import phases
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.memory import keep_freed
+from equipoise.plans.blueprint import Blueprint
 from equipoise.runtime import build, flow
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Meter
 from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.gpus import Gpus

@@ -12,9 +12,9 @@ from equipoise.actors.forward.rounding import kind_of, told
 from equipoise.balance.shares import Shares
 from equipoise.envs.failures.capsule import COUNTED
 from equipoise.envs.failures.causes import most_frequent
+from equipoise.plans.blueprint import Blueprint
 from equipoise.record.report import SiteStats
 from equipoise.runtime import flow
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.runtime.messages import Record
 from equipoise.runtime.usage import Usage

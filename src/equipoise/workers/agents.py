@@ -20,7 +20,7 @@ from equipoise.types import Blocks, Places, WeightStore, stream_ids
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.plans.blueprint import Blueprint
 
 
 def forward_parts(blue: Blueprint, name: str) -> dict[str, Any]:

@@ -13,44 +13,15 @@ from typing import TYPE_CHECKING, Any
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.inference.exchange import EnvSide, Exchange
 from equipoise.actors.inference.stepper import PARTS, EnvWorker
-from equipoise.envs import make
 from equipoise.envs.failures.capsule import Failures
-from equipoise.envs.families.pettingzoo import PettingZooEnv, dealt
-from equipoise.envs.partial import PartialEnv, make_partial
+from equipoise.envs.maker import EnvMaker
 from equipoise.seeds import derive_seed
-from equipoise.types import Array, DealtEnv, EnvFactory, stream_ids
+from equipoise.types import Array, stream_ids
 from equipoise.workers.kind import Kind, Queue, Site
 
 if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.plans.blueprint import Blueprint
     from equipoise.workers.shared import Shared
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Making:
-    """The maker of a run's envs: the part of the Program that they need."""
-
-    env: EnvFactory
-    policies: tuple[str, ...]
-    route: Mapping[str, str]
-    metrics: tuple[str, ...]
-
-    def __call__(
-        self, *, streams: Array, seed: int, failures: Failures | None = None, metrics: Sequence[str] = (), answers: int = 0
-    ) -> DealtEnv:
-        """Make the envs of these numbers, with agents dealt to policies; ``metrics``: the reported ones.
-
-        ``answers``: so many streams answer at a time, at least (``PartialEnv``); 0: all.
-        """
-        if answers:
-            some = make_partial(self.env, streams=streams, seed=seed, answers=answers, failures=failures, metrics=metrics)
-            return PartialEnv(some, *self.policies)
-        env = make(self.env, streams=streams, seed=seed, failures=failures, metrics=metrics)
-        parted = dealt(env, policies=self.policies, route=self.route)
-        if self.metrics and isinstance(parted, PettingZooEnv):
-            env.close()
-            raise ValueError(f"metrics: expected a Gymnasium env, got one of the agents {', '.join(parted.spec.env.agents)}")
-        return parted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +38,7 @@ class Group:
 class Stepping:
     """The work of one env worker."""
 
-    making: Making
+    env_maker: EnvMaker
     seed: int
     failures: Failures
     groups: tuple[Group, ...]
@@ -113,7 +84,7 @@ class EnvKind(SamplingKind):
             for g, envs in ((g, stream_ids(g, blue.program.placement.group_envs)) for g in blue.groups(index))
         ]  # fmt: skip
         return Stepping(
-            making=blue.making, seed=env_seed(blue, shared, groups[0].number, life), failures=blue.failures(),
+            env_maker=blue.env_maker, seed=env_seed(blue, shared, groups[0].number, life), failures=blue.failures(),
             groups=tuple(groups), exchange=shared.exchange, server=self.wakes(blue, index)[0],
         )  # fmt: skip
 
@@ -122,7 +93,7 @@ class EnvKind(SamplingKind):
         for group in job.groups:
             failures, causes = group.episodes.failures, group.episodes.causes
             counted = replace(job.failures, counts=failures, causes=causes, resetting=partial(site.clock.add, "reset"))
-            envs.append(job.making(streams=group.envs, seed=job.seed, failures=counted, metrics=job.making.metrics))
+            envs.append(job.env_maker(streams=group.envs, seed=job.seed, failures=counted, metrics=job.env_maker.metrics))
         sides = [EnvSide(job.exchange, group.number, group.streams) for group in job.groups]
         worker = EnvWorker(envs, sides, ring=site.bell(job.server), cut=site.cut, clock=site.clock)
         if site.load(worker):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from equipoise.actors.engine.torch_engine import TorchEngine
 from equipoise.actors.generator import PARTS, Generator
 from equipoise.rewards.scoring import RewardsFailed
+from equipoise.sources import text as texts
 from equipoise.types import TaskSource, stream_ids
-from equipoise.workers import texts
 from equipoise.workers.env import SamplingKind
 from equipoise.workers.kind import Job, Queue, Site
 
 if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.plans.blueprint import Blueprint
     from equipoise.workers.shared import Shared
 
 

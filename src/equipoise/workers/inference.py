@@ -12,7 +12,7 @@ from equipoise.workers.env import SamplingKind
 from equipoise.workers.kind import Job, Queue, Site
 
 if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.plans.blueprint import Blueprint
     from equipoise.workers.shared import Shared
 
 

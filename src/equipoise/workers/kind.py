@@ -15,7 +15,7 @@ from equipoise.envs.infos import NoNumber
 from equipoise.types import Array, Tree, Worker
 
 if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.plans.blueprint import Blueprint
     from equipoise.workers.shared import Shared
 
 

@@ -31,7 +31,7 @@ from equipoise.workers.kind import Job, Kind, Member, Queue, Site
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.plans.blueprint import Blueprint
 
 
 class LearnerKind(Kind):

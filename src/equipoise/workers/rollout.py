@@ -20,7 +20,7 @@ from equipoise.workers.env import SamplingKind, env_seed, say_what_was_restored
 from equipoise.workers.kind import Job, Measured, Queue, Site
 
 if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.plans.blueprint import Blueprint
     from equipoise.workers.shared import Shared
 
 

@@ -14,7 +14,7 @@ from equipoise.workers.kind import Job, Kind, Member, Queue, Site
 from equipoise.workers.learner import LearnerKind, first_priority, replay_seed
 
 if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.plans.blueprint import Blueprint
     from equipoise.workers.shared import Shared
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from equipoise.errors import WorkerFailed
 from equipoise.files import write_synced
+from equipoise.plans.blueprint import Blueprint
 from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Source
 from equipoise.runtime import build
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster.keeping import Keeper, SiteShards
 from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.placing import groups_of_shard

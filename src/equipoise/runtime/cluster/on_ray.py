@@ -22,8 +22,8 @@ import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from equipoise.errors import WorkerFailed
+from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.limits import check_processes
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster import host
 from equipoise.runtime.cluster.host import SiteJob
 from equipoise.runtime.cluster.placing import (

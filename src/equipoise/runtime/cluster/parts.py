@@ -18,7 +18,7 @@ from equipoise.workers.kind import Member
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.plans.blueprint import Blueprint
 
 
 class Part(Protocol):

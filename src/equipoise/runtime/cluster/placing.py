@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_type_hints
 
 from equipoise.hints import hint
+from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.settings import convert
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.workers.kind import Member
 
 At = Literal["actors", "home"]

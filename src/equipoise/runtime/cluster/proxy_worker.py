@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.files import sync_directory, write_synced
-from equipoise.programs.memory_needed import queue_plan
+from equipoise.plans.memory_needed import queue_plan
 from equipoise.record import checkpoint
 from equipoise.runtime.cluster.keeping import HomeShards, StandInShard
 from equipoise.runtime.cluster.parts import parts
@@ -26,7 +26,7 @@ from equipoise.workers.kind import Kind, Member, Queue, Site
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.plans.blueprint import Blueprint
 
 PATIENCE_S = 0.25  # a beat is due twice a second
 SAID = ("Note", "Failed", "Saved", "Written", "HandedOver", "Lost")  # what workers of sites and their sites tell the driver

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from equipoise.balance.shares import Side
 from equipoise.deaths import Death, Streak
 from equipoise.errors import WorkerFailed
+from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.program import to_json
 from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Source, SourceInHand
 from equipoise.record.report import SiteStats
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster.host import SiteJob
 from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.placing import groups_of_shard

@@ -17,7 +17,7 @@ from typing import Any
 from equipoise import phases
 from equipoise.deaths import Death, Streak
 from equipoise.errors import WorkerFailed
-from equipoise.runtime.blueprint import Blueprint
+from equipoise.plans.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, Ringer
 from equipoise.runtime.messages import Failed, Message, Note, from_json

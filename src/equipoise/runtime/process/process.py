@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from equipoise.experience.queue.queue import Queue
+from equipoise.plans.blueprint import Blueprint
 from equipoise.runtime import build, flow
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.gpus import Gpus
 from equipoise.runtime.ipc import Bell, PipeChannel, Segment

@@ -5,42 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from equipoise import phases
 from equipoise.actors.episodes import Episodes
 from equipoise.envs import make, scales
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.goals import Goals
-from equipoise.envs.masks import place_of
-from equipoise.experience.recorded import dataset as datasets
-from equipoise.experience.recorded import offline
+from equipoise.envs.maker import EnvMaker
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.experience.replay import codec
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.learners.learner import Learner
 from equipoise.learners.pool import ALONE, Learners
 from equipoise.nets.block import recompute
-from equipoise.programs import memory_needed as memory
-from equipoise.programs.limits import check_devices, check_nvtx
-from equipoise.programs.refusals import refuse
-from equipoise.programs.shard_refusals import block_problems
-from equipoise.record import begin, checkpoint, playable
+from equipoise.plans import begin
+from equipoise.plans.replays import common
+from equipoise.plans.roles import Pace, Role, network
+from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Source
-from equipoise.runtime.replays import codecs_of, common, pace_of, replays_of, room, too_small
-from equipoise.runtime.roles import Pace, Role, learns_first, network, role_of, teacher
 from equipoise.seeds import policy_seed
-from equipoise.types import DealtEnv, EnvSpec, Policy, Program, RunSpec, TaskSource, agent_streams, learning, stream_ids
-from equipoise.workers import texts
-from equipoise.workers.env import Making
-
-RECORDS = 200  # records of a run; at least one every RECORD_STEPS
-RECORD_STEPS = 50_000
+from equipoise.types import DealtEnv, Policy, Program, RunSpec, agent_streams, learning, stream_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +66,13 @@ class Blueprint:
         return made if counted is None else replace(made, counts=counted.failures, causes=counted.causes)
 
     @property
-    def making(self) -> Making:
+    def env_maker(self) -> EnvMaker:
         """The maker of the run's envs."""
-        return making(self.program)
+        return env_maker(self.program)
 
     def make_env(self, **given: Any) -> DealtEnv:
-        """Make the envs of an actor, with agents dealt to policies; ``given``: as ``Making`` takes it."""
-        return self.making(**given, answers=self.program.placement.partial_streams)
+        """Make the envs of an actor, with agents dealt to policies; ``given``: as ``EnvMaker`` takes it."""
+        return self.env_maker(**given, answers=self.program.placement.partial_streams)
 
     def network(self, name: str) -> nn.Module:
         """The initial network of a policy: the same bits wherever it is built."""
@@ -245,119 +232,9 @@ class Blueprint:
         return [(name, number) for name, shards in kept.items() if shards > 1 for number in range(shards)]
 
 
-def making(program: Program) -> Making:
-    return Making(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.source.metrics)
-
-
-def blueprint(
-    program: Program, *, weights: Path | None = None, learner: bool = False, resume: Source | None = None
-) -> Blueprint:
-    """Look at one stream of the env and at one action of each policy; ``weights``, ``learner``: as for ``begin.take``."""
-    check_devices(program.placement)
-    check_nvtx(program.placement)
-    dataset = _dataset(program)
-    spec = _spec(program, dataset)
-    memory.check_memory(program, lambda one: memory.networks(one, spec, partial(_count, one, spec)))
-    phases.say("initialising the networks")
-    nets = {name: memory.built(partial(network, program, spec, name)) for name in learns_first(program)}
-    phases.say("laying out the run")
-    roles = {name: role_of(program, spec, name, net) for name, net in nets.items()}
-    before = None
-    if resume is not None:
-        playable.fill(nets, resume.params(), str(resume.path))  # refused now, before there is a directory
-    elif weights is not None:
-        before = begin.take(program, nets, weights, learner=learner)
-    if dataset is not None:
-        one = next(role for role in roles.values() if role.frozen is None)
-        offline.look(dataset, one.row, one.spec.stacks)
-    pace = pace_of(program, roles)
-    updates, schedule = (
-        pace.versions(program.schedule.steps),
-        pace.versions(program.schedule.schedule_steps or program.schedule.steps),
-    )
-    problems, replays, codecs = [], dict[str, ReplayPlan](), dict[str, str]()
-    if updates == 0:
-        first, warmup = (pace.begins - 1) * pace.rows + 1, _warmup(program)
-        problems.append(
-            f"steps: expected at least {first:,}, so that an update follows {warmup}replay.starts_at and a window's "
-            f"rows, got {program.schedule.steps:,}"
-        )
-    try:
-        codecs, replays = codecs_of(program, roles), replays_of(program, spec, roles, pace)
-    except ValueError as error:
-        problems.append(str(error))
-    for name, replay in replays.items():
-        problems += [
-            room(program, name) + problem for problem in (*too_small(replay, learning(program)[name]), *memory.disk(replay))
-        ]
-    problems += [room(program, name) + problem for name in learning(program) for problem in block_problems(program, nets[name])]
-    refuse(problems)
-    codec.installed(codecs.values())
-    record_steps = min(program.schedule.steps // RECORDS, RECORD_STEPS)
-    blue = Blueprint(
-        program=program, spec=spec, roles=roles, pace=pace, replays=replays,
-        updates=updates, schedule_updates=schedule,
-        record_every=max(record_steps // pace.rows, 1) * pace.updates,
-        checkpoint_every=pace.between(program.schedule.checkpoint_every or 0), directory="",
-        weights=None if weights is None else str(weights), before=before, resume=resume, dataset=dataset,
-    )  # fmt: skip
-    sizes = {name: memory.nbytes(net) for name, net in nets.items()}
-    memory.check_memory(program, partial(_parts, blue, sizes))
-    taken = sum(memory.parts(blue, sizes).values())
-    phases.say(f"starting the workers of a run that takes {memory.size(taken)} of memory")
-    return blue
-
-
-def _warmup(program: Program) -> str:
-    return "algorithm.encoder_rows, " if any(one.algorithm.warmup_rows for one in learning(program).values()) else ""
-
-
-def _count(program: Program, spec: RunSpec, name: str) -> int:
-    """Count the bytes of a network without building it."""
-    return memory.counted(partial(network, program, spec, name))
-
-
-def _parts(blue: Blueprint, sizes: Mapping[str, int], program: Program) -> dict[str, int]:
-    """Count the bytes that such a program takes, by name; ValueError for an impossible program."""
-    if program is blue.program:
-        return memory.parts(blue, sizes)
-    known = {name: teacher(program, name).algorithm == role.algorithm for name, role in blue.roles.items()}
-    counts = {name: sizes[name] if same else _count(program, blue.spec, name) for name, same in known.items()}
-    pace = pace_of(program, blue.roles)
-    made = replace(blue, program=program, pace=pace, replays=replays_of(program, blue.spec, blue.roles, pace))
-    return memory.parts(made, counts)
-
-
-def _dataset(program: Program) -> Dataset | None:
-    beside = [policy.replay.dataset for policy in learning(program).values() if policy.replay is not None]
-    name = program.source.dataset or next(iter(beside), "")
-    return datasets.find(name) if name else None
-
-
-def _spec(program: Program, dataset: Dataset | None) -> RunSpec:
-    """The spec of the env; where no env will be made, that of the data set."""
-    if dataset is not None and program.source.dataset and (program.source.env is None or not program.evaluation.episodes):
-        mask = place_of(program.source.env.action_mask if program.source.env else "auto", dataset.observation, dataset.action)
-        spec = EnvSpec(observation=dataset.observation, action=dataset.action, mask=mask, stacks=dataset.stacks)
-        return RunSpec(env=spec, policies=dict.fromkeys(program.policies, spec))
-    if isinstance(program.source, TaskSource):
-        return texts.spec_of(program)
-    phases.say(f"making an env of {program.name} to look at it")
-    env = making(program)(streams=np.arange(1), seed=program.schedule.seed, answers=min(program.placement.partial_streams, 1))
-    made = env.spec
-    env.close()
-    if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):
-        _alone(made, "replay.relabel")
-        goals(program).close()  # refused now, before there is a directory
-    if dataset is not None:
-        _alone(made, "replay.dataset")
-        dataset.fits(made.env.observation, made.env.action)
-    return made
-
-
-def _alone(spec: RunSpec, setting: str) -> None:
-    if len(spec.env.agents) > 1:
-        raise ValueError(f"{setting}: expected an env of one agent, got one of {', '.join(spec.env.agents)}")
+def env_maker(program: Program) -> EnvMaker:
+    """The maker of a program's envs."""
+    return EnvMaker(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.source.metrics)
 
 
 def goals(program: Program) -> Goals:

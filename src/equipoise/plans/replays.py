@@ -9,7 +9,7 @@ import numpy as np
 from equipoise.experience.replay import codec
 from equipoise.experience.replay.plan import ReplayPlan, first_round, share
 from equipoise.experience.replay.row_layout import Layout
-from equipoise.runtime.roles import Pace, Role
+from equipoise.plans.roles import Pace, Role
 from equipoise.types import Policy, Program, RunSpec, learning
 
 

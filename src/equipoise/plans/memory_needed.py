@@ -34,7 +34,7 @@ from equipoise.programs.refusals import check
 from equipoise.types import Algorithm, Policy, Program, RunSpec, learning
 
 if TYPE_CHECKING:
-    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.plans.blueprint import Blueprint
 
 MOST_STREAMS = 100  # of an evaluation
 ROW_OBJECTS = 600  # bytes of the Python objects that hold the views of one row of an unroll, at least

@@ -1,0 +1,1 @@
+"""Where the experience of a run comes from."""
