@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -150,7 +152,7 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
         if self.late and "info" in law.odd:
             law.note("info", True)
             more = bent.info(self.calls, law.odd["info"])
-            if not isinstance(more, dict):
+            if not isinstance(more, Mapping):
                 return more
             info = {**info, **more}
         if law.said["metrics"]:
@@ -158,7 +160,7 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
         if law.odd.get("mask_info", "absent") != "absent":
             masks = [law.mask("mask_info", self.late, s, *at) for s, at in zip(self.streams, self.at, strict=True)]
             info = {**info, "action_mask": masked_rows(masks)}
-        return info
+        return UserDict(info) if self.late and law.odd.get("info") == "mapping" else info
 
     def finals(self, members: list[Any], over: Any, ends: Any) -> dict[str, Any]:
         law, way = self.law, self.law.odd.get("final", "gymnasium")
@@ -168,7 +170,8 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
         batch = stacked(members)
         first = members[0]
         bends = way not in ("half", "nan") or (isinstance(first, np.ndarray) and first.ndim and first.dtype.kind == "f")
-        if bends and (over & ~ends).any():  # nobody asks for the value of what follows a termination
+        hidden = self.late and self.law.odd.get("info") in ("none", "list", "text")  # an info in which nothing can be
+        if bends and not hidden and (over & ~ends).any():  # nobody asks for the value of what follows a termination
             env_law.BOOK.bent.add(f"final:{way}")
         simple: dict[str, Any] = {
             "array": batch, "dict_of_arrays": batch, "tuple": tuple(objects), "list": list(objects), "list_of_arrays": members,

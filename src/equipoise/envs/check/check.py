@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -291,7 +292,7 @@ class _Check:
                     endings.step(answer.where, *flags, reward, answer.info)
                 self.walked = endings.steps
                 self.facts["episodes"] = endings.said()
-                if isinstance(answer.info, dict):
+                if isinstance(answer.info, Mapping):
                     seen.update(paths(answer.info))
             self.left.remove(names.FIRST)
         except OutOfTime:
@@ -310,7 +311,7 @@ class _Check:
         return rows, endings
 
     def note_mask(self, answer: Any, probe: Probe) -> None:
-        if isinstance(answer.info, dict) and KEY in answer.info and self.factory.action_mask == "auto" and not probe.mask:
+        if isinstance(answer.info, Mapping) and KEY in answer.info and self.factory.action_mask == "auto" and not probe.mask:
             self.facts["action mask"] = f"in info['{KEY}'], and not used: --set source.env.action_mask=info does"
 
     def judge_finals(self, given: bool | None, *, known: bool) -> None:

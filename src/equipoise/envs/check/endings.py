@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class Endings:
             self.length[self.over] = 0
             if (cut := truncated & ~terminated).any():
                 self._read_finals(where, info, cut)
-            if isinstance(info, dict) and final.named(info) is None:
+            if isinstance(info, Mapping) and final.named(info) is None:
                 seen = f"expected info['final_obs'] of a SAME_STEP env, got {sorted(info, key=str)}"
                 cost = "If the env resets with the next step in truth, episodes are glued together; else nothing more is lost."
                 self.found.note("the last observation of an episode is nowhere", where, seen, cost)

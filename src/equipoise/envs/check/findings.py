@@ -245,7 +245,7 @@ def judge_flag(found: Findings, place: str, value: Any, lead: tuple[int, ...], w
 
 
 def judge_info(found: Findings, info: Any, terminated: Any, where: str) -> None:
-    if not isinstance(info, dict):
+    if not isinstance(info, Mapping):
         seen = f"expected a dict, got {type(info).__name__}"
         found.note("info is no dict", where, seen, "Equipoise does not read it; wrappers that do will fail.")
     elif _both(info.get("TimeLimit.truncated", False), terminated):
