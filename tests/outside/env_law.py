@@ -78,6 +78,9 @@ def counts_of(action: Any) -> list[int]:
     return [int(n) for n in np.ravel(action.nvec)] if isinstance(action, spaces.MultiDiscrete) else []
 
 
+REPEATING = ("StickyAction", "RepeatAction", "MaxAndSkipObservation")
+
+
 class Law:
     """The law of one description: every value follows from (stream, episode, t)."""
 
@@ -177,6 +180,8 @@ class Law:
             return
         # A wrapper may make another space of the observation, where nobody knows the mask.
         masked = self.odd.get("mask_info", "none" if "wrapper" in self.odd else self.odd.get("mask_obs", "none"))
+        if self.odd.get("wrapper") in REPEATING:  # they give the env an action that was chosen for a row before
+            return
         if not asked or masked not in ("int8", "bool", "float64", "int64", "uint8", "list", "python_bools", "tuple"):
             return
         allowed, at = self.allowed(*place), 0
