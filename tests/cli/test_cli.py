@@ -383,7 +383,7 @@ def test_help_lists_what_is_set_by_key_and_with_an_algorithm_its_settings():
     assert (
         "Other settings, by --set KEY=VALUE: source.task" in text
         and "placement.least_actors Actors that act at least." in text
-        and "placement.deadline_s A worker hangs that did nothing" in text
+        and "placement.deadline_s Kill and replace a worker that did nothing" in text
     )
     assert "algorithm.gamma Discount" not in text
     for arguments in (("--algorithm", "dqn", "--help"), ("--help", "--algorithm=dqn")):

@@ -292,7 +292,7 @@ def _number(value: Any) -> int:
 
 
 def _works(program: Program, measure: Measure) -> bool:
-    """Is there nothing else that speaks against it?"""
+    """Return True if the program passes every other check."""
     try:
         check(program)
         measure(program)

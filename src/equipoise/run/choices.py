@@ -44,7 +44,9 @@ WITHIN, MOST = 1.3, 3  # whole runs are of ways within this of the best estimate
 
 WAYS = ("device", "precision", "threads")  # chosen together
 GROUPS = (WAYS, ("learners",), ("inference",), ("actors",), ("envs_per_actor",))
-USUAL = {"inference": "local"}  # where a program that leaves it open has another value, so that it may have central's settings
+USUAL = {
+    "inference": "local"
+}  # the real default: a program that leaves it open is built as central, so that its settings are accepted
 COMPILE = "compile"  # not chosen, but judged
 DEFAULT = ("precision", "threads")  # measured where nobody says anything
 

@@ -73,7 +73,7 @@ class Governing:
         if (governor := self._governor) is None:
             return
         at = time.monotonic() - attempt.reporter.began
-        if self._runtime is not attempt.runtime:  # new workers, who know no limits
+        if self._runtime is not attempt.runtime:  # workers were replaced: send them the limits again
             self._runtime, self._began, self._since = attempt.runtime, False, add(())
             self._apply(governor, attempt)
         if not self._began or at - self._looked_at >= LOOK_S:  # all numbers of a run cost more than its version

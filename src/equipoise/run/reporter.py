@@ -83,7 +83,7 @@ class Reporter:
         return self._blue.program.evaluation.on_alarm == "stop" and bool(self._alarms.raised)
 
     def govern(self, program: Program, paused: Collection[str], kept: Program) -> None:
-        """From now on the run is like this Program, and these workers do nothing. ``kept``: as it is without what is tried."""
+        """Report as this Program from now on, with these workers paused. ``kept``: the program without the change on trial."""
         self._program, self._paused, self._kept = program, frozenset(paused), kept
         self._advised = time.monotonic(), self._shares()  # what was measured before says nothing of it
         self._changed = self._advised[1]

@@ -37,7 +37,7 @@ class Gate:
         self._due, self._offer, self._offered = due, offer, -1
         self._words, self._every, self._last, self._announce, self._round = words, every, last, announce, round_
         self._passed = -1  # the version whose cut is over
-        self._late = False  # one was due while the files of the last were being written
+        self._late = False  # a cut became due while the files of the previous one were being written
 
     def __call__(self, version: int) -> bool:
         words = self._words

@@ -120,7 +120,7 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A worker of another machine died, and is replaced there. What it has not saved it will not save."""
+    """A worker of another machine died, and is replaced there. Saves that it had not finished will never arrive."""
 
     how: str
 

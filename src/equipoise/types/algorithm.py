@@ -26,7 +26,7 @@ class LossOutput:
     count: Tensor  # [] how many; the learner divides by the all-reduced count
     metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # name -> (sum, count), no gradient
     priority: Tensor | None = None  # [B]
-    excess: Tensor | None = None  # [] sum over valid rows; above 0: neither this step nor another one of the batch is taken
+    excess: Tensor | None = None  # [] sum over valid rows; if above 0, skip this step and the rest of the batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

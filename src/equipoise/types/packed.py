@@ -43,7 +43,7 @@ class Packed:
     group: Array  # [M] int64, 0..G-1, ascending
     stop: Array  # [M] int64, a Stop
     task: Array  # [M] int64, the number of its prompt in the task
-    refills: Array  # [M] int64, groups of equal rewards that were written before its group, in its place, and dropped
+    refills: Array  # [M] int64, how many earlier groups here were dropped because all their rewards were equal
     longest: int = 0  # tokens that a sample may have
 
 

@@ -165,7 +165,8 @@ class Placement:
     shard: Annotated[
         Shard,
         Help(
-            "Of a large network each learner keeps all (none), or a part: of all parameters (fsdp), or of wide layers (tensor)."
+            "What each learner stores: the whole network (none), a slice of all parameters (fsdp), or a slice "
+            "of wide layers (tensor)."
         ),
         Read("learners", 1, unless=True, why="one learner keeps all"),
         FREE,
@@ -224,7 +225,7 @@ class Placement:
     ] = ()
     deadline_s: Annotated[
         Positive,
-        Help("A worker hangs that did nothing for so many seconds since its last tick: it is killed and replaced."),
+        Help("Kill and replace a worker that did nothing for this many seconds."),
         FREE,
     ] = 120.0
     give_up_s: Annotated[

@@ -17,8 +17,9 @@ class Env(Protocol):
 
     The first ``recv`` answers the reset that construction began (``first`` True, ``valid`` False). After a terminated or
     truncated row the next action of that stream is ignored and answered by the reset row (Gymnasium's NEXT_STEP). An env that
-    resets in the same step shows that row's reset observation already, ``first`` and valid, where it terminated; where it was
-    truncated the reset row comes with a row of all streams that nothing was done for: the others show theirs again, not valid.
+    resets in the same step shows that row's reset observation already, ``first`` and valid, where it terminated. At a
+    truncation one extra row is sent for all streams: the reset stream has its new observation, the others repeat theirs with
+    ``valid`` False.
 
     Where streams answer some at a time (``TimeStep.answered``), the first ``recv`` still has the reset of all, and ``send``
     takes the actions [n, ...] of any streams [n] that have answered.
@@ -90,7 +91,7 @@ class Experience(Protocol):
     def sample(self, n: int) -> Batch | None: ...
     def coming(self) -> Batch | None: ...  # what ``sample`` gives next, to be read alone; None: that is not known
     def learned(self, keys: Array, priority: Array | None) -> None: ...  # new priorities [n] of the items of a batch
-    def adopt(self, keys: Array) -> None: ...  # a batch that a learner had learned from when it died is still to be finished
+    def adopt(self, keys: Array) -> None: ...  # finish a batch whose learner died after it had learned from it
     def finish(self, keys: Array) -> None: ...  # after publish: what the batch held may be written over
     def save(self, to: StateWriter) -> LateSave | None: ...  # what is kept besides the queue
     def restore(self, source: StateReader, learners: int) -> None: ...  # what so many learners saved

@@ -45,9 +45,7 @@ class Source:
 
     on_nonfinite: Annotated[
         OnNonfinite,
-        Help(
-            "What nan or an infinity from an env ends: the run (stop), its episode (drop), or nothing (clamp makes it finite)."
-        ),
+        Help("What happens at a nan or infinity from an env: stop the run, drop the episode, or clamp the value."),
         Flag(WHERE, "stop|drop|clamp"),
     ] = "stop"
 

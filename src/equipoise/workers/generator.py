@@ -22,7 +22,7 @@ LOOK_S = 0.25  # between two looks at rewards that are late, whose deadline has 
 
 
 class GeneratorKind(SamplingKind):
-    """Writes groups of samples. A successor writes the groups that its predecessor had begun anew, and the same ones."""
+    """Writes groups of samples. A replacement rewrites the unfinished groups and produces identical samples."""
 
     name = "generator"
     writes = True

@@ -53,7 +53,7 @@ class Site(Protocol):
     def pulse(self) -> None: ...  # "at work": now and then in a build or a tick that may take minutes
     def record(self, record: Mapping[str, Any]) -> None: ...  # what the learner found since its last record
     def cut(self) -> int: ...  # the number of the newest cut that workers save for; 0: none
-    def cutting(self) -> tuple[int, int, bool] | None: ...  # of the one under way: number, step; do the last ones save already?
+    def cutting(self) -> tuple[int, int, bool] | None: ...  # the cut under way: (number, step, may learners save now?)
     def board(self, title: str) -> Mapping[str, Any]: ...  # a worker's row of the board, as views
     def relay(self, title: str, message: Mapping[str, Any]) -> None: ...  # what a worker on another machine told its driver
     def linked(self, site: str, how: str) -> None: ...  # a machine's link is up, or down for a reason
@@ -87,10 +87,10 @@ class Kind(ABC):
     serves: ClassVar[bool] = False  # acts for envs that workers of another kind step
     torch: ClassVar[bool] = True  # False: its processes are forked from the server that has no torch
     parts: ClassVar[tuple[str, ...]] = ()  # of its work, each of which has a row of the board (``clock.py``)
-    stands_in: ClassVar[bool] = False  # is woken in place of workers on other machines
-    writes: ClassVar[bool] = False  # reserves blocks of the queue for the groups of ``groups``
-    reloads: ClassVar[bool] = True  # a successor loads the state again if its predecessor died before it made progress
-    final: ClassVar[tuple[type[Exception], ...]] = (EnvFailed, WrongValue, NoNumber)  # a successor would come to the same
+    stands_in: ClassVar[bool] = False  # receives wake-ups meant for workers on other machines
+    writes: ClassVar[bool] = False  # reserves blocks of the queue for its ``groups``
+    reloads: ClassVar[bool] = True  # a replacement loads the state again if the worker before it died without progress
+    final: ClassVar[tuple[type[Exception], ...]] = (EnvFailed, WrongValue, NoNumber)  # a replacement would fail in the same way
 
     @abstractmethod
     def count(self, blue: Blueprint) -> int:
@@ -114,11 +114,11 @@ class Kind(ABC):
         return {}
 
     def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
-        """A count that rises as the worker gets on; it outlives the worker's process."""
+        """A count that rises with the worker's progress. It outlives the worker's process."""
         return 0
 
     def stride(self, blue: Blueprint) -> int:
-        """How much progress shows that a process of this kind does its work: failures before it count as one row."""
+        """Progress after which a process of this kind counts as working; failures before that count as one series."""
         return 1
 
     def experience_files(self, index: int) -> tuple[str, ...]:
@@ -130,15 +130,15 @@ class Kind(ABC):
         return range(0)
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
-        """Take back what a worker had, which is verified dead; the driver calls it. Returns what is lost for good, or ""."""
+        """Take back what a dead worker held. The driver calls it. Returns a sentence about what is lost for good, or ""."""
         return ""
 
     def vital(self, blue: Blueprint, shared: Shared, index: int) -> bool:
-        """Is a worker that is verified dead not replaced, but the whole ring begins again from the newest checkpoint?"""
+        """Return True if the death of this worker restarts all workers from the newest checkpoint."""
         return False
 
     def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
-        """Titles of the workers that this one wakes itself, besides those that the queue wakes; also woken when it is lost."""
+        """Titles of the workers that this one wakes, beside those that the queue wakes. They are also woken when it dies."""
         return ()
 
     def threads(self, blue: Blueprint) -> int:
@@ -146,15 +146,15 @@ class Kind(ABC):
         return 1
 
     def spins(self, blue: Blueprint) -> int:
-        """How many workers look again for a moment before they sleep, this one among them; 0: this one does not."""
+        """The number of workers that spin before they sleep, including this one; 0: this kind does not spin."""
         return 0
 
     def listens(self, worker: Any) -> tuple[int, ...]:
-        """Descriptors that wake the worker as its doorbell does, when they become readable."""
+        """File descriptors that wake the worker when they become readable, as its doorbell does."""
         return ()
 
     def patience(self, worker: Any) -> float | None:
-        """Seconds for which the worker's next tick may be put off; None: until its doorbell rings."""
+        """Seconds that the worker's next tick may wait; None: until its doorbell rings."""
         return None
 
 

@@ -35,10 +35,9 @@ if TYPE_CHECKING:
 
 
 class LearnerKind(Kind):
-    """Kind of the learner. A learner that is lost is replaced where another one knows its state.
+    """Kind of the learner. A lost learner is replaced if another learner holds its state (``Blueprint.replaceable``).
 
-    Else all workers begin again from the newest checkpoint: where none can be (``Blueprint.replaceable``), or where no learner
-    is left.
+    If none does, all workers begin again from the newest checkpoint.
     """
 
     name = "learner"

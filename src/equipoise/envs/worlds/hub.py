@@ -120,7 +120,7 @@ class Hub:
         self._refused: set[str] = set()  # codes that were noted
         self._closing = 0.0  # when it ends; 0: not asked to
         self._ending = threading.Lock()
-        self.says_over = False  # are the worlds told that the run is over when this ends? Else they try to connect again
+        self.says_over = False  # if True, tell worlds on close that the run ended, so that they do not reconnect
         woken = partial(self._wake_read.recv, 64)
         for listening, answer in ((self._public, self._accept), (self._private, self._attach), (self._wake_read, woken)):
             listening.setblocking(False)
