@@ -44,9 +44,8 @@ WITHIN, MOST = 1.3, 3  # whole runs are of ways within this of the best estimate
 
 WAYS = ("device", "precision", "threads")  # chosen together
 GROUPS = (WAYS, ("learners",), ("inference",), ("actors",), ("envs_per_actor",))
-USUAL = {
-    "inference": "local"
-}  # the real default: a program that leaves it open is built as central, so that its settings are accepted
+# The real defaults: a program that leaves ``inference`` open is built as central, so that its settings are accepted.
+USUAL = {"inference": "local"}
 COMPILE = "compile"  # not chosen, but judged
 DEFAULT = ("precision", "threads")  # measured where nobody says anything
 
