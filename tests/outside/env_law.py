@@ -62,7 +62,7 @@ def plain(value: Any) -> Any:
     """A copy of what an env gave, as numpy has it: nested dicts by texts."""
     if isinstance(value, dict | UserDict):
         return {key: plain(one) for key, one in value.items()}
-    if isinstance(value, tuple) or (isinstance(value, list) and any(isinstance(one, dict | np.ndarray) for one in value)):
+    if isinstance(value, tuple) or (isinstance(value, list) and any(_has_parts(one) for one in value)):
         return {str(i): plain(one) for i, one in enumerate(value)}
     if value is None:
         return None
@@ -70,6 +70,10 @@ def plain(value: Any) -> Any:
         return np.array(value.detach() if hasattr(value, "detach") else value)
     except Exception:
         return None
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, dict | np.ndarray) or (isinstance(value, list) and any(_has_parts(one) for one in value))
 
 
 def counts_of(action: Any) -> list[int]:
