@@ -16,7 +16,7 @@ from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
 from equipoise.serving.openapi import openapi
 from equipoise.serving.service import Service
-from equipoise.serving.waiting import Answer, stored
+from equipoise.serving.waiting import Answer
 
 ALLOWED = (
     (b"access-control-allow-methods", b"GET, POST"), (b"access-control-allow-headers", b"authorization, content-type"),
@@ -123,7 +123,7 @@ class App:
         outcomes = codec.decode("outcome", await self.body(request.scope["headers_by_name"], request.receive))
         outcomes = outcomes if isinstance(outcomes, list) else [outcomes]
         if outcomes:
-            await stored(self.service, outcomes)
+            await self.service.stored(outcomes)
         return Response(codec.encode({"stored": len(outcomes)}), media_type=codec.content_type.decode())
 
     async def _end(self, request: Request) -> Response:

@@ -19,7 +19,6 @@ from equipoise.listening import BACKLOG, listen_at
 from equipoise.serving import bounds
 from equipoise.serving.messages import MOST, Act, Decision, End, Outcome, Refused, decoded
 from equipoise.serving.service import Service
-from equipoise.serving.waiting import stored
 from equipoise.web import ACCEPTS, REFUSALS
 
 MOST_WAITING = 1024  # requests of a connection that may wait for their answer
@@ -145,7 +144,7 @@ class Connection(asyncio.Protocol):
 
     async def _stored(self, n: int, outcome: Outcome) -> None:
         try:
-            await stored(self._service, [outcome])
+            await self._service.stored([outcome])
             self._done("outcome", {"n": n, "status": 200})
         except Refused as no:
             self._done("outcome", {"n": n, "status": no.status, **no.body()})

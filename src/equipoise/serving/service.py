@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ from equipoise.serving.store import Store
 from equipoise.serving.version import Version
 from equipoise.serving.versions import SERVED, Versions
 from equipoise.serving.waiting import Turns
+
+STORED_S = 30.0  # an outcome that is not in the file by then is refused
 
 Reply = Callable[[list[Decision]], None]
 
@@ -136,6 +139,23 @@ class Service:
         rows = [(one.id, one.reward, _json(one), now if one.time is None else one.time) for one in outcomes]
         if not self.store.put("outcomes", *rows, written=written):
             raise Refused(507, f"outcome: expected room for it, got none: {self.store.alarm}")
+
+    async def stored(self, outcomes: list[Outcome]) -> None:
+        """Store all outcomes or none, and wait until they are in the file; Refused (501, 507) where they cannot be."""
+        loop = asyncio.get_running_loop()
+        written: asyncio.Future[bool] = loop.create_future()
+
+        def told(fine: bool) -> None:  # in the writer's thread
+            with contextlib.suppress(RuntimeError):  # the loop is closed, which it may be at any moment; the writer goes on
+                loop.call_soon_threadsafe(self.told.add, written, fine)
+
+        self.outcome(outcomes, told)
+        try:
+            fine = await asyncio.wait_for(asyncio.shield(written), STORED_S)
+        except TimeoutError:
+            fine = False if self.store.drop(told) else await written
+        if not fine:
+            raise Refused(507, f"outcome: expected room for it, got none: {self.store.alarm or 'the disk is slow'}")
 
     def end(self, session: str) -> None:
         if not self.sessions.end(session):

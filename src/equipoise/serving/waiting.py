@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from equipoise.serving.messages import Outcome, Refused
-
-if TYPE_CHECKING:
-    from equipoise.serving.service import Service
-
-STORED_S = 30.0  # an outcome that is not in the file by then is refused
 TURN = 256  # callers that one turn of the loop answers, at most
 
 
@@ -62,21 +55,3 @@ class Answer:
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
         return self._given
-
-
-async def stored(service: Service, outcomes: list[Outcome]) -> None:
-    """Wait until outcomes are in the file; Refused (507) where they cannot be."""
-    loop = asyncio.get_running_loop()
-    written: asyncio.Future[bool] = loop.create_future()
-
-    def told(fine: bool) -> None:  # in the writer's thread
-        with contextlib.suppress(RuntimeError):  # the loop is closed, which it may be at any moment; the writer goes on
-            loop.call_soon_threadsafe(service.told.add, written, fine)
-
-    service.outcome(outcomes, told)
-    try:
-        fine = await asyncio.wait_for(asyncio.shield(written), STORED_S)
-    except TimeoutError:
-        fine = False if service.store.drop(told) else await written
-    if not fine:
-        raise Refused(507, f"outcome: expected room for it, got none: {service.store.alarm or 'the disk is slow'}")
