@@ -19,7 +19,7 @@ MOST_ANY = 2872  # words "Any"; the goal is 1,350
 
 def names(package: Path) -> dict[str, Path]:
     """The files of a package by dotted name, without those that only hand names on."""
-    files = sorted(package.rglob("*.py"))
+    files = [file for file in sorted(package.rglob("*.py")) if file.name != "__init__.py"]
     return {
         ".".join(file.relative_to(package.parent).with_suffix("").parts): file for file in files if file.name != "__init__.py"
     }
