@@ -32,7 +32,7 @@ class RewardStep:
     def __init__(self, settings: Rewards, gamma: float | None, device: torch.device | str = "cpu") -> None:
         """``gamma``: the algorithm's discount; ValueError where it has none and rewards are to be normalised."""
         self._settings = settings
-        self._gamma = 0.0 if gamma is None else gamma
+        self.gamma = 0.0 if gamma is None else gamma
         self._norm: RunningNorm | None = None
         self._so_far: Tensor | None = None  # [streams] the discounted return of each stream so far
         if settings.normalize:
@@ -50,7 +50,7 @@ class RewardStep:
         if self._norm is not None:
             there = ~data.reward.isnan()  # a sample that no function judged has none
             data = replace(data, mask=data.mask & there, reward=torch.where(there, data.reward, 0.0))
-            returns, mine = carry(data, self._gamma, self._so_far)
+            returns, mine = carry(data, self.gamma, self._so_far)
             self._so_far = of_all(mine, data.context["stream"], pool)
             self._norm.absorb(returns.unsqueeze(-1), data.mask, pool)
 
