@@ -64,7 +64,7 @@ class Timed:
         self.precision, (name, *_) = made.placement.precision, blue.learns
         self.learner = blue.learner(name, blue.network(name))
         one = self.learner
-        one.set_execution(chosen(one.algorithm, one.net, one.rng, made.placement, self.said.append))
+        one.set_execution(chosen(one.algorithm, one.parts, one.net, one.rng, made.placement, self.said.append))
         self.batch: Batch = random_batch(blue, name, self.learner.net)
         began = time.perf_counter()
         self.step()  # it allocates, and compiles

@@ -18,6 +18,7 @@ from equipoise import tree
 from equipoise.learners.steps import Numbers, StepInProgress
 from equipoise.nets.capture import CudaGraphs, Graphs, Note, Record, compiled
 from equipoise.nets.compiled import NOTHING, pays
+from equipoise.rewards.part import RewardPart
 from equipoise.types import Batch, Learns, LossOutput, Placement
 
 Work = Callable[[], StepInProgress]
@@ -28,7 +29,7 @@ class Execution(Protocol):
 
     loss: Callable[..., LossOutput | None]  # the algorithm's, or the same function made quicker
 
-    def follow(self, algorithm: Learns) -> None: ...  # begin with this algorithm; ValueError where that cannot be
+    def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None: ...  # ValueError where that cannot be
     def numbers(self, now: Numbers) -> Numbers: ...  # in the form that an update takes them
     def update(self, batch: Batch, due: Sequence[str], work: Work) -> StepInProgress: ...
 
@@ -38,7 +39,7 @@ class Eager:
 
     loss: Callable[..., LossOutput | None]
 
-    def follow(self, algorithm: Learns) -> None:
+    def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None:
         self.loss = algorithm.loss
 
     def numbers(self, now: Numbers) -> Numbers:
@@ -55,7 +56,7 @@ class Compiled(Eager):
         """``note`` is told, once, why the loss is not compiled after all."""
         self._note, self._progress = note, torch.zeros((), device=device)
 
-    def follow(self, algorithm: Learns) -> None:
+    def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None:
         self.loss = compiled(algorithm.loss, self._note, "losses")
 
     def numbers(self, now: Numbers) -> Numbers:
@@ -71,9 +72,9 @@ class Graph(Eager):
         self._losses: Execution = Eager() if losses is None else losses
         self._progress, self._rates = torch.zeros((), device=device), dict[str, Tensor]()
 
-    def follow(self, algorithm: Learns) -> None:
+    def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None:
         """Forget every graph: it has the numbers of the algorithm and the optimiser that it was recorded with."""
-        if why := not_recorded(algorithm):
+        if why := not_recorded(algorithm, parts):
             raise ValueError(f"graphs: expected an algorithm whose updates can be recorded, {why}")
         self._losses.follow(algorithm)
         self.loss, self._graphs = self._losses.loss, Graphs(self._note, self._record, "updates")
@@ -111,21 +112,25 @@ class _Packed:
         )
 
 
-def not_recorded(algorithm: Learns) -> str:
-    """Why updates of an algorithm are not recorded as graphs; "" where they are."""
+def not_recorded(algorithm: Learns, parts: Sequence[RewardPart]) -> str:
+    """Why updates of an algorithm with these parts of the rewards are not recorded as graphs; "" where they are."""
     if algorithm.needs_task:
         return "since every batch of text has another size"
+    if parts:
+        return "since a part of the rewards may run Python code"
     return "since the first ones change the value alone" if getattr(algorithm, "value_warmup", 0) > 0 else ""
 
 
-def chosen(algorithm: Learns, net: Any, rng: torch.Generator, place: Placement, note: Note) -> Execution:
+def chosen(
+    algorithm: Learns, parts: Sequence[RewardPart], net: Any, rng: torch.Generator, place: Placement, note: Note
+) -> Execution:  # fmt: skip
     """The execution that the placement asks for. ``note`` is told what stays as it was, and why."""
     execution: Execution = Eager()
     if place.compile and not pays(net):
         note(NOTHING)
     elif place.compile:
         execution = Compiled(rng.device, note)
-    if place.graphs and (why := not_recorded(algorithm)):
+    if place.graphs and (why := not_recorded(algorithm, parts)):
         note(f"graphs: updates are done operation by operation, {why}")
     elif place.graphs:
         execution = Graph(rng.device, note, CudaGraphs([rng]), execution)

@@ -19,12 +19,14 @@ from equipoise.learners.minibatch import micro_batches, minibatches
 from equipoise.learners.optimizers import unknown_group
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.parameters.parameters import LossSums, Parameters, added
+from equipoise.learners.reward_parts import RewardParts
 from equipoise.learners.scaling import scaling
 from equipoise.learners.steps import NonFiniteUpdate, Numbers, Step, StepInProgress, either
 from equipoise.learners.target import Target
 from equipoise.learners.transfer import transfer
 from equipoise.nets.precision import autocast, backward
 from equipoise.nets.vision import encoders
+from equipoise.rewards.part import RewardPart
 from equipoise.rewards.step import RewardStep
 from equipoise.seeds import share_seed
 from equipoise.types import Batch, Learns, LossOutput, Optimizer, Precision, Rewards, Tree
@@ -57,10 +59,12 @@ class Learner:
 
     def __init__(
         self, algorithm: Learns, net: Any, *, optimizer: Optimizer | None = None, rewards: Rewards | None = None,
+        parts: Sequence[RewardPart] = (),
         device: str = "cpu", precision: Precision = "fp32", schedule_updates: int, seed: int, batch: int,
         parameters: Parameters | None = None, execution: Execution | None = None, weighted: bool = True,
     ) -> None:  # fmt: skip
-        """``optimizer``: None for the algorithm's default; ``rewards``: None for the env's own; ``schedule_updates``: versions
+        """``optimizer``: None for the algorithm's default; ``rewards``: None for the env's own; ``parts``: of the rewards,
+        before they are scaled; ``schedule_updates``: versions
         until the schedules end; ``batch``: windows of a batch (to check the minibatches); ``parameters``: None for ``Flat``;
         ``execution``: None for ``Eager``; ``weighted``: do some items have smaller weights than others?
         """
@@ -71,7 +75,6 @@ class Learner:
         self._weighted = weighted and self.pool.size > 1
         self._autocast, self._backward = autocast(precision, self.device), backward(precision, self.device)
         self._scaling, self._transfer = scaling(precision, self.device), transfer(self.device)
-        self.set_execution(Eager() if execution is None else execution)
         self.looks = self.device.type == "cpu"  # at each step's numbers at once: there to look is not to wait
         self._unseen: list[tuple[int, list[str], Tensor]] = []  # versions, their groups, [n, 2] loss and gradient norm
         self.version = 0
@@ -82,9 +85,11 @@ class Learner:
         self.by_rows = cut_by_rows(algorithm, self.net, batch)
         every = algorithm.copied_every
         self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
-        self.parameters.hold(algorithm, self.net, self.optimizer)
+        self.parameters.hold(self.net, algorithm.groups, self.optimizer)
         self._seed, self.rng = seed, torch.Generator(self.device).manual_seed(seed)
-        self._rewards = RewardStep(rewards or Rewards(), getattr(algorithm, "gamma", None), self.device)
+        self.parts = tuple(parts)
+        self.set_execution(Eager() if execution is None else execution)
+        self._rewards = RewardParts((*parts, RewardStep(rewards or Rewards())), algorithm, self.pool, self.device)
         found = encoders(self.net)
         self.encoding = Encoding(found, rows=algorithm.warmup_rows, seed=seed, device=self.device) if found else None
 
@@ -104,7 +109,7 @@ class Learner:
 
     def set_execution(self, execution: Execution) -> None:
         """Compute updates and losses by ``execution`` from the next step on."""
-        execution.follow(self.algorithm)
+        execution.follow(self.algorithm, self.parts)
         self._execution = execution
 
     def ahead(self, coming: Callable[[], Batch | None]) -> None:
@@ -124,10 +129,12 @@ class Learner:
             rates = {group: self.optimizer.rate(group, self.progress) for group in groups}
             numbers = self._execution.numbers(Numbers(progress=self.progress, rates=rates))
             done = self._execution.update(batch, due, lambda: self._update(batch, due, numbers))
+            if learned := self._rewards.learn(batch.data, self.progress):
+                done.groups, done.unseen = [*done.groups, *learned], [*done.unseen, *learned.values()]
             if done.unseen:
                 self._unseen.append((self.version + 1, done.groups, torch.stack(done.unseen)))
-            with torch.no_grad():
-                self._rewards.absorb(batch.data, self.pool)
+            if self.looks:
+                self.settle()
             self._transfer.read()
             self.version += 1
             if self._target is not None:
@@ -275,7 +282,7 @@ class Learner:
             "groups": {name: group(name) for name in self.parameters.optimizers},
             "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
             "target": {} if self._target is None else self._target.state(),
-            "rewards": self._rewards.state(),
+            **self._rewards.state(),
             **({"scaling": dict(self._scaling.slots)} if self._scaling.slots else {}),
             **({} if self.encoding is None else {"encoding": self.encoding.state()}),
         }
@@ -295,7 +302,7 @@ class Learner:
                 buffer.copy_(state["buffers"][name])
             if self._target is not None:
                 self._target.load(state["target"])
-            self._rewards.load(state["rewards"])
+            self._rewards.load(state)
             for name, slot in self._scaling.slots.items() if "scaling" in state else ():  # without: of another precision
                 slot.copy_(state["scaling"][name])
             if self.encoding is not None:
@@ -314,7 +321,7 @@ class Learner:
         counts = {"version": schema.count(), "before": schema.Number(-schema.MOST, schema.MOST, whole=True)}
         if self.encoding is not None:
             wanted["encoding"] = self.encoding.schema()
-        return wanted | counts | scaling | {"rng": rng, "rewards": self._rewards.schema()}
+        return wanted | counts | scaling | {"rng": rng} | self._rewards.schema()
 
     def snapshot(self) -> Tree:
         """Return a copy of the whole state, which stays as it is while this learner goes on. All learners ask at once."""
@@ -354,10 +361,10 @@ class Learner:
             was, now = self.algorithm.copied_every, algorithm.copied_every
             raise ValueError(f"algorithm.target_every: expected 0 to stay 0 and others to stay above, got {was} -> {now}")
         by_rows = cut_by_rows(algorithm, self.net, self._windows)
-        self._execution.follow(algorithm)
+        self._execution.follow(algorithm, self.parts)
         self.algorithm, self.optimizer, self.by_rows = algorithm, optimizer, by_rows
         self.parameters.retune(optimizer)
-        self._rewards.gamma = getattr(algorithm, "gamma", 0.0)
+        self._rewards.follow(algorithm)
         if self._target is not None:
             self._target.every, self._target.tau = algorithm.copied_every, algorithm.tau
 

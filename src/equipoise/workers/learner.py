@@ -81,7 +81,7 @@ class LearnerKind(Kind):
         for line in worker.lines.values():
             learner = line.learner
             learner.pulse, learner.clock = site.pulse, site.clock  # a tick may last for minutes
-            execution = chosen(learner.algorithm, learner.net, learner.rng, blue.program.placement, site.note)
+            execution = chosen(learner.algorithm, learner.parts, learner.net, learner.rng, blue.program.placement, site.note)
             learner.set_execution(execution)
         return worker
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from equipoise.learners.optimizers import descent
 from equipoise.learners.parameters.buckets import MORE, Buckets
-from equipoise.learners.parameters.parameters import LossSums, Parameters, added
-from equipoise.types import Learns, LossOutput, Optimizer, Tree
+from equipoise.learners.parameters.parameters import Groups, LossSums, Parameters, added
+from equipoise.types import LossOutput, Optimizer, Tree
 
 ROW = 1 << 16
 
@@ -56,11 +56,11 @@ def norm_of(x: Tensor) -> Tensor:
 class Flat(Parameters):
     """All parameters of each group in one tensor, which one optimiser moves. Several learners add up their gradients."""
 
-    def hold(self, algorithm: Learns, net: Any, settings: Optimizer) -> None:
-        groups, several = algorithm.groups(net), self.pool.size > 1
+    def hold(self, net: Any, groups: Groups, settings: Optimizer) -> None:
+        held, several = groups(net), self.pool.size > 1
         self.net = net
-        self.flat = {name: flatten(params, MORE if several else 0) for name, params in groups.items()}
-        self._buckets = {name: Buckets(self.pool, self.flat[name], groups[name]) for name in groups} if several else {}
+        self.flat = {name: flatten(params, MORE if several else 0) for name, params in held.items()}
+        self._buckets = {name: Buckets(self.pool, self.flat[name], held[name]) for name in held} if several else {}
         self.optimizers = {name: descent(settings, flat) for name, flat in self.flat.items()}
 
     def backward(self, group: str, out: LossOutput, before: LossSums | None, fill: Callable[[Tensor], None]) -> Tensor:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.learners.pool import ALONE, Learners
-from equipoise.types import Batch, Learns, LossOutput, Optimizer, Tree
+from equipoise.types import Batch, LossOutput, Optimizer, Tree
 
 LossSums = tuple[Tensor, Tensor]  # of the losses and the counts of the parts of a step so far
+Groups = Callable[[Any], Mapping[str, Sequence[nn.Parameter]]]  # of a network
 T = TypeVar("T")
 
 
@@ -37,8 +38,8 @@ class Parameters(ABC):
         self.pool = pool
 
     @abstractmethod
-    def hold(self, algorithm: Learns, net: Any, settings: Optimizer) -> None:
-        """Lay out the parameters of ``net``, which is on its device. Called once, before any other method."""
+    def hold(self, net: Any, groups: Groups, settings: Optimizer) -> None:
+        """Lay out the parameters of ``net``, which is on its device, by ``groups``. Called once, before any other method."""
 
     def together(self) -> AbstractContextManager[object]:
         """The context of a step, which raises ``LearnerLost`` if another learner is gone."""

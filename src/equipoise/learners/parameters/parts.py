@@ -13,9 +13,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from equipoise.learners.optimizers import descent
 from equipoise.learners.parameters.mesh import lost, mesh_of
-from equipoise.learners.parameters.parameters import Parameters
+from equipoise.learners.parameters.parameters import Groups, Parameters
 from equipoise.learners.pool import Learners
-from equipoise.types import Learns, Optimizer, Tree
+from equipoise.types import Optimizer, Tree
 
 
 def part_of(x: Tensor) -> Tensor:
@@ -165,10 +165,10 @@ class Spread(Parameters):
         super().__init__(pool)
         self.learners = learners
 
-    def hold(self, algorithm: Learns, net: Any, settings: Optimizer) -> None:
+    def hold(self, net: Any, groups: Groups, settings: Optimizer) -> None:
         self.net, self.device = net, next(net.parameters()).device
         self.spread(mesh_of(self.learners, self.device))  # type: ignore[arg-type]  # several learners have a Group
-        self.optimizers = {name: Parts(settings, params) for name, params in algorithm.groups(net).items()}
+        self.optimizers = {name: Parts(settings, params) for name, params in groups(net).items()}
 
     @abstractmethod
     def spread(self, mesh: Any) -> None:
