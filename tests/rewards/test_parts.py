@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise import tree
+from equipoise import api, tree
 from equipoise.algorithms.ppo import PPO
 from equipoise.learners.execution import Graph
 from equipoise.learners.learner import Learner
@@ -182,9 +182,58 @@ def test_a_loss_of_a_part_that_is_not_finite_is_raised_with_its_name() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="reward parts: expected names that differ.*got 'counts' twice"):
         learner(Counts(), Counts())
+    nameless = Counts()
+    nameless.name = ""  # type: ignore[misc]
+    with pytest.raises(ValueError, match="reward parts: expected a name of letters and digits.*got ''"):
+        learner(nameless)
     with pytest.raises(ValueError, match="parts"):
         learner(Counts()).load(learner().state())
     with pytest.raises(ValueError, match="parts"):
         learner().load(learner(Counts()).state())
     with pytest.raises(ValueError, match="graphs: expected.*a part of the rewards may run Python code"):
         learner(Counts()).set_execution(Graph(torch.device("cpu"), lambda text: None, Recording()))
+
+
+def train(out: Path, steps: int, *settings: str, resume: bool = False) -> Any:
+    if resume:
+        run = api.resume(out, steps=steps)
+    else:
+        made = api.program(
+            "CartPole-v1", "ppo", recipe=False, actors=1, envs_per_actor=4, unroll=16, steps=steps, evaluate_episodes=0,
+            settings=["rewards.parts=tests.rewards.test_parts:FourCounts", "rewards.normalize=true", *settings],
+        )  # fmt: skip
+        run = api.train(made, on="serial", out=out)
+    for _ in run:
+        pass
+    assert run.summary is not None
+    return run.summary["params_sha256"]
+
+
+class FourCounts(Counts):
+    def __init__(self) -> None:
+        super().__init__(4)
+
+
+@pytest.mark.thorough
+def test_a_run_with_a_part_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
+    schedule = "schedule.schedule_steps=512"
+    whole = train(tmp_path / "whole", 512, schedule)
+    train(tmp_path / "half", 256, schedule)
+    assert train(tmp_path / "half", 512, resume=True) == whole
+    with pytest.raises(ValueError, match=r"rewards\.parts"):
+        api.resume(tmp_path / "half", steps=1024, settings=["rewards.parts="])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tests.rewards.counts:Count", r"rewards\.parts 'tests.rewards.counts:Count': unknown function 'Count'.*Counts"),
+        ("tests.rewards.none:Counts", r"rewards\.parts 'tests.rewards.none:Counts': no module"),
+        ("Counts", r"rewards\.parts: expected module:name, got 'Counts'"),
+        ("builtins:dict", r"rewards\.parts: expected builtins:dict\(\) to be a RewardPart, got dict"),
+        ("equipoise.rewards.step:RewardStep", r"expected equipoise.rewards.step:RewardStep\(\) to make a part, got TypeError"),
+    ],
+)
+def test_a_name_that_is_no_part_is_refused_before_a_run(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        api.train(api.program("CartPole-v1", "ppo", settings=[f"rewards.parts={name}"], steps=512), on="serial")

@@ -23,6 +23,8 @@ class RewardParts:
         """``parts``: in their order; the last one scales the sum."""
         self._parts, self._pool, self._networks = tuple(parts), pool, dict[str, Flat]()
         names = [part.name for part in parts]
+        if wrong := [name for name in names if not name.isidentifier()]:
+            raise ValueError(f"reward parts: expected a name of letters and digits, such as 'counts', got {wrong[0]!r}")
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"reward parts: expected names that differ, since a state goes by them, got {twice[0]!r} twice")
         for part in parts:

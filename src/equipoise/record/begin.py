@@ -11,6 +11,7 @@ from equipoise.learners.learner import Learner
 from equipoise.learners.parameters.kinds import parameters_of
 from equipoise.learners.pool import ALONE, Learners
 from equipoise.record import checkpoint, cloned, playable, statefile
+from equipoise.rewards.part import parts_of
 from equipoise.types import Program, learning
 
 MANY = 1 << 30  # more windows than a batch has
@@ -44,8 +45,8 @@ def new_learner(
     if pool.size > 1 and device != "cpu":
         device = f"{device}:{pool.rank}"
     return Learner(
-        policy.algorithm, net, optimizer=policy.optimizer, rewards=policy.rewards, device=device,
-        precision=program.placement.precision,
+        policy.algorithm, net, optimizer=policy.optimizer, rewards=policy.rewards,
+        parts=parts_of(policy.rewards.parts), device=device, precision=program.placement.precision,
         schedule_updates=schedule_updates, seed=seed, batch=batch, parameters=parameters,
         weighted=policy.replay is not None and policy.replay.selector == "prioritized",
     )  # fmt: skip

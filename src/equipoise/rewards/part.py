@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from collections.abc import Sequence
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from equipoise import schema
+from equipoise.hints import raised
+from equipoise.naming import called
 from equipoise.types import Learns, LossOutput, Optimizer, Pool, Trajectory, Tree
 
 
+@runtime_checkable
 class RewardPart(Protocol):
     """Rewards that an algorithm learns from and knows nothing of. A subclass overrides the methods that it needs.
 
@@ -20,7 +24,7 @@ class RewardPart(Protocol):
     ======================  ===========================================================================================
     """
 
-    name: ClassVar[str]  # of its state, among those of the learner
+    name: ClassVar[str] = ""  # of its state, among those of the learner
     version: int = 0  # how many batches it has learned from
     net: nn.Module | None = None  # moved by an optimiser of its own, with these settings:
     optimizer: Optimizer = Optimizer(schedule="constant")
@@ -56,3 +60,18 @@ class RewardPart(Protocol):
     def load(self, state: Tree) -> None:
         """Take what ``state`` returned, once it fits ``schema``."""
         return
+
+
+def parts_of(names: Sequence[str]) -> list[RewardPart]:
+    """Make the parts that ``module:Class`` names; ValueError for what is no part, or raises."""
+    parts: list[RewardPart] = []
+    for name in names:
+        make = called(name, "rewards.parts")
+        try:
+            part = make()
+        except Exception as error:  # the class of a user may raise anything
+            raise ValueError(f"rewards.parts: expected {name}() to make a part, got {raised(error)}") from error
+        if not isinstance(part, RewardPart):
+            raise ValueError(f"rewards.parts: expected {name}() to be a RewardPart, got {type(part).__name__}")
+        parts.append(part)
+    return parts
