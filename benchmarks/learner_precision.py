@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from equipoise import api
-from equipoise.learners.quick import quickened
+from equipoise.learners.execution import chosen
 from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
 from equipoise.run import choices
@@ -63,7 +63,8 @@ class Timed:
         blue, self.said = plan_run(made), list[str]()
         self.precision, (name, *_) = made.placement.precision, blue.learns
         self.learner = blue.learner(name, blue.network(name))
-        quickened(self.learner, made.placement, self.said.append)
+        one = self.learner
+        one.set_execution(chosen(one.algorithm, one.parts, one.net, one.rng, made.placement, self.said.append))
         self.batch: Batch = random_batch(blue, name, self.learner.net)
         began = time.perf_counter()
         self.step()  # it allocates, and compiles

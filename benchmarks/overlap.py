@@ -26,8 +26,8 @@ from harness import host, table
 from torch import Tensor, multiprocessing, nn
 from torch.multiprocessing.spawn import spawn
 
-from equipoise.learners import buckets
-from equipoise.learners.flat import flatten
+from equipoise.learners.parameters import buckets
+from equipoise.learners.parameters.flat import flatten
 from equipoise.nets.vision import torso
 
 SCREENS = spaces.Box(0, 255, (4, 84, 84), np.uint8)

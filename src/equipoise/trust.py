@@ -67,7 +67,10 @@ def of_program(program: Any) -> tuple[Names, Any]:
         algorithms[policy] = algorithm
         fields = algorithm.get("fields")
         torso = fields.get("torso") if isinstance(fields, Mapping) else None
-        given_names = (("algorithm", algorithm.get("name")), ("torso", torso))
+        rewards = given.get("rewards")
+        parts = rewards.get("parts") if isinstance(rewards, Mapping) else None
+        several = parts if isinstance(parts, list) else [parts]
+        given_names = (("algorithm", algorithm.get("name")), ("torso", torso), *(("reward part", one) for one in several))
         names = [*names, *((what, str(name)) for what, name in given_names if _outside(name))]
     said = {"texts": texts} if texts else {}
     if arguments := source.get("arguments") if isinstance(source, Mapping) else None:

@@ -16,6 +16,7 @@ from equipoise.learners import learner as learners
 from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import Together
 from equipoise.learners.minibatch import minibatches
+from equipoise.learners.parameters.flat import Flat
 from equipoise.record import statefile
 from equipoise.seeds import share_seed
 from equipoise.types import TRAJECTORY_STREAMS, Batch, Trajectory
@@ -102,9 +103,12 @@ class Strata:
             yield _joined(list(parts))
 
 
-def learned(algorithm: Any, net: Any, batches: Callable[[int], Batch], updates: int, **settings: Any) -> Learner:
-    """A learner after its updates; with a ``pool`` in ``settings`` it learns from its share of each batch."""
-    pool = settings.get("pool")
+def learned(
+    algorithm: Any, net: Any, batches: Callable[[int], Batch], updates: int, pool: Any = None, **settings: Any
+) -> Learner:
+    """A learner after its updates; with a ``pool`` it learns from its share of each batch."""
+    if pool is not None:
+        settings["parameters"] = Flat(pool)
     made = Learner(algorithm, copy.deepcopy(net), schedule_updates=100, seed=SEED, batch=1_000, **settings)
     for update in range(updates):
         batch = batches(update)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.learners.buckets import MORE, Buckets
-from equipoise.learners.flat import flatten
+from equipoise.learners.parameters.buckets import MORE, Buckets
+from equipoise.learners.parameters.flat import flatten
 from equipoise.learners.pool import LearnerLost
 
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from equipoise import tree
-from equipoise.learners.going import NonFiniteUpdate
 from equipoise.learners.learner import Learner
+from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.pool import ALONE
+from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.rewards.step import RewardStep
 from equipoise.types import Batch, LossOutput, Pool, Rewards, Trajectory
 from tests.learners.several import SEED, share, together
@@ -49,7 +50,7 @@ class Discounted(Noting):
 def learner(algorithm: Quadratic, pool: Any, **settings: Any) -> Learner:
     return Learner(
         algorithm, algorithm.network(None), optimizer=algorithm.default_optimizer, schedule_updates=10, seed=SEED,
-        batch=STREAMS, pool=pool, **settings,
+        batch=STREAMS, parameters=Flat(pool), **settings,
     )  # fmt: skip
 
 
@@ -71,9 +72,7 @@ def test_the_gradient_is_the_sum_over_all_rows_divided_by_all_their_rows(rows: i
 
     def gradient(made: Learner, mine: Batch) -> tuple[float, float]:
         out = made.step(mine)
-        flat = made._flat["a"]
-        assert flat.grad is not None
-        return float(flat.grad), float(out.metrics["grad_norm/a"][0])
+        return float(made.parameters.gradient("a")[0]), float(out.metrics["grad_norm/a"][0])
 
     whole = uneven(rows)
     real = float(whole.data.reward[whole.data.mask].mean())

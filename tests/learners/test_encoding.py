@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from equipoise.learners.encoding import Encoding
-from equipoise.learners.going import NonFiniteUpdate
+from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.nets.vae import LATENTS, Encoder
 from equipoise.types import Trajectory
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.learners.flat import ROW, flatten, norm_of
-from equipoise.learners.going import NonFiniteUpdate
 from equipoise.learners.learner import Learner
 from equipoise.learners.minibatch import minibatches
+from equipoise.learners.parameters.flat import ROW, flatten, norm_of
+from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.types import Algorithm, Batch, LossOutput, Optimizer, Trajectory
 
 
@@ -130,9 +130,7 @@ def test_a_loss_is_divided_by_its_real_rows() -> None:
     made, whole = learner(Quadratic()), batch()
     whole.data.mask[1:] = False
     made.step(whole)
-    flat = made._flat["a"]
-    assert flat.grad is not None
-    assert float(flat.grad) == pytest.approx(-2 * float(whole.data.reward[0].mean()))
+    assert float(made.parameters.gradient("a")[0]) == pytest.approx(-2 * float(whole.data.reward[0].mean()))
 
 
 def test_a_batch_without_a_real_row_moves_nothing() -> None:
@@ -163,8 +161,7 @@ def test_epochs_times_minibatches_optimiser_steps_make_one_version() -> None:
 def test_gradients_are_clipped_by_their_norm() -> None:
     made = learner(Quadratic(), max_grad_norm=0.5)
     out = made.step(batch())
-    grad = made._flat["a"].grad
-    assert grad is not None and float(grad.norm()) == pytest.approx(0.5, rel=1e-4)
+    assert float(made.parameters.gradient("a")[0].norm()) == pytest.approx(0.5, rel=1e-4)
     assert float(out.metrics["grad_norm/a"][0]) > 100, "the metric is the norm before the clip"
 
 
@@ -200,8 +197,8 @@ def test_a_loss_and_its_gradient_are_computed_alike(precision: Any, within: str)
 
 def rates(made: Learner, monkeypatch: pytest.MonkeyPatch, updates: int) -> dict[str, list[float]]:
     """The learning rate of every step of every group."""
-    found: dict[str, list[float]] = {name: [] for name in made._flat}
-    for name, optimizer in made._optimizers.items():
+    found: dict[str, list[float]] = {name: [] for name in made.parameters.optimizers}
+    for name, optimizer in made.parameters.optimizers.items():
         monkeypatch.setattr(optimizer, "step", found[name].append)
     for _ in range(updates):
         made.step(batch())

@@ -13,6 +13,7 @@ from equipoise import tree
 from equipoise.learners.addresses import Addresses
 from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import ADDRESS, Together
+from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.pool import ALONE, LearnerLost
 from equipoise.learners.worker import LearnerWorker, PolicyLearner
 from equipoise.types import Array, Batch, Tick
@@ -249,7 +250,7 @@ def run(rank: int, pool: Any, size: int, updates: int = 4) -> tuple[list[int], l
     """One worker to its end -> the versions that it published to actors and to the host, and what it recorded."""
     algorithm = Quadratic()
     made = Learner(algorithm, algorithm.network(None), optimizer=algorithm.default_optimizer, schedule_updates=10, seed=SEED,
-                   batch=6, pool=pool)  # fmt: skip
+                   batch=6, parameters=Flat(pool))  # fmt: skip
     weights, host, records = Noted(), Noted(), list[Any]()
     experience: Any = Shares(rank, size, rows)
     stores: Any = {"weights": weights, "host": host}

@@ -16,15 +16,13 @@ from torch import Tensor, nn
 from equipoise import tree
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
-from equipoise.learners import quick
-from equipoise.learners.going import NonFiniteUpdate
+from equipoise.learners import execution
+from equipoise.learners.execution import Compiled, Graph, chosen
 from equipoise.learners.learner import Learner
 from equipoise.learners.optimizers import descent
-from equipoise.learners.quick import quickened
 from equipoise.learners.scaling import FIRST, Scaled
+from equipoise.learners.steps import NonFiniteUpdate, Numbers
 from equipoise.learners.transfer import Double
-from equipoise.learners.whole import Graphed, Numbers, Tensors
-from equipoise.nets import capture
 from equipoise.nets.compiled import NOTHING
 from equipoise.nets.precision import autocast, backward
 from equipoise.programs.refusals import check
@@ -43,6 +41,10 @@ IMPALA_ = IMPALA(gamma=GAMMA)
 
 def learner(algorithm: Any, *, optimizer: Optimizer = ADAM, **options: Any) -> Learner:
     return Learner(algorithm, network(algorithm, 0), optimizer=optimizer, schedule_updates=9, seed=3, batch=5, **options)
+
+
+def quicken(one: Learner, place: Placement, note: Callable[[str], object]) -> None:
+    one.set_execution(chosen(one.algorithm, one.parts, one.net, one.rng, place, note))
 
 
 def made(algorithm: Any) -> Batch:
@@ -64,7 +66,7 @@ def test_an_update_as_a_graph_is_the_update(algorithm: Any, optimizer: Optimizer
     record, said = Recording(), list[str]()
     for one in (plain, graphed):
         one.looks = False
-    graphed.through(Graphed(CPU, said.append, record), graphed.algorithm.loss)
+    graphed.set_execution(Graph(CPU, said.append, record))
     where = made(algorithm)
     for _ in range(4):
         want, got = plain.step(made(algorithm)), graphed.step(where)
@@ -78,7 +80,7 @@ def test_an_update_as_a_graph_is_the_update(algorithm: Any, optimizer: Optimizer
 
 def test_each_place_of_a_batch_has_a_graph_and_what_comes_out_is_its_own() -> None:
     one, record = learner(IMPALA_), Recording()
-    one.through(Graphed(CPU, lambda text: None, record), one.algorithm.loss)
+    one.set_execution(Graph(CPU, lambda text: None, record))
     places = [made(IMPALA_), made(IMPALA_)]
     out = [one.step(places[n % 2]) for n in range(6)]
     assert (record.made, record.replayed) == (2, 5)
@@ -86,12 +88,12 @@ def test_each_place_of_a_batch_has_a_graph_and_what_comes_out_is_its_own() -> No
 
 
 def test_groups_that_are_not_due_have_a_graph_of_their_own() -> None:
-    graphs, record = Graphed(CPU, lambda text: None, Recording()), Recording()
-    graphs._graphs._record = record
-    where = numbered()
-    going = learner(IMPALA_)._update(made(IMPALA_), ("all",), graphs.numbers(Numbers(progress=0.5, rates={"all": 0.1})))
+    record = Recording()
+    graphs, where = Graph(CPU, lambda text: None, record), numbered()
+    graphs.follow(IMPALA_)
+    done = learner(IMPALA_)._update(made(IMPALA_), ("all",), graphs.numbers(Numbers(progress=0.5, rates={"all": 0.1})))
     for due in (("a",), ("a",), ("a", "b"), ("a",), ("a", "b")):
-        graphs.update(where, due, lambda: going)
+        graphs.update(where, due, lambda: done)
     assert (record.made, record.replayed) == (2, 4)
 
 
@@ -110,7 +112,7 @@ def test_statistics_that_a_loss_leaves_behind_are_part_of_the_graph() -> None:
         done.append("captured")
         return lambda: None
 
-    one.through(Graphed(CPU, lambda text: None, record), one.algorithm.loss)
+    one.set_execution(Graph(CPU, lambda text: None, record))
     where = made(IMPALA_)
     for _ in range(3):
         one.step(where)
@@ -119,7 +121,7 @@ def test_statistics_that_a_loss_leaves_behind_are_part_of_the_graph() -> None:
 
 def test_a_capture_that_fails_falls_back_and_says_so_once() -> None:
     plain, fallen, said = learner(PPO_), learner(PPO_), list[str]()
-    fallen.through(Graphed(CPU, said.append, Recording(fails=True)), fallen.algorithm.loss)
+    fallen.set_execution(Graph(CPU, said.append, Recording(fails=True)))
     for _ in range(3):
         plain.step(made(PPO_))
         fallen.step(made(PPO_))
@@ -132,10 +134,10 @@ def test_a_capture_that_fails_falls_back_and_says_so_once() -> None:
 
 def test_text_is_not_recorded_and_an_mlp_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     said, one = list[str](), learner(IMPALA_)
-    quickened(one, Placement(actors=1, compile=True), said.append)
-    assert said == [NOTHING] and one._loss == one.algorithm.loss
+    quicken(one, Placement(actors=1, compile=True), said.append)
+    assert said == [NOTHING] and one._execution.loss == one.algorithm.loss
     monkeypatch.setattr(IMPALA, "needs_task", True)
-    quickened(one, Placement(actors=1, graphs=True), said.append)
+    quicken(one, Placement(actors=1, graphs=True), said.append)
     assert "every batch of text has another size" in said[1]
 
 
@@ -150,9 +152,9 @@ def test_a_loss_that_cannot_be_compiled_falls_back_and_says_so_once(monkeypatch:
         return fails
 
     monkeypatch.setattr(torch, "compile", refuses)
-    monkeypatch.setattr(quick, "pays", lambda net: True)
+    monkeypatch.setattr(execution, "pays", lambda net: True)
     plain, fallen, said = learner(PPO_), learner(PPO_), list[str]()
-    quickened(fallen, Placement(actors=1, compile=True), said.append)
+    quicken(fallen, Placement(actors=1, compile=True), said.append)
     for _ in range(2):
         plain.step(made(PPO_))
         fallen.step(made(PPO_))
@@ -168,7 +170,7 @@ def test_a_compiled_loss_is_the_loss_and_is_not_compiled_for_every_update() -> N
     from torch.compiler import set_stance
 
     plain, fast, said = learner(PPO_), learner(PPO_), list[str]()
-    fast.through(Tensors(CPU), capture.compiled(fast.algorithm.loss, said.append, "losses"))
+    fast.set_execution(Compiled(CPU, said.append))
     for n in range(5):
         with set_stance("fail_on_recompile") if n > 1 else contextlib.nullcontext():
             plain.step(made(PPO_))
@@ -307,10 +309,10 @@ def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
     one._scaling.slots["scale"].fill_(torch.finfo(torch.float32).max)
     whole = made(IMPALA_)
     whole.data.reward.mul_(1e3)  # with which its gradient overflows
-    before, adam = weights(one.net).clone(), {k: v.clone() for k, v in one._optimizers["all"].slots.items()}
+    before, adam = weights(one.net).clone(), {k: v.clone() for k, v in one.parameters.optimizers["all"].slots.items()}
     out = one.step(whole)
     assert torch.equal(before, weights(one.net)) and one.version == 2
-    assert all(torch.equal(adam[k], v) for k, v in one._optimizers["all"].slots.items())
+    assert all(torch.equal(adam[k], v) for k, v in one.parameters.optimizers["all"].slots.items())
     assert float(out.metrics["fp16/skipped"][0]) == 1.0 and int(one._scaling.slots["skipped"]) == 1
     assert float(one._scaling.slots["scale"]) == torch.finfo(torch.float32).max / 2
 
@@ -403,7 +405,7 @@ def test_graphs_of_a_gpu_are_its_updates(algorithm: Any, precision: Any) -> None
     said, ends = list[str](), []
     for graphs in (False, True):
         one = learner(algorithm, device="cuda", precision=precision)
-        quickened(one, Placement(actors=1, device="cuda", graphs=graphs), said.append)
+        quicken(one, Placement(actors=1, device="cuda", graphs=graphs), said.append)
         for _ in range(5):
             one.step(made(algorithm))
         out = one.step(made(algorithm))
@@ -417,7 +419,7 @@ def test_graphs_of_a_gpu_are_its_updates(algorithm: Any, precision: Any) -> None
 @pytest.mark.gpu
 def test_random_numbers_within_a_graph_are_new_in_every_replay() -> None:
     said, one = list[str](), learner(PPO_, device="cuda")
-    quickened(one, Placement(actors=1, device="cuda", graphs=True), said.append)
+    quicken(one, Placement(actors=1, device="cuda", graphs=True), said.append)
     where = made(PPO_)
     found = {float(one.step(where).metrics["grad_norm/all"][0]) for _ in range(6)}
     assert said == [] and len(found) == 6

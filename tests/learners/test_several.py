@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.learners.going import NonFiniteUpdate
 from equipoise.learners.learner import Learner
 from equipoise.learners.pool import Group
+from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.programs.program import algorithm_class
 from equipoise.types import Batch, Rewards
 from tests.algorithms import items
@@ -105,7 +105,7 @@ def test_a_gradient_is_sent_in_several_parts(monkeypatch: pytest.MonkeyPatch) ->
     """With small buckets the first parts are on their way before backward is over, and the sum is the same."""
     algorithm, net, batches = case("impala")
     whole = together(2, lambda rank, pool: of(learned(algorithm, net, batches, 3, pool=pool)))
-    monkeypatch.setattr("equipoise.learners.buckets.BUCKET", 256)
+    monkeypatch.setattr("equipoise.learners.parameters.buckets.BUCKET", 256)
     events: list[str] = []
 
     class Noting(Group):
@@ -118,14 +118,15 @@ def test_a_gradient_is_sent_in_several_parts(monkeypatch: pytest.MonkeyPatch) ->
         pool.__class__ = Noting
         made = learned(algorithm, net, batches, 0, pool=pool)
         if rank == 0:
-            first = next(iter(made._buckets.values()))
+            parameters: Any = made.parameters
+            first = next(iter(parameters._buckets.values()))
             finish = first.finish
 
             def noted() -> None:
                 events.append("over")
                 finish()
 
-            first.finish = noted  # type: ignore[method-assign]
+            first.finish = noted
         for update in range(3):
             made.step(share(batches(update), rank, 2))
         return of(made)

@@ -15,8 +15,8 @@ from equipoise import tree
 from equipoise.algorithms.grpo import GRPO
 from equipoise.algorithms.ppo import PPO
 from equipoise.learners.learner import Learner
-from equipoise.learners.parts import part_of
-from equipoise.learners.sharded import KINDS
+from equipoise.learners.parameters.kinds import parameters_of
+from equipoise.learners.parameters.parts import part_of
 from equipoise.nets.block import blocks, recompute
 from equipoise.record import statefile
 from equipoise.types import Batch
@@ -50,8 +50,8 @@ def batch(algorithm: Any, net: Any, update: int) -> Batch:
     return items.batch(replace(data, behaviour={"logp": logp, "value": logp}, state=state), torch.ones(STREAMS))
 
 
-def learner(kind: Any, algorithm: Any, net: Any, **settings: Any) -> Any:
-    return kind(algorithm, copy.deepcopy(net), schedule_updates=100, seed=SEED, batch=1_000, **settings)
+def learner(algorithm: Any, net: Any, **settings: Any) -> Any:
+    return Learner(algorithm, copy.deepcopy(net), schedule_updates=100, seed=SEED, batch=1_000, **settings)
 
 
 def learned(made: Any, batches: list[Batch], pool: Any = None) -> None:
@@ -68,7 +68,7 @@ def one(options: dict[str, Any], updates: int = UPDATES) -> tuple[Any, list[Batc
     algorithm = PPO(**options)
     net = net_of(algorithm)
     batches = [batch(algorithm, net, n) for n in range(updates)]
-    made = learner(Learner, algorithm, net)
+    made = learner(algorithm, net)
     learned(made, batches)
     return made, batches
 
@@ -82,7 +82,7 @@ def tensors(state: Any) -> Any:
 
 
 def spread(
-    pool: Any, kind: str, options: dict[str, Any], updates: int, begins: str = "", again: bool = False
+    pool: Any, kind: Any, options: dict[str, Any], updates: int, begins: str = "", again: bool = False
 ) -> dict[str, Any]:
     """In a process each: learn -> the whole weights, the state, and how much of the parameters lies here."""
     algorithm = PPO(**options)
@@ -90,12 +90,12 @@ def spread(
     batches = [batch(algorithm, net, n) for n in range(updates)]
     if again:
         recompute(net)
-    made = learner(KINDS[kind], algorithm, net, pool=pool)
+    made = learner(algorithm, net, parameters=parameters_of(kind, pool))
     if begins:
         made.load(statefile.parse(Path(begins).read_bytes()))
     learned(made, batches, pool)
     here = sum(part_of(p).untyped_storage().nbytes() for p in made.net.parameters())
-    slots = sum(x.untyped_storage().nbytes() for each in made._optimizers["all"]._each for x in each.slots.values())
+    slots = sum(x.untyped_storage().nbytes() for each in made.parameters.optimizers["all"]._each for x in each.slots.values())
     whole = sum(p.numel() * p.element_size() for p in made.net.parameters())
     params = {name: x.numpy() for name, x in made.params().items()}
     return {"params": params, "state": arrays(made.state()), "share": here / whole, "slots": slots / whole}
@@ -111,7 +111,7 @@ def test_two_make_the_updates_of_one_and_their_state_is_that_of_one() -> None:
         torch.testing.assert_close(torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name)
         assert (first["params"][name] == second["params"][name]).all()
     # One learner goes on from the state of two.
-    went_on = learner(Learner, whole.algorithm, net_of(whole.algorithm))
+    went_on = learner(whole.algorithm, net_of(whole.algorithm))
     went_on.load(tensors(first["state"]))
     for name, x in went_on.params().items():
         assert (first["params"][name] == x.numpy()).all(), name
@@ -143,7 +143,7 @@ def test_layers_that_are_spread_make_the_updates_of_one() -> None:
     for name, x in whole.params().items():
         torch.testing.assert_close(torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name)
         assert (first["params"][name] == second["params"][name]).all(), name
-    went_on = learner(Learner, whole.algorithm, net_of(whole.algorithm))
+    went_on = learner(whole.algorithm, net_of(whole.algorithm))
     went_on.load(tensors(first["state"]))
 
 
@@ -153,8 +153,8 @@ def text(pool: Any, part: int) -> Any:
     algorithm = GRPO(num_generations=4, micro_batch=part)
     groups = [GROUPS[:3], GROUPS[3:]] if pool is not None else [GROUPS]
     mine = text_batch(groups[0 if pool is None else pool.rank])
-    kind, options = (Learner, {}) if pool is None else (KINDS["fsdp"], {"pool": pool})
-    made: Any = kind(algorithm, algorithm.network(SPEC), schedule_updates=10, seed=0, batch=16, **options)
+    parameters = None if pool is None else parameters_of("fsdp", pool)
+    made = Learner(algorithm, algorithm.network(SPEC), schedule_updates=10, seed=0, batch=16, parameters=parameters)
     mine = replace(
         mine,
         data=replace(mine.data, behaviour=mine.data.behaviour | {"logp": torch.full(mine.data.action["token"].shape, -1.0)}),
@@ -186,7 +186,7 @@ def test_a_policy_of_50m_parameters(tmp_path: Path) -> None:
     assert max(first["slots"], second["slots"]) <= 1.2
     for name, x in whole.params().items():
         torch.testing.assert_close(torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name)
-    went_on = learner(Learner, whole.algorithm, net_of(whole.algorithm))
+    went_on = learner(whole.algorithm, net_of(whole.algorithm))
     went_on.load(tensors(first["state"]))
     for name, x in went_on.params().items():
         assert (first["params"][name] == x.numpy()).all(), name

@@ -13,6 +13,7 @@ from equipoise.algorithms.ppo import PPO
 from equipoise.learners.learner import Learner
 from equipoise.learners.minibatch import minibatches
 from equipoise.learners.optimizers import descent
+from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.pool import ALONE, Alone
 from equipoise.types import Batch, Optimizer
 from tests.algorithms.items import batch
@@ -77,7 +78,7 @@ def test_it_is_the_loop_of_stable_baselines3(target_kl: float, on_a_device: bool
     steps = len(seen) - (target_kl < 1)
     assert len(pulses) - 1 == (EPOCHS * PARTS if on_a_device else len(seen))
     assert (1 <= steps < EPOCHS * PARTS) if target_kl < 1 else steps == EPOCHS * PARTS
-    assert step.metrics["grad_norm/all"][1].item() == steps == mine._optimizers["all"].slots["step"].item()
+    assert step.metrics["grad_norm/all"][1].item() == steps == mine.parameters.optimizers["all"].slots["step"].item()
     total, count = step.metrics["approx_kl"]
     rows = made().data.mask.sum().item()
     assert count.item() == pytest.approx(rows * len(seen) / PARTS, abs=rows / PARTS)
@@ -100,7 +101,7 @@ class Far(Alone):
 
 
 def test_learners_of_one_policy_end_a_batch_together() -> None:
-    far = learner(0.05, pool=Far())
+    far = learner(0.05, parameters=Flat(Far()))
     step = far.step(made())
     assert "grad_norm/all" not in step.metrics and "approx_kl" in step.metrics
     assert torch.equal(weights(far.net), weights(learner(0.05).net))

@@ -66,7 +66,7 @@ def judged(error: BaseException, part: str) -> str:
     from equipoise.envs.failures.row_checks import WrongValue
     from equipoise.envs.hints import NotMade
     from equipoise.errors import CannotStart
-    from equipoise.learners.going import NonFiniteUpdate
+    from equipoise.learners.steps import NonFiniteUpdate
 
     chain = [error, error.__cause__, error.__context__]
     if any(isinstance(one, Broke) for one in chain):

@@ -14,7 +14,7 @@ import pytest
 from equipoise import api
 from equipoise.balance.alarms import Alarm
 from equipoise.errors import WorkerFailed
-from equipoise.learners.going import NonFiniteUpdate
+from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.runtime.usage import usage
 
 HERE = "tests.runtime.planted_faults"

@@ -138,7 +138,7 @@ def test_the_same_batches_make_the_same_versions(name: str) -> None:
     for given in batches[:5]:
         one.step(given)
     other = made(1)
-    other.begin_from(statefile.parse(statefile.dump(one.state())))
+    other.adopt(statefile.parse(statefile.dump(one.state())))
     assert (other.version, other.updates) == (0, 5)
     for given in batches[5:]:
         one.step(given)

@@ -91,6 +91,7 @@ ATTACKS: dict[str, Callable[[Any], Any]] = {
     "GymV26Environment-v0": env("GymV26Environment-v0", env_id="evil:Env-v0"),
     "algorithm evil:Algorithm": algorithm(name="evil:Algorithm"),
     "torso evil:Torso": torso("evil:Torso"),
+    "reward part evil:Part": lambda p: p["policies"]["main"].get("rewards", {}).update(parts=["evil:Part"]),
 }
 COMMANDS: dict[str, Callable[[Path], Any]] = {
     "load": eq.load,
@@ -121,8 +122,8 @@ def attack(run: Path, how: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_run_from_elsewhere_runs_no_code(command: str, how: str, run: Path) -> None:
     attack(run, how)
-    name, what = how.rpartition(" ")[2].removeprefix("python:"), how.partition(" ")[0] if " " in how else "env"
-    if command == "load" and what == "env":  # which needs none
+    name, what = how.rpartition(" ")[2].removeprefix("python:"), how.rpartition(" ")[0] if " " in how else "env"
+    if command == "load" and what in ("env", "reward part"):  # which needs none
         eq.load(run)
     else:
         with pytest.raises(trust.Untrusted) as caught:

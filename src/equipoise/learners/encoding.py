@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from equipoise import schema, tree
-from equipoise.learners.flat import flatten
-from equipoise.learners.going import NonFiniteUpdate
 from equipoise.learners.optimizers import descent
+from equipoise.learners.parameters.flat import flatten
+from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.nets.precision import autocast
 from equipoise.nets.vae import LATENTS, Autoencoder, Encoder
 from equipoise.types import Optimizer, Trajectory, Tree

@@ -26,16 +26,16 @@ class Target:
     def __init__(self, net: Any, *, every: int, tau: float) -> None:
         """``net``: the network, or the part that ``Algorithm.followed`` names, on its device, as it begins."""
         self.net = copy.deepcopy(net).requires_grad_(False)
-        self._source, self._every, self._tau = net, every, tau
+        self._source, self.every, self.tau = net, every, tau
         self._mine, self._others = list(self.net.parameters()), list(net.parameters())
 
     @torch.no_grad()
     def follow(self, version: int) -> None:
         """Follow the network, once after every update; ``version`` counts updates."""
-        if version % self._every:
+        if version % self.every:
             return
         for mine, other in zip(self._mine, self._others, strict=True):
-            mine.lerp_(other, self._tau)  # at tau = 1 the very bits of the other
+            mine.lerp_(other, self.tau)  # at tau = 1 the very bits of the other
         for mine, other in zip(self.net.buffers(), self._source.buffers(), strict=True):
             mine.copy_(other)
 

@@ -224,7 +224,7 @@ class LearnerWorker:
             if self._publishes:
                 line.weights.publish(self.version, line.learner.params())
             else:
-                line.learner.attend()
+                line.learner.parameters.join_gather()
         if due:
             self._lags.published(self.version)
 
@@ -302,7 +302,7 @@ class LearnerWorker:
             to.put_weights(self.params())
         else:
             for line in self.lines.values():
-                line.learner.attend()
+                line.learner.parameters.join_gather()
         late = [one for line in self.lines.values() if (one := line.experience.save(to)) is not None]
         return _Together(late) if late else None
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 class Block(nn.Module):
     """A part of a network whose parameters are used by its ``forward`` alone, and which is called as a module.
 
-    So several learners may each keep a part of them (``learners/sharded.py``), and what it keeps for backward may be computed
+    So several learners may each keep a part of them (``learners/parameters/``), and what it keeps for backward may be computed
     anew there.
     """
 

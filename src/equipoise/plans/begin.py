@@ -8,8 +8,10 @@ from pathlib import Path
 from torch import nn
 
 from equipoise.learners.learner import Learner
+from equipoise.learners.parameters.kinds import parameters_of
 from equipoise.learners.pool import ALONE, Learners
 from equipoise.record import checkpoint, cloned, playable, statefile
+from equipoise.rewards.part import parts_of
 from equipoise.types import Program, learning
 
 MANY = 1 << 30  # more windows than a batch has
@@ -39,17 +41,13 @@ def new_learner(
     Several learners on CUDA have a device each.
     """
     policy, device = learning(program)[name], program.placement.device
-    kind: type[Learner] = Learner
-    if pool.size > 1 and program.placement.shard != "none":
-        from equipoise.learners.sharded import KINDS  # torch's DTensor takes a second to load
-
-        kind = KINDS[program.placement.shard]
+    parameters = parameters_of(program.placement.shard, pool)
     if pool.size > 1 and device != "cpu":
         device = f"{device}:{pool.rank}"
-    return kind(
-        policy.algorithm, net, optimizer=policy.optimizer, rewards=policy.rewards, device=device,
-        precision=program.placement.precision,
-        schedule_updates=schedule_updates, seed=seed, batch=batch, pool=pool,
+    return Learner(
+        policy.algorithm, net, optimizer=policy.optimizer, rewards=policy.rewards,
+        parts=parts_of(policy.rewards.parts), device=device, precision=program.placement.precision,
+        schedule_updates=schedule_updates, seed=seed, batch=batch, parameters=parameters,
         weighted=policy.replay is not None and policy.replay.selector == "prioritized",
     )  # fmt: skip
 
@@ -62,7 +60,7 @@ def begin_from(learner: Learner, source: Path, name: str) -> int:
     place = source / checkpoint.LEARNER
     data = checkpoint.read(source, checkpoint.LEARNER)
     try:
-        learner.begin_from(statefile.parse(data)["learners"][name])
+        learner.adopt(statefile.parse(data)["learners"][name])
         return learner.before
     except KeyError as error:
         raise ValueError(f"{place}: expected the state of the learner of {name!r}, got none of {error}") from error

@@ -98,6 +98,13 @@ def _optimizer_problems(optimizer: Optimizer) -> list[str]:
 def _rewards_problems(policy: Policy) -> list[str]:
     rewards, name = policy.rewards, type(policy.algorithm).__name__
     problems = out_of_range(rewards, "rewards.")
+    if rewards.parts:
+        from equipoise.rewards.part import parts_of  # it loads torch
+
+        try:
+            parts_of(rewards.parts)
+        except ValueError as error:
+            problems.append(str(error))
     if not policy.algorithm.reads_rewards and rewards != Rewards():
         problems.append(f"rewards: expected the defaults, since {name} learns from no rewards, got {rewards}")
     if rewards.normalize and policy.replay is not None:

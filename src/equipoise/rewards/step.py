@@ -10,7 +10,8 @@ from torch import Tensor
 from equipoise import schema, tree
 from equipoise.nets.normalize import RunningNorm
 from equipoise.returns import running_returns
-from equipoise.types import Pool, Rewards, Trajectory, Tree
+from equipoise.rewards.part import RewardPart
+from equipoise.types import Learns, Pool, Rewards, Trajectory, Tree
 
 NORMALIZED = 10.0  # the bound of a normalised reward, in deviations of the return
 
@@ -22,31 +23,36 @@ def scaled(settings: Rewards, reward: Tensor) -> Tensor:
     return reward.clamp(-settings.clip, settings.clip) if settings.clip > 0 else reward
 
 
-class RewardStep:
-    """Rewards of a batch -> rewards to learn from. With ``normalize`` it keeps running statistics, else it has no state.
+class RewardStep(RewardPart):
+    """The last part: rewards scaled, clipped or normalised. With ``normalize`` it keeps running statistics, else no state.
 
     A normalised reward is divided by the running deviation of the discounted return, as VecNormalize does ("reward scaling" in
     Engstrom et al. 2020, arXiv:2005.12729), and clipped. The statistics are the learner's: nothing that acts needs them.
     """
 
-    def __init__(self, settings: Rewards, gamma: float | None, device: torch.device | str = "cpu") -> None:
-        """``gamma``: the algorithm's discount; ValueError where it has none and rewards are to be normalised."""
-        self._settings = settings
-        self._gamma = 0.0 if gamma is None else gamma
-        self._norm: RunningNorm | None = None
-        self._so_far: Tensor | None = None  # [streams] the discounted return of each stream so far
-        if settings.normalize:
-            if gamma is None:
-                raise ValueError("rewards.normalize: expected an algorithm with a discount (a field gamma), got one without")
-            self._norm = RunningNorm(1, clip=settings.clip or NORMALIZED).to(device)
+    name = "rewards"
 
-    def __call__(self, data: Trajectory) -> Tensor:
-        """Return the rewards [T, B] to learn from; ``data`` keeps the env's own."""
+    def __init__(self, settings: Rewards, gamma: float = 0.0) -> None:
+        """``gamma``: the discount, until an algorithm is followed."""
+        self._settings, self._gamma = settings, gamma
+        self._norm = RunningNorm(1, clip=settings.clip or NORMALIZED) if settings.normalize else None
+        self._so_far: Tensor | None = None  # [streams] the discounted return of each stream so far
+
+    def follow(self, algorithm: Learns) -> None:
+        gamma = getattr(algorithm, "gamma", None)
+        if gamma is None and self._settings.normalize:
+            raise ValueError("rewards.normalize: expected an algorithm with a discount (a field gamma), got one without")
+        self._gamma = gamma or 0.0
+
+    def to(self, device: torch.device) -> None:
+        if self._norm is not None:
+            self._norm.to(device)
+
+    def rewards(self, data: Trajectory) -> Tensor:
         reward: Tensor = data.reward
         return scaled(self._settings, reward) if self._norm is None else self._norm.scale(reward)
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:
-        """Let the env's rewards of a batch enter the statistics; after its last optimiser step, once."""
         if self._norm is not None:
             there = ~data.reward.isnan()  # a sample that no function judged has none
             data = replace(data, mask=data.mask & there, reward=torch.where(there, data.reward, 0.0))

@@ -81,6 +81,9 @@ class Rewards:
     normalize: Annotated[
         bool, Help("Divide rewards by the running deviation of the discounted return. Not with a replay."), KEPT
     ] = False
+    parts: Annotated[
+        tuple[str, ...], Help("Parts of your own, module:Class each, whose rewards are asked for before the scale."), KEPT
+    ] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

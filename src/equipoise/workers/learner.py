@@ -16,12 +16,12 @@ from equipoise.experience.replay.replay import Replay
 from equipoise.experience.replay.sharded import Sharded
 from equipoise.files import numbered
 from equipoise.learners.encoding import Encoding
-from equipoise.learners.going import NonFiniteUpdate
+from equipoise.learners.execution import chosen
 from equipoise.learners.lags import Lags
 from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import Meeting, Solo, Together
 from equipoise.learners.opponents import OpponentPool
-from equipoise.learners.quick import quickened
+from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
 from equipoise.record import statefile
 from equipoise.rewards.step import scaled
@@ -78,8 +78,10 @@ class LearnerKind(Kind):
             site.load(worker)
             worker.begin()
         for line in worker.lines.values():
-            line.learner.pulse, line.learner.clock = site.pulse, site.clock  # a tick may last for minutes
-            quickened(line.learner, blue.program.placement, site.note)
+            learner = line.learner
+            learner.pulse, learner.clock = site.pulse, site.clock  # a tick may last for minutes
+            execution = chosen(learner.algorithm, learner.parts, learner.net, learner.rng, blue.program.placement, site.note)
+            learner.set_execution(execution)
         return worker
 
     def experience_files(self, index: int) -> tuple[str, ...]:

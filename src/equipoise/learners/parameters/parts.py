@@ -1,16 +1,20 @@
-"""A learner's parts of tensors that are spread over several learners, and the whole ones."""
+"""Parameters of which several learners keep a part each, and the whole tensors."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from equipoise.learners.mesh import lost
 from equipoise.learners.optimizers import descent
+from equipoise.learners.parameters.mesh import lost, mesh_of
+from equipoise.learners.parameters.parameters import Groups, Parameters
+from equipoise.learners.pool import Learners
 from equipoise.types import Optimizer, Tree
 
 
@@ -91,6 +95,16 @@ class Parts:
         shares = zip(self.params, self.gradient(), strict=True)
         return torch.stack([part.square().sum() / (1 if _spread(param) else learners) for param, part in shares]).sum()
 
+    @property
+    def settings(self) -> Optimizer:
+        """Settings of every optimiser."""
+        return self._each[0].settings
+
+    @settings.setter
+    def settings(self, settings: Optimizer) -> None:
+        for one in self._each:
+            one.settings = settings
+
     def step(self, rate: float) -> None:
         for one in self._each:
             one.step(rate)
@@ -136,3 +150,55 @@ class Parts:
                 flat[at : at + whole.numel()] = whole.reshape(-1)
             at += whole.numel()
         return flat
+
+
+class Spread(Parameters):
+    """A part of some parameters, of their gradient and of what the optimiser remembers.
+
+    ``tensors``, ``state`` and ``load`` are of whole tensors, as with ``Flat``. So all learners ask for them at once.
+    ``tensors`` are gathered one by one as they are read, while the others ``join_gather``. Only learner 0 is given the tensors
+    of ``state``; the others are given empty ones.
+    """
+
+    def __init__(self, learners: Learners, pool: Learners) -> None:
+        """``learners``: those that have the other parts."""
+        super().__init__(pool)
+        self.learners = learners
+
+    def hold(self, net: Any, groups: Groups, settings: Optimizer) -> None:
+        self.net, self.device = net, next(net.parameters()).device
+        self.spread(mesh_of(self.learners, self.device))  # type: ignore[arg-type]  # several learners have a Group
+        self.optimizers = {name: Parts(settings, params) for name, params in groups(net).items()}
+
+    @abstractmethod
+    def spread(self, mesh: Any) -> None:
+        """Spread the network's parameters over the learners."""
+
+    def together(self) -> AbstractContextManager[object]:
+        return lost()
+
+    def begin(self, group: str, parts: int) -> int:
+        self.optimizers[group].clear()
+        return 0
+
+    def gradient(self, group: str) -> Sequence[Tensor]:
+        return self.optimizers[group].gradient()  # type: ignore[no-any-return]
+
+    def norm(self, group: str) -> Tensor:
+        return self.learners.sum(self.optimizers[group].squares(self.learners.size)).sqrt()
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        return Gathered(super().tensors())
+
+    def join_gather(self) -> None:
+        for _ in self.tensors().values():
+            pass
+
+    def state(self, group: str) -> Tree:
+        return self.optimizers[group].state(keep=self.learners.rank == 0)
+
+    def like(self, group: str) -> Tree:
+        return self.optimizers[group].like()
+
+    def load(self, group: str, state: Any) -> None:
+        self.optimizers[group].load(state)

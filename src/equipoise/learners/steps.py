@@ -1,15 +1,20 @@
-"""A batch on its way through a learner: the sums of its metrics so far, and what is still to be looked at."""
+"""The step of a learner under way: the sums of its metrics so far, and what is still to be looked at."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
-from equipoise.learners.whole import Numbers
 
-Part = tuple[Tensor, Tensor]  # the sums of losses and counts of the parts of a step so far
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """What an update depends on besides tensors: numbers, or tensors [] on the device in place of them."""
+
+    progress: Any  # the share of the schedule done, 0..1
+    rates: Mapping[str, Any]  # learning rates by group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +26,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Going:
+class StepInProgress:
     """A batch on its way through the learner."""
 
     numbers: Numbers

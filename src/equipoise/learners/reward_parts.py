@@ -1,0 +1,106 @@
+"""The parts of a learner's rewards in their order, with the parameters of those that have a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import schema
+from equipoise.learners.parameters.flat import Flat
+from equipoise.learners.pool import Learners
+from equipoise.rewards.part import RewardPart
+from equipoise.types import Learns, Trajectory, Tree
+
+
+class RewardParts:
+    """The rewards of a batch to learn from, and what the parts learn from it."""
+
+    def __init__(self, parts: Sequence[RewardPart], algorithm: Learns, pool: Learners, device: torch.device) -> None:
+        """``parts``: in their order; the last one scales the sum."""
+        self._parts, self._pool, self._networks = tuple(parts), pool, dict[str, Flat]()
+        names = [part.name for part in parts]
+        if wrong := [name for name in names if not name.isidentifier()]:
+            raise ValueError(f"reward parts: expected a name of letters and digits, such as 'counts', got {wrong[0]!r}")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"reward parts: expected names that differ, since a state goes by them, got {twice[0]!r} twice")
+        for part in parts:
+            part.to(device)
+            if part.net is not None:
+                self._networks[part.name] = Flat(pool)
+                self._networks[part.name].hold(part.net.to(device), _all, part.optimizer)
+        self.follow(algorithm)
+
+    def follow(self, algorithm: Learns) -> None:
+        """Read what the rewards need of the algorithm; ValueError if a part cannot work with it."""
+        for part in self._parts:
+            part.follow(algorithm)
+
+    def __call__(self, data: Trajectory) -> Tensor:
+        """Return the rewards [T, B] to learn from; ``data`` keeps the env's own."""
+        for part in self._parts:
+            data = replace(data, reward=part.rewards(data))
+        reward: Tensor = data.reward
+        return reward
+
+    def learn(self, data: Trajectory, progress: float) -> dict[str, Tensor]:
+        """Let each part learn from the batch -> [2] loss and gradient norm of each network that took a step.
+
+        A step whose numbers are not finite is undone.
+        """
+        seen: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for part in self._parts:
+                after = data if part is self._parts[-1] else replace(data, reward=part.rewards(data))
+                if (network := self._networks.get(part.name)) is not None:
+                    seen |= self._step(part, network, data, progress)
+                part.absorb(data, self._pool)
+                part.version, data = part.version + 1, after
+        return seen
+
+    def _step(self, part: RewardPart, network: Flat, data: Trajectory, progress: float) -> dict[str, Tensor]:
+        with torch.enable_grad():
+            network.begin("net", 1)
+            if (out := part.loss(data)) is None:
+                return {}
+            loss = network.backward("net", out, None, lambda loss: loss.backward())  # type: ignore[no-untyped-call]
+        seen = torch.stack([loss.float(), network.clip("net", part.optimizer.max_grad_norm).float()])
+        network.step("net", part.optimizer.rate("net", progress), ~seen.isfinite().all())
+        return {part.name: seen}
+
+    def state(self) -> dict[str, Tree]:
+        """The state of the last part, and of each other one by its name, beside its network and version."""
+        *others, last = self._parts
+        return {last.name: last.state()} | ({"parts": {part.name: self._of(part) for part in others}} if others else {})
+
+    def _of(self, part: RewardPart) -> dict[str, Tree]:
+        network = self._networks.get(part.name)
+        return {"own": part.state(), "version": part.version} | ({} if network is None else {"net": network.state("net")})
+
+    def schema(self) -> dict[str, schema.Schema]:
+        """What a saved state is."""
+        *others, last = self._parts
+        parts: dict[str, schema.Schema] = {}
+        for part in others:
+            network = self._networks.get(part.name)
+            net = {} if network is None else {"net": schema.like(network.state("net"), finite=True)}
+            parts[part.name] = {"own": part.schema(), "version": schema.count(), **net}
+        return {last.name: last.schema()} | ({"parts": parts} if others else {})
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take what ``state`` returned."""
+        *others, last = self._parts
+        last.load(state[last.name])
+        for part in others:
+            saved = state["parts"][part.name]
+            part.load(saved["own"])
+            part.version = saved["version"]
+            if part.name in self._networks:
+                self._networks[part.name].load("net", saved["net"])
+
+
+def _all(net: nn.Module) -> dict[str, list[nn.Parameter]]:
+    return {"net": list(net.parameters())}

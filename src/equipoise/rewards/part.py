@@ -1,0 +1,77 @@
+"""The interface of a part of the rewards: a bonus, a learned model of rewards, or a scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import schema
+from equipoise.hints import raised
+from equipoise.naming import called
+from equipoise.types import Learns, LossOutput, Optimizer, Pool, Trajectory, Tree
+
+
+@runtime_checkable
+class RewardPart(Protocol):
+    """Rewards that an algorithm learns from and knows nothing of. A subclass overrides the methods that it needs.
+
+    ======================  ===========================================================================================
+    before the targets      each part of a learner in order: ``rewards`` of the rewards that the part before it returned
+    after the last step     each part in the same order: ``loss``, one step of the optimiser of ``net``, then ``absorb``
+    ======================  ===========================================================================================
+    """
+
+    name: ClassVar[str] = ""  # of its state, among those of the learner
+    version: int = 0  # how many batches it has learned from
+    net: nn.Module | None = None  # moved by an optimiser of its own, with these settings:
+    optimizer: Optimizer = Optimizer(schedule="constant")
+
+    def follow(self, algorithm: Learns) -> None:
+        """Read what the rewards need of the algorithm, such as its discount; ValueError if it lacks that."""
+        return
+
+    def to(self, device: torch.device) -> None:
+        """Move tensors to the device of the learner; ``net`` is moved by the learner."""
+        return
+
+    def rewards(self, data: Trajectory) -> Tensor:
+        """Return the rewards [T, B] that replace ``data.reward``, which stays as it is. No gradient is recorded."""
+        ...
+
+    def loss(self, data: Trajectory) -> LossOutput | None:
+        """Return the loss of ``net``; None: no step now. All learners return one, or none does."""
+        return None
+
+    def absorb(self, data: Trajectory, pool: Pool) -> None:
+        """Take a batch into the statistics; ``pool`` adds up over all learners. ``data.reward`` is that of the part before."""
+        return
+
+    def state(self) -> Tree:
+        """Return what ``rewards`` depends on besides ``net`` and ``version``."""
+        return {}
+
+    def schema(self) -> schema.Schema:
+        """Return the schema of a saved state."""
+        return schema.like(self.state(), finite=True)
+
+    def load(self, state: Tree) -> None:
+        """Take what ``state`` returned, once it fits ``schema``."""
+        return
+
+
+def parts_of(names: Sequence[str]) -> list[RewardPart]:
+    """Make the parts that ``module:Class`` names; ValueError for what is no part, or raises."""
+    parts: list[RewardPart] = []
+    for name in names:
+        make = called(name, "rewards.parts")
+        try:
+            part = make()
+        except Exception as error:  # the class of a user may raise anything
+            raise ValueError(f"rewards.parts: expected {name}() to make a part, got {raised(error)}") from error
+        if not isinstance(part, RewardPart):
+            raise ValueError(f"rewards.parts: expected {name}() to be a RewardPart, got {type(part).__name__}")
+        parts.append(part)
+    return parts
