@@ -1,13 +1,10 @@
-"""The cores of this machine: how many this process may use, in which order they store, how long this thread waited for one."""
+"""The cores of this machine: how many this process may use, and how long this thread waited for one."""
 
 from __future__ import annotations
 
 import functools
 import os
-import platform
 import time
-
-X86 = ("x86_64", "AMD64", "i686")
 
 
 def usable() -> int:
@@ -33,16 +30,6 @@ def _worked() -> int | None:
     except (OSError, ValueError):
         return None
     return user + nice + system + sum(others)
-
-
-def order_of_stores() -> list[str]:
-    """A warning where processes that share memory may see each other's stores in another order than they were made."""
-    if platform.machine() in X86:
-        return []
-    return [
-        f"warning: --on process counts on x86's order of stores, which {platform.machine()} does not promise; "
-        "--on serial does not (docs/platforms.md)"
-    ]
 
 
 def run_delay_s() -> float:

@@ -12,9 +12,10 @@ from typing import Any
 
 import h11
 import uvicorn
-from h11._receivebuffer import ReceiveBuffer
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from equipoise.private.h11 import watched
 
 log = logging.getLogger("equipoise.web")
 ACCEPTS = 16  # connections that asyncio takes in one turn of its loop: those beyond the bound are open for a turn
@@ -97,19 +98,13 @@ class TooLong(h11.RemoteProtocolError):
     """The error of headers beyond their bounds."""
 
 
-class BoundedBuffer(ReceiveBuffer):
-    """h11's buffer of what came, where headers (and trailers) are bounded also if they came in one piece."""
-
-    def maybe_extract_lines(self) -> list[bytearray] | None:
-        if not self._data:
-            return None
-        end = self._data.find(b"\n\r\n", 0, MOST_HEADERS + 3)
-        if end < 0:  # another form of the end, or none yet: then these bytes are all headers
-            end = min(len(self._data), MOST_HEADERS + 1)
-        if end > MOST_HEADERS or self._data.count(b"\n", 0, end) > MOST_LINES:
-            raise TooLong(f"headers of at most {MOST_HEADERS:,} bytes in at most {MOST_LINES} lines", error_status_hint=431)
-        lines: list[bytearray] | None = super().maybe_extract_lines()
-        return lines
+def bound(data: bytearray) -> None:
+    """Raise ``TooLong`` for headers (and trailers) beyond their bounds, also if they came in one piece."""
+    end = data.find(b"\n\r\n", 0, MOST_HEADERS + 3)
+    if end < 0:  # another form of the end, or none yet: then these bytes are all headers
+        end = min(len(data), MOST_HEADERS + 1)
+    if end > MOST_HEADERS or data.count(b"\n", 0, end) > MOST_LINES:
+        raise TooLong(f"headers of at most {MOST_HEADERS:,} bytes in at most {MOST_LINES} lines", error_status_hint=431)
 
 
 class LimitedProtocol(H11Protocol):
@@ -123,7 +118,7 @@ class LimitedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(HeadWithBody(transport))  # type: ignore[arg-type]
-        self.conn._receive_buffer = BoundedBuffer()
+        self._received = watched(self.conn, bound)
         self.conn.next_event = self._next_event  # type: ignore[method-assign]
         self.began = self.loop.time()
         if len(self.connections) > self.most_connections:
@@ -144,7 +139,7 @@ class LimitedProtocol(H11Protocol):
 
         So is what h11 cannot read: Uvicorn would log a line about each such request.
         """
-        if not self.conn._receive_buffer and self.conn.their_state in BETWEEN:
+        if not self._received and self.conn.their_state in BETWEEN:
             return h11.NEED_DATA  # which h11 finds out as well, in more time
         try:
             event = h11.Connection.next_event(self.conn)

@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from equipoise.serving import waiting
+from equipoise.serving.service import Service
 from equipoise.serving.store import Store
 from equipoise.serving.trial import Trial
+from equipoise.serving.waiting import Turns
 from tests.outside.server_door import ids
 
 DECISION: tuple[Any, ...] = (None, None, 0, "p", "v", True, 1.0, "probability", None, 0.0, 1, {})
@@ -196,14 +197,14 @@ def test_a_caller_whose_loop_is_closed_does_not_end_the_writer(tmp_path: Path) -
     store = Store(tmp_path / "decisions")
     told: list[Any] = []
 
-    class Service:
-        told = waiting.Turns()
+    class Asked:
+        told = Turns()
 
         def outcome(self, outcomes: Any, written: Any) -> None:
             told.append(written)
 
     async def asks() -> None:
-        task = asyncio.ensure_future(waiting.stored(Service(), []))  # type: ignore[arg-type]
+        task = asyncio.ensure_future(Service.stored(Asked(), []))  # type: ignore[arg-type]
         while not told:
             await asyncio.sleep(0)
         task.cancel()

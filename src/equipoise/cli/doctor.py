@@ -24,6 +24,7 @@ def facts() -> dict[str, str]:
     """Facts for a bug report, by name. They name no person, host or path."""
     from equipoise.cores import usable
     from equipoise.plans.memory_needed import machine
+    from equipoise.publishing import unordered
     from equipoise.record.origin import versions
 
     memory, (instructions, gpu) = machine(), of_torch()
@@ -31,6 +32,7 @@ def facts() -> dict[str, str]:
     found |= {
         "platform": f"{platform.system()} {platform.release()}, {platform.machine()}, {' '.join(platform.libc_ver())}",
         "processor": f"{processor()}; torch uses {instructions}",
+        "processes": f"no: {reason}; use --on serial" if (reason := unordered()) else "yes: stores keep their order",
         "cores": f"{usable()} of {os.cpu_count()}",
         "load": " ".join(f"{load:.1f}" for load in os.getloadavg()),
         "memory": f"{size(memory.free)} free of {size(memory.total)}, {memory.name}",

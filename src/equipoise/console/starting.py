@@ -14,13 +14,13 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from multiprocessing import process
 from types import FrameType, TracebackType
 from typing import Self, TextIO
 
 from equipoise import phases
 from equipoise.console.place import is_descriptor, say
 from equipoise.console.unread import opened
+from equipoise.private import multiprocessing
 from equipoise.runtime.process.log import STDERR
 
 FIRST_S, EVERY_S = 0.6, 4.0  # a phase that lasts so long has a line, and another one each time that it has lasted so long again
@@ -115,6 +115,6 @@ class Starting:
     def _leave(self, code: int) -> None:
         """End this process now: nothing of a run has begun that could be lost. Workers end with it, and see to theirs."""
         print("interrupted", file=self._out, flush=True)
-        if place := process.current_process()._config.get("tempdir"):  # type: ignore[attr-defined]  # of the fork server
+        if place := multiprocessing.folder():
             shutil.rmtree(place, ignore_errors=True)
         os._exit(code)

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from equipoise.device_envs.jax_env import JaxEnv
 from equipoise.hints import hint
 from equipoise.naming import called
+from equipoise.private.brax import envs
 
 NEVER = 2**30  # steps, where the library's own clock is not to end an episode
 
@@ -120,11 +121,11 @@ def craftax(name: str, device: str, **kwargs: Any) -> Craftax:
 
 
 def brax(name: str, device: str, *, max_episode_steps: int = 1000, **kwargs: Any) -> Brax:
-    envs = import_module("brax.envs")
-    _known("brax", name, envs._envs)
-    own = (*signature(envs._envs[name]).parameters, "n_frames", "max_episode_steps")  # n_frames: of the base class
+    known = envs()
+    _known("brax", name, known)
+    own = (*signature(known[name]).parameters, "n_frames", "max_episode_steps")  # n_frames: of the base class
     _taken(f"jax:brax/{name}", kwargs, [key for key in own if key != "kwargs"])
-    return Brax(envs.get_environment(name, **kwargs), max_episode_steps, 1, "state")
+    return Brax(import_module("brax.envs").get_environment(name, **kwargs), max_episode_steps, 1, "state")
 
 
 def playground(name: str, device: str, *, group: str = "state", **kwargs: Any) -> Brax:
@@ -203,7 +204,7 @@ def known() -> list[str]:
     if find_spec("craftax"):
         found += [f"craftax/{name}" for name in CRAFTAX]
     if find_spec("brax"):
-        found += [f"brax/{name}" for name in import_module("brax.envs")._envs]
+        found += [f"brax/{name}" for name in envs()]
     if find_spec("mujoco_playground"):
         found += [f"playground/{name}" for name in import_module("mujoco_playground").registry.ALL_ENVS]
     return [f"jax:{name}" for name in found]

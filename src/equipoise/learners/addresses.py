@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import distributed
 
+from equipoise.publishing import publish
+
 
 class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
     """The part of torch's store that gloo asks: what a learner says is ready for the others, by their numbers.
@@ -25,7 +27,7 @@ class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
             raise ValueError(f"expected an address of at most {most} bytes, got {len(value)}")
         words["address"][rank, : len(value)] = bytearray(value)
         words["bytes"][rank] = len(value)
-        words["met"][rank] = 1 + words["seen"][rank]
+        publish(words["met"], rank, 1 + words["seen"][rank])
 
     def get(self, key: str) -> bytes:
         self.wait([key])

@@ -38,6 +38,7 @@ from typing import Any, Protocol
 import torch
 
 from equipoise.learners.pool import ALONE, Group, LearnerLost, Learners
+from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
 from equipoise.types import Tree
 
@@ -158,14 +159,15 @@ class Together:
         return int(self._words["freed"][self._rank])
 
     def begin(self, version: int) -> None:
-        self._words["done"][self._rank], self._words["freed"][self._rank] = version + 1, version
+        publish(self._words["done"], self._rank, version + 1)
+        self.freed(version)
 
     def step(self, version: int, work: Callable[[], object]) -> bool:
         if self._at_once is not None:
             return self._at_once(self._rank, self._size, work)
         ready = self._words["ready"]
         if ready[self._rank] != version:
-            ready[self._rank] = version
+            publish(ready, self._rank, version)
             self._ring()  # what carries this word to another machine may sleep
         if (ready < version).any():
             return False
@@ -178,7 +180,7 @@ class Together:
 
     def agree(self, version: int) -> None:
         done = self._words["done"]
-        done[self._rank] = version + 1
+        publish(done, self._rank, version + 1)
         if self._at_once is None:
             self._ring()  # what carries this word to another machine may sleep
             self._wait_for(lambda: bool((done > version).all()))
@@ -190,13 +192,13 @@ class Together:
         if gate(version) if self._rank == 0 else passed[asked] < version:
             return True
         if passed[self._rank] < version:
-            passed[self._rank] = version
+            publish(passed, self._rank, version)
             if self._rank == self._first:
                 self._ring()
         return False
 
     def freed(self, version: int) -> None:
-        self._words["freed"][self._rank] = version
+        publish(self._words["freed"], self._rank, version)
 
     def rejoin(self) -> int:
         words, give_up = self._words, time.monotonic() + GIVE_UP_S
@@ -210,14 +212,14 @@ class Together:
                 time.sleep(LOOK_S)
                 continue
             self._life, self._lost = life, False
-            words["seen"][self._rank] = life
+            publish(words["seen"], self._rank, life)
             try:
                 self._wait_for(lambda: bool((words["seen"] == self._life).all()))
             except LearnerLost:
                 continue
             made = words["done"]
             version = int(made[made > 0].min()) - 1
-            made[self._rank] = version + 1
+            publish(made, self._rank, version + 1)
             return version
 
     def hand_over(self, state: Callable[[], Tree]) -> Tree | None:
@@ -233,7 +235,7 @@ class Together:
         sent = self.pool.max(sent)  # of zeros and the state
         if not fresh[self._rank]:
             return None
-        self._words["fresh"][self._rank] = 0
+        publish(self._words["fresh"], self._rank, 0)
         return self._parse(sent.numpy().tobytes())
 
     def _wait_for(self, there: Callable[[], bool]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from equipoise.private.torch import gloo
 from equipoise.types import Pool
 
 LONGEST_S = 24 * 3600.0  # a sum may wait so long for another learner: the driver ends one that hangs, and that ends the wait
@@ -82,13 +83,8 @@ class Group:
 
     def _join(self) -> None:
         """Meet the other learners; waits until all of them are there."""
-        from torch.distributed import ProcessGroupGloo  # not in every build of torch, and a learner alone needs none
-
-        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._timeout = timedelta(seconds=LONGEST_S)
-        options._devices = [ProcessGroupGloo.create_device(hostname=self._address)]
         try:
-            self._group = ProcessGroupGloo(self._store, self.rank, self.size, options)
+            self._group = gloo(self._store, self.rank, self.size, address=self._address, timeout=timedelta(seconds=LONGEST_S))
         except RuntimeError as error:
             raise LearnerLost(str(error)) from error
 

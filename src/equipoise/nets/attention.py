@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from equipoise.nets.layout import Batch, Layout
+from equipoise.private.torch import attention, attention_backward, softmax_backward
 
 EXACT = (torch.float32, torch.float64)
 
@@ -92,7 +93,7 @@ class _WholeGroups(torch.autograd.Function):
                 g.view(keys, batch.count, -1, batch.length, size).mul_(batch.real[:, None, :, None])
             found[2].append(torch.bmm(weights.transpose(1, 2), g).view(-1, size))
             slope = torch.bmm(g, value.transpose(1, 2))
-            slope = torch.ops.aten._softmax_backward_data(slope, weights, -1, weights.dtype)
+            slope = softmax_backward(slope, weights)
             found[0].append(torch.bmm(slope, key).mul_(size**-0.5).view(-1, size))
             found[1].append(torch.bmm(slope.transpose(1, 2), query).view(-1, size))
         dq, dk, dv = (_joined(x).index_select(0, at) for x, at in zip(found, (place, key_place, key_place)))
@@ -185,8 +186,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, mask: Tenso
     k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
     if fused(q):
         mask = mask if mask is None else mask.expand(-1, -1, q.shape[2], -1)
-        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask)
-        return found[0], found[1]
+        return attention(q, k, v, causal, mask)
     scores = _scores(q, k, causal, mask)
     lse = scores.logsumexp(-1)
     return (scores - lse.unsqueeze(-1)).exp().to(v.dtype) @ v, lse
@@ -200,8 +200,7 @@ def attend_backward(
     k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
     if fused(q):
         mask = mask if mask is None else mask.expand(-1, -1, q.shape[2], -1)
-        backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        dq, dk, dv = backward(grad, q, k, v, out, lse, 0.0, causal, attn_mask=mask)
+        dq, dk, dv = attention_backward(grad, q, k, v, out, lse, causal, mask)
     else:
         p = (_scores(q, k, causal, mask) - lse.unsqueeze(-1)).exp()
         ds = p * (grad @ v.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5

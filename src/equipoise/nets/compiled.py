@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,17 +15,6 @@ from equipoise.nets.torso import MLP
 from equipoise.types import Precision, Tree
 
 NOTHING = "compile: nothing was compiled, since there is no torso of images (an MLP is slower when compiled)"
-
-
-def while_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> None:
-    """Register two functions: one called whenever ``torch.compile`` begins to compile in this process, one when it ends.
-
-    What was not compiled at the start (another number of rows, another mode) is compiled where it first comes up.
-    """
-    from torch._dynamo.callback import callback_handler
-
-    callback_handler.register_start_callback(lambda _: begins())
-    callback_handler.register_end_callback(lambda _: ends())
 
 
 def pays(net: nn.Module) -> bool:

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from equipoise.private.torch import parameters
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467)."""
@@ -73,7 +75,7 @@ class _Rotate(torch.autograd.Function):
 def together(x: Tensor, *layers: nn.Linear) -> Tensor:
     """The outputs of several layers side by side, by one product where their weights are or may be put together."""
     weights = [layer.weight for layer in layers]
-    biases = [layer._parameters["bias"] for layer in layers]
+    biases = [parameters(layer)["bias"] for layer in layers]
     bias = torch.cat([one for one in biases if one is not None]) if biases[0] is not None else None
     if torch.is_grad_enabled():
         return F.linear(x, torch.cat(weights), bias)

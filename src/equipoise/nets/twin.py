@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from equipoise.nets.activations import ACTIVATIONS
 from equipoise.nets.features import Features
 from equipoise.nets.precision import exact
+from equipoise.private.torch import parameters
 from equipoise.types import EnvSpec, Tree
 
 
@@ -75,9 +75,7 @@ class TwinMLP(nn.Module):
         """Weight and bias of each layer, read past ``ParameterList``, which costs 5 us an item; whole where all members
         compute, since the gradient of a part is copied once more into one of the whole.
         """
-        weights: dict[str, Any] = self.weights._parameters
-        biases: dict[str, Any] = self.biases._parameters
-        pairs = list(zip(weights.values(), biases.values(), strict=True))
+        pairs = list(zip(parameters(self.weights).values(), parameters(self.biases).values(), strict=True))
         return pairs if members == self.members else [(w[:members], b[:members]) for w, b in pairs]
 
     def _hidden(self, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> list[Tensor]:

@@ -12,6 +12,7 @@ from equipoise.balance.governor import Governor, Lever
 from equipoise.balance.shares import add
 from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.shard_refusals import check_shard_on
+from equipoise.publishing import check_order
 from equipoise.run.attempt import Attempt
 from equipoise.run.reporter import Reporter
 from equipoise.run.starting import Runtime
@@ -28,6 +29,7 @@ def check_on(program: Program, on: On) -> None:
         raise ValueError("on: expected serial or process with a task, whose generators write where the queue is, got ray")
     if on == "ray" and program.outside:
         raise ValueError(f"on: expected serial or process with {program.env.target}, where worlds find one machine, got ray")
+    check_order(on)
     check_shard_on(program, on)
     if program.placement.balance == "auto" and on == "serial":
         raise ValueError("balance: expected off with on=serial, where actors and learner take turns anyway, got auto")

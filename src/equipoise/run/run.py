@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise import phases
-from equipoise.cores import order_of_stores
 from equipoise.envs.check.info_probe import unseen
 from equipoise.errors import CannotStart, Damaged, WorkerFailed, forget_locals
 from equipoise.nets.precision import emulated
@@ -80,7 +79,7 @@ class Run:
             if nodes is None:  # else it is known once the workers are dealt to machines
                 check_processes(program)
             forkserver.prepare(central=place.inference == "central")
-            self._warnings += [*order_of_stores(), *crowded(place.learners, place.threads)]
+            self._warnings += crowded(place.learners, place.threads)
         self.program, self.on, self._kinds = program, on, tuple(kinds)
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
         self._worlds = Worlds(program, self)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import multiprocessing
 import statistics
 import time
@@ -16,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +28,7 @@ from equipoise.experience.layout import trajectory_specs
 from equipoise.learners.learner import Learner
 from equipoise.nets.threads import one_thread
 from equipoise.plans.blueprint import Blueprint
+from equipoise.private.torch import import_compiler
 from equipoise.programs.fields import alter
 from equipoise.run.session import Interrupt
 from equipoise.runtime.process import forkserver
@@ -164,11 +163,8 @@ def _timings(blue: Blueprint, ways: Sequence[Way], until: float) -> Iterator[tup
 def _compiler() -> tuple[float, bool]:
     """Import torch's compiler -> the CPU time that it took in seconds, and whether it has anything that was compiled before."""
     began = time.process_time()
-    importlib.import_module("torch._dynamo")
-    importlib.import_module("torch._inductor.compile_fx")
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-    return time.process_time() - began, any(Path(cache_dir()).iterdir())
+    kept = import_compiler()
+    return time.process_time() - began, any(kept.iterdir())
 
 
 class _Enough(Exception):

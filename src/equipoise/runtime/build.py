@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from equipoise import tree
@@ -27,6 +27,7 @@ from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.memory_needed import exchange_sizes, queue_plan
 from equipoise.programs.fields import alter
 from equipoise.record import statefile
+from equipoise.runtime.arena import Arena
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Part
 from equipoise.tracing import FOLDER
@@ -56,57 +57,64 @@ def lay_out(
     ranks = list(range(blue.learners)) if site is None else [one.index for one in site if one.kind.side == "learning"]
     groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
     outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners) if site is not None]
-    lanes = [plan.nbytes for _ in ranks] + [tree.nbytes(Outbound.specs(plan, mine)) for mine in outgoing]
-    rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
-    weight_plans = {name: WeightPlan(params, **program.source.stored()) for name, params in initial.items()}
-    sizes = [tree.nbytes(Board.specs(measured)), *lanes]
-    for name, weight_plan in weight_plans.items():
-        sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.source.metrics))] * program.groups]
-        sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
-        sizes += [tree.nbytes(DeviceWeights.specs(weight_plan))] * (share is not None)
-    keeps = site is not None and any(one.kind.side == "keeping" for one in site)
-    sharded = {name: blue.replays[name] for name, _ in blue.shards} if keeps or site is None else {}
-    for name, replay in sharded.items():
-        sizes += [tree.nbytes(ShardMailbox.specs(replay, blue.batch(name)))] * blue.learners
-    sizes += [tree.nbytes(Waiting.specs(plan))] * keeps
-    exchanged = exchange_sizes(blue) if blue.inferences else {}
-    if exchanged:
-        sizes.append(tree.nbytes(Exchange.specs(**exchanged)))
-    own = {kind.name: specs for kind in kinds if kind.count(blue) and tree.leaves(specs := kind.memory(blue))}
-    sizes += [tree.nbytes(specs) for specs in own.values()]
-    whole = memory("run", sum(sizes))
-    offsets = np.cumsum([0, *sizes])
-    parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
-    board = Board(measured, next(parts), "" if site is not None else _traces(blue), program.placement.trace_s)
-    queues = {}
-    for rank in ranks:
+    arena, traces = Arena(), "" if site is not None else _traces(blue)
+    board = arena.reserve(Board.specs(measured), lambda part: Board(measured, part, traces, program.placement.trace_s))
+
+    def queue(part: Part) -> Queue:
         place = None if rows is None else rows(plan.rows_nbytes)
-        queues[rank] = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel(), rows=place)
-    outbound = [Outbound(plan, mine, next(parts)) for mine in outgoing]
-    policies = {}
-    for name, role in blue.roles.items():
-        weights = Weights(weight_plans[name], next(parts))
-        columns = program.placement.group_envs * len(role.places)
-        episodes = [Episodes(columns, next(parts), program.source.metrics) for _ in range(program.groups)]
-        rounding = [Rounding(next(parts)) for _ in range(program.groups if name in rounds else 0)]
-        device = None if share is None else DeviceWeights(weight_plans[name], next(parts), weights, share)
-        policies[name] = PolicyMemory(
-            weights=weights, episodes=episodes, learns=role.frozen is None, rounding=rounding, device=device
-        )  # fmt: skip
-    posts = {
-        name: [ShardMailbox(blue.replay(name, learner), blue.batch(name), next(parts)) for learner in range(blue.learners)]
-        for name in sharded
-    }
-    waiting = Waiting(plan, next(parts)) if keeps else None
-    exchange = Exchange(next(parts), **exchanged) if exchanged else None
-    owned = {name: Own(specs, next(parts)) for name, specs in own.items()}
+        return Queue(plan, part, free=[channel() for _ in range(plan.channels)], full=channel(), rows=place)
+
+    queues = {rank: arena.reserve(plan.specs, queue) for rank in ranks}
+    outbound = [arena.reserve(Outbound.specs(plan, mine), partial(Outbound, plan, mine)) for mine in outgoing]
+    plans = {name: WeightPlan(params, **program.source.stored()) for name, params in initial.items()}
+    policies = {name: _policy(arena, blue, name, plans[name], share) for name in blue.roles}
+    keeps = site is not None and any(one.kind.side == "keeping" for one in site)
+    sharded = dict.fromkeys(name for name, _ in blue.shards if keeps or site is None)
+    posts = {name: _mailboxes(arena, blue, name) for name in sharded}
+    waiting = arena.reserve(Waiting.specs(plan), partial(Waiting, plan)) if keeps else None
+    exchanged = exchange_sizes(blue) if blue.inferences else {}
+    exchange = arena.reserve(Exchange.specs(**exchanged), partial(Exchange, **exchanged)) if exchanged else None
+    wanted = {kind.name: kind.memory(blue) for kind in kinds if kind.count(blue)}
+    owned = {name: arena.reserve(specs, partial(Own, specs)) for name, specs in wanted.items() if tree.leaves(specs)}
+    whole = arena.allocate(memory)
     shared = Shared(
-        queues=queues, policies=policies, posts=posts, exchange=exchange, outbound=outbound, waiting=waiting, own=owned
-    )  # fmt: skip
+        queues={rank: one() for rank, one in queues.items()},
+        policies={name: made() for name, made in policies.items()},
+        posts={name: [one() for one in boxes] for name, boxes in posts.items()},
+        exchange=None if exchange is None else exchange(),
+        outbound=[one() for one in outbound],
+        waiting=None if waiting is None else waiting(),
+        own={name: one() for name, one in owned.items()},
+    )
     if ranks:
         _fill(blue, shared, initial, note)
-    return shared, board, whole
+    return shared, board(), whole
+
+
+def _policy(arena: Arena, blue: Blueprint, name: str, plan: WeightPlan, share: Share | None) -> Callable[[], PolicyMemory]:
+    """Reserve the memory of a policy -> what it is made by, once the arena is allocated."""
+    program, role = blue.program, blue.roles[name]
+    columns, metrics = program.placement.group_envs * len(role.places), program.source.metrics
+    rounds = role.frozen is None and program.placement.acting_precision != "fp32"
+    weights = arena.reserve(plan.specs, partial(Weights, plan))
+    episodes = [
+        arena.reserve(Episodes.layout(metrics), lambda part: Episodes(columns, part, metrics)) for _ in range(program.groups)
+    ]
+    rounding = [arena.reserve(Rounding.specs, Rounding) for _ in range(program.groups if rounds else 0)]
+    device = None
+    if share is not None:
+        device = arena.reserve(DeviceWeights.specs(plan), lambda part: DeviceWeights(plan, part, weights(), share))
+    return lambda: PolicyMemory(
+        weights=weights(), episodes=[one() for one in episodes], learns=role.frozen is None,
+        rounding=[one() for one in rounding], device=None if device is None else device(),
+    )  # fmt: skip
+
+
+def _mailboxes(arena: Arena, blue: Blueprint, name: str) -> list[Callable[[], ShardMailbox]]:
+    """Reserve a mailbox of each learner for the shards of a policy's replay."""
+    plans, batch = [blue.replay(name, learner) for learner in range(blue.learners)], blue.batch(name)
+    return [arena.reserve(ShardMailbox.specs(plan, batch), partial(ShardMailbox, plan, batch)) for plan in plans]
 
 
 def _traces(blue: Blueprint) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from equipoise.publishing import publish
 from equipoise.record import checkpoint
 from equipoise.runtime.messages import Cut, Entry, Saved, Written
 from equipoise.runtime.workerfiles import word
@@ -56,7 +57,7 @@ class Gate:
         if words["begun"][0] > words["closed"][0]:
             return version >= self._last
         self._passed, self._late = version, False
-        words["begun"][0] += 1
+        publish(words["begun"], 0, words["begun"][0] + 1)
         self._announce(version)
         return True
 
@@ -121,11 +122,11 @@ class CutCoordinator:
 
     def hold(self) -> None:
         """Ask for a cut after the next version."""
-        self._words["asked"][0] = self._words["begun"][0] + 1
+        publish(self._words["asked"], 0, self._words["begun"][0] + 1)
 
     def examined(self, version: int) -> None:
         """The driver has the weights of this version, which is due to be evaluated: the learner goes on."""
-        self._words["examined"][0] = version
+        publish(self._words["examined"], 0, version)
         self._wake(self._last)
 
     def begun(self, version: int, *, obstacle: str | None = None) -> None:
@@ -142,12 +143,12 @@ class CutCoordinator:
         except OSError as error:
             cutting.give_up(str(error))
             return
-        self._words["step"][0] = step
+        publish(self._words["step"], 0, step)
         self._let("save" if self._first else "save_last", number)
 
     def _let(self, counter: str, number: int) -> None:
         """Let the workers save that look at this counter."""
-        self._words[counter][0] = number
+        publish(self._words[counter], 0, number)
         self._wake(self._first if counter == "save" else self._last)
 
     def saved(self, title: str, said: Saved) -> None:
@@ -193,7 +194,7 @@ class CutCoordinator:
     def release(self, cut: Cut) -> None:
         """The cut is complete, given up, or to be completed by a later one: the learner goes on."""
         words = self._words
-        words["released"][0] = words["begun"][0]
+        publish(words["released"], 0, words["begun"][0])
         if not cut.more:
-            words["closed"][0] = words["begun"][0]
+            publish(words["closed"], 0, words["begun"][0])
         self._wake(self._last)

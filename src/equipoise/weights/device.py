@@ -10,15 +10,15 @@ import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.multiprocessing import reductions
 
 from equipoise import tree
 from equipoise.memory import Memory
+from equipoise.private.torch import cuda_handle, open_cuda_handle
 from equipoise.tree import ArraySpec
 from equipoise.weights.store import Versions, WeightPlan, Weights
 
@@ -46,30 +46,23 @@ class CudaIpc:
 
     def allocate(self, nbytes: int, device: torch.device) -> tuple[Tensor, bytes]:
         memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
-        reduce: Any = reductions.reduce_tensor
-        _, (*_, number, handle, size, offset, _, counter, at, event, sync) = reduce(memory)
+        fields, counter = cuda_handle(memory)
         # torch counts the users of the memory in a named file, to know when it may be freed. Ours never is, and the file would
         # outlive a worker that is killed: its name is taken away at once. A reader that cannot count itself out goes on.
         with contextlib.suppress(FileNotFoundError):
             Path("/dev/shm", counter.decode().lstrip("/")).unlink()
-        fields = (number, handle, size, offset, counter, at, event, sync)
         return memory, json.dumps([x.hex() if isinstance(x, bytes) else x for x in fields]).encode()
 
     def attach(self, handle: bytes) -> Tensor:
         fields = [bytes.fromhex(x) if isinstance(x, str) else x for x in json.loads(handle)]
-        device, there, size, offset, *users = fields
-        rebuild: Any = reductions.rebuild_cuda_tensor
         try:
-            found: Tensor = rebuild(
-                Tensor, (size,), (1,), 0, torch.UntypedStorage, torch.uint8, device, there, size, offset, False, *users
-            )
+            return open_cuda_handle(fields)
         except RuntimeError as error:
             error.add_note(
                 "expected memory of the learner's GPU, shared by CUDA IPC, which this system does not give; inference=local "
                 "needs none"
             )
             raise
-        return found
 
     def wait(self, device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from equipoise import tree
 from equipoise.memory import Memory
+from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
 from equipoise.types import Look
 
@@ -83,11 +84,11 @@ class Versions(ABC):
         """Publish parameters and buffers, from any device; only one process publishes."""
         count = int(self._begin.max()) + 1
         i = count % len(self._begin)
-        self._begin[i] = count
+        publish(self._begin, i, count)
         self._write(i, params)
         self._version[i] = version
-        self._end[i] = count
-        self._latest[0] = count
+        publish(self._end, i, count)
+        publish(self._latest, 0, count)
 
     def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None:
         """Return (version, tensors of this handle, rewritten by its next fetch), or None if there is nothing newer."""

@@ -23,6 +23,7 @@ from equipoise.learners.meeting import Meeting, Solo, Together
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
+from equipoise.publishing import publish
 from equipoise.record import statefile
 from equipoise.rewards.step import scaled
 from equipoise.seeds import policy_seed
@@ -98,9 +99,10 @@ class LearnerKind(Kind):
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         words = shared.own[self.name].views
-        words["fresh"][index], words["ready"][index] = 1, 0
+        publish(words["fresh"], index, 1)
+        publish(words["ready"], index, 0)
         queues[index].orphaned()
-        words["life"][0] += 1
+        publish(words["life"], 0, words["life"][0] + 1)
         return ""
 
     def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise import tree
+from equipoise.private.torch import DispatchMode, schema
 from equipoise.types import Tree
 
 Step = Callable[[], object]
@@ -55,7 +55,7 @@ class Call:
         self.ins = list(_tensors((args, kwargs)))
         self.reads = set() if self.name in BY_SIZE else {_memory(x) for x in self.ins}
         self.writes = {_memory(x) for x in self.outs}
-        self.in_place = any(one.alias_info is not None and one.alias_info.is_write for one in func._schema.returns)
+        self.in_place = any(one.alias_info is not None and one.alias_info.is_write for one in schema(func).returns)
         self.view = bool(self.outs) and not self.in_place and self.writes <= self.reads
 
     @property
@@ -67,7 +67,7 @@ class Call:
 class _Recorder:
     """The handler of operations for ``Recording``.
 
-    A ``__torch_dispatch__`` that stands in a ``TorchDispatchMode``'s own class is wrapped so that its first call imports the
+    A ``__torch_dispatch__`` that stands in a ``DispatchMode``'s own class is wrapped so that its first call imports the
     compiler (``torch._dynamo`` and sympy): one to four seconds of an actor's start. One that is inherited is left alone.
     """
 
@@ -86,7 +86,7 @@ class _Recorder:
         return out
 
 
-class Recording(_Recorder, TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recording(_Recorder, DispatchMode):  # type: ignore[no-untyped-call]
     """A context that notes every operation on tensors."""
 
     def __init__(self) -> None:
@@ -241,12 +241,12 @@ def _torch(call: Call) -> list[Step]:
 
 def _writing(call: Call, args: Any, kwargs: dict[str, Any]) -> Iterator[Step]:
     """Yield variants of the operation with ``out``: torch's function of that name, then the operator's overloads."""
-    packet, wanted = call.func.overloadpacket, {x.name: str(x.type) for x in call.func._schema.arguments}
+    packet, wanted = call.func.overloadpacket, {x.name: str(x.type) for x in schema(call.func).arguments}
     if len(call.outs) == 1 and (plain := getattr(torch, call.name, None)) is not None:
         yield partial(plain, *args, **kwargs, out=call.outs[0])
     for found in (getattr(packet, name) for name in packet.overloads()):
-        outs = [x.name for x in found._schema.arguments if x.is_out]
-        takes = {x.name: str(x.type) for x in found._schema.arguments if not x.is_out}
+        outs = [x.name for x in schema(found).arguments if x.is_out]
+        takes = {x.name: str(x.type) for x in schema(found).arguments if not x.is_out}
         left_out = wanted.keys() - takes.keys()
         if len(outs) == len(call.outs) and takes.items() <= wanted.items() and left_out <= OPTIONS:
             given = {name: x for name, x in kwargs.items() if name in takes}

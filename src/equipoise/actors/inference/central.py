@@ -17,6 +17,7 @@ from equipoise.actors.inference.exchange import EPOCH, Exchange
 from equipoise.actors.inference.joint import JointForward
 from equipoise.actors.routed import RoutedAgent
 from equipoise.clock import Clock
+from equipoise.publishing import publish
 from equipoise.types import StateReader, StateWriter, Tick
 
 PARTS = ("write", "fetch", "gather", "act", "answer")  # "gather": the rows of several groups side by side
@@ -53,7 +54,7 @@ class InferenceWorker:
         self._restored = [False] * len(self.agents)  # brought back by a resume and not answered yet
         self._waits_until = 0.0  # end of the wait for more groups; 0: not waiting
         self.patience_s: float | None = None  # how long the next tick may be put off while waiting
-        self._asked[:] = self._epoch << EPOCH  # a predecessor holds nothing of these groups any more
+        publish(self._asked, slice(None), self._epoch << EPOCH)  # a predecessor holds nothing of these groups any more
 
     def tick(self) -> Tick:
         """Take in rows from env workers, and act for the groups that may go on."""
@@ -88,7 +89,7 @@ class InferenceWorker:
         """Restart the agent of a group: its env worker died."""
         self.agents[i].restart_after_env_loss()
         self._observed[i] = self._restored[i] = False
-        self._asked[i] = self._epoch[i] << EPOCH
+        publish(self._asked, i, self._epoch[i] << EPOCH)
         self._ring(self.first + i)
 
     def _waits(self, ready: int, stepping: int) -> bool:
@@ -123,8 +124,8 @@ class InferenceWorker:
                 tree.map(np.copyto, self._actions[i][name], agent.took(state))
         for i in groups:
             self._observed[i] = False
-            self._held[i] = 0
-            self._asked[i] = self._said[i]
+            publish(self._held, i, 0)
+            publish(self._asked, i, self._said[i])
             self._ring(self.first + i)
         self._clock.lap("answer")
 
@@ -135,7 +136,7 @@ class InferenceWorker:
         try:
             to.put({str(i): agent.state() for i, agent in enumerate(self.agents)})
         finally:  # also where that failed: the cut waits for the env workers
-            self._held[:] = to.cut
+            publish(self._held, slice(None), to.cut)
             for i in range(len(self.agents)):
                 self._ring(self.first + i)
 

@@ -17,8 +17,8 @@ held[g]        the inference worker            the cut in which it holds still: 
 ``asked`` and ``said`` are ``epoch * 2^32 + n``, the n-th of an epoch, so their difference tells the turn: 0 the env
 worker's, 1 the inference worker's. An epoch begins when the inference worker writes ``asked = epoch * 2^32``: it has
 dropped everything of the last epoch by then. Then the env worker begins new episodes. So a process that is
-alive never finds its rows or actions overwritten while it reads them, and a word has one writer at a time. As in ``tokens.py``
-stores are taken to become visible in the order of the program (x86).
+alive never finds its rows or actions overwritten while it reads them, and a word has one writer at a time. docs/memory-order.md
+states which stores have to be seen in which order.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.memory import Memory
+from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, TimeStep, Tree
 
@@ -97,7 +98,7 @@ class Exchange:
         dead.
         """
         for group in groups:
-            self.words["epoch"][group] += 1
+            publish(self.words["epoch"], group, self.words["epoch"][group] + 1)
 
 
 def _attach(memory: Memory, sizes: dict[str, Any]) -> Exchange:
@@ -144,11 +145,11 @@ class EnvSide:
         self._begun, self._words["anew"][self._g] = asked >> EPOCH, parts is not None
         if parts is not None:
             self._write(parts)
-        self._words["said"][self._g] = asked + 1
+        publish(self._words["said"], self._g, asked + 1)
 
     def answer(self, parts: Mapping[str, TimeStep]) -> None:
         self._write(parts)
-        self._words["said"][self._g] += 1
+        publish(self._words["said"], self._g, self._words["said"][self._g] + 1)
 
     def _write(self, parts: Mapping[str, TimeStep]) -> None:
         if parts is not self._told:  # an env gives the same arrays each time

@@ -228,7 +228,8 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(bare)
         self.made, self.frame_skip = spec, spec.frameskip  # the second is for ``resume.hold``
         self.observation_space, self.ale = spec.observation, bare.ale
-        self._actions, self._noop, self._fire = bare._action_set, ale_py.Action.NOOP, ale_py.Action.FIRE
+        action_set = self.ale.getLegalActionSet() if spec.full_action_space else self.ale.getMinimalActionSet()
+        self._actions, self._noop, self._fire = action_set, ale_py.Action.NOOP, ale_py.Action.FIRE
         self._has_fire = spec.use_fire_reset and self._fire in self._actions
         self._see = self.ale.getScreenGrayscale if spec.grayscale else self.ale.getScreenRGB
         self.screens: Bytes = np.zeros((2, *bare.observation_space.shape), np.uint8)  # the last, pooled; the one before

@@ -28,6 +28,7 @@ import numpy as np
 from equipoise import tree
 from equipoise.experience.queue.queue import Plan
 from equipoise.memory import Memory
+from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Slot, Trajectory, Tree
 
@@ -80,7 +81,7 @@ class Outbound:
         at, words = self._of(streams), self.words
         n = int(words["full"][at])
         if words["want"][at] <= n:
-            words["want"][at] = n + 1
+            publish(words["want"], at, n + 1)
         if words["granted"][at] <= n:
             return None
         slots = self._slots[at][n % SLOTS]
@@ -91,8 +92,8 @@ class Outbound:
         """Hand in complete slots, and ask for the next one before: the two travel in this order, so that no time is lost."""
         group, n = slots[self.plan.first].keys[0].tolist()
         at = self._at[group]
-        self.words["want"][at] = n + 2
-        self.words["full"][at] = n + 1
+        publish(self.words["want"], at, n + 2)
+        publish(self.words["full"], at, n + 1)
 
     def restart(self, slots: Mapping[str, Slot]) -> None:
         """Count the written rows as dropped; the actor writes the slots anew."""
@@ -103,14 +104,15 @@ class Outbound:
     def cancel(self, streams: Array) -> None:
         """The actor of these envs is verified dead: what it had not handed in is dropped, and its successor asks anew."""
         at, words = self._of(streams), self.words
-        words["want"][at] = words["granted"][at] = words["full"][at]
-        words["lives"][at] += 1
+        for name in ("granted", "want"):
+            publish(words[name], at, words["full"][at])
+        publish(words["lives"], at, words["lives"][at] + 1)
 
     def grant(self, at: int, sequence: int) -> None:
         """Let the actor write its next slot, for that block."""
         n = int(self.words["granted"][at])
         self.sequence[at, n % SLOTS] = sequence
-        self.words["granted"][at] = n + 1
+        publish(self.words["granted"], at, n + 1)
 
     def room(self, at: int) -> bool:
         """Is the next slot to grant free: were the rows sent that it held last?"""
@@ -129,7 +131,7 @@ class Outbound:
 
     def sent(self, at: int) -> None:
         """That slot is free again."""
-        self.words["sent"][at] += 1
+        publish(self.words["sent"], at, self.words["sent"][at] + 1)
 
 
 def block_bytes(plan: Plan) -> int:

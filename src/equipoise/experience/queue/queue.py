@@ -35,6 +35,7 @@ from equipoise.experience.layout import RowSpec, columns, trajectory_specs
 from equipoise.experience.queue.tokens import FREE, FULL, MOST_BLOCKS, OPEN, READ, Channel, Tokens
 from equipoise.histograms import EDGES, tally
 from equipoise.memory import Memory
+from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Batch, Slot, Trajectory, Tree
 
@@ -183,7 +184,7 @@ class Queue:
         place = sequence % self._plan.blocks
         now = perf_counter()
         self._stepped[place] = (self._begun.get(place, now) + now) / 2
-        self._word[place] = sequence * 4 + FULL
+        publish(self._word, place, sequence * 4 + FULL)
         if not self._plan.ordered:
             self._full.put([sequence])
 
@@ -201,7 +202,7 @@ class Queue:
         if not 1 <= actors <= self._plan.actors:
             raise ValueError(f"actors: expected 1 to {self._plan.actors}, got {actors}")
         self._limits[1] = 0 if max_lag is None or not self._plan.ordered else self._plan.per_batch * (max_lag + 1)
-        self._limits[0] = actors
+        publish(self._limits, 0, actors)
 
     def cancel(self, streams: Array) -> None:
         """Deal the open slots of a verified dead actor again; their rows count as inserted and dropped.
@@ -229,7 +230,7 @@ class Queue:
         """
         read = np.flatnonzero(self._word % 4 == READ)
         if freed:
-            self._word[read] += FULL - READ
+            publish(self._word, read, self._word[read] + FULL - READ)
             read = read[:0]
         sequences, status = np.divmod(self._word, 4)
         self._sampled[0] = (sequences // self._plan.blocks).sum() + (status == READ).sum()
@@ -244,7 +245,7 @@ class Queue:
         if sequences is None:
             return None
         for sequence in sequences:
-            self._word[sequence % self._plan.blocks] = sequence * 4 + READ
+            publish(self._word, sequence % self._plan.blocks, sequence * 4 + READ)
         self._sampled[0] += len(sequences)
         self._next[0] += len(sequences)
         return self._keys(sequences)

@@ -34,8 +34,8 @@ until it has been seen to claim nothing; the block whose token it held is OPEN n
 after that is lost: since the emptying no process put it back, so no actor can have taken it. That never blocks: what is not
 certain yet is asked again, and a claimer that dies meanwhile is cancelled, after which the search begins anew.
 
-All this takes for granted that stores become visible in the order of the program (x86), and that a store before a read or
-write of a pipe is visible before it (the pipe's own lock).
+All this needs stores that become visible in the order of the program (``publishing.py``), and that a store before a read or
+write of a pipe is visible before it (the pipe's own lock). docs/memory-order.md has the proof.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
 
 FREE, OPEN, FULL, READ = range(4)
@@ -101,24 +102,24 @@ class Tokens:
 
     def take(self, actor: int) -> int | None:
         """Open the next block (called by an actor) -> its sequence; None: none is free."""
-        self._claiming[actor] = 1
+        publish(self._claiming, actor, 1)
         sequence = self._channels[actor % len(self._channels)].get()
         if sequence is not None:
             place = sequence % len(self.word)
             self.owner[place] = actor
-            self.word[place] = sequence * 4 + OPEN
-        self._claiming[actor] = 0
+            publish(self.word, place, sequence * 4 + OPEN)
+        publish(self._claiming, actor, 0)
         return sequence
 
     def free(self, sequences: Sequence[int]) -> None:
         """Free blocks (called by the learner), so that actors may take them; also the first deal of a run."""
-        self._dealing[0] = 1
+        publish(self._dealing, 0, 1)
         for sequence in sequences:
-            self.word[sequence % len(self.word)] = sequence * 4 + FREE
+            publish(self.word, sequence % len(self.word), sequence * 4 + FREE)
         for i, channel in enumerate(self._channels):
             if mine := [s for s in sequences if s % len(self._channels) == i]:
                 channel.put(mine)
-        self._dealing[0] = 0
+        publish(self._dealing, 0, 0)
 
     def cancel(self, actor: int) -> int:
         """Deal the open blocks of a verified dead actor again (called by the driver) -> their number.
@@ -130,18 +131,18 @@ class Tokens:
         )  # read in this order: owner is written before OPEN
         sequences = [int(self.word[place]) // 4 for place in places]
         for place, sequence in zip(places, sequences, strict=True):
-            self.word[place] = sequence * 4 + FREE
+            publish(self.word, place, sequence * 4 + FREE)
         channel = actor % len(self._channels)
         self._put_in_order(channel, sequences)
         if self._claiming[actor]:
-            self._claiming[actor] = 0
+            publish(self._claiming, actor, 0)
             self._searches[channel] = None
         self._searches = dict.fromkeys(self._searches)  # the blocks that were just dealt may include a suspect
         return len(places)
 
     def orphaned(self) -> None:
         """The learner is verified dead (called by the driver): it may have died amid dealing."""
-        self._dealing[0] = 0
+        publish(self._dealing, 0, 0)
         self._searches = dict.fromkeys(range(len(self._channels)))
 
     def reconcile(self) -> bool:

@@ -14,7 +14,7 @@ seen          the learner                      = ``life``, once it knows what wa
 ============  ===============================  ========================================================
 
 So a word has one writer at a time, and a request is done at most once. The answers of a dead shard stand still
-until the learner has looked. As in ``tokens.py`` stores are taken to become visible in the order of the program (x86).
+until the learner has looked. docs/memory-order.md states which stores have to be seen in which order.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from equipoise import tree
 from equipoise.experience.layout import trajectory_specs
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.memory import Memory
+from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
 from equipoise.types import Tree
 
@@ -78,7 +79,7 @@ class ShardMailbox:
 
     def lost(self, shard: int) -> None:
         """Note a lost shard. The driver calls it once the shard is verified dead, before the successor starts."""
-        self.shards[shard]["life"][0] += 1
+        publish(self.shards[shard]["life"], 0, self.shards[shard]["life"][0] + 1)
 
     def inserted(self, shard: int) -> int:
         """Count the blocks that a shard took in, in all of its lives."""

@@ -17,6 +17,7 @@ from equipoise.experience.layout import columns
 from equipoise.experience.replay.mailbox import Request, ShardMailbox
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.experience.replay.store import Store
+from equipoise.publishing import publish
 from equipoise.types import LateSave, StateReader, StateWriter, Tick, Trajectory
 
 PARTS = ("insert", "sample", "gather", "priorities")  # "gather": windows, decoded, into the batch
@@ -62,7 +63,7 @@ class Shard:
             self._update(*numbers)
             self._clock.lap("priorities")
         mine["items"][0], mine["mass"][0] = len(self.store.selector), self.store.selector.mass
-        mine["answered"][0] = answered + 1
+        publish(mine["answered"], 0, answered + 1)
         self._ring()
         return Tick.WORKED
 

@@ -26,6 +26,7 @@ from equipoise.experience.replay.feed import Replayed, ReplayFeed
 from equipoise.experience.replay.mailbox import BUFFERS, Request, ShardMailbox
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.files import numbered
+from equipoise.publishing import publish
 from equipoise.types import Array, Batch, StateReader, StateWriter, Trajectory, Tree
 
 
@@ -65,7 +66,7 @@ class Sharded(Replayed):
         asked, requests = int(mail["asked"][0]), mail["request"]
         assert asked - mail["answered"][0] < len(requests), "more than may be asked at once"
         requests[asked % len(requests)] = (kind, *numbers, *[0] * (3 - len(numbers)))
-        mail["asked"][0] = asked + 1
+        publish(mail["asked"], 0, asked + 1)
         self._ring(shard)
         return asked + 1
 
@@ -96,9 +97,9 @@ class Sharded(Replayed):
         if self._drawn is not None and self._drawn[shard][1] and self._drawn[shard][0] > answered:
             self._drawn = None
         mail["items"][0], mail["mass"][0] = 0, 0.0
-        mail["answered"][0] = mail["asked"][0]
+        publish(mail["answered"], 0, mail["asked"][0])
         again, self._inserting[shard] = self._inserting[shard], deque()
-        mail["seen"][0] = life
+        publish(mail["seen"], 0, life)
         for _, place, actor in again:
             self._insert(shard, place, actor)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from equipoise.errors import WorkerFailed
 from equipoise.files import write_synced
 from equipoise.plans.blueprint import Blueprint
+from equipoise.publishing import check_order
 from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Source
 from equipoise.runtime import build
@@ -62,6 +63,7 @@ class SiteHost:
 
     def __init__(self, job: SiteJob, scratch: Path) -> None:
         """``scratch``: a folder of this machine, for files that go home."""
+        check_order("ray")
         self._job, self.over, self._step = replace(job, segments={}), "", 0
         self._handing: int | None = None  # the number of the cut in which the workers here save, to go on elsewhere
         self._handed_in = 0  # the session in which they do

@@ -24,6 +24,7 @@ from equipoise.experience.queue.outbound import block_bytes
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.waiting import Waiting, mark, marked, put_back, raw
 from equipoise.experience.replay.mailbox import BUFFERS, Request, ShardMailbox
+from equipoise.publishing import publish
 from equipoise.runtime.cluster.line import Line
 from equipoise.runtime.cluster.protocols import Queue
 from equipoise.runtime.cluster.wire import Frame, Kind, Refused, words
@@ -93,14 +94,14 @@ class StandInShard:
             raise ValueError(f"expected items of shard {self._number}, got {keys.tolist()[:4]}")
         mail["items"][0], mail["inserted"][0] = items, inserted
         mail["mass"][0] = np.frombuffer(body, np.float64, 1, 16)[0]
-        mail["answered"][0] = number + 1
+        publish(mail["answered"], 0, number + 1)
         return True
 
     def died(self, life: int) -> bool:
         """The shard is dead, and its successor has this life -> is it news?"""
         if life <= int(self._mail["life"][0]):
             return False
-        self._mail["life"][0] = life
+        publish(self._mail["life"], 0, life)
         return True
 
 
@@ -185,7 +186,9 @@ class Keeper:
         if life != int(mail["life"][0]):
             return None  # that shard is dead: the learner asks its successor for what it owes
         if life != int(mail["seen"][0]):
-            mail["answered"][0] = mail["asked"][0] = self._told = number
+            self._told = number
+            for name in ("asked", "answered"):
+                publish(mail[name], 0, number)
         elif number < int(mail["asked"][0]):
             self._told = min(self._told, number)
             return None
@@ -193,8 +196,8 @@ class Keeper:
             raise ValueError(f"expected request {int(mail['asked'][0])}, got {number}")
         place = self._take(body)
         mail["request"][number % len(mail["request"])] = np.frombuffer(body, np.int64, 4)
-        mail["asked"][0] = number + 1
-        mail["seen"][0] = life
+        publish(mail["asked"], 0, number + 1)
+        publish(mail["seen"], 0, life)
         return place
 
     def _take(self, body: Any) -> int | None:

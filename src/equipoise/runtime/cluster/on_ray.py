@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from equipoise.errors import WorkerFailed
 from equipoise.plans.blueprint import Blueprint
+from equipoise.private.ray import draining
 from equipoise.programs.limits import check_processes
 from equipoise.runtime.cluster import host
 from equipoise.runtime.cluster.host import SiteJob
@@ -90,7 +91,7 @@ class RayNodes:
         used: dict[str, float] = {}
         for one in self._running.values():
             used[one.node] = used.get(one.node, 0.0) + one.cores
-        leaving, alive = _draining(), [one for one in ray.nodes() if one["Alive"]]
+        leaving, alive = draining(), [one for one in ray.nodes() if one["Alive"]]
         doubted = [one for one in alive if one["NodeID"] in self._doubted]
         self._doubted = {one["NodeID"] for one in doubted if not _answers(one["NodeManagerAddress"], one["NodeManagerPort"])}
         found = [
@@ -187,7 +188,7 @@ class RayNodes:
         """The machines that are about to be taken away, as of the last look."""
         now = time.monotonic()
         if now - self._drained_at >= NODES_S and ray.is_initialized():
-            self._drained_at, self._drained = now, _draining()
+            self._drained_at, self._drained = now, draining()
         return self._drained
 
     def where(self, name: str) -> str:
@@ -290,11 +291,3 @@ def _reach(where: str) -> None:
             f"address: expected a Ray cluster at {where}, but nobody answers there ({error}); start one with 'ray start --head "
             f"--port {port}' on that machine, or use --address local"
         ) from error
-
-
-def _draining() -> set[str]:
-    """The machines that are about to be taken away. Ray has no public call for it."""
-    from ray._private.worker import global_worker
-
-    found = global_worker.gcs_client.get_draining_nodes()
-    return set(found)

@@ -17,6 +17,7 @@ import numpy as np
 
 from equipoise.actors.inference.exchange import EPOCH, Exchange
 from equipoise.experience.queue.unstacked import stack_paths
+from equipoise.publishing import publish
 from equipoise.runtime.cluster.parts import Arrays
 from equipoise.types import Array, Stack
 
@@ -122,7 +123,7 @@ class StandIn:
             self.rows.write(rows)
         if not asked & FIRST:
             self._words["anew"][self._g] = anew
-        self._words["said"][self._g] = asked + 1
+        publish(self._words["said"], self._g, asked + 1)
         return True
 
     def waits(self, asked: int) -> bool:
@@ -143,7 +144,7 @@ class Asker:
         """``stacks``: of each policy's observations, as in ``EnvSpec``."""
         self._words, self._g = exchange.words, group
         self.rows, self.actions = _halves(exchange, group, stacks)
-        self._words["asked"][group] = NEVER
+        publish(self._words["asked"], group, NEVER)
         self.asked: int | None = None  # home's ask that the env worker answers
         self.steps = 0  # that the envs were asked for
         self._epoch = 0  # in which it was asked
@@ -172,7 +173,7 @@ class Asker:
 
     def hold(self, cut: int) -> None:
         """The env worker may save for this cut."""
-        self._words["held"][self._g] = cut
+        publish(self._words["held"], self._g, cut)
 
     def ask(self, asked: int, whole: bool, actions: Any) -> None:
         """Home asks: pass it on to the env worker, unless it has this very ask. ``whole``: does home want whole stacks?"""
@@ -184,17 +185,17 @@ class Asker:
         self.rows.keep(known=self._told and before == asked - 1 and not whole)  # it asks on from what it took
         self._told = False
         self.asked, local = asked, int(words["asked"][g])
-        words["held"][g] = 0
+        publish(words["held"], g, 0)
         if not asked & FIRST:
             self._first = None
             if asked or local != NEVER:  # else it is the first of all, and envs of a resume are where it left them
-                words["epoch"][g] += 1
+                publish(words["epoch"], g, words["epoch"][g] + 1)
             self._epoch = int(words["epoch"][g])
-            words["asked"][g] = self._epoch << EPOCH
+            publish(words["asked"], g, self._epoch << EPOCH)
         elif local == NEVER:
             self._first = bytes(actions)
             self._epoch = 0
-            words["asked"][g] = 0
+            publish(words["asked"], g, 0)
         elif before == asked - 1 and self._answered(local):
             self._write(actions)
         else:
@@ -203,7 +204,7 @@ class Asker:
     def _write(self, actions: Any) -> None:
         self.steps += 1
         self.actions.write(actions)
-        self._words["asked"][self._g] = self._words["said"][self._g]
+        publish(self._words["asked"], self._g, self._words["said"][self._g])
 
     def answers(self) -> tuple[int, bool, bytes | None] | None:
         """(ask, are the episodes new, rows) that home does not have yet; rows are None where the envs were lost."""

@@ -6,17 +6,16 @@ workers that learn or act, and has torch; env workers have one of their own, whi
 
 from __future__ import annotations
 
-import io
 import multiprocessing
 import os
 import signal
 import tempfile
 import threading
 import time
-from multiprocessing import context, forkserver, popen_forkserver, process, reduction, spawn, util
-from typing import Any
+from multiprocessing import forkserver, process
 
 from equipoise.errors import CannotStart
+from equipoise.private.forkserver import ForkServer, ServedProcess, pid, stop
 
 ENV_PRELOAD = ["equipoise.runtime.process.worker", "equipoise.workers.env"]
 PRELOAD = [
@@ -29,7 +28,7 @@ SAFE_PATH, OURS = "PYTHONSAFEPATH", "equipoise"
 LONGEST_PLACE = 107 - len("/pymp-12345678/listener-12345678")  # Linux takes sockets of paths up to 107 characters
 TRIES, PAUSE_S = 3, 0.1  # to start a process where its server ends; a server that was killed may be started again
 
-_envs = forkserver.ForkServer()
+_envs = ForkServer()
 
 
 class ServerEnded(RuntimeError):
@@ -97,48 +96,20 @@ def _ensure_running(central: bool, torch: bool) -> None:
 def release() -> None:
     """End the server of env workers where none of them runs. A later need starts another."""
     if not any(isinstance(child, EnvProcess) for child in multiprocessing.active_children()):
-        _envs._stop()  # type: ignore[attr-defined]
+        stop(_envs)
 
 
-class _Popen(popen_forkserver.Popen):
-    """Python's own, but for the server that it asks."""
-
-    def _launch(self, process_obj: Any) -> None:
-        data = io.BytesIO()
-        context.set_spawning_popen(self)
-        try:
-            reduction.dump(spawn.get_preparation_data(process_obj._name), data)
-            reduction.dump(process_obj, data)
-        finally:
-            context.set_spawning_popen(None)
-        self.sentinel, writes = _envs.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
-        alive = os.dup(writes)  # the child reads its end as ours
-        self.finalizer = util.Finalize(self, util.close_fds, (alive, self.sentinel))  # type: ignore[attr-defined]
-        with open(writes, "wb", closefd=True) as pipe:
-            pipe.write(data.getbuffer())
-        self.pid = forkserver.read_signed(self.sentinel)
-
-
-class EnvProcess(process.BaseProcess):
+class EnvProcess(ServedProcess):
     """A process without torch."""
 
-    _start_method = "forkserver"
-
-    @staticmethod
-    def _Popen(process_obj: Any) -> _Popen:
-        return _Popen(process_obj)
+    server = _envs
 
 
 def pids() -> set[int]:
     """Process ids of the running servers."""
-    return {pid for pid in (_pid(forkserver._forkserver), _pid(_envs)) if pid is not None}
+    return {found for found in (pid(), pid(_envs)) if found is not None}
 
 
 def pid_of_envs() -> int | None:
     """Process id of the server of env workers, if it runs."""
-    return _pid(_envs)
-
-
-def _pid(server: Any) -> int | None:
-    pid: int | None = server._forkserver_pid
-    return pid
+    return pid(_envs)

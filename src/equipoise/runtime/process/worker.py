@@ -63,7 +63,7 @@ def _work(job: Assignment) -> None:
     phases.say("")
     site.meter = meter = job.board.meter(job.name)
     if kind.torch and job.compiles:  # in any tick: the first with other rows than those that were compiled for, say
-        from equipoise.nets.compiled import while_compiling
+        from equipoise.private.torch import when_compiling
 
         meter.expect(COMPILE_S)  # of the compiler's imports, which take seconds
 
@@ -71,7 +71,7 @@ def _work(job: Assignment) -> None:
             phases.say(text)
             meter.expect(ahead_s)
 
-        while_compiling(partial(compiling, COMPILE_S, "compiling"), partial(compiling, 0.0, ""))
+        when_compiling(partial(compiling, COMPILE_S, "compiling"), partial(compiling, 0.0, ""))
     saver = Saver(worker, job.member, Path(job.directory), job.board.cut, send, saved=job.saved)
     spin = Spin(job.spins) if job.spins else None
     loop(
