@@ -63,7 +63,7 @@ class Distance(RewardPart):
 
 def learner(*parts: RewardPart, rewards: Rewards | None = None, algorithm: Any = None, **settings: Any) -> Learner:
     algorithm = algorithm or PPO(hidden=(16,))
-    net = network(algorithm, DISCRETE, 0)
+    net = settings.pop("net", None) or network(algorithm, DISCRETE, 0)
     return Learner(algorithm, net, parts=parts, rewards=rewards, schedule_updates=9, seed=3, batch=STREAMS, **settings)
 
 
@@ -136,9 +136,11 @@ def test_parts_are_saved_and_go_on_to_the_same_bits(part: Any, tmp_path: Path) -
 @pytest.mark.parametrize("part", [Counts, Distance])
 def test_what_two_learners_counted_and_learned_is_added_up(part: Any) -> None:
     given = batches(3)
+    begun = [(part(), network(PPO(hidden=(16,)), DISCRETE, 0)) for _ in range(2)]  # by one thread: torch has one seed
 
     def work(rank: int, pool: Any) -> Learner:
-        made = learner(part(), rewards=Rewards(normalize=True), parameters=Flat(pool))
+        one, net = begun[rank]
+        made = learner(one, net=net, rewards=Rewards(normalize=True), parameters=Flat(pool))
         return learn(made, [share(one, rank, 2) for one in given])
 
     whole: Any = learn(learner(part(), rewards=Rewards(normalize=True)), given).state()

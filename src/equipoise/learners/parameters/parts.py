@@ -74,7 +74,7 @@ class Parts:
     def __init__(self, settings: Optimizer, params: Sequence[nn.Parameter]) -> None:
         self.params = list(params)
         self._leaves = [nn.Parameter(part_of(param.detach())) for param in params]  # in the same memory
-        self._each = [descent(settings, leaf) for leaf in self._leaves]
+        self.each = [descent(settings, leaf) for leaf in self._leaves]
 
     def clear(self) -> None:
         """A gradient of zeros."""
@@ -95,22 +95,12 @@ class Parts:
         shares = zip(self.params, self.gradient(), strict=True)
         return torch.stack([part.square().sum() / (1 if _spread(param) else learners) for param, part in shares]).sum()
 
-    @property
-    def settings(self) -> Optimizer:
-        """Settings of every optimiser."""
-        return self._each[0].settings
-
-    @settings.setter
-    def settings(self, settings: Optimizer) -> None:
-        for one in self._each:
-            one.settings = settings
-
     def step(self, rate: float) -> None:
-        for one in self._each:
+        for one in self.each:
             one.step(rate)
 
     def step_unless(self, skip: Tensor, rate: float) -> None:
-        for one in self._each:
+        for one in self.each:
             one.step_unless(skip, rate)
 
     def state(self, *, keep: bool) -> Tree:
@@ -118,13 +108,13 @@ class Parts:
 
         All learners ask at once. Without ``keep`` nothing is kept of what is gathered: empty tensors.
         """
-        slots = {name: self._flat([one.slots[name] for one in self._each], keep) for name in self._moments}
-        return {"params": self._flat(self._leaves, keep), "optimizer": slots | {"step": self._each[0].slots["step"]}}
+        slots = {name: self._flat([one.slots[name] for one in self.each], keep) for name in self._moments}
+        return {"params": self._flat(self._leaves, keep), "optimizer": slots | {"step": self.each[0].slots["step"]}}
 
     def like(self) -> Tree:
         """The types and shapes of ``state``, without numbers."""
         flat = torch.empty(sum(param.numel() for param in self.params), dtype=self._leaves[0].dtype, device="meta")
-        return {"params": flat, "optimizer": dict.fromkeys(self._moments, flat) | {"step": self._each[0].slots["step"]}}
+        return {"params": flat, "optimizer": dict.fromkeys(self._moments, flat) | {"step": self.each[0].slots["step"]}}
 
     @torch.no_grad()
     def load(self, state: Any) -> None:
@@ -135,11 +125,11 @@ class Parts:
             param = self.params[n]
             self._leaves[n].copy_(cut(whole.view(param.shape), param))
             parts = {name: cut(each[n].view(param.shape), param) for name, each in wholes.items()}
-            self._each[n].load(parts | {"step": slots["step"]})
+            self.each[n].load(parts | {"step": slots["step"]})
 
     @property
     def _moments(self) -> tuple[str, ...]:
-        return self._each[0].moments
+        return self.each[0].moments
 
     @torch.no_grad()
     def _flat(self, parts: Sequence[Tensor], keep: bool) -> Tensor:
@@ -186,6 +176,10 @@ class Spread(Parameters):
 
     def norm(self, group: str) -> Tensor:
         return self.learners.sum(self.optimizers[group].squares(self.learners.size)).sqrt()
+
+    def retune(self, settings: Optimizer) -> None:
+        for one in (one for parts in self.optimizers.values() for one in parts.each):
+            one.settings = settings
 
     def tensors(self) -> Mapping[str, Tensor]:
         return Gathered(super().tensors())
