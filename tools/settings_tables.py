@@ -19,17 +19,36 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.algorithms._memory import Remembers
-from equipoise.facts import Fact, facts, said
+from equipoise.facts import UNSET, Fact, facts, said
+from equipoise.programs import fields
 from equipoise.programs.program import algorithm_class
 from equipoise.types import Learns, Optimizer, Rewards
 
 ROOT = Path(__file__).parents[1]
+COMBINATIONS = re.compile(r"(<!-- combinations -->\n).*?(<!-- end of combinations -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end of settings -->)", re.DOTALL)
 
 
 def current(text: str) -> str:
     """The page with its tables as they should be."""
-    return TABLE.sub(lambda found: found[1] + table(*named(found[2])) + found[3], text)
+    text = TABLE.sub(lambda found: found[1] + table(*named(found[2])) + found[3], text)
+    return COMBINATIONS.sub(lambda found: found[1] + combinations() + found[2], text)
+
+
+def combinations() -> str:
+    """What excludes or needs what: a row for each ``Excludes`` and ``Needs`` of a field."""
+    rows = []
+    for room, cls in fields.rooms(replay=True):
+        for fact in facts(cls).values():
+            for one in (*fact.excludes, *fact.needs):
+                other = one.setting if "." in one.setting else room + one.setting
+                values = " or ".join(f"`{said(value)}`" for value in one.values)
+                state = "set" if one.values == UNSET else f"other than {values}" if one.unless else values
+                verdict = "needs" if one in fact.needs else "excludes"
+                rows.append(f"| `{room}{fact.name}` | {verdict} | `{other}` | {state} | {one.why.replace('{}', '...')} |")
+    return "\n".join(
+        ["| setting, if changed | | other setting | if it is | the sentence |", "|---|---|---|---|---|", *rows, ""]
+    )
 
 
 def named(name: str) -> tuple[type[Any], str]:
@@ -72,7 +91,11 @@ def row(fact: Fact, *, kept: bool) -> str:
 
 
 def pages() -> list[Path]:
-    return [page for page in sorted(ROOT.glob("docs/**/*.md")) if TABLE.search(page.read_text())]
+    return [
+        page
+        for page in sorted(ROOT.glob("docs/**/*.md"))
+        if TABLE.search(text := page.read_text()) or COMBINATIONS.search(text)
+    ]
 
 
 def main() -> None:

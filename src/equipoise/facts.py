@@ -20,8 +20,8 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 __all__ = [
-    "AUTO", "FREE", "KEPT", "Auto", "Count", "Fact", "Flag", "Fraction", "Help", "NonNegative", "OnResume", "Positive", "Range",
-    "Rate", "Read", "Share", "Whole", "facts", "said",
+    "AUTO", "FREE", "KEPT", "Auto", "Count", "Excludes", "Fact", "Flag", "Fraction", "Help", "Needs", "NonNegative", "OnResume",
+    "Positive", "Range", "Rate", "Read", "Share", "Whole", "facts", "said",
 ]  # fmt: skip
 
 UNSET = (None, 0, False, "")
@@ -124,6 +124,25 @@ class Read:
         return f"unless `{self.setting}={values}`" if self.unless else f"where `{self.setting}={values}`"
 
 
+class Excludes(Read):
+    """The field keeps its default if ``setting`` has one of ``values``; without values: if that is set. Nothing else can work.
+
+    ``why`` ends the sentence "KEY: expected DEFAULT ..., got VALUE"; ``{}`` in it stands for the value of ``setting``. A field
+    that nothing reads excludes nothing.
+    """
+
+    __slots__ = ()
+
+
+class Needs(Read):
+    """If the field has not its default, ``setting`` has to have one of ``values``; without values: it has to be set.
+
+    ``why`` ends the sentence "KEY: expected SETTING ..., got VALUE", where VALUE is that of ``setting``.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """A setting: the type and the default of its field, and what the annotation says besides."""
@@ -137,6 +156,8 @@ class Fact:
     rule: Literal["free", "kept"] | None  # for a resume; None: not said
     flag: Flag | None
     auto: bool = False  # may it be measured when the run begins
+    excludes: tuple[Excludes, ...] = ()
+    needs: tuple[Needs, ...] = ()
 
     @property
     def limits(self) -> str:
@@ -183,6 +204,7 @@ def _fact(cls: type[Any], field: dataclasses.Field[Any], kind: Any) -> Fact:
         name=field.name, kind=kind, annotated=annotated, default=default, reads=tuple(said_by.get(Read, ())),
         help=next((one.text for one in said_by.get(Help, ())), ""), flag=next(iter(said_by.get(Flag, ())), None),
         rule=next((one.rule for one in said_by.get(OnResume, ())), None), auto=Auto in said_by,
+        excludes=tuple(said_by.get(Excludes, ())), needs=tuple(said_by.get(Needs, ())),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from equipoise.algorithms.reinforce_pp import ReinforcePP
 from equipoise.algorithms.rloo import RLOO
 from equipoise.algorithms.sft import SFT
 from equipoise.algorithms.token_ppo import TokenPPO
-from equipoise.programs.settings import out_of_range
+from equipoise.programs.ranges import out_of_range
 from equipoise.types import Packed, Stop
 from tests.algorithms import text
 

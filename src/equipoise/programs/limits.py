@@ -76,8 +76,6 @@ def check_nvtx(place: Placement) -> None:
         raise ValueError(
             "placement.nvtx: expected false, since this torch has no CUDA, got true; placement.trace_s=10 needs none"
         )
-    if place.nvtx and place.trace_s:
-        raise ValueError("placement.nvtx: expected it without placement.trace_s, got both; did you mean trace_s=0?")
 
 
 def _files_allowed() -> int | None:

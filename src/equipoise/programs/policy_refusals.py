@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
-from equipoise.facts import facts, said
+from equipoise.facts import said
 from equipoise.programs.limits import block_problems
-from equipoise.programs.settings import out_of_range
-from equipoise.types import Optimizer, Placement, Policy, Program, ReplaySettings, Rewards, TaskSource, learning
+from equipoise.programs.ranges import out_of_range
+from equipoise.types import Policy, Program, ReplaySettings, Rewards, TaskSource, learning
 
 __all__ = ["policy_problems"]
 
 
 def policy_problems(program: Program, policy: Policy) -> list[str]:
     place = program.placement
-    problems = [*out_of_range(policy), *out_of_range(policy.algorithm, "algorithm."), *_optimizer_problems(policy.optimizer)]
+    problems = [*out_of_range(policy), *out_of_range(policy.algorithm, "algorithm.")]
+    problems += out_of_range(policy.optimizer, "optimizer.")
     problems += _rewards_problems(policy)
     if policy.algorithm.target_every and not policy.algorithm.has_target:
         name = type(policy.algorithm).__name__
@@ -73,25 +72,6 @@ def _text_problems(program: Program, policy: Policy) -> list[str]:
         problems.append(f"policy.unroll: expected 1, since a row is a whole sample, got {policy.unroll}")
     if len(program.policies) > 1:
         problems.append(f"policies: expected one with a task, got {', '.join(program.policies)}")
-    if place.auto:
-        problems.append(
-            f"placement.auto: expected none with a task, of which nothing is measured at the start, got {place.auto[0]}"
-        )
-    for key in ("inference", "acting_precision", "compile", "partial_streams"):
-        usual, got = getattr(Placement(), key), getattr(place, key)
-        if got != usual:
-            problems.append(
-                f"placement.{key}: expected {said(usual)} with a task, whose generators write by engines, got {said(got)}"
-            )
-    return problems
-
-
-def _optimizer_problems(optimizer: Optimizer) -> list[str]:
-    problems = out_of_range(optimizer, "optimizer.")
-    for name in ("name", "schedule"):
-        kinds, got = get_args(facts(Optimizer)[name].kind), getattr(optimizer, name)
-        if got not in kinds:
-            problems.append(f"optimizer.{name}: expected one of {', '.join(kinds)}, got {got!r}")
     return problems
 
 

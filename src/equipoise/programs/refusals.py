@@ -5,26 +5,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from equipoise.hints import hint
 from equipoise.programs import fields
+from equipoise.programs.combinations import combination_problems
 from equipoise.programs.fields import why_unread
 from equipoise.programs.policy_refusals import policy_problems
 from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
+from equipoise.programs.ranges import out_of_range
 from equipoise.programs.sampling_refusals import device_env_problems, partial_problems
-from equipoise.programs.settings import out_of_range
 from equipoise.programs.shard_refusals import shard_problems
 from equipoise.types import (
     PRECISIONS,
-    ActingPrecision,
-    Balance,
     EnvFactory,
     Frozen,
-    Inference,
-    OnNonfinite,
     Policy,
-    Precision,
     Program,
     RecordedSource,
     TaskSource,
@@ -42,6 +38,7 @@ def check(program: Program) -> None:
     env = [] if program.source.env is None else _env_problems(program.source.env)
     env += device_env_problems(program)
     problems = [*_run_problems(program), *_source_problems(program), *env, *_together_problems(program)]
+    problems += combination_problems(program)
     problems += shard_problems(program)
     for name, policy in learning(program).items():
         room = f"policies.{name}." if len(program.policies) > 1 else ""
@@ -61,24 +58,13 @@ def _run_problems(program: Program) -> list[str]:
     place = program.placement
     problems = [problem for room, part in fields.parts(program) for problem in out_of_range(part, room)]
     if place.actors == 0:
-        problems[0] += "; 'train --dataset ID' learns from recorded rows alone"
-    if program.source.on_nonfinite not in get_args(OnNonfinite):
-        problems.append(
-            f"source.on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.source.on_nonfinite!r}"
-        )
-    if place.precision not in get_args(Precision):
-        problems.append(f"placement.precision: expected one of {', '.join(get_args(Precision))}, got {place.precision!r}")
-    elif place.device == "cpu" and place.precision not in PRECISIONS["cpu"]:
-        nearest = {"tf32": "medium", "fp16": "bf16"}[place.precision]
+        at = next(n for n, problem in enumerate(problems) if problem.startswith("placement.actors:"))
+        problems[at] += "; 'train --dataset ID' learns from recorded rows alone"
+    nearest = {"tf32": "medium", "fp16": "bf16"}.get(place.precision)
+    if place.device == "cpu" and nearest is not None:
         problems.append(
             f"placement.precision: expected one of {', '.join(PRECISIONS['cpu'])} with device=cpu, which has no "
             f"{place.precision}, got {place.precision!r}; did you mean {nearest!r}?"
-        )
-    if place.graphs and place.device == "cpu":
-        problems.append("placement.graphs: expected false with device=cpu, since CUDA graphs are of a GPU, got true")
-    elif place.graphs and place.learners > 1:
-        problems.append(
-            f"placement.graphs: expected false with {place.learners} learners, whose sums a graph cannot wait for, got true"
         )
     measurable = fields.measurable(program)
     problems += [
@@ -89,15 +75,10 @@ def _run_problems(program: Program) -> list[str]:
     if place.inference == "central":
         problems += _central_problems(program)
     problems += partial_problems(program)
-    key, rounded = "placement.acting_precision", place.acting_precision
-    if rounded not in get_args(ActingPrecision):
-        problems.append(f"{key}: expected one of {', '.join(get_args(ActingPrecision))}, got {rounded!r}")
-    elif rounded != "fp32" and place.precision != "fp32":
+    if place.acting_precision != "fp32" and not program.actors:
         problems.append(
-            f"{key}: expected fp32 with precision={place.precision}, which rounds in actors already, got {rounded!r}"
+            f"placement.acting_precision: expected fp32 without actors, since none acts, got {place.acting_precision!r}"
         )
-    elif rounded != "fp32" and not program.actors:
-        problems.append(f"{key}: expected fp32 without actors, since none acts, got {rounded!r}")
     names: Any = program.source.metrics
     if isinstance(names, str):
         problems.append(f"source.metrics: expected a tuple of names, such as ('success',), got the text {names!r}")
@@ -105,37 +86,23 @@ def _run_problems(program: Program) -> list[str]:
         problems.append(
             f"source.metrics: expected different names of the env's info, such as success or episode/r, got {wrong[0]!r}"
         )
-    if place.inference not in get_args(Inference):
-        problems.append(f"placement.inference: expected one of {', '.join(get_args(Inference))}, got {place.inference!r}")
     problems += _balance_problems(program)
     if not re.fullmatch(r"cpu|cuda(:\d+)?", place.device):
         problems.append(f"placement.device: expected cpu, cuda or cuda:N, got {place.device!r}")
     if program.evaluation.stop_at is not None and math.isnan(program.evaluation.stop_at):
         problems.append("evaluation.stop_at: expected a number, got nan")
-    if program.evaluation.every is not None and program.evaluation.episodes == 0:
-        problems.append("evaluation.every: expected evaluation.episodes of at least 1, got 0")
-    if program.evaluation.stop_at is not None and program.evaluation.episodes == 0:
-        problems.append(
-            "evaluation.stop_at: expected evaluation.episodes of at least 1, since the evaluated return decides, got 0"
-        )
     return problems
 
 
 def _balance_problems(program: Program) -> list[str]:
     """What cannot be changed while the run goes on."""
     place, key = program.placement, "placement.balance"
-    if place.balance not in get_args(Balance):
-        return [f"{key}: expected one of {', '.join(get_args(Balance))}, got {place.balance!r}"]
-    if place.balance == "off" or not program.actors:
+    if place.balance != "auto" or not program.actors:
         return []
-    if place.max_lag == 0:
-        return [f"{key}: expected off in lockstep, whose runs are the same to the bit, or max_lag of at least 1, got 'auto'"]
     if kept := [name for name, policy in learning(program).items() if policy.replay is not None]:
         return [
             f"{key}: expected off with a replay, in which the rows of actors that pause would grow old ({kept[0]}), got 'auto'"
         ]
-    if place.inference == "central":
-        return [f"{key}: expected off with inference=central, whose workers wait for groups of envs, got 'auto'"]
     least = max(place.least_actors, place.learners)
     if place.least_actors > place.actors:
         return [f"placement.least_actors: expected at most actors={place.actors}, got {place.least_actors}"]

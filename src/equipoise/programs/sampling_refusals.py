@@ -20,11 +20,8 @@ def partial_problems(program: Program) -> list[str]:
             f"batches of one size ({fits}), got {got}"
         ]
     wrong = {
-        "in lockstep, where who answers first may change no bit (max_lag=4 is a lag for it)": place.max_lag == 0,
-        "with inference=central, whose groups of envs wait for nobody": place.inference == "central",
         f"with {program.env.target}, whose streams are stepped together": program.outside or program.env.on_device,
         "with several policies, whose agents act together": len(program.policies) > 1,
-        "with compile, whose torso has one number of rows": place.compile,
     }
     return [f"{key}: expected 0 {why}, got {got}" for why, so in wrong.items() if so]
 

@@ -10,13 +10,13 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Annotated, Any, Literal, Union
+from typing import Any, Literal, Union
 
 from equipoise.envs.hints import FALSE_WORDS, TRUE_WORDS
-from equipoise.facts import AUTO, Fact, Range, facts
+from equipoise.facts import AUTO, Fact, facts
 from equipoise.hints import hint, nearest, shortened
 from equipoise.programs import fields
 from equipoise.programs.peer_names import key_of_peer, option_of_peer, words_of_peer
@@ -189,29 +189,6 @@ def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
 def field_types(cls: type[Any]) -> dict[str, Any]:
     """The init fields of a dataclass and their types."""
     return {name: fact.kind for name, fact in facts(cls).items()}
-
-
-def out_of_range(instance: Any, before: str = "") -> list[str]:
-    """A sentence for each field of a dataclass whose number is outside the ``Range`` of its annotation."""
-    return [
-        f"{before}{name}: expected {limit}, got {value}"
-        for name, fact in facts(type(instance)).items()
-        for value, limit in _beyond(getattr(instance, name), fact.annotated)
-    ]
-
-
-def _beyond(value: Any, kind: Any) -> Iterator[tuple[Any, Range]]:
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Annotated:
-        if isinstance(value, int | float):
-            yield from ((value, limit) for limit in args[1:] if isinstance(limit, Range) and value not in limit)
-        yield from _beyond(value, args[0])
-    elif origin in (Union, types.UnionType):
-        yield from (found for arg in args for found in _beyond(value, arg))
-    elif origin is tuple and isinstance(value, tuple):
-        yield from (found for item in value for found in _beyond(item, args[0]))
-    elif origin is Mapping and isinstance(value, Mapping):
-        yield from (found for item in value.values() for found in _beyond(item, args[1]))
 
 
 # ----------------------------------------------------------------------------------------------------------------- values

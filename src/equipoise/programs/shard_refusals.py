@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from torch import nn
 
 from equipoise.nets.block import blocks
-from equipoise.types import Frozen, On, Program, Shard, learning
+from equipoise.types import Frozen, On, Program, learning
 
 
 def shard_problems(program: Program) -> list[str]:
     """What does not go with ``placement.shard``."""
     place, key = program.placement, "placement.shard"
-    if place.shard not in get_args(Shard):
-        return [f"{key}: expected one of {', '.join(get_args(Shard))}, got {place.shard!r}"]
     if place.shard == "none" or place.learners == 1:
         return []
     got, problems = f"got {place.shard!r}", []
@@ -26,10 +22,6 @@ def shard_problems(program: Program) -> list[str]:
             problems.append(f"{key}: expected none with a replay, which {kind} learns from here, {got}")
         elif policy.algorithm.copied_every:
             problems.append(f"{key}: expected none with a target network, which {kind} has here (target_every), {got}")
-    if place.compile:
-        problems.append(f"{key}: expected none with placement.compile, whose graphs hold whole parameters, {got}")
-    if place.precision == "fp16":
-        problems.append(f"{key}: expected none with precision fp16, whose scale would differ between the learners, {got}")
     if place.device != "cpu" and place.inference == "central":
         problems.append(f"{key}: expected none with central inference on {place.device}, which reads learner 0's device, {got}")
     return problems

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, cast
 
-from equipoise.facts import AUTO, FREE, Count, Flag, Help, NonNegative, Positive, Read, Share, Whole
+from equipoise.facts import AUTO, FREE, Count, Excludes, Flag, Help, Needs, NonNegative, Positive, Read, Share, Whole
 from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
 from equipoise.types.rows import ActingPrecision, Balance, Inference, Precision, Shard
 from equipoise.types.sources import LONG, OUT, REMOTE, WHAT, WHERE, EnvFactory, EnvSource, Live, RecordedSource, TaskSource
@@ -116,6 +116,7 @@ class Frozen:
 
 
 Central = Read("inference", "central")
+Engines = Excludes("source.task", why="with a task, whose generators write by engines")
 Overlapping = Read("max_lag", 0, unless=True, why="in lockstep each group of envs is acted for by itself")
 
 
@@ -152,6 +153,8 @@ class Placement:
         Live,
         Flag(WHERE, "off|auto"),
         FREE,
+        Excludes("max_lag", 0, why="in lockstep, whose runs are the same to the bit, or max_lag of at least 1"),
+        Excludes("inference", "central", why="with inference=central, whose workers wait for groups of envs"),
     ] = "off"
     least_actors: Annotated[Count, Help("Actors that act at least."), Read("balance", "auto"), FREE] = 1
     learners: Annotated[
@@ -170,6 +173,8 @@ class Placement:
         ),
         Read("learners", 1, unless=True, why="one learner keeps all"),
         FREE,
+        Excludes("compile", why="with placement.compile, whose graphs hold whole parameters"),
+        Excludes("precision", "fp16", why="with precision fp16, whose scale would differ between the learners"),
     ] = "none"
     gradient_checkpointing: Annotated[
         bool, Help("Keep no more than the inputs of a network's blocks for backward, and compute the rest anew there."), FREE
@@ -179,12 +184,17 @@ class Placement:
         Help("Where actions are chosen: in each actor (local), or in workers for all of them (central)."),
         Flag(WHERE, "local|central|auto"),
         AUTO,
+        Engines,
     ] = "local"
     partial_streams: Annotated[
         Whole,
         Help("An actor acts once so many of its streams have answered, for those; slow ones hold nobody up. 0: all of them."),
         Live,
         Flag(WHERE),
+        Engines,
+        Excludes("max_lag", 0, why="in lockstep, where who answers first may change no bit (max_lag=4 is a lag for it)"),
+        Excludes("inference", "central", why="with inference=central, whose groups of envs wait for nobody"),
+        Excludes("compile", why="with compile, whose torso has one number of rows"),
     ] = 0
     inference_workers: Annotated[Count, Help("Inference workers; the actors are dealt to them evenly."), Central] = 1
     inference_batch: Annotated[
@@ -209,19 +219,28 @@ class Placement:
         AUTO,
     ] = "fp32"
     acting_precision: Annotated[
-        ActingPrecision, Help("Weights that actors act with are rounded to this; reports say what it changes."), FREE
+        ActingPrecision,
+        Help("Weights that actors act with are rounded to this; reports say what it changes."),
+        FREE,
+        Engines,
+        Excludes("precision", "fp32", unless=True, why="with precision={}, which rounds in actors already"),
     ] = "fp32"
     compile: Annotated[
-        bool, Help("Compile torsos of images, and their loss, with torch.compile: a minute at the start."), FREE
+        bool, Help("Compile torsos of images, and their loss, with torch.compile: a minute at the start."), FREE, Engines
     ] = False
-    graphs: Annotated[bool, Help("On a GPU: record whole updates of the learner as CUDA graphs, which are replayed."), FREE] = (
-        False
-    )
+    graphs: Annotated[
+        bool,
+        Help("On a GPU: record whole updates of the learner as CUDA graphs, which are replayed."),
+        FREE,
+        Excludes("device", "cpu", why="with device=cpu, since CUDA graphs are of a GPU"),
+        Excludes("learners", 1, unless=True, why="with {} learners, whose sums a graph cannot wait for"),
+    ] = False
     threads: Annotated[Count, Help("Learner threads (each actor uses one)."), Flag(WHERE, "N|auto"), FREE, AUTO] = 1
     auto: Annotated[
         tuple[str, ...],
         Help("Settings of these that are measured when the run begins, as --set placement.threads=auto says of one."),
         FREE,
+        Excludes("source.task", why="with a task, of which nothing is measured at the start"),
     ] = ()
     deadline_s: Annotated[
         Positive,
@@ -235,7 +254,10 @@ class Placement:
         NonNegative, Help("Seconds of its last work that each worker keeps for 'equipoise trace'. 0: none."), FREE
     ] = 0.0
     nvtx: Annotated[
-        bool, Help("Show the parts of each worker's work to NVIDIA's profilers, by NVTX. Needs a torch with CUDA."), FREE
+        bool,
+        Help("Show the parts of each worker's work to NVIDIA's profilers, by NVTX. Needs a torch with CUDA."),
+        FREE,
+        Excludes("trace_s", why="with placement.trace_s={}, which keeps the same parts (remove one of them)"),
     ] = False
 
     @property
@@ -280,6 +302,7 @@ class EvaluationSettings:
         Help("Stop when an evaluation reaches this mean return, and another one of 100 episodes does, too."),
         Flag(LONG, "RETURN"),
         FREE,
+        Needs("episodes", why="of at least 1, since the evaluated return decides"),
     ] = None
     episodes: Annotated[
         Whole, Help("Fresh episodes of an evaluation; 'evaluate' has --episodes."), Flag(LONG, name="evaluate-episodes"), FREE
@@ -295,6 +318,7 @@ class EvaluationSettings:
         Help("Evaluate that often, beside training. none: near --stop-at, and at the end."),
         Flag(LONG, "STEPS", name="evaluate-every"),
         FREE,
+        Needs("episodes", why="of at least 1"),
     ] = None
 
 

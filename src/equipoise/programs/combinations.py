@@ -1,0 +1,41 @@
+"""Combinations: settings that exclude or need each other, as their fields say (``Excludes``, ``Needs``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from equipoise.facts import Read, said
+from equipoise.programs import fields
+from equipoise.types import Program
+
+
+def combination_problems(program: Program) -> list[str]:
+    """A sentence for each setting that does not go with another one."""
+    return [problem for setting in fields.settings(program) for problem in _problems(program, setting)]
+
+
+def _problems(program: Program, setting: fields.Setting) -> Iterator[str]:
+    fact = setting.fact
+    if setting.value == fact.default or not (fact.excludes or fact.needs) or fields.why_unread(program, setting):
+        return
+    for one in fact.excludes:
+        _, value = _looked_up(program, setting, one)
+        if one.by(value):
+            usual, why = said(fact.default) or "none", one.why.format(said(value))
+            yield f"{setting.key}: expected {usual} {why}, got {shown(setting.value)}"
+    for need in fact.needs:
+        path, value = _looked_up(program, setting, need)
+        if not need.by(value):
+            yield f"{setting.key}: expected {path} {need.why}, got {shown(value)}"
+
+
+def _looked_up(program: Program, setting: fields.Setting, other: Read) -> tuple[str, Any]:
+    """The path and the value of the other setting: the same part's, else the Program's; None if this run has none."""
+    if hasattr(setting.part, other.setting):
+        return setting.room + other.setting, getattr(setting.part, other.setting)
+    return other.setting, fields.valued(program, other.setting)
+
+
+def shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else said(value)

@@ -1,0 +1,39 @@
+"""Values outside of the range or the choices that the annotation of their field names."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Union
+
+from equipoise.facts import Range, facts
+
+
+def out_of_range(instance: Any, before: str = "") -> list[str]:
+    """A sentence for each field of a dataclass whose value is outside the choices or the ``Range`` of its annotation."""
+    given = [(name, getattr(instance, name), fact) for name, fact in facts(type(instance)).items()]
+    wrong = [
+        f"{before}{name}: expected one of {', '.join(typing.get_args(fact.kind))}, got {value!r}"
+        for name, value, fact in given
+        if typing.get_origin(fact.kind) is Literal and value not in typing.get_args(fact.kind)
+    ]
+    return wrong + [
+        f"{before}{name}: expected {limit}, got {found}"
+        for name, value, fact in given
+        for found, limit in _beyond(value, fact.annotated)
+    ]
+
+
+def _beyond(value: Any, kind: Any) -> Iterator[tuple[Any, Range]]:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        if isinstance(value, int | float):
+            yield from ((value, limit) for limit in args[1:] if isinstance(limit, Range) and value not in limit)
+        yield from _beyond(value, args[0])
+    elif origin in (Union, types.UnionType):
+        yield from (found for arg in args for found in _beyond(value, arg))
+    elif origin is tuple and isinstance(value, tuple):
+        yield from (found for item in value for found in _beyond(item, args[0]))
+    elif origin is Mapping and isinstance(value, Mapping):
+        yield from (found for item in value.values() for found in _beyond(item, args[1]))
