@@ -44,3 +44,15 @@ def test_an_exit_of_our_own_stays_what_it_is(tmp_path: Path) -> None:
         [sys.executable, "-m", "equipoise", "runs", "none"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert "returns or raises" not in told.stderr and told.returncode == 2
+
+
+def test_an_error_whose_text_raises_is_named_by_its_type(tmp_path: Path) -> None:
+    text = ENV.replace("STEP", "raise Odd()").replace("RESET", "").replace("END", "")
+    (tmp_path / "leaves.py").write_text(text + "class Odd(Exception):\n    def __str__(self): raise ValueError('no text')\n")
+    for command in ("train", "check"):
+        extra = ["--on", "serial", "--steps", "64", "--evaluate-episodes", "0", "--out", "run"] if command == "train" else []
+        told = subprocess.run(
+            [sys.executable, "-m", "equipoise", command, "leaves:E", *extra], cwd=tmp_path, check=False,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert told.returncode == 1 and "since its str() raises ValueError" in told.stdout + told.stderr, told.stderr
