@@ -132,7 +132,7 @@ class Store:
     def _state(self) -> tuple[int, ...]:
         """What changes if others move, replace or rewrite the file or what is beside it; () for no file, and for an empty one.
 
-        Its device and inode, the inodes of its log and of the index of that, its size and time of change. The file is not
+        The file's device and inode, the inodes of log and index, the file's size and time of change. The file is not
         opened: to close it again would drop the locks that SQLite has on it in this process.
         """
         try:
