@@ -201,11 +201,11 @@ class Reader:
         if all(shape == self._rows[name][0] for name, shape in shapes.items()):
             single, rows = True, {name: x[None] for name, x in rows.items()}
         else:
-            single, counts = False, {shape[:1] for shape in shapes.values()}
+            single, counts = False, [shape[:1] for shape in shapes.values()]
             alone = any(shape == self._rows[name][0] for name, shape in shapes.items())  # then the other parts are at fault
             for name, got in shapes.items():
                 one = self._rows[name][0]
-                batch = len(got) > len(one) and got[0] > 0 and got[1:] == one and len(counts) == 1
+                batch = len(got) > len(one) and got[0] > 0 and got[1:] == one and got[:1] == max(counts[::-1], key=counts.count)
                 if not (got == one if alone else batch):
                     raise ValueError(
                         f"{name}: expected shape {list(one)}, or a batch [B, ...] of it in all parts, got {list(got)}"

@@ -104,7 +104,7 @@ def parse_json(data: bytes, path: Path | str, line: int = 1, *, finite: bool = T
     try:
         return json.loads(text, **hooks)
     except json.JSONDecodeError as error:
-        said = error.msg[:1].lower() + error.msg[1:]
+        said = error.msg[:1].lower() + error.msg[1:] if text.strip() else "nothing"
         raise ValueError(f"{path}, line {line + error.lineno - 1}: expected JSON, got {said}") from None
     except _NoNumber as error:
         found = next(one.start() for one in _WORDS.finditer(text) if one[0] == error.word)

@@ -59,12 +59,17 @@ def install(extra: str) -> str:
     return f"pip install {' '.join(repr(one) for one in needed)}" if needed else f"install its extra {extra!r}"
 
 
+def message(error: BaseException) -> str:
+    """The message of an error, whatever the ``str()`` of a user's own error does."""
+    try:
+        return str(error)
+    except Exception as inner:
+        return f"an error without a message, since its str() raises {type(inner).__name__}"
+
+
 def said(error: BaseException) -> str:
     """The message of an error; where it has none, as a bare assert, the line of code that raised it."""
-    try:
-        text = str(error).strip()
-    except Exception as inner:  # of an error of a user's own
-        text = f"an error without a message, since its str() raises {type(inner).__name__}"
+    text = message(error).strip()
     if text:
         text = text.encode(errors="backslashreplace").decode()  # half a character cannot be printed
         return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"

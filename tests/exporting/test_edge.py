@@ -18,7 +18,7 @@ import pytest
 from equipoise import edge
 from equipoise.actors.forward.noise import Noise
 from equipoise.api import Player
-from equipoise.edge import Artifact, EdgePolicy
+from equipoise.edge import Artifact, EdgePolicy, Reader
 from equipoise.exporting.observations import sampled
 from tests.artifacts import KINDS, artifact, untrained
 
@@ -126,6 +126,15 @@ WRONG: list[tuple[str, Any, str]] = [
     ("mask", {"obs": ROW, "action_mask": [0.5, 1, 1]}, r"obs/action_mask: expected int8 \[3\], got float64 \[3\]"),
     ("mask", {"obs": ROW, "action_mask": [300, 1, 1]}, "obs/action_mask: expected numbers from -128 to 127, got 1 to 300"),
 ]
+
+
+@pytest.mark.parametrize("odd", ["a", "b", "c"])
+@pytest.mark.parametrize("count", [1, 3, 0])
+def test_the_part_with_another_batch_than_the_others_is_named(odd: str, count: int) -> None:
+    space = {"type": "Dict", "spaces": [[key, {"type": "Box"}] for key in "abc"]}
+    reader = Reader(space, {f"obs/{key}": ((4,), np.dtype(np.float32)) for key in "abc"}, [])
+    with pytest.raises(ValueError, match=rf"obs/{odd}: expected shape \[4\], .* got \[{count}, 4\]"):
+        reader.read({key: np.zeros((count if key == odd else 2, 4), np.float32) for key in "abc"})
 
 
 @pytest.mark.parametrize(("kind", "obs", "said"), WRONG)

@@ -301,6 +301,14 @@ def test_what_is_no_registry_is_refused(tmp_path):
         Registry(tmp_path / "later")
 
 
+def test_a_place_where_no_folder_can_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/registry"):
+        with pytest.raises(OSError, match=f"{place}: expected a folder for a registry, or a place to make one, got ") as caught:
+            Registry(tmp_path / place, create=True)
+        assert "Errno" not in str(caught.value)
+
+
 def test_a_full_disk_leaves_the_registry_as_it_was(to, tmp_path, monkeypatch):
     before, made = everything(to), artifact(tmp_path / "made", "b")
     write, left = os.write, 3

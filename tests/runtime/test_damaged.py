@@ -68,7 +68,8 @@ def change(file: Path, edit: Callable[[Any], Any]) -> bytes:
         (b'{"a":' * 200_000, r"line 1: expected at most 64 levels"),
         (b'{"a": NaN}', "expected JSON, got NaN, which is no number"),
         (b'{"a": ' + b"1" * 5000 + b"}", "expected JSON, got 1111.*, which has more than 4,300 digits"),
-        (b"", "line 1: expected JSON, got expecting value"),
+        (b"", "line 1: expected JSON, got nothing"),
+        (b" \n", "line 2: expected JSON, got nothing"),
     ],
 )
 def test_what_is_no_json_is_named_by_file_and_line(data: bytes, said: str, tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def test_a_sequence_is_an_episode(recurrent: Running, folder: Path) -> None:
         ({"shape": [-5, -4]}, "expected at most 32 sizes of at least 0"),
         ({"shape": [1 << 40, 1 << 40]}, "inputs/obs/obs: expected FP32"),
         ({"shape": [20]}, "expected shape [3], or a batch [B, ...] of it in all parts, got [5, 3]"),
+        ({"datatype": "FP16", "data": [1e6] * 20}, "obs/obs: expected finite numbers, got inf in row 0"),
         ({"data": ["a"] * 20}, "expected numbers of FP32, got others"),
         ({"data": [[1.0] * 4, [1.0]]}, "expected a flat list, or lists of that shape, got lists of different lengths"),
         ({"data": [1.0] * 7}, "numbers, got 7"),

@@ -73,6 +73,29 @@ def lock(path: Path) -> sqlite3.Connection:
     return other
 
 
+@pytest.mark.parametrize("change", [
+    "printf 'other bytes %9999s' > decisions", "cp kept decisions", ": > decisions", "rm decisions-wal", "rm decisions-shm",
+    f"rm decisions-*; {sys.executable} -c \"import sqlite3; sqlite3.connect('decisions').execute('DROP TABLE shadows')\"",
+])  # fmt: skip
+def test_a_file_that_others_write_over_is_seen(tmp_path: Path, change: str) -> None:
+    """The file keeps its inode. What is told as stored later can be read, or it is told that nothing can be stored."""
+    path = tmp_path / "decisions"
+    store = Store(path)
+    assert stored(store, "a")
+    subprocess.run("cp decisions kept", shell=True, cwd=tmp_path, check=True)
+    assert all(stored(store, f"b{i}") for i in range(300))
+    subprocess.run(change, shell=True, cwd=tmp_path, check=True)
+    if "bytes" in change:
+        assert not stored(store, "c") and store.alarm is not None and "not a database" in store.alarm
+        path.unlink()
+    assert all(stored(store, f"d{i}") for i in range(300)) and store.alarm is None
+    assert {f"d{i}" for i in range(300)} <= ids(path)
+    store.close()
+    with sqlite3.connect(path) as file:
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    file.close()
+
+
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(15.0, marks=pytest.mark.thorough)])
 def test_a_lock_of_another_process_loses_nothing(tmp_path: Path, seconds: float) -> None:
     store = Store(tmp_path / "decisions")

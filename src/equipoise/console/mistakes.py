@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Any
 
 import typer
@@ -24,19 +25,29 @@ class OneLineErrors(TyperGroup):
         try:
             code = super().main(*args, **raising)
         except UsageError as error:
-            # Not every error knows its command; the first word typed is it.
-            typed = list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))
-            words, known = ["equipoise"], self.commands
-            while len(words) <= len(typed) and (found := known.get(typed[len(words) - 1])) is not None:
-                words.append(typed[len(words) - 1])
-                known = getattr(found, "commands", {})
-            command = " ".join(words)
+            command = self._typed(list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:])))
             fail(f"{_reason(error)} See '{command} --help'.", command)
+        except SystemExit as left:
+            if (place := _place_of_others(left)) is None:
+                raise
+            fail(
+                f"expected code that returns or raises, got an exit with {left.code!r} at {place}; raise an error there, or "
+                'put what only a script does under \'if __name__ == "__main__":\'',
+                self._typed(list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))), code=1,
+            )  # fmt: skip
         except typer.Abort as stop:
             if isinstance(stop.__cause__, EOFError):  # click takes every EOFError for Ctrl-D at a prompt; there is none here
                 raise stop.__cause__ from None
             sys.exit(130)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def _typed(self, typed: list[str]) -> str:
+        """The command as its first words name it: not every error knows it."""
+        words, known = ["equipoise"], self.commands
+        while len(words) <= len(typed) and (found := known.get(typed[len(words) - 1])) is not None:
+            words.append(typed[len(words) - 1])
+            known = getattr(found, "commands", {})
+        return " ".join(words)
 
     def get_help_option(self, ctx: Any) -> Any:
         """False where it is not given: to read a None, typer imports pydantic, most of what a command's --help costs."""
@@ -47,6 +58,19 @@ class OneLineErrors(TyperGroup):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         Sections.format_epilog(self, ctx, formatter)  # type: ignore[arg-type]
+
+
+def _place_of_others(left: SystemExit) -> str | None:
+    """The line of a user's module or env that left the process, as a script does; None for an exit of this program."""
+    ours = __name__.partition(".")[0], typer.__name__, UsageError.__module__.partition(".")[0]
+    place = None
+    for frame, line in traceback.walk_tb(left.__traceback__):
+        root = frame.f_globals.get("__name__", "").partition(".")[0]
+        if root in ours:
+            place = None
+        elif place is None and root != "importlib":
+            place = f"{frame.f_code.co_filename}:{line}"
+    return place
 
 
 def _reason(error: Any) -> str:

@@ -70,7 +70,7 @@ class GymnasiumEnv(SyncEnv):
         action_mask: str = "auto",
     ) -> None:
         if env.num_envs != len(streams):
-            raise ValueError(f"{env} has {env.num_envs} envs, expected {len(streams)}: one for each stream of the worker")
+            raise ValueError(f"{env} has {env.num_envs!r} envs, expected {len(streams)}: one for each stream of the worker")
         self.env = env
         self._wrapped = env.unwrapped is not env
         mode = autoreset or autoreset_mode(env)
@@ -307,9 +307,10 @@ def observe(target: Tree, obs: Any, key: str = "obs") -> None:
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     """Return ``metadata["autoreset_mode"]``; ValueError where it is missing or says that the env never resets."""
-    said = env.metadata.get("autoreset_mode")
+    about = getattr(env, "metadata", None)
+    said = about.get("autoreset_mode") if isinstance(about, Mapping) else None
     modes: dict[Any, AutoresetMode] = {name: mode for mode in AutoresetMode for name in (mode, mode.value)}
-    if (mode := modes.get(said)) is None:
+    if (mode := next((mode for name, mode in modes.items() if name == said), None)) is None:
         raise ValueError(
             f"{env} does not say in metadata['autoreset_mode'] what it does after an episode's end (found {said!r}); "
             "set it to gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP, whichever is true"

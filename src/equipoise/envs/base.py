@@ -19,7 +19,7 @@ from equipoise.envs.failures.capsule import Capsule, Failures
 from equipoise.envs.failures.row_checks import Checks, WrongValue, of_answer
 from equipoise.envs.infos import Infos
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
-from equipoise.hints import raised
+from equipoise.hints import message, raised
 from equipoise.schema import described
 from equipoise.types import Array, EnvFactory, EnvSpec, Resume, TimeStep, Tree
 
@@ -208,7 +208,7 @@ class SyncEnv:
         factory, seed = self.origin
         made = Capsule(
             env=factory, stream=None if i is None else int(self.ts.stream[i]), seed=seed, error=type(error).__name__,
-            message=str(error), kind="exception" if wrong is None else wrong.kind, key=None if wrong is None else wrong.key,
+            message=message(error), kind="exception" if wrong is None else wrong.kind, key=None if wrong is None else wrong.key,
             wrappers=self._name(i), traceback="".join(traceback.format_exception(error)),
             versions=capsule.versions(self._one(i)), **self._course(i),
         )  # fmt: skip

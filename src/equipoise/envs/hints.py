@@ -17,7 +17,7 @@ from typing import Any
 from gymnasium.error import DependencyNotInstalled
 
 from equipoise.envs.families import old_gym
-from equipoise.hints import install, nearest, raised
+from equipoise.hints import install, message, nearest, raised
 
 EXTRAS = {  # module -> this project's extra
     "ale_py": "atari",
@@ -199,6 +199,6 @@ def explained(target: str) -> Iterator[None]:
     except (ValueError, ImportError, OSError):
         raise
     except Exception as error:  # an env's constructor may raise anything
-        if old_gym.REFUSED in str(error):
+        if old_gym.REFUSED in message(error):
             raise old_gym.OldGym(f"{target}: {error}; {old_gym.REGISTERED}") from error
         raise NotMade(f"{target} could not be made: {raised(error)}") from error

@@ -30,7 +30,7 @@ from equipoise.envs.restore import snapshot
 from equipoise.envs.restore.record import Record
 from equipoise.envs.spaces import member, observation_spec
 from equipoise.envs.values import FLAGS, NUMBERS, flag, hidden, number, taken, uncast
-from equipoise.hints import raised
+from equipoise.hints import message, raised
 from equipoise.seeds import stream_seed, stream_seeds
 from equipoise.types import Array, Resume, Tree
 
@@ -204,7 +204,7 @@ class LoopEnv(SyncEnv):
             if self._barren[i] >= PATIENCE:
                 raise EnvFailed(
                     f"{self._where(i)} failed {PATIENCE} times in a row without one step that worked; the last "
-                    f"time: {type(error).__name__}: {error}{MASKED if self._masked else ''}"
+                    f"time: {type(error).__name__}: {message(error)}{MASKED if self._masked else ''}"
                 ) from error
             try:
                 self._make_anew(i)

@@ -190,7 +190,11 @@ def _create(about: Path) -> None:
     there = [name for name in os.listdir(folder) if not name.startswith(".")] if folder.is_dir() else []
     if there:  # a hidden file may be what a kill left of ours
         raise ValueError(f"{folder}: expected a registry, or an empty folder for a new one, got one with {min(there)}")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        got = "a file" if folder.is_file() else f"'{error.strerror}' at {error.filename}"
+        raise OSError(f"{folder}: expected a folder for a registry, or a place to make one, got {got}") from None
     write_atomic(about, SAYS)
 
 

@@ -235,7 +235,8 @@ def _tensors(inputs: list[Input], rest: memoryview) -> dict[str, Array]:
                     raise ValueError(f"expected a flat list, or lists of that shape, got lists of the shape {list(x.shape)}")
                 if x.size and (x.dtype.kind not in "biuf" or (dtype.kind != "f" and x.dtype.kind == "f")):
                     raise ValueError(f"expected numbers of {one.datatype}, got others")
-                x = x.astype(dtype) if x.dtype.kind == "f" or dtype.kind in "fb" else _whole(x, dtype)
+                with np.errstate(over="ignore"):  # what becomes infinite is refused with its place
+                    x = x.astype(dtype) if x.dtype.kind == "f" or dtype.kind in "fb" else _whole(x, dtype)
             else:
                 if not 0 <= size <= len(rest) or size != count * dtype.itemsize:
                     expected = f"{count * dtype.itemsize:,} bytes for {one.datatype} {one.shape}"

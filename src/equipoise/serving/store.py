@@ -31,6 +31,7 @@ RETRY_S = 0.5  # after a write that failed
 BUSY_S = 2.0  # that a write waits for another process to end its own, before it is tried again
 CLOSE_S = 8.0  # at the end, for what waits
 AT_ONCE = 5_000  # groups of a transaction
+SAME = 4  # numbers of ``_state`` that no write changes
 BYTES = 4096  # of an observation that count as one record more
 TABLES = """
 CREATE TABLE IF NOT EXISTS decisions (id TEXT PRIMARY KEY, unit TEXT, session TEXT, step INTEGER, policy TEXT, version TEXT,
@@ -109,8 +110,8 @@ class Store:
             self._wake.set()
             thread.join()
 
-    def _connect(self) -> tuple[sqlite3.Connection, tuple[int, int]]:
-        """Open the file, or make it with mode 0600 -> (connection, device and inode)."""
+    def _connect(self) -> tuple[sqlite3.Connection, tuple[int, ...]]:
+        """Open the file, or make it with mode 0600 -> (connection, ``_state``)."""
         assert self.path is not None
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
@@ -121,25 +122,29 @@ class Store:
                 file.execute("PRAGMA wal_autocheckpoint=0")
                 file.executescript(TABLES)
                 file.execute("PRAGMA wal_checkpoint(PASSIVE)")
-                return file, self._inode()
+                return file, self._state()
             except BaseException:
                 file.close()
                 raise
         except (sqlite3.Error, OSError) as error:
             raise OSError(f"{self.path}: expected a file for decisions that can be written, got {error}") from error
 
-    def _inode(self) -> tuple[int, int]:
-        """Device and inode of the file at the path now; (0, 0) for none, and for an empty one."""
-        assert self.path is not None
+    def _state(self) -> tuple[int, ...]:
+        """What changes if others move, replace or rewrite the file or what is beside it; () for no file, and for an empty one.
+
+        The file's device and inode, the inodes of log and index, the file's size and time of change. The file is not
+        opened: to close it again would drop the locks that SQLite has on it in this process.
+        """
         try:
-            found = self.path.stat()
+            found, log, index = (os.stat(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
         except FileNotFoundError:
-            return 0, 0
-        return (found.st_dev, found.st_ino) if found.st_size else (0, 0)
+            return ()
+        same = (found.st_dev, found.st_ino, log.st_ino, index.st_ino)
+        return (*same, found.st_size, found.st_mtime_ns) if found.st_size else ()
 
     def _run(self) -> None:
         file: sqlite3.Connection | None = None
-        inode = (0, 0)
+        state: tuple[int, ...] = ()
         while self.waiting or self._ends == math.inf:
             if not self._taken:
                 self._wake.wait(GATHER_S)
@@ -148,16 +153,17 @@ class Store:
             if not self._taken:
                 continue
             try:
-                if file is not None and inode != self._inode():
+                if file is not None and state != self._state():
                     self._leave(file)
                     file = None
                 if file is None:
-                    file, inode = self._connect()
+                    file, state = self._connect()
                 self._write(file, self._taken)
-                if inode != self._inode():
-                    continue  # it was moved or removed meanwhile: these also go to its successor
+                written, state = state, self._state()
+                if not state or written[:SAME] != state[:SAME]:
+                    continue  # it was moved, removed or overwritten meanwhile: these also go to its successor
             except (sqlite3.Error, OSError) as error:
-                busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+                busy = "locked" in str(error)
                 if file is not None and not busy:
                     self._leave(file)
                     file = None

@@ -25,6 +25,7 @@ from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import counted, legal
 from equipoise.envs.spaces import member, observation_spec
 from equipoise.envs.values import NoArray, flags, plain, taken
+from equipoise.hints import message
 from equipoise.types import Array, Tree
 
 OUTCOMES = ("terminated", "truncated", "reward")
@@ -199,7 +200,7 @@ class Probe:
         try:
             result = call()
         except (Exception, SystemExit) as error:
-            if action is not None and "to unpack" in str(error):  # raised by a wrapper: what does the env itself return?
+            if action is not None and "to unpack" in message(error):  # raised by a wrapper: what does the env itself return?
                 try:
                     result = self.env.unwrapped.step(action)
                 except Exception:  # its own code unpacks wrongly
@@ -215,7 +216,7 @@ class Probe:
 
     def _raised(self, where: str, method: str, error: BaseException) -> None:
         cost = "In training it costs that episode; three times in a row end the run."
-        if method == "reset" and isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
+        if method == "reset" and isinstance(error, TypeError) and "unexpected keyword argument" in message(error):
             cost = f"No episode can begin. If this is old gym's interface, {advice(self.env.unwrapped, old=True)}; {VALUES}."
         elif isinstance(error, SystemExit):
             cost = "It ends the worker's process; the third time in a row without progress ends the run."

@@ -37,6 +37,7 @@ from equipoise import tree, trust
 from equipoise.envs.failures.causes import Causes
 from equipoise.envs.failures.row_checks import Kind, WrongValue
 from equipoise.files import read_json, write_synced
+from equipoise.hints import message
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check, described
 from equipoise.types import EnvFactory, OnNonfinite, Tree
 
@@ -85,7 +86,7 @@ class Failures:
         self.count("aborted")
         wrong = error if isinstance(error, WrongValue) else None
         cause = cause_of("exception" if wrong is None else wrong.kind, None if wrong is None else wrong.key, error)
-        self.causes.add(cause, f"{type(error).__name__}: {error}")
+        self.causes.add(cause, f"{type(error).__name__}: {message(error)}")
 
     def ends_the_run(self, error: BaseException) -> bool:
         return isinstance(error, WrongValue) and error.kind == "nonfinite" and self.on_nonfinite == "stop"

@@ -17,6 +17,7 @@ from equipoise.envs.failures.capsule import Capsule
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.making import make
+from equipoise.hints import message
 from equipoise.types import Tree
 
 MOST_RESETS = 100_000  # most resets before the episode, so that a foreign capsule cannot run for ever
@@ -97,7 +98,7 @@ def is_same(capsule: Capsule, error: Exception) -> bool:
         return False
     if isinstance(error, WrongValue):
         return (error.kind, error.key) == (capsule.kind, capsule.key)
-    return capsule.kind == "exception" and without_addresses(str(error)) == without_addresses(capsule.message)
+    return capsule.kind == "exception" and without_addresses(message(error)) == without_addresses(capsule.message)
 
 
 def without_addresses(text: str) -> str:

@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from equipoise import tree
+from equipoise.hints import message
 from equipoise.types import TimeStep, Tree
 
 Kind = Literal["exception", "nonfinite", "invalid", "outside", "cast"]
@@ -56,7 +57,7 @@ def of_answer(error: Exception, index: int | None) -> Exception:
     """The error of an env that answered with too many values, too few or none, as a WrongValue; any other as it is."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = bool(frames) and frames[-1].filename.startswith(TAKE_APART)
-    if not ours or not isinstance(error, TypeError | ValueError) or "unpack" not in str(error):
+    if not ours or not isinstance(error, TypeError | ValueError) or "unpack" not in message(error):
         return error
     return WrongValue("invalid", index, "its answer", ANSWER, str(error))
 
