@@ -190,6 +190,36 @@ def test_a_damaged_run_costs_no_other_its_line(made: Path, tmp_path: Path) -> No
     assert result.exit_code == 0 and names(result.stdout) == ["b", "c"] and "warning: " in result.stderr
 
 
+def test_a_folder_that_may_not_be_looked_into_costs_no_run_its_line(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(made, tmp_path / "runs")
+    (closed := tmp_path / "runs" / "aa").mkdir()
+    there = Path.is_file
+
+    def is_file(path: Path, **given: Any) -> bool:
+        if path.parent == closed:  # its names may be read, and nothing behind them
+            raise PermissionError(13, "Permission denied", str(path))
+        return there(path, **given)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    result = call("runs", str(tmp_path / "runs"))
+    assert result.exit_code == 0 and names(result.stdout) == ["a", "b", "c"]
+    assert f"{closed}: expected a folder that can be read, got: Permission denied" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("words", ["evaluate", "check", "collect --dataset a/b-v0", "generate --prompt x"])
+def test_a_seed_below_0_is_no_fault_of_the_env(words: str, made: Path) -> None:
+    place = ["CartPole-v1"] if words == "check" else [str(made / "a")]
+    result = call(*words.split()[:1], *place, *words.split()[1:], "--seed", "-1")
+    assert result.exit_code == 2 and "--seed: expected at least 0, got -1" in " ".join(result.stderr.split())
+
+
+def test_conditions_that_no_run_fits_are_said(made: Path) -> None:
+    result = call("runs", str(made), "--where", "steps>1", "--where", "status=done")
+    assert result.stdout == "no runs: none of 3 runs fits --where 'steps>1' and --where 'status=done'\n"
+
+
 @pytest.mark.parametrize(
     "summary", ["{", '{"status": "lost"}', '{"status": "completed", "env_steps": 1e999}', "pipe", "folder"]
 )

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import equipoise as eq
 from equipoise.cli import app
 from equipoise.console.curves import curves, drawn
+from equipoise.record.described import labels
 from equipoise.record.interval import mean_and_half
 from tests.report import made
 
@@ -83,8 +84,9 @@ def test_the_interval_is_students() -> None:
 
 def test_the_same_runs_give_the_same_picture(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", [(0, None), (100, 1.0), (200, 3.0)])
+    again = write(tmp_path / "again.jsonl", [(0, None), (100, 1.0), (200, 3.0)])
     for name in ("one.svg", "two.svg", "three.png"):
-        result = CliRunner().invoke(app, ["plot", str(file), f"B={file}", f"B={file}", "--out", str(tmp_path / name)])
+        result = CliRunner().invoke(app, ["plot", str(file), f"B={file}", f"B={again}", "--out", str(tmp_path / name)])
         assert result.exit_code == 0, result.output
         assert f"wrote {tmp_path / name}" in result.stdout and "B: 2 runs, 3 at the end" in result.stdout
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
@@ -119,6 +121,32 @@ def test_runs_of_other_settings_are_other_curves_and_seeds_are_one(tmp_path: Pat
     found = curves([str(tmp_path)])
     assert [len(one.runs) for one in found] == [2, 2] and len({one.name for one in found}) == 2
     assert all("gamma" in one.name for one in found)
+
+
+def test_a_run_that_is_named_twice_is_no_second_seed(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        made.run(tmp_path / f"runs/seed_{seed}", seed=seed)
+    (tmp_path / "link").symlink_to(tmp_path / "runs/seed_1")
+    for again in ("runs", "runs/seed_0", "link"):
+        with pytest.raises(ValueError, match="expected each run once in a curve, got it twice"):
+            curves([str(tmp_path / "runs"), str(tmp_path / again)])
+        with pytest.raises(ValueError, match="expected each run once in a curve, got it twice"):
+            curves([f"A={tmp_path / 'runs'}", f"A={tmp_path / again}"])
+    assert len(curves([f"A={tmp_path / 'runs'}", f"B={tmp_path / 'runs'}"])) == 2
+
+
+def test_names_of_curves_tell_them_apart_alike_in_each_process() -> None:
+    settings = [
+        {"steps": "3000", "episodes": "2", "every": "null", "rate": "0.01"},
+        {"steps": "1", "episodes": "0", "every": "null", "rate": "0.001"},
+        {"steps": "3000", "episodes": "2", "every": "1000", "rate": "0.001"},
+    ]
+    assert labels([("A", one) for one in settings]) == [
+        "A, steps 3000, every null", "A, steps 1, every null", "A, steps 3000, every 1000",
+    ]  # fmt: skip
+    two = [("A", dict.fromkeys("xyz", value)) for value in "12"]
+    assert labels(two) == ["A, x 1, y 1", "A, x 2, y 2"]
+    assert labels([("A", {}), ("A", {})]) == ["A #1", "A #2"]
 
 
 def test_a_curve_of_one_point_is_seen(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ def test_rows_of_a_callable_are_looked_at_as_a_file_s() -> None:
         (10**5000, "digits, got a longer one"),
         (b"x", "got bytes"),
         ("\udc80", "half"),
+        (float("nan"), "x: expected a finite number, got nan"),
+        ({"a": [float("-inf")]}, "x: expected a finite number, got -inf"),
     ):
         with pytest.raises(ValueError, match=f"task, row 1.*{said}"):
             task_files.examples([(1, {"prompt": "a", "x": value})], "task", "row")

@@ -109,8 +109,13 @@ def test_a_file_that_is_not_there_or_empty(tmp_path: Path) -> None:
         task_files.read(tmp_path / "trian.jsonl")
     with pytest.raises(ValueError, match="expected at least one line with a prompt, got none"):
         task_files.read(tmp_path / "train.jsonl")
-    with pytest.raises(ValueError, match=r"expected a file that ends in .jsonl or .parquet, got .csv"):
-        task_files.read(tmp_path / "train.csv")
+    for name, said in (
+        ("a.csv", r"got .csv; write a line of JSON for each row"), ("a", "got none; write a line"),
+        ("a.JSONL", r"got .JSONL; rename it to 'a.jsonl'"), ("a.ndjson", "got .ndjson; rename it to 'a.jsonl'"),
+        ("a.Parquet", "got .Parquet; rename it to 'a.parquet'"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"expected a file that ends in .jsonl or .parquet, {said}"):
+            task_files.read(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +186,10 @@ def test_arguments_of_a_task_as_texts() -> None:
 def test_an_unknown_task(tmp_path: Path) -> None:
     for name, said in (
         ("srot", "unknown task 'srot'; did you mean 'sort'.*others are FILE.jsonl"),
-        (str(jsonl(tmp_path / "a.txt")), r"expected a file that ends in .jsonl or .parquet, got another"),
+        (
+            str(jsonl(tmp_path / "a.txt")),
+            r"ends in .jsonl or .parquet, got .txt; write a line of JSON for each row",
+        ),
         ("nowhere_at_all:f", "task 'nowhere_at_all:f': no module 'nowhere_at_all'"),
     ):
         with pytest.raises(ValueError, match=said):

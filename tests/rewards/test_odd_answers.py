@@ -92,3 +92,22 @@ def test_a_module_that_cannot_be_imported_names_the_reward(tmp_path: Any, monkey
         (tmp_path / f"{name}_reward.py").write_text(code)
         with pytest.raises(ValueError, match=f"reward '{name}_reward:f': {said}"):
             load(f"{name}_reward:f")
+
+
+def test_a_function_that_changes_what_it_is_given_changes_nothing_for_others() -> None:
+    def spoil(**given: Any) -> list[float]:
+        for one in given["prompts"]:
+            one[0]["content"] = "?"
+        for name in ("completions", "completion_ids", "notes"):
+            given[name].clear()
+        return [1.0, 2.0]
+
+    def samples() -> Samples:
+        message = {"role": "user", "content": "p"}
+        prompts, ids = [[dict(message)], [dict(message)]], [[1], [2]]
+        columns = {"notes": [{"a": [1]}, None]}
+        return Samples(prompts=prompts, completions=["a", "b"], completion_ids=ids, ended=[True] * 2, columns=columns)
+
+    given = samples()
+    assert call(spoil, given) == [1.0, 2.0], "as many as there were, not as many as are left"
+    assert given == samples()

@@ -98,7 +98,7 @@ def test_a_process_that_does_not_read_blocks_nobody(make: Make, scores: Any, dea
         ("raise", "OSError: no luck"),
         ("nan", "expected a finite number or None, got nan for completion 0"),
         ("short", "expected 2 rewards, one for each completion, got 1"),
-        ("exit", "ended, by itself or by the system"),
+        ("exit", "SystemExit: 3"),
         ("kill", "ended, by itself or by the system"),
         ("hang", "took more than 0.2 s for one group"),
         ("hang with a child", "took more than 0.2 s for one group"),

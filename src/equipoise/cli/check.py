@@ -38,9 +38,9 @@ def check(
     notes: things that cost something. It is 130 after Ctrl-C.
     """
     with plain_errors("equipoise check", debug):
-        from equipoise.programs.settings import convert, env_of
+        from equipoise.programs.settings import at_least, convert, env_of
 
-        given = {"seed": convert(seed, int, "--seed")}
+        given = {"seed": at_least(seed, "--seed", 0)}
         if steps is not None:
             given["steps"] = convert(steps, int, "--steps")
         if seconds is not None:

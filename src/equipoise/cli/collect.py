@@ -40,9 +40,9 @@ def collect(
 ) -> None:
     """Save episodes of a run's policy as a Minari data set, which 'train --dataset' learns from."""
     with plain_errors("equipoise collect", debug):
-        from equipoise.programs.settings import convert
+        from equipoise.programs.settings import at_least, convert
 
-        count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
+        count, start = convert(episodes, int, "--episodes"), at_least(seed, "--seed", 0)
         from equipoise import api
 
         made = api.collect(

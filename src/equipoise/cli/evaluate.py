@@ -64,12 +64,12 @@ def evaluate(
         play_recorded(directory, recorded, out, seed=seed, video=video, debug=debug, **given)
         return
     with plain_errors("equipoise evaluate", debug):
-        from equipoise.programs.settings import convert
+        from equipoise.programs.settings import at_least, convert
 
         if out is not None:
             raise ValueError(f"--out {out}: expected --recorded FILE with it, since fresh episodes write no actions")
 
-        count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
+        count, start = convert(episodes, int, "--episodes"), at_least(seed, "--seed", 0)
         from equipoise import api
         from equipoise.console.terminal import Progress
 
@@ -101,13 +101,13 @@ def play_recorded(
     """Play recorded observations and print how the actions agree with the recorded ones."""
     with plain_errors("equipoise evaluate", debug):
         from equipoise import api
-        from equipoise.programs.settings import convert
+        from equipoise.programs.settings import at_least
 
         if video:
             raise ValueError(
                 "--video: expected fresh episodes, since recorded observations are not drawn; leave --recorded out"
             )
-        start = convert(seed, int, "--seed")
+        start = at_least(seed, "--seed", 0)
         played = api.play(place(directory), recorded, seed=start, **given)
         if out is not None:
             played.save(out)

@@ -50,9 +50,9 @@ def export(
     """
     with plain_errors("equipoise export", debug):
         from equipoise import api
-        from equipoise.programs.settings import at_least_one
+        from equipoise.programs.settings import at_least
 
-        count = None if rows is None else at_least_one(rows, "--rows")
+        count = None if rows is None else at_least(rows, "--rows")
         found = api.export(
             place(directory), to, policy=policy, best=best, recorded=recorded, rows=count, graph=not no_graph, **vouched(trust)
         )

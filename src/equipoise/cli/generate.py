@@ -37,10 +37,10 @@ def generate(
     A model that was trained on messages gets its chat template: a prompt is the user's message, or JSON of all messages.
     """
     with plain_errors("equipoise generate", debug):
-        from equipoise.programs.settings import at_least_one, convert
+        from equipoise.programs.settings import at_least
 
-        count, start = at_least_one(samples, "--samples"), convert(seed, int, "--seed")
-        most = None if limit is None else at_least_one(limit, "--max-tokens")
+        count, start = at_least(samples, "--samples"), at_least(seed, "--seed", 0)
+        most = None if limit is None else at_least(limit, "--max-tokens")
         from equipoise import api
 
         found = api.generate(

@@ -60,6 +60,8 @@ def runs(
         found = listing.chosen(rows, where or (), sort)
         if as_json:
             print(json_bytes([row.plain() for row in found]).decode(), end="")
+        elif rows and not found and not damaged:
+            print(f"no runs: none of {len(rows)} runs fits {' and '.join(f'--where {one!r}' for one in where or ())}")
         elif found or not damaged:
             console = make_console()
             for line in runs_table(found, width=width_of(sys.stdout)):

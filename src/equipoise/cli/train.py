@@ -155,7 +155,7 @@ def train(
         with plain_errors("equipoise train", debug):
             phases.say("importing")
             from equipoise.programs.config_file import write_config
-            from equipoise.programs.settings import at_least_one, convert
+            from equipoise.programs.settings import at_least, convert
 
             where: On = convert(on, On, "--on")
             of_cluster = cluster_settings(address, cluster)
@@ -210,7 +210,7 @@ def train(
                     raise ValueError("--seeds: expected no --prometheus, which serves one run, got it")
                 if or_resume or is_url(out):
                     raise ValueError("--seeds: expected a local --out, without --or-resume")
-                count, beside = at_least_one(seeds, "--seeds"), at_least_one(jobs, "--jobs")
+                count, beside = at_least(seeds, "--seeds"), at_least(jobs, "--jobs")
                 begun = [] if init_from is None else ["--init-from", str(init_from), "--init-what", init_what]
                 logged = [*([] if tensorboard else ["--no-tensorboard"]), *(["--wandb", wandb] if wandb else [])]
                 program, chosen = settled(program, on=where, asked=asked, tell=tell)  # once, and the same for all of them

@@ -65,7 +65,7 @@ def curves(runs: Sequence[str], *, x: str = "steps", y: str = "return", warned: 
     axis: Axis = convert(x, Axis, "x")
     told: list[str] = [] if warned is None else warned
     asked: set[Path] = set()  # files that were named themselves
-    groups: dict[tuple[str, frozenset[tuple[str, str]]], list[tuple[Path, Any, Any]]] = {}
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[Path, Any, Any]]] = {}
     for word in runs:
         name, place = _place(word)
         for file in _files(place, told):
@@ -83,7 +83,10 @@ def curves(runs: Sequence[str], *, x: str = "steps", y: str = "return", warned: 
                 continue
             if damaged:
                 told.append(f"{damaged[0]}; {len(damaged)} damaged lines are left out")
-            groups.setdefault((named, frozenset(settings.items())), []).append((file, at, values))
+            same = groups.setdefault((named, tuple(sorted(settings.items()))), [])
+            if any(file.resolve() == other.resolve() for other, *_ in same):
+                raise ValueError(f"{file.parent}: expected each run once in a curve, got it twice")
+            same.append((file, at, values))
     if not groups:
         raise ValueError(told[0])
     names = labels([(name, dict(settings)) for name, settings in groups])

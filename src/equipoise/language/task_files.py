@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +30,7 @@ RESERVED = ("prompts", "completions", "completion_ids", "ended")  # what rewards
 def read(path: Path) -> list[Example]:
     """The rows of a file; ValueError names the line or the row that is wrong."""
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: expected a file that ends in {' or '.join(SUFFIXES)}, got {path.suffix or 'none'}")
+        raise ValueError(f"{path}: {wrong_end(path)}")
     if not path.is_file():
         if os.path.lexists(path):
             kind = "a folder" if path.is_dir() else "a link to no file" if path.is_symlink() else "another kind of file"
@@ -39,6 +40,14 @@ def read(path: Path) -> list[Example]:
     if path.suffix == ".jsonl":
         return examples(_lines(path), str(path), "line")
     return examples(_table(path), str(path), "row")
+
+
+def wrong_end(path: Path) -> str:
+    """What is wrong with the end of a name, and how such a file becomes one of prompts."""
+    fix = "; write a line of JSON for each row, such as pandas' to_json(orient='records', lines=True)"
+    if path.suffix.lower() in (*SUFFIXES, ".ndjson", ".jsonlines"):
+        fix = f"; rename it to {path.with_suffix('.parquet' if path.suffix.lower() == '.parquet' else '.jsonl').name!r}"
+    return f"expected a file that ends in {' or '.join(SUFFIXES)}, got {path.suffix or 'none'}{fix}"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -76,6 +85,8 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
         value = value.tolist()
     if isinstance(value, int) and value.bit_length() > 3 * MOST_DIGITS:  # a digit has 3.3 bits
         raise ValueError(f"{where}: expected a number of at most {MOST_DIGITS * 9 // 10:,} digits, got a longer one")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}: expected a finite number, got {value}; leave it out, or write null")
     if value is None or isinstance(value, bool | int | float):
         return value
     if depth > DEEPEST_JSON:

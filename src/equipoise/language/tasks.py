@@ -67,7 +67,7 @@ def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) 
     if ":" in target:
         return apart(_called(target, given, seed))
     if target not in BUILT_IN and Path(target).exists():
-        raise ValueError(f"task {target!r}: expected a file that ends in {' or '.join(task_files.SUFFIXES)}, got another")
+        raise ValueError(f"task {target!r}: {task_files.wrong_end(Path(target))}")
     task = built_in(target, seed)
     _only(target, given)
     return task

@@ -214,11 +214,11 @@ def asked(value: Any, fact: Fact, where: str) -> Any:
     return convert(value, fact.kind, where)
 
 
-def at_least_one(value: Any, where: str) -> int:
-    """A count from a text; ValueError for what is less than 1."""
+def at_least(value: Any, where: str, least: int = 1) -> int:
+    """A whole number from a text; ValueError for one below ``least``."""
     number: int = convert(value, int, where)
-    if number < 1:
-        raise ValueError(f"{where}: expected at least 1, got {number}")
+    if number < least:
+        raise ValueError(f"{where}: expected at least {least}, got {number}")
     return number
 
 

@@ -32,15 +32,26 @@ def _below(place: Path, depth: int, closed: list[str] | None) -> Iterator[Path]:
     except OSError as error:
         if closed is None or depth == DEEPEST:
             raise
-        closed.append(f"{place}: expected a folder that can be read, got: {error.strerror}")
+        closed.append(_unread(place, error))
         return
     for entry in entries:
-        if entry.is_symlink() or not entry.is_dir():
+        try:
+            if entry.is_symlink() or not entry.is_dir():
+                continue
+            is_run = (entry / RUN).is_file()
+        except OSError as error:  # its names may be read, and nothing behind them
+            if closed is None:
+                raise
+            closed.append(_unread(entry, error))
             continue
-        if (entry / RUN).is_file():
+        if is_run:
             yield entry
         elif depth > 1:
             yield from _below(entry, depth - 1, closed)
+
+
+def _unread(place: Path, error: OSError) -> str:
+    return f"{place}: expected a folder that can be read, got: {error.strerror}"
 
 
 ANY = Anything()
@@ -121,10 +132,22 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if len({said(one.get(key)) for one in settings}) > 1]
 
 
+def _telling(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """The settings that tell the groups apart, at most four and at least two, if two differ: the most telling one first."""
+    left, found, kinds = differing(settings), list[str](), 1
+    while left and len(found) < 4 and (kinds < len(settings) or len(found) < 2):
+        counts = {key: len({tuple(one.get(name) for name in (*found, key)) for one in settings}) for key in left}
+        best = max(left, key=counts.__getitem__)
+        kinds = counts[best]
+        left.remove(best)
+        found.append(best)
+    return found
+
+
 def labels(groups: Sequence[tuple[str, Mapping[str, str]]]) -> list[str]:
     """A name of its own for each group of runs, from (name, settings): settings that differ follow a name that repeats."""
     names = []
     for name, mine in groups:
-        keys = [key for key in differing([other for other_name, other in groups if other_name == name]) if key in mine]
-        names.append(clipped(name + "".join(f", {key.rpartition('.')[2]} {clipped(mine[key], 24)}" for key in keys[:2]), 120))
+        keys = [key for key in _telling([other for other_name, other in groups if other_name == name]) if key in mine]
+        names.append(clipped(name + "".join(f", {key.rpartition('.')[2]} {clipped(mine[key], 24)}" for key in keys), 120))
     return [name if names.count(name) == 1 else f"{name} #{names[:i].count(name) + 1}" for i, name in enumerate(names)]

@@ -108,10 +108,20 @@ def call(function: Callable[..., Any], samples: Samples) -> Part:
         "completion_ids": samples.completion_ids,
         "ended": samples.ended,
     }
-    answer = function(**_accepted(function, given))
+    count = len(samples.completions)
+    answer = function(**{name: _copied(value) for name, value in _accepted(function, given).items()})
     if inspect.isawaitable(answer):
         answer = asyncio.run(_wait(answer))
-    return _checked(answer, len(samples.completions))
+    return _checked(answer, count)
+
+
+def _copied(value: Any) -> Any:
+    """A value of JSON that a function may change: the next function, and the capsule, have the samples as they were."""
+    if isinstance(value, list):
+        return [_copied(one) if isinstance(one, list | dict) else one for one in value]
+    if isinstance(value, dict):
+        return {name: _copied(one) for name, one in value.items()}
+    return value
 
 
 async def _wait(answer: Any) -> Any:
@@ -188,7 +198,7 @@ def _shown(value: Any) -> str:
     return shortened(said, 60)
 
 
-def what(error: Exception) -> str:
+def what(error: Exception | SystemExit) -> str:
     """What an error of ``call`` says: with its kind and its line where a user's code raised it."""
     return str(error) if isinstance(error, WrongReward) else raised(error)
 

@@ -52,7 +52,7 @@ def _serve(lines: Any) -> None:
             send(at=name)
             try:
                 parts[name] = call(function, samples)
-            except Exception as error:  # whatever a user's function raises costs its group
+            except (Exception, SystemExit) as error:  # whatever a user's function raises costs its group
                 send(failed=name, error=what(error))
                 break
         else:
