@@ -32,7 +32,7 @@ from equipoise.runtime.ipc import Part
 from equipoise.tracing import FOLDER
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
-from equipoise.workers.kind import Kind, Member, crew, written
+from equipoise.workers.kind import Kind, Member, crew, held_at_once, written
 from equipoise.workers.shared import Own, PolicyMemory, Shared
 
 
@@ -56,7 +56,8 @@ def lay_out(
     ranks = list(range(blue.learners)) if site is None else [one.index for one in site if one.kind.side == "learning"]
     groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
     outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners) if site is not None]
-    lanes = [plan.nbytes for _ in ranks] + [tree.nbytes(Outbound.specs(plan, mine)) for mine in outgoing]
+    held = held_at_once(blue, site or ())
+    lanes = [plan.nbytes for _ in ranks] + [tree.nbytes(Outbound.specs(plan, mine, held)) for mine in outgoing]
     rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
     weight_plans = {name: WeightPlan(params, **program.source.stored()) for name, params in initial.items()}
@@ -83,7 +84,7 @@ def lay_out(
     for rank in ranks:
         place = None if rows is None else rows(plan.rows_nbytes)
         queues[rank] = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel(), rows=place)
-    outbound = [Outbound(plan, mine, next(parts)) for mine in outgoing]
+    outbound = [Outbound(plan, mine, next(parts), held) for mine in outgoing]
     policies = {}
     for name, role in blue.roles.items():
         weights = Weights(weight_plans[name], next(parts))

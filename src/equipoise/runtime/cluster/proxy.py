@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.experience.queue.outbound import SLOTS
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.unstacked import Crossing, Last
 from equipoise.runtime.cluster.keeping import HomeShards
@@ -31,7 +30,6 @@ from equipoise.runtime.cluster.wire import BOTH, WORDS, Frame, Kind, Refused, Ta
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Slot, Stack, Tick, Tree
 
-WANTED = 2 * SLOTS  # places that a group may ask for and have: those of its slots that are under way, and the next ones
 AHEAD = 1 << 20  # sessions that a site may have had with an earlier proxy
 FILE = 1 << 32  # bytes of a file of a checkpoint
 
@@ -43,6 +41,7 @@ class Remote:
     group: int
     queue: Queue
     streams: Array
+    held: int = 1  # blocks that its actor writes at a time
     wanted: int = 0  # places that it waits for
     life: int = 0  # of its actor, as the site counts
     open: dict[int, Mapping[str, Slot]] = field(default_factory=dict)  # by sequence: granted, and the rows have not come
@@ -288,9 +287,10 @@ class Proxy:
 
     def _of_group(self, remote: Remote, frame: Frame) -> None:
         if frame.kind is Kind.WANT:
-            if remote.wanted + len(remote.open) >= WANTED:
-                raise Refused("wrong numbers", f"want: expected at most {WANTED} places of a group, got one more")
-            remote.wanted += 1
+            most = 2 * (remote.held + 1)  # those of its slots that are under way, and the next ones
+            if frame.c < 1 or remote.wanted + len(remote.open) + frame.c > most:
+                raise Refused("wrong numbers", f"want: expected 1 to {most} places of a group, got {frame.c} more")
+            remote.wanted += frame.c
             remote.life = frame.b
         elif frame.kind is Kind.LOST:
             remote.life = frame.b
@@ -333,16 +333,17 @@ class Proxy:
             return False
         worked, line, cut = False, site.line, self._cut()
         for group in site.groups:
-            remote = self._remotes[group]
+            remote, sequences = self._remotes[group], list[int]()
             while remote.wanted and cut is None and not site.leaving and self._gone[group] == self._cancelled[group]:
                 if (slots := remote.queue.reserve(remote.streams)) is None:
                     break
-                # After the block was reserved, as an actor here would look.
-                now = np.array([one.version for one in self._versions], np.int64)
-                sequence = int(slots[self._plan.first].keys[0, 1])
+                sequences.append(int(slots[self._plan.first].keys[0, 1]))
                 remote.wanted -= 1
-                remote.open[sequence] = slots
-                line.send(Kind.GRANT, group, sequence, remote.life, body=now.tobytes())
+                remote.open[sequences[-1]] = slots
+            if sequences:
+                # After the blocks were reserved, as an actor here would look.
+                versions = [one.version for one in self._versions]
+                line.send(Kind.GRANT, group, 0, remote.life, body=np.array([*versions, *sequences], np.int64).tobytes())
                 worked = True
         worked |= self._shards.ask(line, site.shards)  # before the cut: a shard first does what was asked before it
         if cut is not None and cut != site.told and not any(self._remotes[group].open for group in site.groups):

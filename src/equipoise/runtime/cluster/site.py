@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.experience.queue.outbound import SLOTS, VOID, Outbound
+from equipoise.experience.queue.outbound import VOID, Outbound
 from equipoise.experience.queue.unstacked import Crossing, Last
 from equipoise.runtime.cluster.keeping import SiteShards
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
@@ -41,9 +41,9 @@ class Store(Protocol):
 
 @dataclass(slots=True)
 class _Granted:
-    """A place that home gave, which waits for weights or for a free slot."""
+    """Places that home gave at once, which wait for weights or for free slots."""
 
-    sequence: int
+    sequences: list[int]
     versions: Any  # [policies] int64
 
 
@@ -89,8 +89,8 @@ class SiteEnd:
             (o, at): _Group(self._crossing[o].last()) for o, one in enumerate(outbound) for at in range(len(one.groups))
         }
         most = {
-            Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.GRANT: 8 * len(stores), Kind.CUT: 0, Kind.LET_GO: 0,
-            Kind.STOP: 0, Kind.HOLD: 0,
+            Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.CUT: 0, Kind.LET_GO: 0, Kind.STOP: 0, Kind.HOLD: 0,
+            Kind.GRANT: 8 * (len(stores) + max((one.slots for one in outbound), default=0)),
             Kind.STEP: max((one.actions.nbytes for one in askers.values()), default=0),
             Kind.WEIGHTS: max((store.nbytes for store in stores), default=0),
             Kind.KNOWN: max((part.nbytes for part in known.values()), default=0),
@@ -134,9 +134,7 @@ class SiteEnd:
         """
         if not all(asker.quiet for asker in self._askers.values()):
             return False
-        words = [one.words for one in self._outbound]
-        finished = all((w["granted"] == w["full"]).all() and (w["sent"] == w["full"]).all() for w in words)
-        return finished and not any(group.pending for group in self._groups.values())
+        return all(one.quiet for one in self._outbound) and not any(group.pending for group in self._groups.values())
 
     def count(self) -> None:
         """Send home what all workers here count."""
@@ -214,13 +212,14 @@ class SiteEnd:
             if frame.a in (self._nonce, -1):
                 self._ended(str(frame.words().get("why", "home refused it")))
         elif kind is Kind.GRANT:
-            group = self._place(frame.a)
-            if len(frame.body) != 8 * len(self._stores):
+            group, most = self._place(frame.a)
+            if len(frame.body) % 8 or len(frame.body) <= 8 * len(self._stores):
                 raise Refused("wrong numbers", f"grant: expected {len(self._stores)} versions, got {len(frame.body)} bytes")
             if frame.c == group.life:  # else it was for an actor that died meanwhile, and home has taken it back
-                if len(group.pending) >= SLOTS:
-                    raise Refused("wrong numbers", f"grant: expected at most {SLOTS} places that wait, got one more")
-                group.pending.append(_Granted(frame.b, np.frombuffer(frame.body, np.int64)))
+                versions, sequences = np.split(np.frombuffer(frame.body, np.int64), [len(self._stores)])
+                if (count := len(sequences) + sum(len(one.sequences) for one in group.pending)) > most:
+                    raise Refused("wrong numbers", f"grant: expected at most {most} places that wait, got {count}")
+                group.pending.append(_Granted(sequences.tolist(), versions))
         elif kind is Kind.WEIGHTS:
             if not 0 <= frame.a < len(self._stores) or self._stores[frame.a].nbytes != len(frame.body):
                 raise Refused("wrong numbers", f"weights: expected a policy's, got {frame.a} with {len(frame.body):,} bytes")
@@ -253,10 +252,11 @@ class SiteEnd:
         elif kind is Kind.STOP:
             self._ended("")
 
-    def _place(self, group: int) -> _Group:
+    def _place(self, group: int) -> tuple[_Group, int]:
+        """A group that is here, and the slots that it has."""
         for o, one in enumerate(self._outbound):
             if group in one.groups:
-                return self._groups[o, one.at(group)]
+                return self._groups[o, one.at(group)], one.slots
         raise Refused("wrong numbers", f"grant: expected a group that is here, got {group}")
 
     def _asker(self, frame: Frame) -> Asker:
@@ -279,11 +279,11 @@ class SiteEnd:
         if self.joined:
             while group.restarted < outbound.words["restarted"][at]:
                 group.restarted += 1
-                if outbound.sequence[at, int(outbound.words["full"][at]) % 2] != VOID:
+                if outbound.writes(at):
                     self.line.send(Kind.RESTARTED, number)
-            while group.told < outbound.words["want"][at] and not self.leaving:
-                group.told += 1
-                self.line.send(Kind.WANT, number, group.life)
+            if (more := int(outbound.words["want"][at]) - group.told) > 0 and not self.leaving:
+                group.told += more
+                self.line.send(Kind.WANT, number, group.life, more)
                 worked = True
         return worked | self._rows(o, at, group)
 
@@ -291,7 +291,7 @@ class SiteEnd:
         outbound = self._outbound[o]
         worked, number = False, outbound.groups[at]
         while (found := outbound.complete(at)) is not None:
-            sequence, data = found
+            n, sequence, data = found
             if sequence == VOID or not self.joined:
                 self.dropped += 1
             else:
@@ -300,7 +300,7 @@ class SiteEnd:
                     self._shards.keep(self.line, number, sequence, data)
                 else:
                     self.line.send(Kind.ROWS, number, sequence, body=self._crossing[o].pack(data, group.last))
-            outbound.sent(at)
+            outbound.sent(at, n)
             worked = True
         return worked
 
@@ -341,12 +341,16 @@ class SiteEnd:
         wanted = np.zeros(len(have), bool)
         for (o, at), group in self._groups.items():
             outbound = self._outbound[o]
-            while group.pending and outbound.room(at):
-                if (missing := group.pending[0].versions > have).any():
+            while group.pending:
+                if (missing := (granted := group.pending[0]).versions > have).any():
                     wanted |= missing
                     break
-                outbound.grant(at, group.pending.popleft().sequence)
-                worked = True
+                given = outbound.grant(at, granted.sequences)
+                worked |= given > 0
+                del granted.sequences[:given]
+                if granted.sequences:  # no slot is free
+                    break
+                group.pending.popleft()
         for policy in np.flatnonzero(wanted).tolist():
             if not self._asked[policy] and not self._meeting:
                 self._asked[policy] = True

@@ -16,7 +16,7 @@ import numpy as np
 
 from equipoise.tree import ArraySpec
 
-MAGIC = 0x45510002  # a protocol that changes gets another number
+MAGIC = 0x45510003  # a protocol that changes gets another number
 _HEAD = struct.Struct("<IIqqqqq")  # magic, kind, session, number, a, b, c
 HEAD = _HEAD.size
 WORDS = 1 << 20  # bytes of a body of words
@@ -29,7 +29,7 @@ class Kind(IntEnum):
 
     # the site's
     HELLO = 1  # a: incarnation, b: nonce; {"site", "plan"}
-    WANT = 2  # a: group, b: life; a place for its next unroll
+    WANT = 2  # a: group, b: life, c: how many more places; for its next unrolls
     ROWS = 3  # a: group, b: sequence; the bytes of a block
     STATISTICS = 4  # a: number of the part that they belong to; the bytes of that part of the memory
     ASK = 5  # a: policy, b: version; weights that are newer
@@ -47,7 +47,7 @@ class Kind(IntEnum):
     WELCOME = 32  # a: nonce, b: the session that begins
     EXPELLED = 33  # a: the session that is over, or 0 and b: what asks for a session must have a nonce above this one
     REFUSED = 34  # a: nonce; the words say why there is no session
-    GRANT = 35  # a: group, b: sequence, c: life; the version of each policy [n] int64 when it was given
+    GRANT = 35  # a: group, c: life; [n + k] int64: the version of each of n policies at that moment, then k sequences
     WEIGHTS = 36  # a: policy, b: version; the bytes of its tensors
     CUT = 37  # a: the cut that workers are to save for, b: its step, c: 1 where it is the learners' turn
     LET_GO = 38  # the site's actors get no more places: once they have handed in what they have, they are to be handed over
