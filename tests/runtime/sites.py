@@ -16,7 +16,8 @@ from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.runtime.cluster.parts import Arrays
-from equipoise.runtime.cluster.proxy import Proxy, Remote, take_back
+from equipoise.runtime.cluster.proxy import Proxy, take_back
+from equipoise.runtime.cluster.remote import Remote
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.ipc import Heap
 from equipoise.tree import ArraySpec

@@ -12,10 +12,11 @@ import pytest
 from equipoise.experience.queue.outbound import VOID
 from equipoise.experience.queue.queue import Plan
 from equipoise.runtime.cluster import site
+from equipoise.runtime.cluster.frames import Grant, Kind, Statistics
 from equipoise.runtime.cluster.line import PIECES, Line
 from equipoise.runtime.cluster.proxy import Proxy
 from equipoise.runtime.cluster.site import SiteEnd
-from equipoise.runtime.cluster.wire import PIECE, Kind, parse
+from equipoise.runtime.cluster.wire import PIECE, parse
 from equipoise.types import stream_ids
 from tests.experience.alone import POLICY
 from tests.experience.hammer import BLOCK, UNROLL
@@ -187,11 +188,11 @@ class GrantsAtOnce(SiteEnd):
 class SkipsAVersion(SiteEnd):
     """Weights are taken for newer than they are."""
 
-    def _take(self, frame: Any, now: float) -> None:
-        if frame.kind is Kind.GRANT:
-            version, *sequences = np.frombuffer(frame.body, np.int64).tolist()
-            frame = replace(frame, body=np.array([version - 1, *sequences]).tobytes())
-        super()._take(frame, now)
+    def _take(self, message: Any, now: float) -> None:
+        if isinstance(message, Grant):
+            version, *sequences = np.frombuffer(message.body, np.int64).tolist()
+            message = replace(message, body=np.array([version - 1, *sequences]).tobytes())
+        super()._take(message, now)
 
 
 class CountsAfterwards(SiteEnd):
@@ -217,8 +218,8 @@ class RemembersAtTheSite(SiteEnd):
 class RemembersAtHome(Proxy):
     """The same at home, which would refuse them."""
 
-    def _hello(self, site: Any, frame: Any, now: float) -> None:
-        super()._hello(site, frame, now)
+    def _hello(self, site: Any, hello: Any, now: float) -> None:
+        super()._hello(site, hello, now)
         for group in site.groups:
             if (last := self._remotes[group].last) is not None:
                 last.known = True
@@ -394,7 +395,7 @@ def test_a_site_cannot_write_what_workers_of_another_count() -> None:
     world.tick(20)
     before = world.home.counts[2].copy()
     line = world.sites[0].end.line
-    line.send(Kind.STATISTICS, 2, body=bytes(range(8)))
+    line.send(Statistics(2, bytes(range(8))))
     world.home.proxy.tick(world.clock.now)
     assert world.home.proxy.refused["wrong numbers"] == 1 and (world.home.counts[2] == before).all()
     world.settle()

@@ -14,7 +14,8 @@ from equipoise.programs.memory_needed import queue_plan
 from equipoise.record import checkpoint
 from equipoise.runtime.cluster.keeping import HomeShards, StandInShard
 from equipoise.runtime.cluster.parts import parts
-from equipoise.runtime.cluster.proxy import Proxy, Remote, Traffic
+from equipoise.runtime.cluster.proxy import Proxy
+from equipoise.runtime.cluster.remote import Remote, Traffic
 from equipoise.runtime.cluster.sockets import Keys, Listener
 from equipoise.runtime.cluster.stepping import StandIn
 from equipoise.runtime.cluster.wire import Refused
