@@ -24,10 +24,10 @@ from equipoise.plans.memory_needed import queue_plan
 from equipoise.plans.plan import plan_run
 from equipoise.programs.limits import check_processes
 from equipoise.runtime import build
+from equipoise.runtime.cluster.frames import HEAD
 from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.proxy_worker import stacks_of
 from equipoise.runtime.cluster.stepping import StandIn
-from equipoise.runtime.cluster.wire import HEAD
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Program
 from equipoise.workers.kind import crew

@@ -88,9 +88,10 @@ class Home:
 
     def listen(self) -> tuple[int, Any, Any]:
         """Open a listener -> its port, and the keys that a site needs."""
+        from equipoise.runtime.cluster.frames import Kind
         from equipoise.runtime.cluster.line import Line
         from equipoise.runtime.cluster.sockets import Keys, Listener
-        from equipoise.runtime.cluster.wire import BOTH, Kind, Tally
+        from equipoise.runtime.cluster.wire import BOTH, Tally
 
         keys, sites = Keys.made(), Keys.made()
         most = {Kind.ROWS: len(self._slot), **BOTH}
@@ -106,9 +107,9 @@ class Home:
 
     def receive(self, way: str, count: int) -> int:
         """Take so many messages, and say so for each."""
-        from equipoise.runtime.cluster.wire import Frame, Kind
+        from equipoise.runtime.cluster.frames import Grant
 
-        said, got = Frame(Kind.GRANT, 1, 1).head, 0
+        said, got = Grant().head(1, 1), 0
         listener, socket = self._bare, self._bare.socket
         if way == "message":
             listener, socket = self._listener, self._listener._socket.socket
@@ -118,9 +119,9 @@ class Home:
             listener.collect()
             if way == "message":
                 while (frame := self._line.receive(0.0)) is not None:
-                    self.take(np.frombuffer(frame.body, np.uint8))
+                    self.take(np.frombuffer(frame.message.data, np.uint8))
                     got += 1
-                    self._line.send(Kind.GRANT)
+                    self._line.send(Grant())
                 continue
             while (found := self._bare.receive()) is not None:
                 self.take(np.frombuffer(found[1], np.uint8))
@@ -136,9 +137,10 @@ class Away:
         self._home, self._block = home, np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
 
     def connect(self, port: int, public: Any, keys: Any, bare: int) -> None:
+        from equipoise.runtime.cluster.frames import Kind, Rows
         from equipoise.runtime.cluster.line import Line
         from equipoise.runtime.cluster.sockets import SiteLink
-        from equipoise.runtime.cluster.wire import BOTH, Frame, Kind
+        from equipoise.runtime.cluster.wire import BOTH
 
         link = SiteLink("site", 1, f"127.0.0.1:{port}", public, keys)
         self._line = Line(link, {Kind.GRANT: 0, **BOTH})
@@ -146,7 +148,7 @@ class Away:
         self._links: dict[str, tuple[Any, Any]] = {"message": (link, link._socket.socket), "bare": (other, other.socket)}
         deadline = time.monotonic() + LIMIT_S
         for one, socket in self._links.values():
-            while not one.send(Frame(Kind.ROWS, 1, 1).head, b""):
+            while not one.send(Rows().head(1, 1), b""):
                 assert time.monotonic() < deadline, "no connection"
                 time.sleep(0.01)
             while one.receive() is None:
@@ -164,14 +166,14 @@ class Away:
         return time.monotonic() - began
 
     def message(self, count: int, nbytes: int, way: str = "message") -> float:
-        from equipoise.runtime.cluster.wire import Frame, Kind
+        from equipoise.runtime.cluster.frames import Rows
 
-        head, (link, socket) = Frame(Kind.ROWS, 1, 1).head, self._links[way]
+        head, (link, socket) = Rows().head(1, 1), self._links[way]
         block, waits, sent, began = self._block[:nbytes], 0, 0, time.monotonic()
         while sent < count or waits:
             if sent < count and waits < UNDER_WAY:
                 if way == "message":
-                    self._line.send(Kind.ROWS, body=block)
+                    self._line.send(Rows(body=block))
                 else:
                     assert link.send(head, block)
                 sent, waits = sent + 1, waits + 1

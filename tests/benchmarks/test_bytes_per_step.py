@@ -9,7 +9,7 @@ from equipoise import api
 from equipoise.experience.queue.outbound import block_bytes
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.plans.plan import plan_run
-from equipoise.runtime.cluster.wire import HEAD
+from equipoise.runtime.cluster.frames import HEAD
 
 
 def test_the_rows_of_cartpole_cost_what_their_fields_have() -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from equipoise.runtime.cluster import wire
-from equipoise.runtime.cluster.wire import MAGIC, Kind, Tally
+from equipoise.runtime.cluster import proxy, site, wire
+from equipoise.runtime.cluster.frames import MAGIC, Kind, Message
+from equipoise.runtime.cluster.wire import Tally
 from tests.outside.harness import Door, Fault, Planted
 from tests.runtime.test_sites import World
 
@@ -100,10 +101,11 @@ def attempt(example: dict[str, Any]) -> None:
 def json_errors_escape(patch: pytest.MonkeyPatch) -> None:
     """A body that is no JSON ends the proxy, and with it the run."""
 
-    def words(frame: wire.Frame) -> Any:
-        return json.loads(bytes(frame.body))
+    def read(message: Message) -> Any:
+        return json.loads(bytes(message.data))
 
-    patch.setattr(wire.Frame, "words", words)
+    for end in (proxy, site):
+        patch.setattr(end, "read", read)
 
 
 def other_sessions_are_taken(patch: pytest.MonkeyPatch) -> None:

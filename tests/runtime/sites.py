@@ -16,7 +16,8 @@ from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.runtime.cluster.parts import Arrays
-from equipoise.runtime.cluster.proxy import Proxy, Remote, take_back
+from equipoise.runtime.cluster.proxy import Proxy, take_back
+from equipoise.runtime.cluster.remote import Remote
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.ipc import Heap
 from equipoise.tree import ArraySpec
@@ -114,7 +115,7 @@ class Way:
 class Home:
     """The queue, its learner and its driver, and the proxy."""
 
-    def __init__(self, plan: Plan, clock: Clock, proxy: type[Proxy] = Proxy, silent: float = SILENT) -> None:
+    def __init__(self, plan: Plan, clock: Clock, proxy: type[Proxy] = Proxy, silent: float = SILENT, held: int = 1) -> None:
         self.plan, self.clock = plan, clock
         self.queue = Alone(
             plan, Heap("queue", plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel()
@@ -128,7 +129,7 @@ class Home:
         self.lags: list[int] = []
         self.seen = set[int]()
         self.batches: list[list[tuple[int, int]]] = []  # (actor, stamp) of each
-        remotes = [Remote(a, _Named(self.queue), stream_ids(a, plan.block)) for a in range(plan.actors)]
+        remotes = [Remote(a, _Named(self.queue), stream_ids(a, plan.block), held) for a in range(plan.actors)]
         self.proxy = proxy(
             plan, remotes, [self.store], [Arrays(one) for one in self.counts], self.fences, lambda: self.cut, self, DIGEST,
             STACKS, silent,
@@ -206,10 +207,11 @@ class Machine:
 
     def __init__(
         self, name: str, incarnation: int, plan: Plan, groups: range, way: Way, end: type[SiteEnd] = SiteEnd,
-        silent: float = SILENT,
+        silent: float = SILENT, held: int = 1,
     ) -> None:  # fmt: skip
-        self.plan, self.groups, self.way = plan, groups, way
-        self.outbound = Outbound(plan, groups, Heap("site", tree.nbytes(Outbound.specs(plan, groups))))
+        """``held``: blocks that an actor writes side by side, and hands in in any order."""
+        self.plan, self.groups, self.way, self.held = plan, groups, way, held
+        self.outbound = Outbound(plan, groups, Heap("site", tree.nbytes(Outbound.specs(plan, groups, held))), held)
         self.store = Store()
         self.counts = {group: np.zeros(8, np.uint8) for group in groups}
         self.ended: list[str] = []
@@ -221,23 +223,26 @@ class Machine:
             cut=lambda number, step, last: self.cuts.append((number, step)), ended=self.ended.append, stacks=STACKS,
             silent_s=silent,
         )  # fmt: skip
-        self.writing: dict[int, tuple[Any, int]] = {}
+        self.writing: dict[int, list[tuple[Any, int]]] = {}  # what each actor has, if it has something
         self.screens: dict[int, Any] = {}  # what the envs of a group show
         self._chance = np.random.default_rng(incarnation)
 
     def act(self, group: int) -> None:
-        """One step of an actor: it begins an unroll, or hands it in."""
-        streams = stream_ids(group, self.plan.block)
-        if group not in self.writing:
-            slots = self.outbound.reserve(streams)
-            if slots is not None:
-                Machine.stamps += 1
-                self.writing[group] = slots, self.store.version * 1_000_000 + Machine.stamps
+        """One step of an actor: it begins an unroll, or hands one in."""
+        has = self.writing.get(group, [])
+        if len(has) < self.held and (slots := self.outbound.reserve(stream_ids(group, self.plan.block))) is not None:
+            Machine.stamps += 1
+            self.writing[group] = [*has, (slots, self.store.version * 1_000_000 + Machine.stamps)]
             return
-        slots, stamp = self.writing.pop(group)
+        if not has:
+            return
+        slots, stamp = has.pop(int(self._chance.integers(len(has))) if self.held > 1 else 0)
+        if not has:
+            del self.writing[group]
         hammer.write(slots[POLICY], group, stamp)
         self.wrote[stamp] = self._show(slots[POLICY].data.obs["screen"], group)
-        self.counts[group].view(np.int64)[0] = stamp
+        counted = self.counts[group].view(np.int64)
+        counted[0] = max(counted[0], stamp)  # of those that are written side by side the newest
         self.outbound.commit(slots)
         self.done[group] += 1
 
@@ -254,8 +259,8 @@ class Machine:
         return bytes(rows.tobytes())
 
     def restart(self, group: int) -> None:
-        if group in self.writing:
-            self.outbound.restart(self.writing[group][0])
+        if group in self.writing and self.held == 1:
+            self.outbound.restart(self.writing[group][0][0])
 
     def kill(self, group: int) -> None:
         """The actor dies, at any moment."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
+from equipoise.runtime.cluster.frames import HEAD, LAYOUT, MAGIC, Kind, Lost, Piece, Said, Want, Weights, made
 from equipoise.runtime.cluster.proxy import Proxy
 from equipoise.runtime.cluster.proxy_worker import ProxyWorker
 from equipoise.runtime.cluster.site import SiteEnd
-from equipoise.runtime.cluster.wire import HEAD, MAGIC, OUTSIDE, REASONS, WORDS, Frame, Kind, Refused, Tally, parse, words
+from equipoise.runtime.cluster.wire import OUTSIDE, REASONS, WORDS, Refused, Tally, parse, read, words
 from equipoise.runtime.messages import CutBegun, Linked, Relayed, to_json
 from tests.runtime.sites import DIGEST, End
 from tests.runtime.test_sites import World
 
-_HEAD = struct.Struct("<IIqqqqq")
 NUMBERS = (0, 1, -1, 2, 3, 7, 1 << 31, (1 << 63) - 1, -(1 << 63))
 CONTENT = (Kind.ROWS, Kind.STATISTICS, Kind.WEIGHTS, Kind.GRANT)  # lies about them are as good as the truth
 TEXTS = (
@@ -41,7 +40,7 @@ class Fuzzer:
                 chance.randrange(64)
             )
         head, body = self.seen[-1] if chance.random() < 0.5 else chance.choice(self.seen)  # the last: its number is right
-        fields = list(_HEAD.unpack(head))
+        fields = list(LAYOUT.unpack(head))
         what = chance.choice((0, 2, 3, 4, 6)) if fields[1] in CONTENT else chance.randrange(7)
         if what == 0:  # again, or late
             return head, body
@@ -71,7 +70,7 @@ class Fuzzer:
             changed = bytearray(head)
             changed[chance.randrange(HEAD)] ^= 1 << chance.randrange(8)
             return bytes(changed), body
-        return _HEAD.pack(*fields), body
+        return LAYOUT.pack(*fields), body
 
 
 def tapped(end: End, fuzzer: Fuzzer, share: Callable[[], bool], thrown: Counter[str]) -> None:
@@ -128,15 +127,16 @@ def test_nothing_but_a_message_or_a_refusal_comes_of_any_bytes(count: int, seed:
     """``parse`` and ``words``, for messages of every kind that are changed in every way."""
     fuzzer, most = Fuzzer(random.Random(seed)), dict.fromkeys(Kind, 64) | {Kind.SAID: WORDS, Kind.HELLO: WORDS}
     for kind in Kind:
-        fuzzer.seen.append((Frame(kind, 0 if kind in OUTSIDE else 3, 1, 1, 2, 3).head, words(title="actor 0", plan=DIGEST)))
+        message = made(kind, (1, 2, 3), b"")
+        fuzzer.seen.append((message.head(0 if kind in OUTSIDE else 3, 1), words(title="actor 0", plan=DIGEST)))
     found = Counter[str]()
     for _ in range(count):
         head, body = fuzzer.message()
         try:
             frame = parse(head, body, most)
-            assert len(frame.body) <= most[frame.kind] and len(head) == HEAD and head[:4] == MAGIC.to_bytes(4, "little")
+            assert len(frame.message.data) <= most[frame.kind] and len(head) == HEAD and head[:4] == MAGIC.to_bytes(4, "little")
             found["read"] += 1
-            frame.words()
+            read(frame.message)
         except Refused as error:
             found[error.reason] += 1
     assert found["read"] > count / 10
@@ -147,19 +147,19 @@ def test_nothing_but_a_message_or_a_refusal_comes_of_any_bytes(count: int, seed:
 class TakesTheirWord(Proxy):
     """The group of a message is not looked at."""
 
-    def _take(self, site: Any, frame: Frame) -> None:
-        if frame.kind in (Kind.WANT, Kind.LOST):
-            self._of_group(self._remotes[frame.a], frame)
+    def _take(self, site: Any, message: Any) -> None:
+        if isinstance(message, Want | Lost):
+            self._of_group(self._remotes[message.group], message)
         else:
-            super()._take(site, frame)
+            super()._take(site, message)
 
 
 class EndsTheWrongSession(Proxy):
     """A message that is refused ends the sessions of all sites."""
 
-    def _take(self, site: Any, frame: Frame) -> None:
+    def _take(self, site: Any, message: Any) -> None:
         try:
-            super()._take(site, frame)
+            super()._take(site, message)
         except Refused:
             for one in self._sites.values():
                 one.line.end()
@@ -169,11 +169,11 @@ class EndsTheWrongSession(Proxy):
 class BelievesHome(SiteEnd):
     """The policy of weights is not looked at."""
 
-    def _take(self, frame: Frame, now: float) -> None:
-        if frame.kind is Kind.WEIGHTS:
-            self._stores[frame.a].publish_bytes(frame.b, frame.body)
+    def _take(self, message: Any, now: float) -> None:
+        if isinstance(message, Weights):
+            self._stores[message.policy].publish_bytes(message.version, message.body)
         else:
-            super()._take(frame, now)
+            super()._take(message, now)
 
 
 @pytest.mark.parametrize("broken", [TakesTheirWord, EndsTheWrongSession, BelievesHome], ids=lambda one: one.__name__)
@@ -189,22 +189,22 @@ def test_an_end_that_believes_what_it_hears_is_caught(broken: Any) -> None:
 
 def test_a_site_that_floods_its_home_ends_its_session() -> None:
     """Places without end, words without end, and a file without end."""
-    for kind in (Kind.WANT, Kind.SAID, Kind.PIECE):
+    for kind in (Want, Said, Piece):
         world = World(0, 1, delay=0.0)
         world.tick(20)
         line, here = world.sites[0].end.line, world.home.proxy._sites["site 0"].line
         session = line.session
-        if kind is Kind.WANT:
+        if kind is Want:
             for _ in range(10):
-                line.send(kind)
-        elif kind is Kind.SAID:  # each piece is one that a file may have
-            line.send(kind, body=bytes(WORDS + 1))
+                line.send(Want(count=1))
+        elif kind is Said:  # each piece is one that a file may have
+            line.send(Said(bytes(WORDS + 1)))
         else:
             here._size = 1 << 32  # as if so much of a file had come
-            line._send(kind, 0, 0, 0, memoryview(b"more"))
+            line._send(Piece(), memoryview(b"more"))
         world.tick(2)
         assert world.home.proxy._sites["site 0"].line.session != session
-        assert world.home.proxy.refused["wrong numbers" if kind is Kind.WANT else "too large"] == 1
+        assert world.home.proxy.refused["wrong numbers" if kind is Want else "too large"] == 1
         world.settle()
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from equipoise.runtime.cluster import line as lines
+from equipoise.runtime.cluster.frames import Cut, Kind, Rows, Said, Stop, Taken, Weights
 from equipoise.runtime.cluster.line import PIECES, SILENT_S, Line
-from equipoise.runtime.cluster.wire import BOTH, PIECE, WORDS, Kind
+from equipoise.runtime.cluster.wire import BOTH, PIECE, WORDS
 
 MOST = {Kind.WEIGHTS: 1 << 26, Kind.ROWS: 1 << 26, Kind.SAID: WORDS, Kind.CUT: 0, Kind.STOP: 0, **BOTH}
 
@@ -74,12 +75,12 @@ def data(size: int) -> Any:
 
 def test_a_body_may_take_longer_than_a_silence() -> None:
     pair, body = Pair(rate=1e6), data(20_000_000)
-    pair.lines[0].send(Kind.WEIGHTS, 3, 4, body=body)
-    pair.lines[0].send(Kind.CUT, 1)
+    pair.lines[0].send(Weights(3, 4, body))
+    pair.lines[0].send(Cut(1))
     pair.run(4 * SILENT_S + 5.0)
     assert pair.whole
     weights, cut = pair.heard[1]
-    assert (weights.kind, weights.a, weights.b) == (Kind.WEIGHTS, 3, 4) and bytes(weights.body) == body.tobytes()
+    assert weights.message.numbers == (3, 4, 0) and bytes(weights.message.body) == body.tobytes()
     assert cut.kind is Kind.CUT, "what is sent after it waits for it"
     assert pair.links[0].queued <= (PIECES + 1) * PIECE, "what is under way is bounded"
 
@@ -87,7 +88,7 @@ def test_a_body_may_take_longer_than_a_silence() -> None:
 def test_in_one_piece_it_would_end_the_session(monkeypatch: Any) -> None:
     monkeypatch.setattr(lines, "PIECE", 1 << 30)
     pair = Pair(rate=1e6)
-    pair.lines[0].send(Kind.WEIGHTS, body=data(20_000_000))
+    pair.lines[0].send(Weights(body=data(20_000_000)))
     pair.run(4 * SILENT_S + 5.0)
     assert not pair.whole
 
@@ -95,57 +96,57 @@ def test_in_one_piece_it_would_end_the_session(monkeypatch: Any) -> None:
 def test_both_ends_may_send_large_bodies_at_once() -> None:
     pair, body = Pair(rate=1e7), data(30_000_000)
     for line in pair.lines:
-        line.send(Kind.WEIGHTS, body=body)
-        line.send(Kind.ROWS, body=body[::-1].copy())
+        line.send(Weights(body=body))
+        line.send(Rows(body=body[::-1].copy()))
     pair.run(10.0)
     for heard in pair.heard:
         assert [frame.kind for frame in heard] == [Kind.WEIGHTS, Kind.ROWS]
-        assert bytes(heard[1].body) == body[::-1].tobytes()
+        assert bytes(heard[1].message.body) == body[::-1].tobytes()
 
 
 def test_the_caller_may_overwrite_what_it_has_sent() -> None:
     pair, body = Pair(rate=1e6), data(PIECE * PIECES * 2)
     before = body.tobytes()
-    pair.lines[0].send(Kind.ROWS, body=body)
+    pair.lines[0].send(Rows(body=body))
     body[:] = 0
     pair.run(15.0)
-    assert bytes(pair.heard[1][0].body) == before
+    assert bytes(pair.heard[1][0].message.body) == before
 
 
 def test_the_last_word_does_not_wait() -> None:
     pair = Pair(rate=1e6)
-    pair.lines[0].send(Kind.WEIGHTS, body=data(20_000_000))
-    pair.lines[0].send(Kind.STOP)
+    pair.lines[0].send(Weights(body=data(20_000_000)))
+    pair.lines[0].send(Stop())
     pair.run(PIECES * PIECE / 1e6 + 1.0)
     assert [frame.kind for frame in pair.heard[1]] == [Kind.STOP]
     pair.run(30.0)
     assert [frame.kind for frame in pair.heard[1]] == [Kind.STOP, Kind.WEIGHTS]
 
 
-@pytest.mark.parametrize("kind", [Kind.SAID, Kind.WEIGHTS])
-def test_pieces_are_no_way_around_the_bound_of_a_kind(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [Said, Weights])
+def test_pieces_are_no_way_around_the_bound_of_a_kind(kind: Any) -> None:
     pair = Pair(rate=1e9)
-    pair.lines[0].send(kind, body=bytes(MOST[kind] + 1))
+    pair.lines[0].send(kind(body=bytes(MOST[kind.kind] + 1)))
     pair.run(5.0)
     assert not pair.lines[1].session and pair.lines[1].refused["too large"] == 1 and pair.heard[1] == []
 
 
 def test_pieces_of_one_session_are_not_gone_on_with_in_the_next() -> None:
     pair = Pair(rate=1e6)
-    pair.lines[0].send(Kind.WEIGHTS, body=data(10_000_000))
+    pair.lines[0].send(Weights(body=data(10_000_000)))
     pair.run(2.0)
     for link in pair.links:
         link.coming.clear()
     for line in pair.lines:
         line.begin(2, pair.now)
-    pair.lines[0].send(Kind.SAID, body=b"{}")
+    pair.lines[0].send(Said(b"{}"))
     pair.run(10.0)
-    assert [(frame.kind, bytes(frame.body)) for frame in pair.heard[1]] == [(Kind.SAID, b"{}")]
+    assert [(frame.kind, bytes(frame.message.data)) for frame in pair.heard[1]] == [(Kind.SAID, b"{}")]
 
 
 def test_a_piece_is_taken_once() -> None:
     pair = Pair(rate=1e9)
-    pair.lines[1].send(Kind.TAKEN)
+    pair.lines[1].send(Taken())
     pair.run(1.0)
     assert not pair.lines[0].session and pair.lines[0].refused["wrong numbers"] == 1
 

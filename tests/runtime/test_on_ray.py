@@ -85,6 +85,36 @@ def test_a_slow_network_does_not_change_a_bit(name: str, seed: int, there: Machi
     assert late.passed > 10_000
 
 
+TEXT: dict[str, Any] = {
+    "actors": 3, "envs_per_actor": 8, "unroll": 1, "batch": 64, "steps": 1024, "recipe": True,
+    "settings": ["optimizer.learning_rate=1e-3", "source.samples_at_once=64"],
+}  # fmt: skip
+
+
+def test_a_text_task_computes_the_bits_of_one_machine(there: Machines, tmp_path: Path) -> None:
+    """Also if the machine of a generator is lost, or drained."""
+    here, _ = train("sort", "grpo", tmp_path / "process", "process", **TEXT)
+    for name in ("left alone", "killed", "drained"):
+        run = api.train("sort", "grpo", on="ray", cluster=there.settings, out=tmp_path / name, **SIZES | TEXT)
+        notes, victim = list[str](), None
+        for report in run:
+            notes += report.notes
+            sites = [site.machine for site in report.sites.values()]
+            if name != "left alone" and victim is None and report.updates >= 4:
+                victim = next(one for one in there.victims() if one.node_id[:8] in sites)
+                there.kill(victim) if name == "killed" else there.drain(victim)
+            if name == "drained" and victim is not None and any(site.moved for site in report.sites.values()):
+                there.kill(victim)
+                name = "moved"
+        if victim is not None:
+            there.restore(3)
+        assert run.summary is not None and run.summary["params_sha256"] == here["params_sha256"], (name, notes)
+        assert accounted(run.summary["rows"]), run.summary["rows"]
+        assert any("generator" in title for site in run.summary["sites"].values() for title in site["workers"])
+        assert name != "drained", notes
+    until(lambda: not of_runs(), "the processes of the run to end")
+
+
 def test_a_run_on_one_node_is_one_of_processes(tmp_path: Path, there: Machines) -> None:
     env, algorithm, options = PROGRAMS["ppo"]
     here, _ = train(env, algorithm, tmp_path / "process", "process", **options)

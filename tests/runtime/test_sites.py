@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from equipoise.experience.queue.outbound import VOID
 from equipoise.experience.queue.queue import Plan
 from equipoise.runtime.cluster import site
+from equipoise.runtime.cluster.frames import Grant, Kind, Statistics
 from equipoise.runtime.cluster.line import PIECES, Line
 from equipoise.runtime.cluster.proxy import Proxy
 from equipoise.runtime.cluster.site import SiteEnd
-from equipoise.runtime.cluster.wire import PIECE, Kind, parse
+from equipoise.runtime.cluster.wire import PIECE, parse
+from equipoise.types import stream_ids
 from tests.experience.alone import POLICY
 from tests.experience.hammer import BLOCK, UNROLL
 from tests.runtime.sites import ROW, SILENT, Clock, Home, Machine, Way
@@ -29,18 +32,19 @@ class World:
 
     def __init__(
         self, seed: int, max_lag: int | None, *, delay: float, proxy: type[Proxy] = Proxy, end: type[SiteEnd] = SiteEnd,
-        slow: int = 1, silent: float = SILENT,
+        slow: int = 1, silent: float = SILENT, held: int = 1,
     ) -> None:  # fmt: skip
         self.chance, self.clock, self.plan, self._end = random.Random(seed), Clock(), plan(max_lag=max_lag), end
-        self.home = Home(self.plan, self.clock, proxy, silent)
+        self.home = Home(self.plan, self.clock, proxy, silent, held)
         self.ways = [Way(self.clock, self.chance, delay) for _ in range(2)]
         self.incarnations, self.twins, self._slow, self._silent = [1, 1], list[Machine](), slow, silent
+        self._held = held
         self.sites = [self._site(i) for i in range(2)]
 
     def _site(self, i: int) -> Machine:
         name, groups = f"site {i}", range(2 * i, 2 * i + 2)
         self.home.proxy.expect(name, self.incarnations[i], groups, groups, self.ways[i].home)
-        machine = Machine(name, self.incarnations[i], self.plan, groups, self.ways[i], self._end, self._silent)
+        machine = Machine(name, self.incarnations[i], self.plan, groups, self.ways[i], self._end, self._silent, self._held)
         for group, counts in machine.counts.items():  # a site goes on with what home knows
             counts[:] = self.home.counts[group]
         return machine
@@ -113,6 +117,57 @@ def test_nothing_is_lost_whatever_goes_wrong(seed: int, max_lag: int | None) -> 
     schedule(seed, max_lag)
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("max_lag", [0, 4, None])
+def test_nothing_is_lost_where_an_actor_writes_blocks_side_by_side(seed: int, max_lag: int | None) -> None:
+    """As generators of text do: a block that was begun later may be complete earlier."""
+    schedule(seed, max_lag, held=3)
+
+
+def test_an_actor_sees_all_places_at_once_that_home_gave_at_once() -> None:
+    """So what a generator draws side by side does not depend on when messages come."""
+    world = World(0, 4, delay=0.5, held=3)
+    outbound, seen = world.sites[0].outbound, set[int]()
+    for machine in world.sites:
+        machine.groups = range(0)  # they write nothing
+    outbound.reserve(stream_ids(0, BLOCK))
+    for _ in range(50):
+        world.tick()
+        seen.add(int(outbound.words["granted"][0]))
+    assert seen == {0, 3}
+
+
+def test_a_block_that_is_void_before_it_is_begun_is_not_written() -> None:
+    outbound = Machine("site 0", 1, plan(), range(1), Way(Clock(), random.Random(0), 0.0), held=2).outbound
+    streams = stream_ids(0, BLOCK)
+    assert outbound.reserve(streams) is None and outbound.words["want"][0] == 2
+    assert outbound.grant(0, [4, 6, 8, 9]) == 3  # slots: one for each of those that are written, and one that is sent
+    outbound.void(0)
+    assert outbound.reserve(streams) is None and outbound.words["full"][0] == 3
+    while (found := outbound.complete(0)) is not None:
+        assert found[1] == VOID
+        outbound.sent(0, found[0])
+    assert outbound.quiet
+
+
+def test_what_a_dead_actor_had_begun_is_void_and_what_it_had_handed_in_is_sent() -> None:
+    outbound = Machine("site 0", 1, plan(), range(1), Way(Clock(), random.Random(0), 0.0), held=3).outbound
+    streams = stream_ids(0, BLOCK)
+    outbound.reserve(streams)
+    outbound.grant(0, [4, 6, 8])
+    first, second = outbound.reserve(streams), outbound.reserve(streams)
+    assert first is not None and second is not None
+    outbound.commit(second)
+    outbound.cancel(streams)
+    sent = []
+    while (found := outbound.complete(0)) is not None:
+        sent.append(found[1])
+        outbound.sent(0, found[0])
+    assert sent == [VOID, 6, VOID] and outbound.quiet and outbound.words["lives"][0] == 1
+    assert outbound.reserve(streams) is None and outbound.words["want"][0] == 3 + 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("max_lag", [0, 1, 4, None])
 def test_nothing_is_lost_in_a_thousand_schedules(max_lag: int | None) -> None:
@@ -133,10 +188,11 @@ class GrantsAtOnce(SiteEnd):
 class SkipsAVersion(SiteEnd):
     """Weights are taken for newer than they are."""
 
-    def _take(self, frame: Any, now: float) -> None:
-        if frame.kind is Kind.GRANT:
-            frame = replace(frame, body=(np.frombuffer(frame.body, np.int64) - 1).tobytes())
-        super()._take(frame, now)
+    def _take(self, message: Any, now: float) -> None:
+        if isinstance(message, Grant):
+            version, *sequences = np.frombuffer(message.body, np.int64).tolist()
+            message = replace(message, body=np.array([version - 1, *sequences]).tobytes())
+        super()._take(message, now)
 
 
 class CountsAfterwards(SiteEnd):
@@ -162,8 +218,8 @@ class RemembersAtTheSite(SiteEnd):
 class RemembersAtHome(Proxy):
     """The same at home, which would refuse them."""
 
-    def _hello(self, site: Any, frame: Any, now: float) -> None:
-        super()._hello(site, frame, now)
+    def _hello(self, site: Any, hello: Any, now: float) -> None:
+        super()._hello(site, hello, now)
         for group in site.groups:
             if (last := self._remotes[group].last) is not None:
                 last.known = True
@@ -339,7 +395,7 @@ def test_a_site_cannot_write_what_workers_of_another_count() -> None:
     world.tick(20)
     before = world.home.counts[2].copy()
     line = world.sites[0].end.line
-    line.send(Kind.STATISTICS, 2, body=bytes(range(8)))
+    line.send(Statistics(2, bytes(range(8))))
     world.home.proxy.tick(world.clock.now)
     assert world.home.proxy.refused["wrong numbers"] == 1 and (world.home.counts[2] == before).all()
     world.settle()

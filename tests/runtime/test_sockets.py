@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import zmq
 
+from equipoise.runtime.cluster.frames import Beat, Denied, Kind, Rows, Want
 from equipoise.runtime.cluster.sockets import UNDER_WAY, Keys, Listener, SiteLink
-from equipoise.runtime.cluster.wire import Frame, Kind, Tally
+from equipoise.runtime.cluster.wire import Tally
 from tests.runtime.relay import Relay
 
 LIMIT_S = 60.0
-HEAD = Frame(Kind.BEAT, 1, 1).head
+HEAD = Beat().head(1, 1)
 
 
 def until(true: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
@@ -208,8 +209,8 @@ def test_a_site_is_not_disturbed_by_what_others_throw_at_its_home(
 
 def test_a_message_above_the_limit_of_its_kind_is_not_kept(home: Listener, connect: Callable[..., SiteLink]) -> None:
     here, there = home.end("site", 1), connect()
-    until(lambda: there.send(Frame(Kind.WANT, 1, 1).head, b"!"))
-    assert there.send(Frame(Kind.ROWS, 1, 1).head, b"") and there.send(HEAD[:-1], b"") and there.send(HEAD, b"the last")
+    until(lambda: there.send(Want().head(1, 1), b"!"))
+    assert there.send(Rows().head(1, 1), b"") and there.send(HEAD[:-1], b"") and there.send(HEAD, b"the last")
     assert bytes(until(lambda: heard(home, here.receive))[1]) == b"the last"
     assert home.refused.by_reason() == {"too large": 1, "unknown kind": 1, "no message": 1}
     assert not there.closed()
@@ -220,7 +221,7 @@ def test_an_older_incarnation_is_told_that_it_was_replaced(home: Listener, conne
     here, twin = home.end("site", 2), connect()
     until(lambda: twin.send(HEAD, b""))
     head, body = until(lambda: heard(home, twin.receive))
-    assert head == Frame(Kind.REFUSED, 0, 0, -1).head and b"replaced" in bytes(body)
+    assert head == Denied(-1).head() and b"replaced" in bytes(body)
     assert here.receive() is None and home.refused["no site of this run"] >= 1
 
 

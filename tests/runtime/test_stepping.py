@@ -10,11 +10,12 @@ import pytest
 
 from equipoise import tree
 from equipoise.actors.inference.exchange import EPOCH, EnvSide, Exchange, PolicySizes
+from equipoise.runtime.cluster.frames import Hold, Step, Stepped, Unstepped
 from equipoise.runtime.cluster.parts import Arrays
-from equipoise.runtime.cluster.proxy import Proxy, Remote, take_back
+from equipoise.runtime.cluster.proxy import Proxy, take_back
+from equipoise.runtime.cluster.remote import Remote
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.stepping import Asker, StandIn
-from equipoise.runtime.cluster.wire import Frame, Kind
 from equipoise.runtime.ipc import Heap
 from equipoise.tree import ArraySpec
 from equipoise.types import Stack, TimeStep
@@ -408,7 +409,7 @@ def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
 def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, seed: int) -> None:
     """In its session and in its turn, but about other asks, of other sizes, or about groups that the sender has not."""
     world = World(seed % 1000, delay=2.0)
-    kinds = (Kind.STEPPED, Kind.UNSTEPPED) if at == "home" else (Kind.STEP, Kind.HOLD)
+    kinds: Any = (Stepped, Unstepped) if at == "home" else (Step, Hold)
     chance, sent = world.chance, 0
     for _ in range(4000):
         world.tick()
@@ -422,7 +423,8 @@ def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, seed: int) ->
         now = int(world.words["asked"][max(min(group, GROUPS - 1), 0)])
         asked = chance.choice((0, -1, 1 << 62, -(1 << 63), now + 7, *([now] if at == "home" else [])))
         body = bytes(chance.choice((0, 0, 1, 8, 30, 34, 36)))  # rows are 35 or 39
-        head = Frame(kind, line.session, line._received + 1, group, asked, 1, body).head
+        message = kind(group, asked, 1, body) if kind in (Stepped, Step) else kind(group, asked)
+        head = message.head(line.session, line._received + 1)
         link.inbox.appendleft((0.0, head, body))
         sent += 1
     assert sent > 200

@@ -103,8 +103,6 @@ def test_a_run_goes_on_with_its_own_prompts_or_not_at_all(tmp_path: Path) -> Non
     file.write_text(file.read_text().replace("012", "021"))
     with pytest.raises(ValueError, match="source.task: expected the prompts that the run began with"):
         api.resume(tmp_path / "run", on="serial", steps=128)
-    with pytest.raises(ValueError, match="on: expected serial or process with a task"):
-        api.resume(tmp_path / "first", on="ray", steps=128)
 
 
 @pytest.mark.thorough
@@ -234,7 +232,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"unroll": 4}, "policy.unroll: expected 1"),
     ({"inference": "central"}, "placement.inference: expected local with a task"),
     ({"precision": "auto"}, "placement.auto: expected none with a task"),
-    ({"on": "ray"}, "on: expected serial or process with a task"),
     ({"action_mask": "none"}, "action_mask: expected none with grpo"),
     ({"reward": "no_such:function"}, "no module 'no_such' is found"),
     ({"reward": "function"}, "expected module:function"),

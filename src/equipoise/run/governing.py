@@ -16,7 +16,7 @@ from equipoise.publishing import check_order
 from equipoise.run.attempt import Attempt
 from equipoise.run.reporter import Reporter
 from equipoise.run.starting import Runtime
-from equipoise.types import On, Program, TaskSource
+from equipoise.types import On, Program
 from equipoise.workers.kind import Kind, crew
 
 LOOK_S = 2.0  # between two looks at what the learners waited
@@ -24,9 +24,7 @@ FILE = "governor.jsonl"  # of a run directory: a line for each step
 
 
 def check_on(program: Program, on: On) -> None:
-    """Refuse what cannot run there: a task over a cluster, a governor where there is nothing that it could balance."""
-    if on == "ray" and isinstance(program.source, TaskSource):
-        raise ValueError("on: expected serial or process with a task, whose generators write where the queue is, got ray")
+    """Refuse what cannot run there: worlds over a cluster, a governor where there is nothing that it could balance."""
     if on == "ray" and program.outside:
         raise ValueError(f"on: expected serial or process with {program.env.target}, where worlds find one machine, got ray")
     check_order(on)

@@ -33,7 +33,7 @@ from equipoise.runtime.ipc import Part
 from equipoise.tracing import FOLDER
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
-from equipoise.workers.kind import Kind, Member, crew, written
+from equipoise.workers.kind import Kind, Member, crew, held_at_once, written
 from equipoise.workers.shared import Own, PolicyMemory, Shared
 
 
@@ -66,7 +66,8 @@ def lay_out(
         return Queue(plan, part, free=[channel() for _ in range(plan.channels)], full=channel(), rows=place)
 
     queues = {rank: arena.reserve(plan.specs, queue) for rank in ranks}
-    outbound = [arena.reserve(Outbound.specs(plan, mine), partial(Outbound, plan, mine)) for mine in outgoing]
+    held = held_at_once(blue, site or ())
+    outbound = [arena.reserve(Outbound.specs(plan, mine, held), partial(Outbound, plan, mine, held=held)) for mine in outgoing]
     plans = {name: WeightPlan(params, **program.source.stored()) for name, params in initial.items()}
     policies = {name: _policy(arena, blue, name, plans[name], share) for name in blue.roles}
     keeps = site is not None and any(one.kind.side == "keeping" for one in site)

@@ -12,7 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from equipoise.types.rows import Array, Resume
+from equipoise.types.rows import Array, Resume, Stack
 
 
 class Stop(IntEnum):
@@ -70,6 +70,7 @@ class TextSpec:
     places: ClassVar[tuple[int, ...]] = (0,)
     frame_skip: ClassVar[int] = 1
     observation: ClassVar[None] = None
+    stacks: ClassVar[Mapping[str, Stack]] = {}
     resume: ClassVar[Resume] = "exact"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.actors.engine.torch_engine import TorchEngine
 from equipoise.actors.generator import PARTS, Generator
+from equipoise.plans.memory_needed import queue_plan
 from equipoise.rewards.scoring import RewardsFailed
 from equipoise.sources import text as texts
 from equipoise.types import TaskSource, stream_ids
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from equipoise.workers.shared import Shared
 
 
+class DifferentPrompts(ValueError):
+    """The files of a task, or of its tokenizer, are others on this machine, or have changed since the run began."""
+
+
 LOOK_S = 0.25  # between two looks at rewards that are late, whose deadline has to be kept
 
 
@@ -27,7 +32,7 @@ class GeneratorKind(SamplingKind):
     name = "generator"
     writes = True
     parts = PARTS
-    final = (*SamplingKind.final, RewardsFailed)
+    final = (*SamplingKind.final, RewardsFailed, DifferentPrompts)
 
     def count(self, blue: Blueprint) -> int:
         return blue.program.actors if isinstance(blue.program.source, TaskSource) else 0
@@ -38,6 +43,11 @@ class GeneratorKind(SamplingKind):
         rank, program = blue.learner_of(index), blue.program
         source: Any = program.source
         text = texts.read(source, program.schedule.seed)
+        if text.spec.sha256 != blue.spec.env.sha256:
+            raise DifferentPrompts(
+                f"source.task={source.task}: expected the prompts that the run began with, got others; the files of a task and "
+                "of its tokenizer must be the same on every machine"
+            )
         algorithm, judge = blue.roles[name].algorithm, None
         engine: TorchEngine | None = None
         if algorithm.reads_rewards:
@@ -73,6 +83,11 @@ class GeneratorKind(SamplingKind):
 
     def groups(self, blue: Blueprint, index: int) -> range:
         return range(index, index + 1)
+
+    def held(self, blue: Blueprint) -> int:
+        """All blocks of the queue, dealt to the generators that write there."""
+        plan = queue_plan(blue)
+        return -(-plan.blocks // plan.actors)
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         queues[blue.learner_of(index)].cancel(blue.streams(index))

@@ -129,6 +129,10 @@ class Kind(ABC):
         """The groups of envs that the worker steps or acts for."""
         return range(0)
 
+    def held(self, blue: Blueprint) -> int:
+        """The most blocks of the queue that a worker writes side by side for one group of envs."""
+        return 1
+
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         """Take back what a dead worker held. The driver calls it. Returns a sentence about what is lost for good, or ""."""
         return ""
@@ -202,6 +206,11 @@ def stepped(blue: Blueprint, members: Iterable[Member]) -> set[int]:
 def written(blue: Blueprint, members: Iterable[Member]) -> set[int]:
     """The groups whose rows these workers write."""
     return stepped(blue, (one for one in members if one.kind.writes))
+
+
+def held_at_once(blue: Blueprint, members: Iterable[Member]) -> int:
+    """The most blocks that any of these workers writes side by side for one group of envs."""
+    return max((one.kind.held(blue) for one in members if one.kind.writes), default=1)
 
 
 def crew(blue: Blueprint, kinds: Sequence[Kind]) -> tuple[Member, ...]:

@@ -1,21 +1,23 @@
 """Outbound slots: actors write their rows here on a machine without a queue, and are told of the queue elsewhere.
 
-Each group of envs has two slots, used in turn. An actor asks for slot n (``want`` becomes n + 1), writes it once it is granted,
-and hands it in (``full`` becomes n + 1). A *carrier* stands between these words and the queue. It grants a slot once
-the queue has given a block for it, and counts it as ``sent`` once its rows are under way. Nobody competes for a slot and every
-word has one writer, so there is no lock, and an actor may be killed at any instruction.
+Each group of envs has a ring of slots. An actor asks for slots by their number (``want``), takes them in order once they are
+granted (``taken``), and hands them in in any order (``done``, ``full``). A *carrier* stands between these words and the queue.
+It grants a slot once the queue has given a block for it, and counts it as ``sent`` once its rows are under way. Nobody competes
+for a slot and every word has one writer, so there is no lock, and an actor may be killed at any instruction.
 
-=================  ==============================================================================
-word[group]        written by
-=================  ==============================================================================
-want, full         the group's actor; the carrier when the actor is verified dead
-restarted          the group's actor: how many slots it began to write a second time
-granted, sent      the carrier
-sequence[., 2]     the carrier, before ``granted``: the block of the queue that this slot is for
-lives              the carrier: how many actors of the group are verified dead
-=================  ==============================================================================
+==================  =============================================================================
+word[group]         written by
+==================  =============================================================================
+want, taken, full   the group's actor; the carrier when the actor is verified dead
+done[., slots]      the same, before ``full``: by slot, its newest number that was handed in, + 1
+restarted           the group's actor: how many slots it began to write a second time
+granted, sent       the carrier
+gone[., slots]      the carrier: by slot, its newest number that was sent, + 1
+sequence[., slots]  the carrier, before ``granted``: the block of the queue that this slot is for
+lives               the carrier: how many actors of the group are verified dead
+==================  =============================================================================
 
-A slot whose block was taken away meanwhile is *void*: its actor finishes it, and its rows are dropped.
+A slot whose block was taken away meanwhile is *void*: its rows are dropped. The actor finishes it if it has begun it.
 """
 
 from __future__ import annotations
@@ -32,31 +34,35 @@ from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Slot, Trajectory, Tree
 
-SLOTS = 2  # of a group: one is written while the other is sent
 VOID = -1  # instead of the sequence of a block
-WORDS = ("want", "full", "restarted", "granted", "sent", "lives")
+WORDS = ("want", "taken", "full", "restarted", "granted", "sent", "lives")
 
 
 class Outbound:
     """The slots of some groups of envs, in memory that several processes may map. ``Blocks`` for their actors."""
 
-    def __init__(self, plan: Plan, groups: Sequence[int], memory: Memory) -> None:
-        """``plan``: of the queue that the rows are for; ``groups``: those that write here."""
-        self._parts = plan, tuple(groups), memory
-        self.plan, self.groups = plan, tuple(groups)
+    def __init__(self, plan: Plan, groups: Sequence[int], memory: Memory, held: int = 1) -> None:
+        """``plan``: of the queue that the rows are for; ``groups``: those that write here.
+
+        ``held``: slots of a group that its actor writes at a time. One more is sent meanwhile.
+        """
+        self._parts = plan, tuple(groups), memory, held
+        self.plan, self.groups, self.slots = plan, tuple(groups), held + 1
+        self._held = held
         self._at = {group: at for at, group in enumerate(self.groups)}
-        views = tree.views(self.specs(plan, groups), memory.buffer)
+        views = tree.views(self.specs(plan, groups, held), memory.buffer)
         self.words: dict[str, Any] = views["words"]
-        self.sequence = self.words["sequence"]
+        self._sequence, self._done, self._gone = (self.words[name] for name in ("sequence", "done", "gone"))
         self._bytes = [list(slots.values()) for slots in views["slots"].values()]
-        self._slots = [[self._slot(at, n) for n in range(SLOTS)] for at in range(len(self.groups))]
+        self._slots = [[self._slot(at, n) for n in range(self.slots)] for at in range(len(self.groups))]
 
     @staticmethod
-    def specs(plan: Plan, groups: Sequence[int]) -> dict[str, Tree]:
+    def specs(plan: Plan, groups: Sequence[int], held: int = 1) -> dict[str, Tree]:
         count, slot = len(groups), ArraySpec((block_bytes(plan),), "uint8")
-        words = dict.fromkeys(WORDS, ArraySpec((count,), "int64")) | {"sequence": ArraySpec((count, SLOTS), "int64")}
-        slots = {str(n): slot for n in range(SLOTS)}
-        return {"words": words, "slots": {str(group): slots for group in groups}}
+        each = dict.fromkeys(("sequence", "done", "gone"), ArraySpec((count, held + 1), "int64"))
+        slots = {str(n): slot for n in range(held + 1)}
+        words = dict.fromkeys(WORDS, ArraySpec((count,), "int64"))
+        return {"words": words | each, "slots": {str(group): slots for group in groups}}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Outbound, self._parts
@@ -64,7 +70,7 @@ class Outbound:
     def _slot(self, at: int, n: int) -> dict[str, Slot]:
         fields = block_views(self.plan, self._bytes[at][n])
         keys = np.empty((self.plan.block, 2), np.int64)
-        keys[:, 0] = self.groups[at]
+        keys[:, 0] = at * self.slots + n
         return {name: Slot(keys=keys, data=Trajectory(**one)) for name, one in fields.items()}
 
     def at(self, group: int) -> int:
@@ -77,61 +83,91 @@ class Outbound:
     # ------------------------------------------------------------------------------------------------- the actor's side
 
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
-        """A slot for each policy of one actor, or None while there is no block for it. The first call asks for one."""
+        """A slot for each policy of one actor, or None while there is no block for it. The first call asks for one.
+
+        The keys have the sequence of the block, as those of the queue have.
+        """
         at, words = self._of(streams), self.words
-        n = int(words["full"][at])
-        if words["want"][at] <= n:
-            publish(words["want"], at, n + 1)
-        if words["granted"][at] <= n:
-            return None
-        slots = self._slots[at][n % SLOTS]
-        slots[self.plan.first].keys[:, 1] = n
-        return slots
+        if words["want"][at] < (most := words["full"][at] + self._held):
+            publish(words["want"], at, most)
+        while (n := int(words["taken"][at])) < words["granted"][at]:
+            sequence = int(self._sequence[at, n % self.slots])
+            publish(words["taken"], at, n + 1)
+            if sequence == VOID:  # nothing is written for it
+                self._hand_in(at, n)
+                continue
+            slots = self._slots[at][n % self.slots]
+            slots[self.plan.first].keys[:, 1] = sequence
+            return slots
+        return None
 
     def commit(self, slots: Mapping[str, Slot]) -> None:
         """Hand in complete slots, and ask for the next one before: the two travel in this order, so that no time is lost."""
-        group, n = slots[self.plan.first].keys[0].tolist()
-        at = self._at[group]
-        publish(self.words["want"], at, n + 2)
-        publish(self.words["full"], at, n + 1)
+        at, slot = divmod(int(slots[self.plan.first].keys[0, 0]), self.slots)
+        newest = int(self.words["taken"][at]) - 1
+        self._hand_in(at, newest - (newest - slot) % self.slots)
+
+    def _hand_in(self, at: int, n: int) -> None:
+        full = int(self.words["full"][at]) + 1
+        publish(self.words["want"], at, full + self._held)
+        self._done[at, n % self.slots] = n + 1
+        publish(self.words["full"], at, full)
 
     def restart(self, slots: Mapping[str, Slot]) -> None:
         """Count the written rows as dropped; the actor writes the slots anew."""
-        self.words["restarted"][self._at[int(slots[self.plan.first].keys[0, 0])]] += 1
+        self.words["restarted"][int(slots[self.plan.first].keys[0, 0]) // self.slots] += 1
 
     # ----------------------------------------------------------------------------------------------- the carrier's side
 
     def cancel(self, streams: Array) -> None:
-        """The actor of these envs is verified dead: what it had not handed in is dropped, and its successor asks anew."""
+        """The actor of these envs is verified dead: what it had not handed in is void, and its successor asks anew."""
         at, words = self._of(streams), self.words
-        for name in ("granted", "want"):
-            publish(words[name], at, words["full"][at])
+        granted = int(words["granted"][at])
+        for n in range(max(granted - self.slots, 0), granted):
+            if self._done[at, n % self.slots] <= n:
+                self._sequence[at, n % self.slots] = VOID
+                self._done[at, n % self.slots] = n + 1
+        for name in ("want", "taken", "full"):
+            publish(words[name], at, granted)
         publish(words["lives"], at, words["lives"][at] + 1)
 
-    def grant(self, at: int, sequence: int) -> None:
-        """Let the actor write its next slot, for that block."""
-        n = int(self.words["granted"][at])
-        self.sequence[at, n % SLOTS] = sequence
-        publish(self.words["granted"], at, n + 1)
-
-    def room(self, at: int) -> bool:
-        """Is the next slot to grant free: were the rows sent that it held last?"""
-        return bool(self.words["granted"][at] - self.words["sent"][at] < SLOTS)
+    def grant(self, at: int, sequences: Sequence[int]) -> int:
+        """Let the actor write its next slots, for the first of these blocks -> the number of slots that were free."""
+        n = first = int(self.words["granted"][at])
+        for sequence in sequences:
+            if self._gone[at, n % self.slots] < n + 1 - self.slots:
+                break
+            self._sequence[at, n % self.slots] = sequence
+            n += 1
+        publish(self.words["granted"], at, n)
+        return n - first
 
     def void(self, at: int) -> None:
         """The blocks of all granted slots were taken away."""
-        self.sequence[at] = VOID
+        self._sequence[at] = VOID
 
-    def complete(self, at: int) -> tuple[int, Any] | None:
-        """The oldest slot that is handed in and not sent -> the sequence of its block, or ``VOID``, and its bytes."""
-        n = int(self.words["sent"][at])
-        if n >= self.words["full"][at]:
+    def writes(self, at: int) -> bool:
+        """Is the block of the newest slot that the actor began still its own?"""
+        return bool(self._sequence[at, (self.words["taken"][at] - 1) % self.slots] != VOID)
+
+    def complete(self, at: int) -> tuple[int, int, Any] | None:
+        """The oldest slot that is handed in and not sent -> its number, its block's sequence or ``VOID``, and its bytes."""
+        if self.words["sent"][at] >= self.words["full"][at]:
             return None
-        return int(self.sequence[at, n % SLOTS]), self._bytes[at][n % SLOTS]
+        done = self._done[at]
+        n = int(done[done > self._gone[at]].min()) - 1
+        return n, int(self._sequence[at, n % self.slots]), self._bytes[at][n % self.slots]
 
-    def sent(self, at: int) -> None:
-        """That slot is free again."""
+    def sent(self, at: int, n: int) -> None:
+        """Slot number ``n`` is free again."""
+        self._gone[at, n % self.slots] = n + 1
         publish(self.words["sent"], at, self.words["sent"][at] + 1)
+
+    @property
+    def quiet(self) -> bool:
+        """Were all slots that were granted handed in and sent?"""
+        words = self.words
+        return bool((words["granted"] == words["full"]).all() and (words["sent"] == words["full"]).all())
 
 
 def block_bytes(plan: Plan) -> int:

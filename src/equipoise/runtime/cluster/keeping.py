@@ -25,9 +25,10 @@ from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.waiting import Waiting, mark, marked, put_back, raw
 from equipoise.experience.replay.mailbox import BUFFERS, Request, ShardMailbox
 from equipoise.publishing import publish
+from equipoise.runtime.cluster.frames import Answered, Asked, Brought, Emptied, File, Kept, Kind, Said
 from equipoise.runtime.cluster.line import Line
 from equipoise.runtime.cluster.protocols import Queue
-from equipoise.runtime.cluster.wire import Frame, Kind, Refused, words
+from equipoise.runtime.cluster.wire import Refused, words
 from equipoise.types import Array, Slot, Trajectory
 
 REQUEST = 4 * 8  # bytes: a kind and three numbers
@@ -119,29 +120,32 @@ class HomeShards:
         answer = max((one.most for one in self._shards.values()), default=0)
         return {Kind.KEPT: 0, Kind.BROUGHT: block_bytes(plan) if answer else 0, Kind.ANSWERED: answer, Kind.EMPTIED: 0}
 
-    def kept(self, frame: Frame, slots: Mapping[str, Slot] | None, queue: Queue, streams: Array) -> None:
+    def kept(self, message: Kept, slots: Mapping[str, Slot] | None, queue: Queue, streams: Array) -> None:
         """The rows of a block are complete, and wait at the site. ``slots``: of the block, if the group has it."""
         if slots is None:
-            raise Refused("wrong numbers", f"kept: expected a block that group {frame.a} has, got {frame.b}")
-        mark(slots, streams, frame.b)
+            raise Refused("wrong numbers", f"kept: expected a block that group {message.group} has, got {message.sequence}")
+        mark(slots, streams, message.sequence)
         queue.commit(slots)
 
-    def brought(self, frame: Frame, plan: Plan, queue: Queue, streams: Array) -> None:
+    def brought(self, message: Brought, plan: Plan, queue: Queue, streams: Array) -> None:
         """Rows that wait at a site come, so that a checkpoint has them."""
-        block = queue.block(frame.b % plan.blocks)
+        block = queue.block(message.sequence % plan.blocks)
         stream = int(next(iter(block.values())).context["stream"][0])
-        if marked(block) != frame.b or stream != int(streams[0]):
+        if marked(block) != message.sequence or stream != int(streams[0]):
             return  # home had taken the block back before it heard that the rows were complete
         try:
-            put_back(plan, block, frame.body)
+            put_back(plan, block, message.body)
         except ValueError as error:
             raise Refused("wrong numbers", f"brought: {error}") from error
 
-    def take(self, frame: Frame) -> None:
+    def take(self, message: Answered | Emptied) -> None:
         """A shard has an answer, or was lost."""
-        shard = self._shards[frame.a]
+        shard = self._shards[message.shard]
         try:
-            news = shard.died(frame.b) if frame.kind is Kind.EMPTIED else shard.answer(frame.b, frame.c, frame.body)
+            if isinstance(message, Emptied):
+                news = shard.died(message.life)
+            else:
+                news = shard.answer(message.request, message.life, message.body)
         except ValueError as error:
             raise Refused("wrong numbers", f"answered: {error}") from error
         if news:
@@ -152,7 +156,7 @@ class HomeShards:
         worked = False
         for shard in numbers:
             for request, life, body in self._shards[shard].asks():
-                line.send(Kind.ASKED, shard, request, life, body)
+                line.send(Asked(shard, request, life, body))
                 worked = True
         return worked
 
@@ -268,12 +272,12 @@ class SiteShards:
             keeper.forget()
         self._late.clear()
 
-    def ask(self, frame: Frame) -> None:
+    def ask(self, message: Asked) -> None:
         """Pass a request on."""
-        if frame.a not in self._keepers:
-            raise Refused("wrong numbers", f"asked: expected a shard of {sorted(self._keepers)}, got {frame.a}")
+        if message.shard not in self._keepers:
+            raise Refused("wrong numbers", f"asked: expected a shard of {sorted(self._keepers)}, got {message.shard}")
         try:
-            place = self._keepers[frame.a].ask(frame.b, frame.c, frame.body)
+            place = self._keepers[message.shard].ask(message.request, message.life, message.body)
         except ValueError as error:
             raise Refused("wrong numbers", f"asked: {error}") from error
         if place is not None:
@@ -285,13 +289,13 @@ class SiteShards:
         place = sequence % self._waiting.plan.blocks
         self._waiting.write(place, data)
         self._wait[place] = group, sequence
-        line.send(Kind.KEPT, group, sequence)
+        line.send(Kept(group, sequence))
 
     def bring(self, line: Line) -> None:
         """Send all blocks that wait: a checkpoint is to have them."""
         for place, (group, sequence) in self._wait.items():
             assert self._waiting is not None
-            line.send(Kind.BROUGHT, group, sequence, body=self._waiting.read(place).tobytes())
+            line.send(Brought(group, sequence, self._waiting.read(place).tobytes()))
 
     def late(
         self, title: str, step: int, files: Mapping[str, bytes], rows: Iterable[tuple[str, int, Any]],
@@ -313,16 +317,16 @@ class SiteShards:
         worked = False
         for number, keeper in self._keepers.items() if line.session else ():
             for request, life, body in keeper.answers():
-                line.send(Kind.ANSWERED, number, request, life, body)
+                line.send(Answered(number, request, life, body))
                 worked = True
             if (lost := keeper.died()) is not None:
-                line.send(Kind.EMPTIED, number, lost)
+                line.send(Emptied(number, lost))
                 worked = True
         while self._late and line.session and not line.full:
             data, said = self._late.popleft()
             if data is not None:
-                line.send(Kind.FILE, body=data)
-            line.send(Kind.SAID, body=words(**said))
+                line.send(File(data))
+            line.send(Said(words(**said)))
             worked = True
         return worked
 

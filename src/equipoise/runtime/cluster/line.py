@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from equipoise.runtime.cluster.wire import AT_ONCE, PIECE, Frame, Kind, Refused, Tally, parse
+from equipoise.runtime.cluster.frames import Beat, Kind, Message, Piece, Taken, made
+from equipoise.runtime.cluster.wire import AT_ONCE, PIECE, Frame, Refused, Tally, parse
 
 BEAT_S = 0.5
 SILENT_S = 5.0  # after which the other end counts as gone
@@ -34,8 +35,7 @@ class Link(Protocol):
 class _Waiting:
     """A message that is still to be sent, wholly or in part."""
 
-    kind: Kind
-    numbers: tuple[int, int, int]
+    message: Message
     body: memoryview  # what is left of it
 
 
@@ -76,18 +76,18 @@ class Line:
         self._waiting.clear()
         self._pieces.clear()
 
-    def send(self, kind: Kind, a: int = 0, b: int = 0, c: int = 0, body: Any = b"") -> None:
+    def send(self, message: Message) -> None:
         """Send in the session, if there is one; a message that is lost on its way ends it, sooner or later."""
         if not self.session:
             return
-        view = memoryview(body).cast("B")
-        if kind in AT_ONCE or (not self._waiting and view.nbytes <= PIECE):
-            self._send(kind, a, b, c, view)
+        view = memoryview(message.data).cast("B")
+        if message.kind in AT_ONCE or (not self._waiting and view.nbytes <= PIECE):
+            self._send(message, view)
             return
-        waits = _Waiting(kind, (a, b, c), view)
+        waits = _Waiting(message, view)
         self._waiting.append(waits)
         self._go_on()
-        if self._waiting and not isinstance(body, bytes):  # its memory is the caller's again
+        if self._waiting and not isinstance(message.data, bytes):  # its memory is the caller's again
             waits.body = memoryview(bytes(waits.body))
 
     def _go_on(self) -> None:
@@ -98,20 +98,20 @@ class Line:
                 if self._under_way == PIECES or not self.session:
                     return
                 self._under_way += 1
-                self._send(Kind.PIECE, 0, 0, 0, one.body[:PIECE], of=one.kind)
+                self._send(Piece(), one.body[:PIECE], of=one.message.kind)
                 one.body = one.body[PIECE:]
             self._waiting.popleft()
-            self._send(one.kind, *one.numbers, one.body)
+            self._send(one.message, one.body)
 
-    def _send(self, kind: Kind, a: int, b: int, c: int, body: memoryview, of: Kind | None = None) -> None:
+    def _send(self, message: Message, body: memoryview, of: Kind | None = None) -> None:
         self._sent += 1
-        self.moved[(of or kind).name] += body.nbytes
-        if not self.link.send(Frame(kind, self.session, self._sent, a, b, c).head, body):
+        self.moved[(of or message.kind).name] += body.nbytes
+        if not self.link.send(message.head(self.session, self._sent), body):
             self.end()
 
-    def outside(self, kind: Kind, a: int = 0, b: int = 0, body: Any = b"") -> None:
+    def outside(self, message: Message) -> None:
         """Send what belongs to no session."""
-        self.link.send(Frame(kind, 0, 0, a, b).head, body)
+        self.link.send(message.head(), message.data)
 
     def receive(self, now: float) -> Frame | None:
         """The next message: of the session and in its order, or one of no session; None: nothing has come."""
@@ -140,7 +140,7 @@ class Line:
                 self.end()
                 continue
             if whole is not None:
-                self.moved[whole.kind.name] += memoryview(whole.body).nbytes
+                self.moved[whole.kind.name] += memoryview(whole.message.data).nbytes
                 return whole
         return None
 
@@ -156,18 +156,18 @@ class Line:
             return None
         if frame.kind is not Kind.PIECE and (not self._pieces or frame.kind in AT_ONCE):
             return frame
-        self._pieces.append(frame.body)
-        self._size += len(frame.body)
+        self._pieces.append(frame.message.data)
+        self._size += len(frame.message.data)
         most = self._largest if frame.kind is Kind.PIECE else self._most[frame.kind]
         if self._size > most:
             raise Refused("too large", f"{frame.kind.name}: expected at most {most:,} bytes in all, got {self._size:,}")
         if frame.kind is Kind.PIECE:
-            self.send(Kind.TAKEN)
+            self.send(Taken())
             return None
         body = b"".join(self._pieces)
         self._size = 0
         self._pieces.clear()
-        return replace(frame, body=body)
+        return Frame(frame.session, frame.number, made(frame.kind, frame.message.numbers, body))
 
     def beat(self, now: float) -> bool:
         """Say now and then that this end lives -> is the session still one? A silent or closed one is over."""
@@ -175,5 +175,5 @@ class Line:
             self.end()
         if self.session and now - self._said_at >= BEAT_S:
             self._said_at = now
-            self.send(Kind.BEAT)
+            self.send(Beat())
         return bool(self.session)

@@ -13,68 +13,55 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from equipoise.experience.queue.outbound import SLOTS
 from equipoise.experience.queue.queue import Plan
-from equipoise.experience.queue.unstacked import Crossing, Last
+from equipoise.experience.queue.unstacked import Crossing
+from equipoise.runtime.cluster.frames import (
+    Answered,
+    Ask,
+    Brought,
+    Cut,
+    Denied,
+    Emptied,
+    Expelled,
+    File,
+    Grant,
+    Hello,
+    Hold,
+    Kept,
+    Kind,
+    Known,
+    LetGo,
+    Lost,
+    Message,
+    Restarted,
+    Rows,
+    Said,
+    Statistics,
+    Step,
+    Stepped,
+    Stop,
+    Unstepped,
+    Want,
+    Weights,
+    Welcome,
+)  # fmt: skip
 from equipoise.runtime.cluster.keeping import HomeShards
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.parts import Part
-from equipoise.runtime.cluster.protocols import Heard, Queue, Versions
+from equipoise.runtime.cluster.protocols import Heard, Versions
+from equipoise.runtime.cluster.remote import Remote, Site, Traffic
 from equipoise.runtime.cluster.stepping import StandIn
-from equipoise.runtime.cluster.wire import BOTH, WORDS, Frame, Kind, Refused, Tally, words
+from equipoise.runtime.cluster.wire import BOTH, WORDS, Refused, Tally, read, words
 from equipoise.tree import ArraySpec
-from equipoise.types import Array, Slot, Stack, Tick, Tree
+from equipoise.types import Stack, Tick, Tree
 
-WANTED = 2 * SLOTS  # places that a group may ask for and have: those of its slots that are under way, and the next ones
 AHEAD = 1 << 20  # sessions that a site may have had with an earlier proxy
 FILE = 1 << 32  # bytes of a file of a checkpoint
-
-
-@dataclass(slots=True)
-class Remote:
-    """One group of envs on another machine."""
-
-    group: int
-    queue: Queue
-    streams: Array
-    wanted: int = 0  # places that it waits for
-    life: int = 0  # of its actor, as the site counts
-    open: dict[int, Mapping[str, Slot]] = field(default_factory=dict)  # by sequence: granted, and the rows have not come
-    last: Last | None = None  # of its rows that have come in this session
-
-
-@dataclass(slots=True)
-class Site:
-    """One machine with actors, as home sees it."""
-
-    name: str
-    incarnation: int  # the newest that was started; messages of an older one are refused
-    line: Line
-    groups: tuple[int, ...]  # whose rows are written there
-    stepped: tuple[int, ...]  # those whose envs are stepped there, and acted for at home
-    counts: frozenset[int]  # the numbers of the parts that its workers write
-    shards: tuple[int, ...]  # that keep rows there
-    kept: frozenset[int]  # the groups whose rows they keep
-    nonce: int = 0  # of the session; 0: there is none
-    newest: int = 0  # the newest nonce so far: what asks with an older one is late
-    told: tuple[int, int, bool] | None = None  # the cut, its step, and whether the learners save, that it was told
-    known: dict[int, bytes] = field(default_factory=dict)  # what it was told that learners elsewhere say, by part
-    leaving: bool = False  # it gets no more blocks, and hands its actors over
-    file: bytes = b""  # that has come, and whose name is said next
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """The lines of one site: bytes from it and to it."""
-
-    received: int
-    sent: int
 
 
 class Proxy:
@@ -153,7 +140,7 @@ class Proxy:
         """The site's machine will be taken away: its actors are to finish what they have, and get no more."""
         site = self._sites[name]
         site.leaving = True
-        site.line.send(Kind.LET_GO)
+        site.line.send(LetGo())
 
     def traffic(self, name: str) -> Traffic:
         """What has gone through the lines of a site so far."""
@@ -164,7 +151,7 @@ class Proxy:
     def stop(self) -> None:
         """The run is over: the sites are to end."""
         for site in self._sites.values():
-            site.line.send(Kind.STOP)
+            site.line.send(Stop())
 
     def tick(self, now: float) -> Tick:
         worked = False
@@ -181,36 +168,36 @@ class Proxy:
         while (frame := line.receive(now)) is not None:
             worked = True
             try:
-                if frame.kind is Kind.HELLO:
-                    self._hello(site, frame, now)
+                if isinstance(frame.message, Hello):
+                    self._hello(site, frame.message, now)
                 else:
-                    self._take(site, frame)
+                    self._take(site, frame.message)
             except Refused as error:
                 self.refused.add(error.reason)
                 if frame.session:  # a site that says such things is broken, whoever it is
                     line.end()
         for session in line.late:  # the site may not know that they are over
-            line.outside(Kind.EXPELLED, session)
+            line.outside(Expelled(session))
         line.late.clear()
         if site.nonce and not line.beat(now):
             self._fence(site, "its connection closed, it said nothing for long, or a message was lost")
         return worked
 
-    def _hello(self, site: Site, frame: Frame, now: float) -> None:
+    def _hello(self, site: Site, hello: Hello, now: float) -> None:
         """Begin a session, unless this site has been replaced, or has another Program."""
-        incarnation, nonce = frame.a, frame.b
+        incarnation, nonce = hello.incarnation, hello.nonce
         if incarnation != site.incarnation:
-            site.line.outside(Kind.REFUSED, nonce, body=words(why=f"this site was replaced by incarnation {site.incarnation}"))
+            site.line.outside(Denied(nonce, words(why=f"this site was replaced by incarnation {site.incarnation}")))
             return
-        if (said := frame.words().get("plan")) != self._digest:
-            site.line.outside(Kind.REFUSED, nonce, body=words(why=f"expected a site of the run {self._digest}, got {said!r}"))
+        if (said := read(hello).get("plan")) != self._digest:
+            site.line.outside(Denied(nonce, words(why=f"expected a site of the run {self._digest}, got {said!r}")))
             return
         first = incarnation << 32  # the site counts from it; far above it nobody has come by asking
         if not first < nonce <= max(site.newest, first) + AHEAD:
             raise Refused("wrong numbers", f"hello: expected a nonce of incarnation {incarnation}, got {nonce:#x}")
         if nonce <= site.newest:
             if nonce != site.nonce:  # else it asked again, before it heard that the session began
-                site.line.outside(Kind.EXPELLED, 0, site.newest)
+                site.line.outside(Expelled(0, site.newest))
             return
         if site.nonce:
             self._fence(site, "it began anew")
@@ -218,66 +205,68 @@ class Proxy:
         site.nonce = site.newest = nonce
         site.told = None
         site.known.clear()
-        site.line.outside(Kind.WELCOME, nonce, self._sessions)
+        site.line.outside(Welcome(nonce, self._sessions))
         site.line.begin(self._sessions, now)
         if site.leaving:
-            site.line.send(Kind.LET_GO)
+            site.line.send(LetGo())
         self._heard.joined(site.name)
 
-    def _take(self, site: Site, frame: Frame) -> None:
-        kind = frame.kind
-        if kind in (Kind.WANT, Kind.ROWS, Kind.LOST, Kind.RESTARTED):
-            if frame.a not in site.groups:
-                raise Refused("wrong numbers", f"{kind.name}: expected a group of {site.groups}, got {frame.a}")
-            self._of_group(self._remotes[frame.a], frame)
-        elif kind in (Kind.KEPT, Kind.BROUGHT):
-            if frame.a not in site.kept:
-                raise Refused("wrong numbers", f"{kind.name}: expected a group of {sorted(site.kept)}, got {frame.a}")
-            remote = self._remotes[frame.a]
-            if kind is Kind.KEPT:
-                self._shards.kept(frame, remote.open.pop(frame.b, None), remote.queue, remote.streams)
-            elif self._cut() is not None:  # else it was given up meanwhile
-                self._shards.brought(frame, self._plan, remote.queue, remote.streams)
-        elif kind in (Kind.ANSWERED, Kind.EMPTIED):
-            if frame.a not in site.shards:
-                raise Refused("wrong numbers", f"{kind.name}: expected a shard of {site.shards}, got {frame.a}")
-            self._shards.take(frame)
-        elif kind in (Kind.STEPPED, Kind.UNSTEPPED):
-            if frame.a not in site.stepped:
-                raise Refused("wrong numbers", f"{kind.name}: expected a group of {site.stepped}, got {frame.a}")
-            self._of_stepped(self._stand_ins[frame.a], frame)
-        elif kind is Kind.STATISTICS:
-            if frame.a not in site.counts or self._parts[frame.a].nbytes != len(frame.body):
-                raise Refused(
-                    "wrong numbers", f"statistics: expected a part of this site, got {frame.a} with {len(frame.body):,} bytes"
-                )
-            self._parts[frame.a].write(frame.body)
-            if frame.a in self._meeting:
-                self._met()
-        elif kind is Kind.ASK:
-            if not 0 <= frame.a < len(self._versions):
-                raise Refused("wrong numbers", f"ask: expected one of {len(self._versions)} policies, got {frame.a}")
-            version, data = self._newest(frame.a)
-            if version > frame.b:
-                site.line.send(Kind.WEIGHTS, frame.a, version, body=data)
-        elif kind is Kind.FILE:
-            site.file = bytes(frame.body)
-        elif kind is Kind.SAID:
-            said = frame.words()
-            match said:
-                case {"title": str(title), "name": str(name)}:  # the file came before
-                    data, site.file = site.file, b""
-                    match said:
-                        case {"at": int(at)}:
-                            self._heard.rows(site.name, title, name, at, data)
-                        case {"step": int(step)}:
-                            self._heard.file(site.name, title, name, data, step)
-                        case _:
-                            self._heard.file(site.name, title, name, data)
-                case {"title": str(title), "message": dict(message)}:
-                    self._heard.said(site.name, title, message)
-                case _:
-                    raise Refused("no JSON", f"said: expected a title and a name or a message, got {sorted(said)}")
+    def _take(self, site: Site, message: Message) -> None:
+        name = message.kind.name
+        match message:
+            case Want(group=group) | Rows(group=group) | Lost(group=group) | Restarted(group=group):
+                if group not in site.groups:
+                    raise Refused("wrong numbers", f"{name}: expected a group of {site.groups}, got {group}")
+                self._of_group(self._remotes[group], message)
+            case Kept(group=group) | Brought(group=group):
+                if group not in site.kept:
+                    raise Refused("wrong numbers", f"{name}: expected a group of {sorted(site.kept)}, got {group}")
+                remote = self._remotes[group]
+                if isinstance(message, Kept):
+                    self._shards.kept(message, remote.open.pop(message.sequence, None), remote.queue, remote.streams)
+                elif self._cut() is not None:  # else it was given up meanwhile
+                    self._shards.brought(message, self._plan, remote.queue, remote.streams)
+            case Answered(shard=shard) | Emptied(shard=shard):
+                if shard not in site.shards:
+                    raise Refused("wrong numbers", f"{name}: expected a shard of {site.shards}, got {shard}")
+                self._shards.take(message)
+            case Stepped(group=group) | Unstepped(group=group):
+                if group not in site.stepped:
+                    raise Refused("wrong numbers", f"{name}: expected a group of {site.stepped}, got {group}")
+                self._of_stepped(self._stand_ins[group], message)
+            case Statistics(part=part, body=body):
+                if part not in site.counts or self._parts[part].nbytes != len(body):
+                    got = f"{part} with {len(body):,} bytes"
+                    raise Refused("wrong numbers", f"statistics: expected a part of this site, got {got}")
+                self._parts[part].write(body)
+                if part in self._meeting:
+                    self._met()
+            case Ask(policy=policy):
+                if not 0 <= policy < len(self._versions):
+                    raise Refused("wrong numbers", f"ask: expected one of {len(self._versions)} policies, got {policy}")
+                version, data = self._newest(policy)
+                if version > message.version:
+                    site.line.send(Weights(policy, version, data))
+            case File(body=body):
+                site.file = bytes(body)
+            case Said():
+                self._said(site, read(message))
+
+    def _said(self, site: Site, said: Mapping[str, Any]) -> None:
+        match said:
+            case {"title": str(title), "name": str(name)}:  # the file came before
+                data, site.file = site.file, b""
+                match said:
+                    case {"at": int(at)}:
+                        self._heard.rows(site.name, title, name, at, data)
+                    case {"step": int(step)}:
+                        self._heard.file(site.name, title, name, data, step)
+                    case _:
+                        self._heard.file(site.name, title, name, data)
+            case {"title": str(title), "message": dict(message)}:
+                self._heard.said(site.name, title, message)
+            case _:
+                raise Refused("no JSON", f"said: expected a title and a name or a message, got {sorted(said)}")
 
     def _newest(self, policy: int) -> tuple[int, bytes]:
         """The newest version and its bytes, which all sites that ask for it share while it is on its way."""
@@ -286,38 +275,41 @@ class Proxy:
             self._fetched[policy] = found[0], bytes(found[1])
         return self._fetched[policy]
 
-    def _of_group(self, remote: Remote, frame: Frame) -> None:
-        if frame.kind is Kind.WANT:
-            if remote.wanted + len(remote.open) >= WANTED:
-                raise Refused("wrong numbers", f"want: expected at most {WANTED} places of a group, got one more")
-            remote.wanted += 1
-            remote.life = frame.b
-        elif frame.kind is Kind.LOST:
-            remote.life = frame.b
+    def _of_group(self, remote: Remote, message: Want | Rows | Lost | Restarted) -> None:
+        if isinstance(message, Want):
+            most = 2 * (remote.held + 1)  # those of its slots that are under way, and the next ones
+            if message.count < 1 or remote.wanted + len(remote.open) + message.count > most:
+                raise Refused("wrong numbers", f"want: expected 1 to {most} places of a group, got {message.count} more")
+            remote.wanted += message.count
+            remote.life = message.life
+        elif isinstance(message, Lost):
+            remote.life = message.life
             self._let_go(remote)
-        elif frame.kind is Kind.RESTARTED:
+        elif isinstance(message, Restarted):
             if not remote.open:
                 raise Refused("wrong numbers", f"restarted: expected group {remote.group} with an open block, got none")
             remote.queue.restart(remote.open[min(remote.open)])
         else:
-            if (slots := remote.open.pop(frame.b, None)) is None:
-                raise Refused("wrong numbers", f"rows: expected those of a block that group {remote.group} has, got {frame.b}")
+            if (slots := remote.open.pop(message.sequence, None)) is None:
+                got = f"group {remote.group} has, got {message.sequence}"
+                raise Refused("wrong numbers", f"rows: expected those of a block that {got}")
             if remote.last is None:
                 remote.last = self._crossing.last()
             try:
-                self._crossing.unpack(frame.body, slots, remote.last)
+                self._crossing.unpack(message.body, slots, remote.last)
             except ValueError as error:
                 raise Refused("wrong numbers", f"rows: {error}") from error
             remote.queue.commit(slots)
 
-    def _of_stepped(self, group: StandIn, frame: Frame) -> None:
-        if frame.kind is Kind.UNSTEPPED:
-            if group.waits(frame.b) and self._gone[frame.a] == self._cancelled[frame.a]:
-                self._gone[frame.a] += 1  # the driver begins their episodes anew
+    def _of_stepped(self, stand_in: StandIn, message: Stepped | Unstepped) -> None:
+        group = message.group
+        if isinstance(message, Unstepped):
+            if stand_in.waits(message.ask) and self._gone[group] == self._cancelled[group]:
+                self._gone[group] += 1  # the driver begins their episodes anew
             return
         try:
-            if group.answer(frame.b, bool(frame.c), frame.body):
-                self._wake(frame.a)
+            if stand_in.answer(message.ask, bool(message.anew), message.body):
+                self._wake(group)
         except ValueError as error:
             raise Refused("wrong numbers", f"stepped: {error}") from error
 
@@ -333,34 +325,35 @@ class Proxy:
             return False
         worked, line, cut = False, site.line, self._cut()
         for group in site.groups:
-            remote = self._remotes[group]
+            remote, sequences = self._remotes[group], list[int]()
             while remote.wanted and cut is None and not site.leaving and self._gone[group] == self._cancelled[group]:
                 if (slots := remote.queue.reserve(remote.streams)) is None:
                     break
-                # After the block was reserved, as an actor here would look.
-                now = np.array([one.version for one in self._versions], np.int64)
-                sequence = int(slots[self._plan.first].keys[0, 1])
+                sequences.append(int(slots[self._plan.first].keys[0, 1]))
                 remote.wanted -= 1
-                remote.open[sequence] = slots
-                line.send(Kind.GRANT, group, sequence, remote.life, body=now.tobytes())
+                remote.open[sequences[-1]] = slots
+            if sequences:
+                # After the blocks were reserved, as an actor here would look.
+                versions = [one.version for one in self._versions]
+                line.send(Grant(group, remote.life, np.array([*versions, *sequences], np.int64).tobytes()))
                 worked = True
         worked |= self._shards.ask(line, site.shards)  # before the cut: a shard first does what was asked before it
         if cut is not None and cut != site.told and not any(self._remotes[group].open for group in site.groups):
             site.told = cut
-            line.send(Kind.CUT, *cut)
+            line.send(Cut(*cut))
         for number in self._meeting - site.counts if site.counts & self._meeting else ():
             if (said := self._parts[number].read()) != site.known.get(number):
                 site.known[number] = said
-                line.send(Kind.KNOWN, number, body=said)
+                line.send(Known(number, said))
                 worked = True
         for group in site.stepped:
             stand_in = self._stand_ins[group]
             if (ask := stand_in.asks()) is not None:
                 asked, whole, actions = ask
-                line.send(Kind.STEP, group, asked, int(whole), actions)
+                line.send(Step(group, asked, int(whole), actions))
                 worked = True
             if held := stand_in.holds():
-                line.send(Kind.HOLD, group, held)
+                line.send(Hold(group, held))
         return worked
 
     def _fence(self, site: Site, how: str = "") -> None:

@@ -14,7 +14,8 @@ from equipoise.plans.memory_needed import queue_plan
 from equipoise.record import checkpoint
 from equipoise.runtime.cluster.keeping import HomeShards, StandInShard
 from equipoise.runtime.cluster.parts import parts
-from equipoise.runtime.cluster.proxy import Proxy, Remote, Traffic
+from equipoise.runtime.cluster.proxy import Proxy
+from equipoise.runtime.cluster.remote import Remote, Traffic
 from equipoise.runtime.cluster.sockets import Keys, Listener
 from equipoise.runtime.cluster.stepping import StandIn
 from equipoise.runtime.cluster.wire import Refused
@@ -22,7 +23,7 @@ from equipoise.runtime.ipc import Outbox
 from equipoise.runtime.messages import from_json
 from equipoise.tree import ArraySpec
 from equipoise.types import Stack, StateReader, StateWriter, Tick, Tree
-from equipoise.workers.kind import Kind, Member, Queue, Site
+from equipoise.workers.kind import Kind, Member, Queue, Site, held_at_once
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
@@ -168,7 +169,8 @@ class ProxyWorker:
         self._titles: dict[str, tuple[str, ...]] = {}  # of the workers of each site
         counted = [place.part for place in self._places.values()]
         groups = range(blue.program.groups)
-        remotes = [Remote(group, site.queues[blue.learner_of(group)], blue.streams(group)) for group in groups]
+        held = held_at_once(blue, job.members)
+        remotes = [Remote(group, site.queues[blue.learner_of(group)], blue.streams(group), held) for group in groups]
         exchange, stacks = shared.exchange, stacks_of(blue)
         stepped = [group for expected in job.expected for group in expected.stepped]
         stand_ins = {group: StandIn(exchange, group, stacks) for group in stepped if exchange is not None}

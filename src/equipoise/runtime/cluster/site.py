@@ -15,13 +15,40 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.experience.queue.outbound import SLOTS, VOID, Outbound
+from equipoise.experience.queue.outbound import VOID, Outbound
 from equipoise.experience.queue.unstacked import Crossing, Last
+from equipoise.runtime.cluster.frames import (
+    Ask,
+    Asked,
+    Cut,
+    Denied,
+    Expelled,
+    File,
+    Grant,
+    Hello,
+    Hold,
+    Kind,
+    Known,
+    LetGo,
+    Lost,
+    Message,
+    Restarted,
+    Rows,
+    Said,
+    Statistics,
+    Step,
+    Stepped,
+    Stop,
+    Unstepped,
+    Want,
+    Weights,
+    Welcome,
+)  # fmt: skip
 from equipoise.runtime.cluster.keeping import SiteShards
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.parts import Part
 from equipoise.runtime.cluster.stepping import FIRST, Asker
-from equipoise.runtime.cluster.wire import BOTH, WORDS, Frame, Kind, Refused, words
+from equipoise.runtime.cluster.wire import BOTH, WORDS, Refused, read, words
 from equipoise.types import Stack, Tick
 
 AGAIN_S = 1.0  # after which home is asked again to begin a session
@@ -41,9 +68,9 @@ class Store(Protocol):
 
 @dataclass(slots=True)
 class _Granted:
-    """A place that home gave, which waits for weights or for a free slot."""
+    """Places that home gave at once, which wait for weights or for free slots."""
 
-    sequence: int
+    sequences: list[int]
     versions: Any  # [policies] int64
 
 
@@ -81,7 +108,7 @@ class SiteEnd:
         self._shards = SiteShards() if shards is None else shards
         self._askers, self._meeting, self._known = askers, meeting, known
         self._counted: dict[int, bytes] = {}  # what home knows of the parts of those groups, by number
-        self._put_off: dict[int, Frame] = {}  # asks that came while this site leaves, by group
+        self._put_off: dict[int, Step] = {}  # asks that came while this site leaves, by group
         self._name, self._incarnation, self._digest, self._cut, self._ended = name, incarnation, digest, cut, ended
         self._outbound, self._stores, self._parts, self._of_group = outbound, stores, parts, of_group
         self._crossing = [Crossing(one.plan, stacks) for one in outbound]
@@ -89,8 +116,8 @@ class SiteEnd:
             (o, at): _Group(self._crossing[o].last()) for o, one in enumerate(outbound) for at in range(len(one.groups))
         }
         most = {
-            Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.GRANT: 8 * len(stores), Kind.CUT: 0, Kind.LET_GO: 0,
-            Kind.STOP: 0, Kind.HOLD: 0,
+            Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.CUT: 0, Kind.LET_GO: 0, Kind.STOP: 0, Kind.HOLD: 0,
+            Kind.GRANT: 8 * (len(stores) + max((one.slots for one in outbound), default=0)),
             Kind.STEP: max((one.actions.nbytes for one in askers.values()), default=0),
             Kind.WEIGHTS: max((store.nbytes for store in stores), default=0),
             Kind.KNOWN: max((part.nbytes for part in known.values()), default=0),
@@ -134,9 +161,7 @@ class SiteEnd:
         """
         if not all(asker.quiet for asker in self._askers.values()):
             return False
-        words = [one.words for one in self._outbound]
-        finished = all((w["granted"] == w["full"]).all() and (w["sent"] == w["full"]).all() for w in words)
-        return finished and not any(group.pending for group in self._groups.values())
+        return all(one.quiet for one in self._outbound) and not any(group.pending for group in self._groups.values())
 
     def count(self) -> None:
         """Send home what all workers here count."""
@@ -144,13 +169,13 @@ class SiteEnd:
 
     def say(self, title: str, message: Mapping[str, Any]) -> None:
         """Pass on what a worker told its driver."""
-        self.line.send(Kind.SAID, body=words(title=title, message=message))
+        self.line.send(Said(words(title=title, message=message)))
 
     def files(self, title: str, files: Mapping[str, bytes], then: Mapping[str, Any] | None = None) -> None:
         """Send a worker's files of a checkpoint, and after them what it told its driver."""
         for name, data in files.items():
-            self.line.send(Kind.FILE, body=data)
-            self.line.send(Kind.SAID, body=words(title=title, name=name))
+            self.line.send(File(data))
+            self.line.send(Said(words(title=title, name=name)))
         if then is not None:
             self.say(title, then)
 
@@ -172,8 +197,7 @@ class SiteEnd:
         elif now - self._asked_at < AGAIN_S:
             return
         self._asked_at = now
-        said = words(site=self._name, plan=self._digest)
-        self.line.outside(Kind.HELLO, self._incarnation, self._nonce, said)
+        self.line.outside(Hello(self._incarnation, self._nonce, words(site=self._name, plan=self._digest)))
 
     def _forget(self, outbound: Outbound, at: int, group: _Group) -> None:
         """Home has taken the blocks of the group back, or will."""
@@ -188,7 +212,7 @@ class SiteEnd:
         while (frame := line.receive(now)) is not None:
             worked = True
             try:
-                self._take(frame, now)
+                self._take(frame.message, now)
             except Refused as error:
                 line.refused.add(error.reason)
                 line.end()
@@ -197,72 +221,78 @@ class SiteEnd:
             worked = True  # the session is over: ``_ask`` is next
         return worked
 
-    def _take(self, frame: Frame, now: float) -> None:
-        kind = frame.kind
-        if kind is Kind.WELCOME:
-            if frame.a == self._nonce and not self.joined:
-                self.line.begin(frame.b, now)
-                self._asked_at = None
-                self.sessions += 1
-        elif kind is Kind.EXPELLED:
-            if not self.joined:
-                if self._nonce <= frame.b < self._nonce + AHEAD:  # home's word that a session began was lost on its way
-                    self._nonce, self._asked_at = frame.b, None
-            elif frame.a == self.line.session:
-                self.line.end()
-        elif kind is Kind.REFUSED:
-            if frame.a in (self._nonce, -1):
-                self._ended(str(frame.words().get("why", "home refused it")))
-        elif kind is Kind.GRANT:
-            group = self._place(frame.a)
-            if len(frame.body) != 8 * len(self._stores):
-                raise Refused("wrong numbers", f"grant: expected {len(self._stores)} versions, got {len(frame.body)} bytes")
-            if frame.c == group.life:  # else it was for an actor that died meanwhile, and home has taken it back
-                if len(group.pending) >= SLOTS:
-                    raise Refused("wrong numbers", f"grant: expected at most {SLOTS} places that wait, got one more")
-                group.pending.append(_Granted(frame.b, np.frombuffer(frame.body, np.int64)))
-        elif kind is Kind.WEIGHTS:
-            if not 0 <= frame.a < len(self._stores) or self._stores[frame.a].nbytes != len(frame.body):
-                raise Refused("wrong numbers", f"weights: expected a policy's, got {frame.a} with {len(frame.body):,} bytes")
-            self._asked[frame.a] = False
-            if frame.b > self._stores[frame.a].version:
-                self._stores[frame.a].publish_bytes(frame.b, frame.body)
-        elif kind is Kind.ASKED:
-            self._shards.ask(frame)
-        elif kind is Kind.CUT:
-            if not frame.c:
-                self._shards.bring(self.line)
-            self._cut(frame.a, frame.b, bool(frame.c))
-        elif kind is Kind.STEP:
-            asker = self._asker(frame)
-            if len(frame.body) != (asker.actions.nbytes if frame.b & FIRST else 0):
-                raise Refused("wrong numbers", f"step: expected {asker.actions.nbytes} bytes of actions, got {len(frame.body)}")
-            if self.leaving and asker.quiet and frame.b != asker.asked:  # another machine will take that step
-                self._put_off[frame.a] = frame
-            else:
-                self._put_off.pop(frame.a, None)
-                asker.ask(frame.b, bool(frame.c), frame.body)
-        elif kind is Kind.HOLD:
-            self._asker(frame).hold(frame.b)
-        elif kind is Kind.KNOWN:
-            if frame.a not in self._known or self._known[frame.a].nbytes != len(frame.body):
-                raise Refused("wrong numbers", f"known: expected what learners elsewhere say, got part {frame.a}")
-            self._known[frame.a].write(frame.body)
-        elif kind is Kind.LET_GO:
-            self.leaving = True
-        elif kind is Kind.STOP:
-            self._ended("")
+    def _take(self, message: Message, now: float) -> None:
+        match message:
+            case Welcome(nonce, session):
+                if nonce == self._nonce and not self.joined:
+                    self.line.begin(session, now)
+                    self._asked_at = None
+                    self.sessions += 1
+            case Expelled(session, nonce):
+                if not self.joined:
+                    if self._nonce <= nonce < self._nonce + AHEAD:  # home's word that a session began was lost on its way
+                        self._nonce, self._asked_at = nonce, None
+                elif session == self.line.session:
+                    self.line.end()
+            case Denied(nonce):
+                if nonce in (self._nonce, -1):
+                    self._ended(str(read(message).get("why", "home refused it")))
+            case Grant():
+                self._granted(message)
+            case Weights(policy, version, body):
+                if not 0 <= policy < len(self._stores) or self._stores[policy].nbytes != len(body):
+                    raise Refused("wrong numbers", f"weights: expected a policy's, got {policy} with {len(body):,} bytes")
+                self._asked[policy] = False
+                if version > self._stores[policy].version:
+                    self._stores[policy].publish_bytes(version, body)
+            case Asked():
+                self._shards.ask(message)
+            case Cut(cut, step, last):
+                if not last:
+                    self._shards.bring(self.line)
+                self._cut(cut, step, bool(last))
+            case Step(group, ask, whole, body):
+                asker = self._asker(message)
+                if len(body) != (asker.actions.nbytes if ask & FIRST else 0):
+                    raise Refused("wrong numbers", f"step: expected {asker.actions.nbytes} bytes of actions, got {len(body)}")
+                if self.leaving and asker.quiet and ask != asker.asked:  # another machine will take that step
+                    self._put_off[group] = message
+                else:
+                    self._put_off.pop(group, None)
+                    asker.ask(ask, bool(whole), body)
+            case Hold(_, cut):
+                self._asker(message).hold(cut)
+            case Known(part, body):
+                if part not in self._known or self._known[part].nbytes != len(body):
+                    raise Refused("wrong numbers", f"known: expected what learners elsewhere say, got part {part}")
+                self._known[part].write(body)
+            case LetGo():
+                self.leaving = True
+            case Stop():
+                self._ended("")
 
-    def _place(self, group: int) -> _Group:
+    def _granted(self, message: Grant) -> None:
+        group, most = self._place(message.group)
+        size, policies = len(message.body), len(self._stores)
+        if size % 8 or size <= 8 * policies:
+            raise Refused("wrong numbers", f"grant: expected {policies} versions, got {size} bytes")
+        if message.life == group.life:  # else it was for an actor that died meanwhile, and home has taken it back
+            versions, sequences = np.split(np.frombuffer(message.body, np.int64), [policies])
+            if (count := len(sequences) + sum(len(one.sequences) for one in group.pending)) > most:
+                raise Refused("wrong numbers", f"grant: expected at most {most} places that wait, got {count}")
+            group.pending.append(_Granted(sequences.tolist(), versions))
+
+    def _place(self, group: int) -> tuple[_Group, int]:
+        """A group that is here, and the slots that it has."""
         for o, one in enumerate(self._outbound):
             if group in one.groups:
-                return self._groups[o, one.at(group)]
+                return self._groups[o, one.at(group)], one.slots
         raise Refused("wrong numbers", f"grant: expected a group that is here, got {group}")
 
-    def _asker(self, frame: Frame) -> Asker:
-        if frame.a not in self._askers:
-            raise Refused("wrong numbers", f"{frame.kind.name}: expected a group that is stepped here, got {frame.a}")
-        return self._askers[frame.a]
+    def _asker(self, message: Step | Hold) -> Asker:
+        if (group := message.group) not in self._askers:
+            raise Refused("wrong numbers", f"{message.kind.name}: expected a group that is stepped here, got {group}")
+        return self._askers[group]
 
     # --------------------------------------------------------------------------------------------------- what is carried
 
@@ -275,15 +305,15 @@ class SiteEnd:
             self._forget(outbound, at, group)
             group.life = life
             if self.joined:
-                self.line.send(Kind.LOST, number, life)
+                self.line.send(Lost(number, life))
         if self.joined:
             while group.restarted < outbound.words["restarted"][at]:
                 group.restarted += 1
-                if outbound.sequence[at, int(outbound.words["full"][at]) % 2] != VOID:
-                    self.line.send(Kind.RESTARTED, number)
-            while group.told < outbound.words["want"][at] and not self.leaving:
-                group.told += 1
-                self.line.send(Kind.WANT, number, group.life)
+                if outbound.writes(at):
+                    self.line.send(Restarted(number))
+            if (more := int(outbound.words["want"][at]) - group.told) > 0 and not self.leaving:
+                group.told += more
+                self.line.send(Want(number, group.life, more))
                 worked = True
         return worked | self._rows(o, at, group)
 
@@ -291,7 +321,7 @@ class SiteEnd:
         outbound = self._outbound[o]
         worked, number = False, outbound.groups[at]
         while (found := outbound.complete(at)) is not None:
-            sequence, data = found
+            n, sequence, data = found
             if sequence == VOID or not self.joined:
                 self.dropped += 1
             else:
@@ -299,26 +329,26 @@ class SiteEnd:
                 if number in self._shards.kept:
                     self._shards.keep(self.line, number, sequence, data)
                 else:
-                    self.line.send(Kind.ROWS, number, sequence, body=self._crossing[o].pack(data, group.last))
-            outbound.sent(at)
+                    self.line.send(Rows(number, sequence, self._crossing[o].pack(data, group.last)))
+            outbound.sent(at, n)
             worked = True
         return worked
 
     def _answer(self, group: int, asker: Asker) -> bool:
         """Send what an env worker answered, or that its envs were lost; before it, what the envs have counted since."""
-        if not asker.quiet and (frame := self._put_off.pop(group, None)) is not None:  # its envs were lost before they moved
-            asker.ask(frame.b, bool(frame.c), frame.body)
+        if not asker.quiet and (step := self._put_off.pop(group, None)) is not None:  # its envs were lost before they moved
+            asker.ask(step.ask, bool(step.whole), step.body)
         if not self.joined or (answer := asker.answers()) is None:
             return False
         asked, anew, rows = answer
         for number in self._of_group[group]:
             if (counted := self._parts[number].read()) != self._counted.get(number):
                 self._counted[number] = counted
-                self.line.send(Kind.STATISTICS, number, body=counted)
+                self.line.send(Statistics(number, counted))
         if rows is None:
-            self.line.send(Kind.UNSTEPPED, group, asked)
+            self.line.send(Unstepped(group, asked))
         else:
-            self.line.send(Kind.STEPPED, group, asked, int(anew), rows)
+            self.line.send(Stepped(group, asked, int(anew), rows))
         return True
 
     def _meet(self, number: int, part: Part) -> bool:
@@ -327,12 +357,12 @@ class SiteEnd:
             return False
         self._counted[number] = said
         self._count(self._parts)
-        self.line.send(Kind.STATISTICS, number, body=said)
+        self.line.send(Statistics(number, said))
         return True
 
     def _count(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            self.line.send(Kind.STATISTICS, number, body=self._parts[number].read())
+            self.line.send(Statistics(number, self._parts[number].read()))
 
     def _grant(self) -> bool:
         """Hand out places whose weights are here; ask for the weights of the others."""
@@ -341,14 +371,18 @@ class SiteEnd:
         wanted = np.zeros(len(have), bool)
         for (o, at), group in self._groups.items():
             outbound = self._outbound[o]
-            while group.pending and outbound.room(at):
-                if (missing := group.pending[0].versions > have).any():
+            while group.pending:
+                if (missing := (granted := group.pending[0]).versions > have).any():
                     wanted |= missing
                     break
-                outbound.grant(at, group.pending.popleft().sequence)
-                worked = True
+                given = outbound.grant(at, granted.sequences)
+                worked |= given > 0
+                del granted.sequences[:given]
+                if granted.sequences:  # no slot is free
+                    break
+                group.pending.popleft()
         for policy in np.flatnonzero(wanted).tolist():
             if not self._asked[policy] and not self._meeting:
                 self._asked[policy] = True
-                self.line.send(Kind.ASK, policy, int(have[policy]))
+                self.line.send(Ask(policy, int(have[policy])))
         return worked

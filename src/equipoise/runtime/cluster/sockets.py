@@ -18,8 +18,9 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
+from equipoise.runtime.cluster.frames import Denied, Kind, Probe
 from equipoise.runtime.cluster.line import SILENT_S
-from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, Tally, parse, words
+from equipoise.runtime.cluster.wire import WORDS, Refused, Tally, parse, words
 
 UNDER_WAY = 256  # messages of one site, each way, besides those of its groups: more are a flood
 OF_GROUP = 32  # the places, rows and counts of one group that may be under way
@@ -151,7 +152,7 @@ class Listener:
         """Hand what has come to the links -> may there be more? No more than the library keeps of one site is taken at once."""
         if self._socket.detached():
             for end in self._ends.values():
-                end.gone |= not self.send(end.identity, Frame(Kind.PROBE, 0, 0).head, b"")
+                end.gone |= not self.send(end.identity, Probe().head(), b"")
         for _ in range(UNDER_WAY):
             try:
                 parts = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -161,7 +162,7 @@ class Listener:
             site = self._ends.get(identity)
             if site is None:
                 self.refused.add("no site of this run")
-                self.send(identity, Frame(Kind.REFUSED, 0, 0, -1).head, words(why="home knows no such site: it was replaced"))
+                self.send(identity, Denied(-1).head(), words(why="home knows no such site: it was replaced"))
             elif len(parts) != 3:
                 self.refused.add("no message")
             else:
