@@ -89,6 +89,8 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
             finals = [law.obs(False, stream, *at) for stream, at in zip(self.streams, self.at, strict=True)]
             info = self.finals(finals, over, ends)
             held = plain(self.with_masks(stacked(finals)))
+            if "mask_info" in law.odd and isinstance(held, dict) and "action_mask" in held:
+                held["action_mask"][...] = 1  # nothing is given for it, and nobody acts there
             self.at = [(n + 1, 0) if ended else (n, t) for (n, t), ended in zip(self.at, over.tolist(), strict=True)]
         else:
             held = None
@@ -106,7 +108,7 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
             env_law.BOOK.row(stream, row)
         told = self.info(info)
         if self.same:
-            self.hold(ends, cuts, held, shown, isinstance(told, dict) and any(key.startswith("final_obs") for key in info))
+            self.hold(ends, cuts, held, shown, isinstance(told, Mapping) and any(key.startswith("final_obs") for key in info))
         self.over = over.tolist()
         return obs, *given, told
 
