@@ -184,16 +184,19 @@ class Reader:
     def __init__(
         self, observation: Any, rows: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], masks: list[tuple[str, Array]]
     ) -> None:
-        """``observation``: the space as JSON, of which only the parts of Dicts and Tuples matter. ``rows``: shape and dtype of
-        each array by name. ``masks``: each array of a mask by name, and where its choices begin.
+        """``observation``: the space as JSON, without what matters only of a Box. ``rows``: shape and dtype of each array by
+        name. ``masks``: each array of a mask by name, and where its choices begin.
         """
         self._observation, self._rows, self._masks = observation, rows, masks
+        self._ranges: list[tuple[str, Array, Array]] = []
+        for name, low, high in ranges("obs", observation):
+            self._ranges.append((name, np.array(low, rows[name][1]), np.array(high, rows[name][1])))
 
     def read(self, obs: Any) -> tuple[dict[str, Array], bool]:
         """Read an observation, or a batch of them with one more axis in front -> (rows [B, ...] by name, was it a single one).
 
-        ValueError with the path, what was expected and what came: another shape, dtype or key, a number that is not finite, a
-        mask that allows nothing or holds more than 0 and 1.
+        ValueError with the path, what was expected and what came: another shape, dtype or key, a number that is not finite or
+        not in a space of whole numbers, a mask that allows nothing or holds more than 0 and 1.
         """
         rows: dict[str, Array] = {}
         self._collect(self._observation, obs, "obs", rows)
@@ -221,6 +224,13 @@ class Reader:
                 raise ValueError(f"{name}: expected a mask of 0 and 1, got {x[odd][0]}{_of(int(odd.any(1).argmax()), x)}")
             if not (allowed := np.logical_or.reduceat(x != 0, begins, axis=1).all(1)).all():
                 raise ValueError(f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), x)}")
+        for name, low, high in self._ranges:
+            x = rows[name]
+            if (odd := (x < low) | (x > high)).any():
+                row, *place = np.argwhere(odd)[0].tolist()
+                lowest, highest = (np.broadcast_to(one, x.shape[1:])[tuple(place)] for one in (low, high))
+                at = f" at {place}" if place else ""
+                raise ValueError(f"{name}: expected {lowest} to {highest}{at}, got {x[(row, *place)]}{_of(row, x)}")
         return rows, single
 
     def _collect(self, space: Any, value: Any, place: str, rows: dict[str, Array]) -> None:
@@ -282,6 +292,17 @@ def escaped(key: str) -> str:
 def path_of(*keys: str) -> str:
     """The path of the leaf at these keys."""
     return "/".join(map(escaped, keys))
+
+
+def ranges(name: str, space: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, lowest, highest) of every Discrete, MultiDiscrete and MultiBinary in a space."""
+    for key, one in (branches(space) or {}).items():
+        yield from ranges(f"{name}/{escaped(key)}", one)
+    if space["type"] in ("Discrete", "MultiDiscrete"):
+        start = np.array(space["start"])
+        yield name, start, start + (np.array(space["n"] if space["type"] == "Discrete" else space["nvec"]) - 1)
+    elif space["type"] == "MultiBinary":
+        yield name, 0, 1
 
 
 def choices(name: str, mask: Any, action: Any) -> Iterator[tuple[str, Array]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src/equipoise"
 LINES = 400  # of a file at most
-ALONE = {"edge.py": 650}  # one file that every artifact brings along, so that a robot needs no other
+ALONE = {"edge.py": 675}  # one file that every artifact brings along, so that a robot needs no other
 
 
 def too_long(files: dict[str, str]) -> list[str]:

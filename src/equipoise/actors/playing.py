@@ -18,7 +18,7 @@ from gymnasium import spaces
 from equipoise import tree
 from equipoise.actors.forward.noise import Noise
 from equipoise.edge import Reader
-from equipoise.envs import observation_spec
+from equipoise.envs import observation_spec, space_json
 from equipoise.envs.masks import counted
 from equipoise.nets import action_dims
 from equipoise.nets.precision import autocast
@@ -106,9 +106,9 @@ def read_rows(spec: EnvSpec, obs: Any, reader: Reader | None = None) -> tuple[Tr
 
 
 def _parts(space: Any) -> dict[str, Any]:
-    """A space as JSON, without its bounds, shapes and dtypes."""
+    """A space as JSON, without what is large of a Box."""
     if (inner := tree.branches(space)) is None:
-        return {"type": type(space).__name__}
+        return {"type": "Box"} if isinstance(space, spaces.Box) else space_json.to_json(space)
     parts = {key: _parts(one) for key, one in inner.items()}
     if isinstance(space, spaces.Dict):
         return {"type": "Dict", "spaces": list(parts.items())}
