@@ -429,7 +429,7 @@ def names_of_any_length(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_removed_file_is_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stores.Store, "_inode", lambda self: (1, 1))
+    patch.setattr(stores.Store, "_state", lambda self: (1, 1))
 
 
 def nan_through_msgpack(patch: pytest.MonkeyPatch) -> None:
