@@ -11,10 +11,10 @@ from gymnasium import spaces
 from equipoise.actors.playing import read_rows
 from equipoise.types import EnvSpec
 
-SPACES = {
+SPACES: dict[str, tuple[Any, Any, list[tuple[Any, str]]]] = {
     "discrete": (spaces.Discrete(3, start=4), 5, [(3, "obs: expected 4 to 6, got 3"), (7, "obs: expected 4 to 6, got 7")]),
     "counts": (
-        spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [0, -3]]),
+        spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[0, 1], [0, -3]])),
         [[1, 3], [0, -3]],
         [([[1, 3], [0, 2]], r"obs: expected -3 to 1 at \[1, 1\], got 2"), ([[1, 0], [0, 0]], r"obs: expected 1 to 3 at")],
     ),
