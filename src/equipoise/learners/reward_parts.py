@@ -22,6 +22,7 @@ class RewardParts:
     def __init__(self, parts: Sequence[RewardPart], algorithm: Learns, pool: Learners, device: torch.device) -> None:
         """``parts``: in their order; the last one scales the sum."""
         self._parts, self._pool, self._networks = tuple(parts), pool, dict[str, Flat]()
+        self._rewards: list[Tensor] = []  # of the batch at hand, as each part returned them
         names = [part.name for part in parts]
         if wrong := [name for name in names if not name.isidentifier()]:
             raise ValueError(f"reward parts: expected a name of letters and digits, such as 'counts', got {wrong[0]!r}")
@@ -41,24 +42,25 @@ class RewardParts:
 
     def __call__(self, data: Trajectory) -> Tensor:
         """Return the rewards [T, B] to learn from; ``data`` keeps the env's own."""
+        self._rewards = []
         for part in self._parts:
             data = replace(data, reward=part.rewards(data))
-        reward: Tensor = data.reward
-        return reward
+            self._rewards.append(data.reward)
+        return self._rewards[-1]
 
     def learn(self, data: Trajectory, progress: float) -> dict[str, Tensor]:
-        """Let each part learn from the batch -> [2] loss and gradient norm of each network that took a step.
+        """Let each part learn from the batch of the last call -> [2] loss and gradient norm of each network that moved.
 
         A step whose numbers are not finite is undone.
         """
         seen: dict[str, Tensor] = {}
         with torch.no_grad():
-            for part in self._parts:
-                after = data if part is self._parts[-1] else replace(data, reward=part.rewards(data))
+            for part, given in zip(self._parts, [data.reward, *self._rewards[:-1]], strict=True):
+                data = replace(data, reward=given)
                 if (network := self._networks.get(part.name)) is not None:
                     seen |= self._step(part, network, data, progress)
                 part.absorb(data, self._pool)
-                part.version, data = part.version + 1, after
+                part.version += 1
         return seen
 
     def _step(self, part: RewardPart, network: Flat, data: Trajectory, progress: float) -> dict[str, Tensor]:
