@@ -18,7 +18,8 @@ LIMITS = {
     errno.ENOSPC: ("more room than this device has", "make room, or use --on serial"),
     errno.ENOMEM: ("more memory than this machine gives", "lower envs_per_actor, unroll, batch or max_lag"),
 }  # by errno: what is needed, what to do
-SPEAKING = ("NonFiniteUpdate", "NonFiniteLogits", "RewardsFailed")  # exceptions with advice for the user in their message
+# Exceptions with advice for the user in their message.
+SPEAKING = ("NonFiniteUpdate", "NonFiniteLogits", "RewardsFailed", "DifferentPrompts")
 
 
 class WorkerFailed(RuntimeError):

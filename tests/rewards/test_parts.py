@@ -19,6 +19,7 @@ from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.record import statefile
 from equipoise.rewards.part import RewardPart
+from equipoise.rewards.scoring import RewardsFailed
 from equipoise.rewards.step import RewardStep
 from equipoise.types import Batch, LossOutput, Optimizer, Rewards, Trajectory
 from tests.algorithms.items import DISCRETE, batch, drawn, generator, network
@@ -182,11 +183,11 @@ def test_a_loss_of_a_part_that_is_not_finite_is_raised_with_its_name() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="reward parts: expected names that differ.*got 'counts' twice"):
+    with pytest.raises(ValueError, match="rewards.parts: expected names that differ.*got 'counts' twice"):
         learner(Counts(), Counts())
     nameless = Counts()
     nameless.name = ""  # type: ignore[misc]
-    with pytest.raises(ValueError, match="reward parts: expected a name of letters and digits.*got ''"):
+    with pytest.raises(ValueError, match="rewards.parts: expected a name of letters and digits.*got ''"):
         learner(nameless)
     with pytest.raises(ValueError, match="parts"):
         learner(Counts()).load(learner().state())
@@ -239,3 +240,32 @@ def test_a_run_with_a_part_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
 def test_a_name_that_is_no_part_is_refused_before_a_run(name: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         api.train(api.program("CartPole-v1", "ppo", settings=[f"rewards.parts={name}"], steps=512), on="serial")
+
+
+class Faulty(RewardPart):
+    """A part that gives what it is told to."""
+
+    name = "faulty"
+    given: Any = None
+
+    def rewards(self, data: Trajectory) -> Any:
+        if isinstance(self.given, Exception):
+            raise self.given
+        return self.given(data.reward)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (lambda reward: None, r"expected a tensor of float \[\d+, \d+\], got NoneType"),
+        (lambda reward: reward[0], r"expected a tensor of float \[\d+, \d+\], got torch.float32 \[\d+\]"),
+        (lambda reward: reward.long(), "got torch.int64"),
+        (lambda reward: reward.numpy(), "got ndarray"),
+        (KeyError("x"), r"KeyError: .*test_parts.py, line \d+"),
+    ],
+)
+def test_a_part_that_gives_no_rewards_is_named(given: Any, sentence: str) -> None:
+    part = Faulty()
+    part.given = staticmethod(given) if callable(given) else given
+    with pytest.raises(RewardsFailed, match=rf"^rewards.parts: Faulty.rewards failed: .*{sentence}"):
+        learner(part).step(batches(1)[0])

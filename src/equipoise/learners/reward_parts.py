@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import schema
+from equipoise.hints import raised
 from equipoise.learners.parameters.flat import Flat
-from equipoise.learners.pool import Learners
-from equipoise.rewards.part import RewardPart
+from equipoise.learners.pool import LearnerLost, Learners
+from equipoise.rewards.part import RewardPart, check_names
+from equipoise.rewards.scoring import RewardsFailed
 from equipoise.types import Learns, Trajectory, Tree
 
 
@@ -23,11 +26,7 @@ class RewardParts:
         """``parts``: in their order; the last one scales the sum."""
         self._parts, self._pool, self._networks = tuple(parts), pool, dict[str, Flat]()
         self._rewards: list[Tensor] = []  # of the batch at hand, as each part returned them
-        names = [part.name for part in parts]
-        if wrong := [name for name in names if not name.isidentifier()]:
-            raise ValueError(f"reward parts: expected a name of letters and digits, such as 'counts', got {wrong[0]!r}")
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"reward parts: expected names that differ, since a state goes by them, got {twice[0]!r} twice")
+        check_names([part.name for part in parts])
         for part in parts:
             part.to(device)
             if part.net is not None:
@@ -44,9 +43,20 @@ class RewardParts:
         """Return the rewards [T, B] to learn from; ``data`` keeps the env's own."""
         self._rewards = []
         for part in self._parts:
-            data = replace(data, reward=part.rewards(data))
+            data = replace(data, reward=self._asked(part, data))
             self._rewards.append(data.reward)
         return self._rewards[-1]
+
+    def _asked(self, part: RewardPart, data: Trajectory) -> Tensor:
+        """Return the rewards of a part; RewardsFailed if a user's part gives none of the batch's shape, or raises."""
+        if part is self._parts[-1]:
+            return part.rewards(data)
+        with _told(part, "rewards"):
+            found: object = part.rewards(data)
+            if not isinstance(found, Tensor) or found.shape != data.reward.shape or not found.is_floating_point():
+                got = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+                raise TypeError(f"expected a tensor of float {list(data.reward.shape)}, got {got}")
+        return found
 
     def learn(self, data: Trajectory, progress: float) -> dict[str, Tensor]:
         """Let each part learn from the batch of the last call -> [2] loss and gradient norm of each network that moved.
@@ -59,14 +69,17 @@ class RewardParts:
                 data = replace(data, reward=given)
                 if (network := self._networks.get(part.name)) is not None:
                     seen |= self._step(part, network, data, progress)
-                part.absorb(data, self._pool)
+                with _told(part, "absorb"):
+                    part.absorb(data, self._pool)
                 part.version += 1
         return seen
 
     def _step(self, part: RewardPart, network: Flat, data: Trajectory, progress: float) -> dict[str, Tensor]:
         with torch.enable_grad():
             network.begin("net", 1)
-            if (out := part.loss(data)) is None:
+            with _told(part, "loss"):
+                out = part.loss(data)
+            if out is None:
                 return {}
             loss = network.backward("net", out, None, lambda loss: loss.backward())  # type: ignore[no-untyped-call]
         seen = torch.stack([loss.float(), network.clip("net", part.optimizer.max_grad_norm).float()])
@@ -102,6 +115,17 @@ class RewardParts:
             part.version = saved["version"]
             if part.name in self._networks:
                 self._networks[part.name].load("net", saved["net"])
+
+
+@contextmanager
+def _told(part: RewardPart, method: str) -> Iterator[None]:
+    """Name the part whose method raises an error."""
+    try:
+        yield
+    except LearnerLost:
+        raise
+    except Exception as error:  # the class of a user may raise anything
+        raise RewardsFailed(f"rewards.parts: {type(part).__name__}.{method} failed: {raised(error)}") from error
 
 
 def _all(net: nn.Module) -> dict[str, list[nn.Parameter]]:

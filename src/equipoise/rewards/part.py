@@ -13,6 +13,8 @@ from equipoise.hints import raised
 from equipoise.naming import called
 from equipoise.types import Learns, LossOutput, Optimizer, Pool, Trajectory, Tree
 
+SCALE = "rewards"  # the name of the last part, which scales
+
 
 @runtime_checkable
 class RewardPart(Protocol):
@@ -74,4 +76,13 @@ def parts_of(names: Sequence[str]) -> list[RewardPart]:
         if not isinstance(part, RewardPart):
             raise ValueError(f"rewards.parts: expected {name}() to be a RewardPart, got {type(part).__name__}")
         parts.append(part)
+    check_names([*(part.name for part in parts), SCALE])
     return parts
+
+
+def check_names(names: Sequence[str]) -> None:
+    """ValueError if the names of parts cannot name their states."""
+    if wrong := [name for name in names if not name.isidentifier()]:
+        raise ValueError(f"rewards.parts: expected a name of letters and digits, such as 'counts', got {wrong[0]!r}")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"rewards.parts: expected names that differ, since a state goes by them, got {twice[0]!r} twice")

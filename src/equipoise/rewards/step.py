@@ -10,7 +10,7 @@ from torch import Tensor
 from equipoise import schema, tree
 from equipoise.nets.normalize import RunningNorm
 from equipoise.returns import running_returns
-from equipoise.rewards.part import RewardPart
+from equipoise.rewards.part import SCALE, RewardPart
 from equipoise.types import Learns, Pool, Rewards, Trajectory, Tree
 
 NORMALIZED = 10.0  # the bound of a normalised reward, in deviations of the return
@@ -30,7 +30,7 @@ class RewardStep(RewardPart):
     Engstrom et al. 2020, arXiv:2005.12729), and clipped. The statistics are the learner's: nothing that acts needs them.
     """
 
-    name = "rewards"
+    name = SCALE
 
     def __init__(self, settings: Rewards, gamma: float = 0.0) -> None:
         """``gamma``: the discount, until an algorithm is followed."""

@@ -25,6 +25,7 @@ from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
 from equipoise.publishing import publish
 from equipoise.record import statefile
+from equipoise.rewards.scoring import RewardsFailed
 from equipoise.rewards.step import scaled
 from equipoise.seeds import policy_seed
 from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, Tree, learning
@@ -46,7 +47,7 @@ class LearnerKind(Kind):
     side = "learning"
     parts = PARTS
     reloads = False
-    final = (*Kind.final, NonFiniteUpdate, Faulty)
+    final = (*Kind.final, NonFiniteUpdate, RewardsFailed, Faulty)
 
     def count(self, blue: Blueprint) -> int:
         return blue.learners
