@@ -67,6 +67,41 @@ def test_a_file_that_is_moved_or_removed_has_a_successor(tmp_path: Path) -> None
     assert ids(tmp_path / "old") == {"a"} and store.lost == 0 and store.alarm is None
 
 
+@pytest.mark.parametrize("put", [False, True])
+def test_a_file_that_is_moved_while_it_is_opened_has_a_successor(
+    tmp_path: Path, put: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``put``: another file is at the path from then on."""
+    path, state, moves = tmp_path / "decisions", Store._state, [tmp_path / "first", tmp_path / "second"]
+
+    def moved(self: Store) -> tuple[int, ...]:
+        """Every other look comes just after a move: at the end of the opening, and after a write."""
+        if moves and threading.current_thread().name == "decisions" and path.exists():
+            path.rename(moves.pop())
+            if put:
+                Store(path).close()
+        return state(self)
+
+    store = Store(path)
+    monkeypatch.setattr(Store, "_state", moved)
+    assert stored(store, "a") and ids(path) >= {"a"}
+    assert not moves and stored(store, "b") and ids(path) >= {"b"} and store.alarm is None
+    store.close()
+
+
+def test_a_file_that_never_stays_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the index of a log cannot be seen. The writer takes no core for it."""
+    store = Store(tmp_path / "decisions")
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_state", lambda self: ())
+        began = time.process_time()
+        assert not stored(store, "a")
+        assert "expected a file that stays where it is" in str(store.alarm)
+        assert time.process_time() - began < 5
+    assert stored(store, "b") and store.alarm is None and "b" in ids(tmp_path / "decisions")
+    store.close()
+
+
 def lock(path: Path) -> sqlite3.Connection:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -31,6 +31,7 @@ RETRY_S = 0.5  # after a write that failed
 BUSY_S = 2.0  # that a write waits for another process to end its own, before it is tried again
 CLOSE_S = 8.0  # at the end, for what waits
 AT_ONCE = 5_000  # groups of a transaction
+MOVES = 3  # of the file in a row, before that is an error
 SAME = 4  # numbers of ``_state`` that no write changes
 BYTES = 4096  # of an observation that count as one record more
 TABLES = """
@@ -145,6 +146,7 @@ class Store:
     def _run(self) -> None:
         file: sqlite3.Connection | None = None
         state: tuple[int, ...] = ()
+        moves = 0  # in a row
         while self.waiting or self._ends == math.inf:
             if not self._taken:
                 self._wake.wait(GATHER_S)
@@ -160,10 +162,17 @@ class Store:
                     file, state = self._connect()
                 self._write(file, self._taken)
                 written, state = state, self._state()
-                if not state or written[:SAME] != state[:SAME]:
-                    continue  # it was moved, removed or overwritten meanwhile: these also go to its successor
+                if not state or written[:SAME] != state[:SAME]:  # it was moved, removed or overwritten meanwhile
+                    moves += 1
+                    if moves > MOVES:
+                        raise OSError(
+                            "expected a file that stays where it is, got one that was moved or removed again and again"
+                        )
+                    self._leave(file)
+                    file = None
+                    continue  # these also go to its successor
             except (sqlite3.Error, OSError) as error:
-                busy = "locked" in str(error)
+                busy, moves = "locked" in str(error), 0
                 if file is not None and not busy:
                     self._leave(file)
                     file = None
@@ -176,7 +185,7 @@ class Store:
                 self._failed(error, False, everything=True)
                 continue
             self.written += sum(len(rows) for _, rows, _, _ in self._taken)
-            self.alarm = None
+            self.alarm, moves = None, 0
             self._settle(self._taken, True)
             self._taken = []
         if file is not None:
