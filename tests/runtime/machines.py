@@ -82,11 +82,15 @@ class Processes:
                 one.join()
 
 
-def finish(runtime: Any, each: Callable[[list[Message]], object] = lambda messages: None) -> tuple[dict[str, str], Any]:
-    """Run to the end -> the hash of each policy, and the last statistics."""
+def finish(
+    runtime: Any,
+    each: Callable[[list[Message]], object] = lambda messages: None,
+    until: Callable[[], bool] = lambda: False,
+) -> tuple[dict[str, str], Any]:
+    """Run to the end, or ``until`` -> the hash of each policy, and the last statistics."""
     deadline = time.monotonic() + LIMIT_S
     try:
-        while not runtime.done:
+        while not runtime.done and not until():
             assert time.monotonic() < deadline, f"not done; {runtime.stats()}"
             messages = runtime.poll(0.05)
             each(messages)

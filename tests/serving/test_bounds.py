@@ -19,6 +19,7 @@ from equipoise import frames, hints
 from equipoise.access import bearer_token
 from equipoise.client import Client
 from equipoise.files import BOM
+from equipoise.serving import bounds
 from equipoise.serving.frames_server import MOST_WAITING, TURN, Connection
 from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
@@ -31,7 +32,7 @@ from tests.outside.server_door import HELD_S, MODEL
 from tests.serving.servers import OBS, exchange, registry, serving
 
 MASKED = {"obs": OBS, "action_mask": [1, 0, 1]}
-COMMAS, INNER = (1 << 18) - 8, 1 << 16
+COMMAS, INNER, VALUES = bounds.COMMAS - 8, bounds.INNER, bounds.MSGPACK_VALUES
 
 
 @pytest.fixture
@@ -73,24 +74,33 @@ def infer(rows: int, **more: Any) -> bytes:
 
 
 MSGPACK, INFER = "application/msgpack", f"{MODEL}/infer"
-LONG_TEXT = b'{"obs":{"action_mask":[1],"obs":["' + b"x" * 1_000_000 + b'"' + b',""' * 200_000 + b"]}}"
+LONG_TEXT = b'{"obs":{"action_mask":[1],"obs":["' + b"x" * 1_000_000 + b'"' + b',""' * 100_000 + b"]}}"
 TENSOR: dict[str, Any] = {"shape": [0], "datatype": "FP32"}
 WORST = {
     "numbers": (post("/v1/act", b'{"obs":' + many(b"0.1234567890123456", COMMAS) + b"}"), 400),
     "lists": (post("/v1/act", b'{"obs":' + many(b"[]", INNER - 2) + b"}"), 400),
     "more lists": (post("/v1/act", b'{"obs":' + many(b"[]", COMMAS) + b"}"), 413),
-    "all commas": (post("/v1/act", b"[" + b"0," * (MOST_BODY // 2 - 9) + b"0]"), 413),
-    "digits": (post("/v1/act", b'{"obs":' + many(b"1" * 4000, 2000) + b"}"), 413),
-    "many digits": (post("/v1/act", b'{"obs":' + many(b"1" * 100, 80_000) + b"}"), 400),
+    "all commas": (post("/v1/act", b"[" + b"0," * (bounds.JSON // 2 - 9) + b"0]"), 413),
+    "digits": (post("/v1/act", b'{"obs":' + many(b"1" * 4000, 1000) + b"}"), 413),
+    "many digits": (post("/v1/act", b'{"obs":' + many(b"1" * (bounds.LONG + 1), bounds.LONG_NUMBERS) + b"}"), 400),
+    "longer numbers": (post("/v1/act", b'{"obs":' + many(b"1" * bounds.DIGITS, 1 << 12) + b"}"), 400),
+    "more digits": (post("/v1/act", b'{"obs":' + many(b"1" * (bounds.LONG + 1), COMMAS) + b"}"), 413),
+    "integers": (post("/v1/act", b'{"obs":' + many(b"1" * bounds.LONG, COMMAS) + b"}"), 400),
     "one long text": (post("/v1/act", LONG_TEXT), 400),
-    "a long key": (post("/v1/act", b'{"obs":{"' + b"k" * (MOST_BODY - 99) + b'":0}}'), 400),
-    "a long field": (post("/v1/act", b'{"' + b"k" * (MOST_BODY - 99) + b'":0}'), 400),
+    "a long key": (post("/v1/act", b'{"obs":{"' + b"k" * (bounds.JSON - 99) + b'":0}}'), 400),
+    "a long field": (post("/v1/act", b'{"' + b"k" * (bounds.JSON - 99) + b'":0}'), 400),
     "many keys": (post("/v1/act", b'{"obs":{' + b",".join(b'"%d":0' % i for i in range(INNER - 2)) + b"}}"), 400),
-    "a long text": (post("/v1/outcome", b'{"id":"x","data":"' + b"\\u00e9" * (MOST_BODY // 6 - 9) + b'"}'), 200),
+    "a long text": (post("/v1/outcome", b'{"id":"x","data":"' + b"\\u00e9" * bounds.ESCAPES + b'"}'), 200),
+    "more escapes": (post("/v1/outcome", b'{"id":"x","data":"' + b"\\u00e9" * (bounds.JSON // 6 - 9) + b'"}'), 413),
+    "letters": (post("/v1/outcome", b'{"id":"x","data":"' + "\u00e9".encode() * (bounds.JSON // 2 - 99) + b'"}'), 200),
+    "more letters": (post("/v1/outcome", b'{"id":"x","data":"' + b"e" * (MOST_BODY - 99) + b'"}'), 413),
+    "packed letters": (framed("/v1/outcome", {"id": "x", "data": "\u00e9" * (bounds.JSON // 2 - 99)}), 200),
+    "more packed letters": (framed("/v1/outcome", {"id": "x", "data": "\u00e9" * (MOST_BODY // 2 - 99)}), 413),
+    "packed bytes": (framed("/v1/outcome", {"id": "x", "data": b"e" * (MOST_BODY - 99)}), 400),
     "data": (post("/v1/outcome", b'{"id":"x","data":' + many(b"0.1234567890123456", COMMAS) + b"}"), 200),
     "outcomes": (post("/v1/outcome", many(b'{"id":"x","data":{"a":1}}', 10_000)), 200),
-    "packed numbers": (post("/v1/outcome", packed(131_000, b"\xcb" + b"\x3f" * 8), MSGPACK), 200),
-    "packed lists": (post("/v1/outcome", packed(65_000, b"\x90"), MSGPACK), 200),
+    "packed numbers": (post("/v1/outcome", packed(VALUES - 72, b"\xcb" + b"\x3f" * 8), MSGPACK), 200),
+    "packed lists": (post("/v1/outcome", packed(INNER - 5, b"\x90"), MSGPACK), 200),
     "more packed": (post("/v1/outcome", packed(MOST_BODY - 99, b"\x00"), MSGPACK), 413),
     "more packed after a mark": (post("/v1/outcome", BOM + packed(MOST_BODY - 99, b"\x90"), MSGPACK), 413),
     "packed keys": (post("/v1/outcome", packed(30_000, b"\x81\x92\x01\x02\x00"), MSGPACK), 413),

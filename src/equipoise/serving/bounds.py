@@ -13,12 +13,17 @@ from typing import Any
 from equipoise.hints import shortened
 
 SMALL = 4096  # bytes of a body that can do no harm, whatever is in it
-COMMAS = 1 << 18  # of a JSON body
-MSGPACK_VALUES = 1 << 17  # values of a msgpack body; an array map has six, whatever its size
-INNER = 1 << 16  # lists and maps of a body, and colons of one in JSON: those cost several times as much as numbers
+JSON = 1 << 22  # bytes of a JSON body, and of the texts of a msgpack one
+COMMAS = 1 << 17  # of a JSON body
+ESCAPES = 1 << 18  # backslashes of one
+MSGPACK_VALUES = 1 << 16  # values of a msgpack body; an array map has six, whatever its size
+INNER = 1 << 15  # lists and maps of a body, and colons of one in JSON: those cost several times as much as numbers
+LONG_NUMBERS, LONG = 1 << 14, 20  # numbers of a JSON body with more digits than this
 DIGITS = 100  # of a number: long ones take time that grows with the square of their length
 LONGEST = 1200  # letters of a sentence
 KEYS, KEY = 4096, 256  # keys of an observation, and letters of one
+
+AS_ARRAYS = 'send large arrays as msgpack, in maps of "dtype", "shape" and "data", or as binary tensors'
 
 _DIGITS_AS_ZEROS = bytes(b"0"[0] if chr(i).isdigit() and i < 128 else i for i in range(256))
 SCALARS = frozenset((int, float, bool))
@@ -50,20 +55,27 @@ def sentence(text: str) -> str:
 
 def check_json(body: bytes) -> None:
     """TooMuch for a JSON body with too many values, or a number of too many digits."""
+    if len(body) > JSON:
+        raise TooMuch(f"body: expected JSON of at most {JSON:,} bytes, got {len(body):,}; {AS_ARRAYS}")
     commas, inner, colons = body.count(b","), body.count(b"[") + body.count(b"{"), body.count(b":")
     if commas > COMMAS or inner > INNER or colons > INNER:
         raise TooMuch(
             f"body: expected JSON of at most {COMMAS:,} commas, {INNER:,} opening brackets and {INNER:,} colons, got "
-            f'{commas:,}, {inner:,} and {colons:,}; send large arrays as msgpack, in maps of "dtype", "shape" and "data", '
-            "or as binary tensors"
+            f"{commas:,}, {inner:,} and {colons:,}; {AS_ARRAYS}"
         )
-    if len(body) > 16 * SMALL and b"0" * (DIGITS + 1) in body.translate(_DIGITS_AS_ZEROS):
-        raise TooMuch(f"body: expected numbers of at most {DIGITS} digits, got a longer one")
+    if (escapes := body.count(b"\\")) > ESCAPES:
+        raise TooMuch(f"body: expected at most {ESCAPES:,} backslashes, got {escapes:,}; send letters as UTF-8, not as \\u")
+    if len(body) > 16 * SMALL:
+        zeros = body.translate(_DIGITS_AS_ZEROS)
+        if b"0" * (DIGITS + 1) in zeros or zeros.count(b"0" * (LONG + 1)) > LONG_NUMBERS:
+            raise TooMuch(
+                f"body: expected numbers of at most {DIGITS} digits, and {LONG_NUMBERS:,} of more than {LONG}, got longer or more"
+            )
 
 
 def check_msgpack(body: bytes) -> None:
     """TooMuch for a msgpack body with too many values, or with keys that are no texts (those may all have one hash)."""
-    at, size, seen, inners = 0, len(body), 1, 0
+    at, size, seen, inners, texts = 0, len(body), 1, 0, 0
     left, keyed, above = 1, False, list[tuple[int, bool]]()  # values that the innermost list or map still has
     while at < size:
         while not left:
@@ -80,6 +92,7 @@ def check_msgpack(body: bytes) -> None:
             inner = head & 15
         elif head < 0xC0:
             at += head & 31
+            texts += head & 31
         elif head in _WIDTHS:
             at += _WIDTHS[head]
         elif (width := _LENGTHS.get(head, 0)) > 0:
@@ -88,6 +101,9 @@ def check_msgpack(body: bytes) -> None:
                 inner = length
             else:
                 at += length + (0xC7 <= head <= 0xC9)
+                texts += length if head in _TEXTS else 0
+        if texts > JSON:
+            raise TooMuch(f"body: expected msgpack with at most {JSON:,} bytes of texts, got more; send large arrays as bytes")
         if inner >= 0:
             mapped = head >= 0xDE or head < 0x90
             above.append((left, keyed))

@@ -40,7 +40,7 @@ MOST_NUMBERS = 1 << 17  # of an answer
 PIECE = 256  # rows that are asked at once: between two pieces the loop has time for other callers
 Size = Annotated[list[int], msgspec.Meta(max_length=64)]
 LARGEST = 1 << 62  # of a dimension, and of a sequence's number
-PARTS = 4096  # tensors of a request
+PARTS = 1024  # tensors of a request
 SPLIT = "Inference-Header-Content-Length"  # bytes of JSON before the binary tensors
 
 
