@@ -46,7 +46,7 @@ def exhaust(run: Any) -> None:
 
 
 def said_in(run: Any, *said: str) -> str:
-    """The first note with all of these words. The run is left then, as other workers may go on meanwhile: steps bound no time."""
+    """The first note with all of these words. The run is left then: other workers may go on meanwhile, so steps bound no time."""
     for report in run:
         if any(all(re.search(one, note) for one in said) for note in report.notes):
             break

@@ -69,7 +69,7 @@ def check_json(body: bytes) -> None:
         zeros = body.translate(_DIGITS_AS_ZEROS)
         if b"0" * (DIGITS + 1) in zeros or zeros.count(b"0" * (LONG + 1)) > LONG_NUMBERS:
             raise TooMuch(
-                f"body: expected numbers of at most {DIGITS} digits, and {LONG_NUMBERS:,} of more than {LONG}, got longer or more"
+                f"body: expected numbers of at most {DIGITS} digits, and {LONG_NUMBERS:,} of more than {LONG}, got others"
             )
 
 
