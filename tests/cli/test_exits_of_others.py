@@ -24,6 +24,7 @@ END
 EXIT, LINE = "sys.exit(0)", {"RESET": 6, "STEP": 9, "END": 11}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("place", list(LINE))
 @pytest.mark.parametrize("exits", [EXIT, "raise SystemExit", "argparse.ArgumentParser().parse_args(['--nothing'])"])
 def test_an_exit_of_a_users_code_is_no_success(tmp_path: Path, place: str, exits: str) -> None:
@@ -46,6 +47,7 @@ def test_an_exit_of_our_own_stays_what_it_is(tmp_path: Path) -> None:
     assert "returns or raises" not in told.stderr and told.returncode == 2
 
 
+@pytest.mark.thorough
 def test_an_error_whose_text_raises_is_named_by_its_type(tmp_path: Path) -> None:
     text = ENV.replace("STEP", "raise Odd()").replace("RESET", "").replace("END", "")
     (tmp_path / "leaves.py").write_text(text + "class Odd(Exception):\n    def __str__(self): raise ValueError('no text')\n")

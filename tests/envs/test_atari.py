@@ -24,7 +24,7 @@ MADE = [
 ]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("made", MADE, ids=range(len(MADE)))
 @pytest.mark.parametrize("game", ["Pong", "Breakout"])
 def test_golden_the_two_backends_agree_bit_for_bit(game, made):

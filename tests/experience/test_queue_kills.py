@@ -236,7 +236,7 @@ def test_an_actor_is_killed_at_any_instruction(
     assert n > 5, "there are more instructions than that"
 
 
-@pytest.mark.few(11)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("max_lag", [0, 1, 4, None])
 @pytest.mark.parametrize("what", ["reserving", "committing", "sampling", "finishing"])
 def test_others_stand_at_any_instruction_while_a_lost_token_is_sought(what: str, max_lag: int | None, make_ring: Any) -> None:

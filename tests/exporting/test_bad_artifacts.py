@@ -38,6 +38,7 @@ def hashed(place: Path, **files: bytes) -> None:
     (place / "manifest.json").write_text(json.dumps(manifest))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [artifacts.GRAPH, artifacts.SPEC, artifacts.WEIGHTS, artifacts.EDGE])
 def test_a_flipped_byte_is_named(place: Path, name: str) -> None:
     data = bytearray((place / name).read_bytes())

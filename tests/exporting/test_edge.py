@@ -42,6 +42,7 @@ def rows(kind: str, count: int, streams: int = 1, seed: int = 5) -> list[Any]:
     return [at(seen, t) for t in range(count)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_acts_as_a_loaded_policy_does(kind: str, deterministic: bool, place: Path) -> None:
@@ -186,6 +187,7 @@ def test_half_of_a_line_that_a_killed_process_left_spoils_no_other(place: Path) 
     assert lines[:2] == ['{"id": "a"}', '{"id": "b'] and json.loads(lines[2])["obs"] == {"obs": ROW}
 
 
+@pytest.mark.thorough
 def test_an_action_that_is_not_finite_is_not_taken(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, run = EdgePolicy(artifact(place, "box")), Artifact.run
     right = policy.decide(ROW, deterministic=False)

@@ -49,7 +49,7 @@ def narrow(data: bytes) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["multibinary", "r2d2 lstm masked", "ppo joint masked", "nested observations, masked"])
 def test_narrow_integers_are_computed_in_wider_ones(name: str) -> None:
     one, policy = made(name)

@@ -46,6 +46,7 @@ def test_import_equipoise_imports_nothing() -> None:
 GROUPS = [["registry"], *(["registry", name] for name in OF_REGISTRY)]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(
     "words", [["--help"], ["--version"], *([*w, "--help"] for w in [*zip(COMMANDS), *GROUPS])], ids=" ".join
 )

@@ -197,6 +197,7 @@ def listed(value: Any) -> Any:
     return {key: listed(one) for key, one in value.items()} if isinstance(value, dict) else np.asarray(value).tolist()
 
 
+@pytest.mark.thorough
 def test_an_exported_policy_takes_and_gives_every_key(exported: Path) -> None:
     obs = sample()
     action = edge.EdgePolicy(exported).act(obs)

@@ -83,6 +83,7 @@ def test_a_planted_fault_is_named_with_its_owner_within_a_minute(name: str, tmp_
     assert all(one.wall_s <= MOST_S for one in found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("on", ["process", "serial"])
 def test_a_loss_that_is_not_finite_is_an_alarm_of_the_run_that_it_ends(on: Any, tmp_path: Path) -> None:
     run = api.train("CartPole-v1", f"{HERE}:Nan", on=on, out=tmp_path / "run", **QUICK | {"steps": 8_000, "actors": 1})

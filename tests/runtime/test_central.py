@@ -65,6 +65,7 @@ def test_rows_prove_themselves_in_serial(max_lag: int | None, envs: int, workers
     assert rows["inserted"] == rows["sampled"] + rows["held"] and rows["dropped"] == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("target", "max_lag"), [(VECTORISATIONS[0], 0), (VECTORISATIONS[1], 4), (VECTORISATIONS[0], None)])
 def test_rows_prove_themselves_in_processes(target: str, max_lag: int | None, tmp_path: Path) -> None:
     summary = run(central(ruled(target=target, actors=3, max_lag=max_lag, steps=5000), inference_workers=2), tmp_path)

@@ -95,6 +95,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, deadline: Any) ->
     killed_and_resumed("device:cartpole", tmp_path, deadline)
 
 
+@pytest.mark.thorough
 def test_the_lag_is_bounded_and_an_evaluation_takes_the_same_env(tmp_path: Path) -> None:
     summary = ran("device:cartpole", "impala", "process", tmp_path, max_lag=1, evaluate_episodes=4)
     assert summary["lag"]["max"] <= 1

@@ -74,6 +74,7 @@ def serial(tmp_path: Path) -> list[tuple[int, int, float]]:
     return finish(api.train(program(), on="serial", out=tmp_path / "serial"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("queued", [1, 16])
 def test_processes_make_the_same_evaluations_as_one_thread(
     tmp_path: Path, serial: list[Any], queued: int, monkeypatch: pytest.MonkeyPatch
@@ -87,6 +88,7 @@ def test_processes_make_the_same_evaluations_as_one_thread(
     assert best is not None and best.mean == max(mean for _, _, mean in serial)
 
 
+@pytest.mark.thorough
 def test_evaluations_that_wait_when_a_run_ends_early_are_made_by_its_resume(
     tmp_path: Path, serial: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

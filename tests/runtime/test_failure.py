@@ -46,7 +46,7 @@ def exhaust(run: Any) -> None:
 
 
 def said_in(run: Any, *said: str) -> str:
-    """The first note with all of these words. The run is left then: other workers may go on meanwhile, so steps bound no time."""
+    """The first note with all of these words. The run is left then, as other workers go on meanwhile."""
     for report in run:
         if any(all(re.search(one, note) for one in said) for note in report.notes):
             break
@@ -65,6 +65,7 @@ def test_an_exception_in_a_worker_arrives_with_its_traceback(tmp_path: Path) -> 
     assert run.summary["status"] == "failed"
 
 
+@pytest.mark.thorough
 def test_a_run_that_fails_leaves_no_memory_open_while_its_error_is_kept(tmp_path: Path) -> None:
     gc.collect()
     before = segments()
@@ -149,7 +150,7 @@ def run_params(run: Any) -> Any:
     return load_checkpoint(run._files.latest_checkpoint())[0]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("how", "settings", "said"),
     [
@@ -234,6 +235,7 @@ def test_the_ring_begins_again_from_the_newest_checkpoint_when_the_learner_dies(
     assert killed["status"] == "completed" and killed["episodes"] == whole["episodes"]
 
 
+@pytest.mark.thorough
 def test_a_learner_that_fails_at_one_version_for_ever_ends_the_run(tmp_path: Path) -> None:
     """Each time it gets past the checkpoint that it began from, and no further than before."""
     made = alter(program(algorithm=Doomed(at=25), steps=200_000), checkpoint_every=800)  # 10 updates

@@ -25,6 +25,7 @@ from equipoise.runtime.usage import DRIVER, Usages, usage
 TINY: dict[str, Any] = {"steps": 512, "evaluate_episodes": 0, "recipe": False, "envs_per_actor": 4}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("on", "max_lag"), [("serial", 0), ("process", 2)])
 def test_histograms_of_a_run_agree_with_its_lag(on: Any, max_lag: int, tmp_path: Path) -> None:
     run = api.train("CartPole-v1", "impala", on=on, max_lag=max_lag, actors=2, out=tmp_path / "run", batch=8, unroll=8, **TINY)

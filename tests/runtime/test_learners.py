@@ -42,7 +42,7 @@ def train(made: Any, out: Path, on: Any = "serial") -> Any:
     return end(api.train(made, on=on, out=out))
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("case", CASES)
 def test_both_runtimes_compute_the_same(case: str, seed: int, tmp_path: Path) -> None:

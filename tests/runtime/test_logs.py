@@ -34,6 +34,7 @@ def test_prints_of_an_env_lie_in_the_log_of_its_worker(tmp_path: Path, capfd: py
     assert "by python" not in out and "by C" not in err
 
 
+@pytest.mark.thorough
 def test_the_last_lines_of_a_worker_that_died_are_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailed, match="actor 0 exited with code 3") as caught:
         list(api.train(LOUD, env_kwargs={"exits": 15}, on="process", out=tmp_path / "run", **TINY | {"steps": 10_000}))

@@ -205,6 +205,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkey
         store.read("metrics.jsonl")
 
 
+@pytest.mark.few(1)
 def test_rows_of_an_earlier_process_are_used_or_removed(tmp_path, url, monkeypatch):
     run, store = tmp_path / "run", Store(url)
     checkpoint(run, 1, rows={"segment_1.rows": b"a" * 10, "main/segment_1.rows": b"m"})

@@ -67,6 +67,7 @@ def test_a_planted_off_by_one_is_caught(fault: Any, tmp_path: Path) -> None:
         run(program(fault=fault), "serial", tmp_path / "run")
 
 
+@pytest.mark.thorough
 def test_a_planted_off_by_one_is_caught_in_processes(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailed, match="do not prove themselves"):
         run(program(fault="mask"), "process", tmp_path / "run")

@@ -30,7 +30,7 @@ def test_rows_prove_themselves_in_serial(max_lag: int | None, dog: Any, tmp_path
     assert summary["updates"] == 2 * (900 // 30 - 1)
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("dog", [{}, SHARDED])
 def test_rows_prove_themselves_in_processes(dog: Any, tmp_path: Path) -> None:
     summary = run(replaying(max_lag=1, dog=dog, steps=1500), "process", tmp_path / "run")

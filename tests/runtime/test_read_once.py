@@ -115,6 +115,7 @@ def test_damaged_rows_lead_to_the_checkpoint_before(name: str, tmp_path: Path) -
         assert go_on(tmp_path / "run", steps=960)["status"] == "completed"
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:.*is taken instead")
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_where_none_is_whole_the_run_ends_in_a_sentence(on: Any, tmp_path: Path) -> None:

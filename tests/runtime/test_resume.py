@@ -282,6 +282,7 @@ def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
     assert not (tmp_path / "third").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> Any:

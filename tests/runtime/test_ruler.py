@@ -55,6 +55,7 @@ def test_a_planted_off_by_one_in_same_step_is_caught(fault: Any, tmp_path: Any) 
         run(program(target=target, algorithm=Ruling(fault=fault, same_step=8)), "serial", tmp_path)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_batch_of_part_of_the_actors(on: str, tmp_path: Any) -> None:
     """More actors than blocks of a batch, and a batch of more blocks than actors."""

@@ -120,6 +120,7 @@ def test_a_generator_that_is_killed_is_replaced(tmp_path: Path) -> None:
     assert sum("generator 1 was killed" in note for note in run.summary["notes"]) == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("algorithm", ["rloo", "reinforce_pp", "token_ppo", "sft"])
 def test_every_algorithm_of_text_learns_on_the_ring(algorithm: str, tmp_path: Path) -> None:
     summary = trained(tmp_path / "run", algorithm=algorithm, on="serial", steps=512, envs_per_actor=8)
@@ -156,6 +157,7 @@ class _Seen:
         monkeypatch.setattr(Learner, "step", looked)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("max_lag", [0, 1, 4])
 def test_no_token_is_older_than_the_bound(max_lag: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = _Seen(monkeypatch)

@@ -337,6 +337,7 @@ def test_the_command_serves_until_ctrl_c(place: Path, tmp_path: Path) -> None:
         process.communicate()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("words", "said"), [
     (["none"], "expected a folder with runs, got none"), (["runs", "--host", "0.0.0.0"], "expected a token"),
     (["runs", "--registry", "runs"], "expected a registry"),

@@ -468,10 +468,10 @@ def ruled(world: Any, env: Any, absences: threading.Semaphore, away_s: float) ->
 FAULTS = {"drop": 0.02, "double": 0.05, "swap": 0.05, "break": 0.005}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("on", "absent"), [("serial", 0), pytest.param("process", 2, marks=pytest.mark.thorough)]
 )  # fmt: skip
-@pytest.mark.few(1)
 def test_rows_prove_themselves_whatever_a_connection_does(tmp_path: Path, seed: int, on: Any, absent: int) -> None:
     """Frames are lost, doubled and swapped, connections break; a world that is away too long costs its episode alone."""
     from equipoise import api
