@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from equipoise.rewards.own import answered
+from equipoise.language.scoring.own import answered
 
 
 def main() -> None:

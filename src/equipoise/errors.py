@@ -22,6 +22,10 @@ LIMITS = {
 SPEAKING = ("NonFiniteUpdate", "NonFiniteLogits", "RewardsFailed", "DifferentPrompts")
 
 
+class RewardsFailed(RuntimeError):
+    """The error of a run whose reward functions, or parts of the rewards, fail."""
+
+
 class WorkerFailed(RuntimeError):
     """A worker raised or died, and no successor mends it. ``final``: nor does beginning again from a checkpoint.
 

@@ -38,7 +38,7 @@ OURS = re.compile(
 FAMILIES = re.compile(  # ids of packages, and addresses of worlds, which name no module of their own
     r"(python:)?(envpool|pettingzoo):[\w./-]+|remote:(tcp|unix):\S+"
 )
-REWARDS = re.compile(r"equipoise\.rewards\.(own|reasoning):\w+")  # of ours
+REWARDS = re.compile(r"equipoise\.language\.scoring\.(own|reasoning):\w+")  # of ours
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")  # tasks that name no module of their own
 PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # what looks like a file
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from equipoise.language import messages, task_files, tasks
+from equipoise.language.scoring.functions import spoken
 from equipoise.language.tokenizers import HubTokenizer
-from equipoise.rewards.functions import spoken
 from equipoise.types.packed import begun
 from tests.language.test_tokenizers import words
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from equipoise.language import tasks
-from equipoise.rewards.functions import Samples, call, load
+from equipoise.language.scoring.functions import Samples, call, load
 
 SMALL = {"size": 20, "held_out": 5, "max_terms": 3}
 

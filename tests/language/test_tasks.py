@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from equipoise.language.scoring.functions import load
 from equipoise.language.tasks import BUILT_IN, built_in
-from equipoise.rewards.functions import load
 
 
 @pytest.mark.parametrize(("name", "inputs"), [("sort", 729), ("reverse_add", 10_000), ("copy", 1092)])

@@ -10,7 +10,8 @@ from equipoise import trust
 @pytest.mark.parametrize("task", ["sort", "data/train.jsonl", "odd:name.parquet", "reasoning_gym:chain_sum", None])
 @pytest.mark.few(5)
 def test_data_and_our_own_names_need_no_word(task: str | None) -> None:
-    assert list(trust.of_text(task, ["equipoise.rewards.own:answered", "equipoise.rewards.reasoning:scored"])) == []
+    own = [f"equipoise.language.scoring.{name}" for name in ("own:answered", "reasoning:scored")]
+    assert list(trust.of_text(task, own)) == []
 
 
 @pytest.mark.parametrize(
@@ -18,8 +19,8 @@ def test_data_and_our_own_names_need_no_word(task: str | None) -> None:
 )
 @pytest.mark.few(4)
 def test_callables_need_one(task: str) -> None:
-    names = trust.of_text(task, ["mine:score", "equipoise.rewards.own.sys:exit"])
-    assert list(names) == [("task", task), ("reward", "mine:score"), ("reward", "equipoise.rewards.own.sys:exit")]
+    names = trust.of_text(task, ["mine:score", "equipoise.language.scoring.own.sys:exit"])
+    assert list(names) == [("task", task), ("reward", "mine:score"), ("reward", "equipoise.language.scoring.own.sys:exit")]
     with pytest.raises(trust.Untrusted, match=f"run.json: (module .* of )?task '{task}' (is not there|would be imported from)"):
         trust.check(names, {"task": task}, None, ["mine:score", "equipoise.rewards"], "run.json")
 

@@ -21,11 +21,11 @@ import numpy as np
 from equipoise import edge, trust
 from equipoise.envs.failures import capsule
 from equipoise.files import append_whole, read_json, write_atomic
+from equipoise.language.scoring import capsules
+from equipoise.language.scoring.functions import Samples
 from equipoise.record import checkpoint
 from equipoise.record.mirror import Store
 from equipoise.registry import keeping
-from equipoise.rewards import capsules
-from equipoise.rewards.functions import Samples
 from equipoise.types import EnvFactory
 from tests.outside.disk import KILLED, Disk
 from tests.registry import killing

@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from equipoise.rewards import functions
-from equipoise.rewards.functions import RewardFunction, Samples, WrongReward, call, total, what
+from equipoise.language.scoring import functions
+from equipoise.language.scoring.functions import RewardFunction, Samples, WrongReward, call, total, what
 from tests.outside.harness import Door, Fault, Planted, shares
 
 COUNT = 3

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from equipoise import api, tree
 from equipoise.algorithms.ppo import PPO
+from equipoise.errors import RewardsFailed
 from equipoise.learners.execution import Graph
 from equipoise.learners.learner import Learner
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.record import statefile
 from equipoise.rewards.part import RewardPart
-from equipoise.rewards.scoring import RewardsFailed
 from equipoise.rewards.step import RewardStep
 from equipoise.types import Batch, LossOutput, Optimizer, Rewards, Trajectory
 from tests.algorithms.items import DISCRETE, batch, drawn, generator, network

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from equipoise.rewards.own import answered
+from equipoise.language.scoring.own import answered
 
 _calls = [0]
 

@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_ends_in_the_same_bits(alone: Any, tmp_path: Path) ->
 def test_a_run_goes_on_with_its_own_prompts_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "some.jsonl"
     file.write_text("".join(f'{{"prompt": "{one}>", "answer": "{one}"}}\n' for one in ("012", "120", "201", "110")))
-    options: dict[str, Any] = SMALL | {"steps": 64, "on": "serial", "reward": "equipoise.rewards.own:answered"}
+    options: dict[str, Any] = SMALL | {"steps": 64, "on": "serial", "reward": "equipoise.language.scoring.own:answered"}
     model = trained(tmp_path / "first", steps=64, on="serial") and api.export(tmp_path / "first", tmp_path / "model").path
     finished(api.train(str(file), out=tmp_path / "run", model=str(model), **options))
     file.write_text(file.read_text().replace("012", "021"))

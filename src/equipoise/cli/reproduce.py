@@ -88,7 +88,7 @@ def newest(path: Path) -> Path:
 
 def judged_again(path: Path, trusted: Sequence[str]) -> int:
     """Call a reward again with the samples of a capsule -> the exit code."""
-    from equipoise.rewards.replay import replay
+    from equipoise.language.scoring.replay import replay
 
     replayed = replay(path, trusted)
     say(f"reward    {replayed.reward}")

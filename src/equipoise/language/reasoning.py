@@ -1,4 +1,4 @@
-"""Tasks of reasoning-gym: its questions, made from a seed; ``equipoise.rewards.reasoning:scored`` has their reward."""
+"""Tasks of reasoning-gym: its questions, made from a seed; ``equipoise.language.scoring.reasoning:scored`` has their reward."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equipoise.language.text_task import TextTask, letters
 from equipoise.seeds import derive_seed
 from equipoise.types.packed import Example
 
-SCORED = "equipoise.rewards.reasoning:scored"
+SCORED = "equipoise.language.scoring.reasoning:scored"
 KINDS: dict[type, tuple[Any, str]] = {
     bool: (bool, "true or false"), int: (int, "a whole number"), float: ((int, float), "a number"), str: (str, "a text"),
 }  # fmt: skip  # values of settings, by the type of their default

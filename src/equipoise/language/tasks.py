@@ -1,7 +1,7 @@
 """Tasks: prompts to learn from and prompts that are held out, by name.
 
 Three are built in, small enough to be learned from scratch in minutes. A seeded three quarters of their inputs are trained, the
-others are held out. The reward of each is ``equipoise.rewards.own:answered``.
+others are held out. The reward of each is ``equipoise.language.scoring.own:answered``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from equipoise.naming import called
 from equipoise.seeds import derive_seed
 from equipoise.types.packed import Example
 
-ANSWERED = "equipoise.rewards.own:answered"
+ANSWERED = "equipoise.language.scoring.own:answered"
 REASONING = "reasoning_gym:"
 HELD_OUT = 500  # prompts of a file that are held out at most; a tenth where that is less
 TRAINED = 0.75  # of the inputs of a built-in task

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import schema
+from equipoise.errors import RewardsFailed
 from equipoise.hints import raised
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.pool import LearnerLost, Learners
 from equipoise.rewards.part import RewardPart, check_names
-from equipoise.rewards.scoring import RewardsFailed
 from equipoise.types import Learns, Trajectory, Tree
 
 

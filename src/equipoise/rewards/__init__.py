@@ -1,6 +1,4 @@
-"""Rewards: what was given becomes what an algorithm learns from. An env's rewards take a step, samples of text are scored.
+"""Rewards: those of an env become what an algorithm learns from, by parts that follow each other (``part``).
 
-The step (``step``) stands between the experience and ``Learns.targets``: the data keeps the env's own rewards, so reports stay
-raw. Samples of text are scored by functions of TRL's signature (``functions``), in processes with a deadline (``scoring``).
-This package imports nothing by itself: a process that scores text needs no torch.
+The last part (``step``) scales and normalises. The data keeps the env's own rewards, so reports stay raw.
 """

@@ -17,11 +17,11 @@ from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.engine.reciter import Reciter
 from equipoise.actors.engine.torch_engine import TorchEngine
 from equipoise.language import models, tasks
+from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
+from equipoise.language.scoring.pool import ProcessScorer
+from equipoise.language.scoring.scorer import HereScorer, Scorer
 from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
 from equipoise.nets.decoder import DecoderConfig
-from equipoise.rewards.functions import Samples, check_columns, functions, load, spoken
-from equipoise.rewards.scorer_pool import ProcessScorer
-from equipoise.rewards.scoring import HereScorer, Scorer
 from equipoise.seeds import derive_seed
 from equipoise.types import Example, Learns, Program, RunSpec, Stop, Task, TaskSource, TextSpec, Tokenizer, learning
 from equipoise.types.packed import begun

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.actors.engine.torch_engine import TorchEngine
 from equipoise.actors.generator import PARTS, Generator
+from equipoise.errors import RewardsFailed
 from equipoise.plans.memory_needed import queue_plan
-from equipoise.rewards.scoring import RewardsFailed
 from equipoise.sources import text as texts
 from equipoise.types import TaskSource, stream_ids
 from equipoise.workers.env import SamplingKind

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise import tree
+from equipoise.errors import RewardsFailed
 from equipoise.experience.recorded.dataset import Faulty
 from equipoise.experience.recorded.offline import Offline, RecordedRows
 from equipoise.experience.replay.feed import Fresh, ReplayFeed
@@ -25,7 +26,6 @@ from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
 from equipoise.publishing import publish
 from equipoise.record import statefile
-from equipoise.rewards.scoring import RewardsFailed
 from equipoise.rewards.step import scaled
 from equipoise.seeds import policy_seed
 from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, Tree, learning

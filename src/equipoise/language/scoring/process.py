@@ -19,7 +19,7 @@ from typing import Any
 from setproctitle import setproctitle
 
 from equipoise.hints import raised
-from equipoise.rewards.functions import Part, Samples, call, load, what
+from equipoise.language.scoring.functions import Part, Samples, call, load, what
 
 PR_SET_PDEATHSIG = 1
 

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from equipoise.rewards import capsules
-from equipoise.rewards.functions import RewardFunction, Samples, functions
-from equipoise.rewards.replay import replay
-from equipoise.rewards.scorer_pool import ProcessScorer
-from equipoise.rewards.scoring import RewardsFailed, Scored
+from equipoise.errors import RewardsFailed
+from equipoise.language.scoring import capsules
+from equipoise.language.scoring.functions import RewardFunction, Samples, functions
+from equipoise.language.scoring.pool import ProcessScorer
+from equipoise.language.scoring.replay import replay
+from equipoise.language.scoring.scorer import Scored
 from equipoise.trust import Untrusted
 
-HERE = "tests.rewards.wrong_rewards"
+HERE = "tests.language.wrong_rewards"
 WAIT_S = 60.0  # for a process to start, on a machine with other work
 Make = Callable[..., ProcessScorer]
 
@@ -170,9 +171,9 @@ def test_closing_ends_a_function_that_hangs_and_what_it_started(make: Make, dead
 
 PARENT = """
 import sys, time
-from equipoise.rewards.functions import RewardFunction
-from equipoise.rewards.scorer_pool import ProcessScorer
-from tests.rewards.test_scorer_pool import HERE, group
+from equipoise.language.scoring.functions import RewardFunction
+from equipoise.language.scoring.pool import ProcessScorer
+from tests.language.test_scorer_pool import HERE, group
 scorer = ProcessScorer([RewardFunction(f"{HERE}:obeys")])
 scorer.submit(0, group("hold the lock"))
 while scorer._queue:
@@ -246,7 +247,7 @@ def test_a_damaged_capsule_is_refused(change: dict[str, Any], said: str, tmp_pat
 def test_a_deadline_is_of_the_function_and_not_of_the_machine(make: Make, scores: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that waits for a core is not late: others have the machine."""
     began = time.monotonic()
-    monkeypatch.setattr("equipoise.rewards.scorer_pool.cores.waited_s", lambda pid: time.monotonic() - began)
+    monkeypatch.setattr("equipoise.language.scoring.pool.cores.waited_s", lambda pid: time.monotonic() - began)
     scorer = make("obeys", deadline_s=0.05)
     scorer.submit(0, group("sleep"))
     (one,) = scores(scorer, 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from equipoise.rewards.functions import text_of
+from equipoise.language.scoring.functions import text_of
 
 
 def scored(

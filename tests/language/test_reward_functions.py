@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.rewards.functions import RewardFunction, Samples, WrongReward, call, functions, load, spoken, total
-from equipoise.rewards.own import answered
+from equipoise.language.scoring.functions import RewardFunction, Samples, WrongReward, call, functions, load, spoken, total
+from equipoise.language.scoring.own import answered
 
 
 def samples(*completions: Any, **columns: Any) -> Samples:
@@ -87,13 +87,13 @@ def test_names_and_weights() -> None:
 
 
 def test_a_function_is_found_by_name() -> None:
-    assert load("equipoise.rewards.own:answered") is answered
+    assert load("equipoise.language.scoring.own:answered") is answered
     with pytest.raises(ValueError, match="unknown function 'answred'; did you mean 'answered'"):
-        load("equipoise.rewards.own:answred")
+        load("equipoise.language.scoring.own:answred")
     with pytest.raises(ValueError, match="no module 'nowhere_at_all'"):
         load("nowhere_at_all:f")
     with pytest.raises(ValueError, match="expected a function, got str"):
-        load("equipoise.rewards.own:__name__")
+        load("equipoise.language.scoring.own:__name__")
 
 
 @pytest.mark.parametrize(

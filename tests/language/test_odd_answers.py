@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise.rewards.functions import Samples, WrongReward, call, check_columns, load
+from equipoise.language.scoring.functions import Samples, WrongReward, call, check_columns, load
 
 
 def given(answer: Any) -> list[float | None]:

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import cores
+from equipoise.errors import RewardsFailed
 from equipoise.files import plain
-from equipoise.rewards.functions import RewardFunction, Samples
-from equipoise.rewards.scoring import Outcomes, RewardsFailed, Scored
+from equipoise.language.scoring.functions import RewardFunction, Samples
+from equipoise.language.scoring.scorer import Outcomes, Scored
 
 START_S = 300.0  # that the imports of reward functions may take
-START = "import sys; sys.path[:] = sys.argv[2:]; from equipoise.rewards.scorer_process import main; main(int(sys.argv[1]))"
+START = "import sys; sys.path[:] = sys.argv[2:]; from equipoise.language.scoring.process import main; main(int(sys.argv[1]))"
 
 
 class ProcessScorer:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from equipoise.rewards import capsules
-from equipoise.rewards.functions import Part, RewardFunction
-from equipoise.rewards.scorer_pool import ProcessScorer
-from equipoise.rewards.scoring import RewardsFailed
+from equipoise.errors import RewardsFailed
+from equipoise.language.scoring import capsules
+from equipoise.language.scoring.functions import Part, RewardFunction
+from equipoise.language.scoring.pool import ProcessScorer
 
 DEADLINE_S = 60.0  # of a function that had none
 

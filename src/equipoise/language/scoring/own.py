@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from equipoise.rewards.functions import text_of
+from equipoise.language.scoring.functions import text_of
 
 
 def answered(completions: Sequence[Any], *, answer: Sequence[str], ended: Sequence[bool], **_: Any) -> list[float]:

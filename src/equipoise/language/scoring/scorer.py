@@ -11,14 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from equipoise.rewards.capsules import RewardCapsule, write
-from equipoise.rewards.functions import Part, RewardFunction, Samples, call, load, total, what
+from equipoise.errors import RewardsFailed
+from equipoise.language.scoring.capsules import RewardCapsule, write
+from equipoise.language.scoring.functions import Part, RewardFunction, Samples, call, load, total, what
 
 IN_A_ROW = 3  # failures that end the run
-
-
-class RewardsFailed(RuntimeError):
-    """The end of a run whose reward functions fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from equipoise.rewards.functions import RewardFunction, Samples, functions
-from equipoise.rewards.scoring import HereScorer, RewardsFailed
+from equipoise.errors import RewardsFailed
+from equipoise.language.scoring.functions import RewardFunction, Samples, functions
+from equipoise.language.scoring.scorer import HereScorer
 
 
 def group(*completions: str, answer: str = "01") -> Samples:
@@ -22,7 +23,7 @@ def always_wrong(completions: list[str]) -> list[float]:
     return [1.0] * len(completions)
 
 
-OWN = [RewardFunction("equipoise.rewards.own:answered")]
+OWN = [RewardFunction("equipoise.language.scoring.own:answered")]
 
 
 def test_here_a_group_is_scored_at_once() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from equipoise import schema, trust
 from equipoise.files import LARGEST_JSON, parse_json, plain, read_bounded, write_synced
-from equipoise.rewards.functions import Samples
+from equipoise.language.scoring.functions import Samples
 
 FORMAT = 1
 LIMIT = 20
