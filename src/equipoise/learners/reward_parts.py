@@ -48,7 +48,10 @@ class RewardParts:
         return self._rewards[-1]
 
     def _asked(self, part: RewardPart, data: Trajectory) -> Tensor:
-        """Return the rewards of a part; RewardsFailed if a user's part gives none of the batch's shape, or raises."""
+        """Return the rewards of a part; RewardsFailed if a user's part raises, or gives other than finite numbers of the shape.
+
+        On a device, where to look is to wait, what is not finite is found in the loss of the algorithm.
+        """
         if part is self._parts[-1]:
             return part.rewards(data)
         with _told(part, "rewards"):
@@ -56,6 +59,9 @@ class RewardParts:
             if not isinstance(found, Tensor) or found.shape != data.reward.shape or not found.is_floating_point():
                 got = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
                 raise TypeError(f"expected a tensor of float {list(data.reward.shape)}, got {got}")
+            if found.device.type == "cpu" and not (finite := found.isfinite()).all():
+                row, stream = (~finite).nonzero()[0].tolist()
+                raise ValueError(f"expected finite rewards, got {found[row, stream]:g} at [{row}, {stream}]")
         return found
 
     def learn(self, data: Trajectory, progress: float) -> dict[str, Tensor]:
