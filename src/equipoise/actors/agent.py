@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise import schema, tree
 from equipoise.actors.episodes import Episodes
@@ -32,7 +33,7 @@ class LocalAgent:
         experience: Places,
         weights: WeightStore,
         episodes: Episodes,
-        streams: np.ndarray[Any, np.dtype[np.int64]],
+        streams: NDArray[np.int64],
         total_streams: int,
         envs: int,
         unroll: int,

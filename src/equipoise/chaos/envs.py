@@ -42,12 +42,12 @@ class Faulty(Ruler):
         self._every, self._flag = every, Path(flag)
         self._steps = stream * DISTANCE
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Any, dict[str, object]]:
         if seed is not None:
             self.life = seed % LIVES
         return super().reset(seed=seed, options=options)
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, object]]:
         self._steps += 1
         due = self._trouble != "none" and self._steps % self._every == 0 and self._flag.exists()
         if due and self._trouble == "hang":

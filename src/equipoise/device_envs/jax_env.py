@@ -43,7 +43,7 @@ SIGNED = {"uint16": jnp.int16, "uint32": jnp.int32, "uint64": jnp.int64}
 class World(Protocol):
     """One stream of an env in JAX: pure functions that ``jax.jit`` can trace. ``key`` is a typed PRNG key."""
 
-    action: gymnasium.Space[Any]  # Discrete, or a Box of floats
+    action: gymnasium.Space[object]  # Discrete, or a Box of floats
     bounds: Any  # what the library says of observations: a space with ``low`` and ``high``, with ``n`` or ``spaces``, or None
 
     def begin(self, key: Any) -> tuple[Any, Any]:
@@ -261,7 +261,7 @@ def _said(shape: Any) -> str:
     return f"{shape.dtype} {list(shape.shape)}"
 
 
-def space_of(name: str, shapes: Any, bounds: Any) -> gymnasium.Space[Any]:
+def space_of(name: str, shapes: Any, bounds: Any) -> gymnasium.Space[object]:
     """The Gymnasium space of observations of these shapes, within the library's bounds where it says some."""
     inner = getattr(bounds, "spaces", None)
     if isinstance(shapes, dict):

@@ -32,7 +32,7 @@ class Gymnax:
     def __init__(self, env: Any, params: Any) -> None:
         self._env, self._params = env, params
         space = env.action_space(params)
-        self.action: gymnasium.Space[Any]
+        self.action: gymnasium.Space[object]
         if hasattr(space, "n"):
             self.action = spaces.Discrete(int(space.n))
         else:

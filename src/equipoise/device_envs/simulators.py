@@ -34,7 +34,7 @@ class Simulator:
     autoreset: ClassVar[Autoreset] = "same_step"
     exact: ClassVar[bool] = False
 
-    def __init__(self, env: Any, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
+    def __init__(self, env: Any, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> None:
         self.env, self.observation, self.action = env, observation, action
         self._streams = torch.empty(0)
 
@@ -129,7 +129,7 @@ def _copied(x: Tensor) -> Tensor:
     return x.float().clone() if x.is_floating_point() else x.clone()
 
 
-def bounded(space: gymnasium.Space[Any], most: float = 100.0) -> gymnasium.Space[Any]:
+def bounded(space: gymnasium.Space[object], most: float = 100.0) -> gymnasium.Space[object]:
     """A Box whose bounds are infinite, as Isaac Lab's are, within ``most``: algorithms scale actions by bounds."""
     if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         low, high = np.clip(space.low, -most, most), np.clip(space.high, -most, most)

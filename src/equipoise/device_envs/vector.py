@@ -20,7 +20,7 @@ from equipoise.types import Tree
 CPU = torch.device("cpu")
 
 
-class DeviceVector(VectorEnv[Any, Any, Any]):
+class DeviceVector(VectorEnv):
     """B streams of a device env."""
 
     def __init__(self, env: DeviceEnv, streams: Any, seed: int) -> None:
@@ -33,7 +33,7 @@ class DeviceVector(VectorEnv[Any, Any, Any]):
         self._state: Tree = {}
         self._first = stream_seed(seed, int(streams[0]))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Any, dict[str, object]]:
         """Begin all streams; without a ``seed`` by one that ``np_random`` draws."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**62)) if seed is None else seed
@@ -44,7 +44,7 @@ class DeviceVector(VectorEnv[Any, Any, Any]):
             self._state, ts = self.env.reset(run, self._streams)
         return tree.numpy_views(ts.obs), {}
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, object]]:
         with torch.inference_mode():
             self._state, ts = self.env.step(self._state, self._bounds(_tensors(actions)))
         rows = tree.numpy_views({"obs": ts.obs, "reward": ts.reward, "end": ts.terminated, "cut": ts.truncated})
@@ -84,7 +84,7 @@ def _tensors(actions: Any) -> Tree:
 
 
 def vector(
-    name: str, observation_spec: Callable[[gymnasium.Space[Any]], Tree], *, streams: Any, seed: int, **kwargs: Any
+    name: str, observation_spec: Callable[[gymnasium.Space[object]], Tree], *, streams: Any, seed: int, **kwargs: Any
 ) -> DeviceVector:
     """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a run's ``seed``.
 

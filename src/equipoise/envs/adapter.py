@@ -61,7 +61,7 @@ class GymnasiumEnv(SyncEnv):
 
     def __init__(
         self,
-        env: VectorEnv[Any, Any, Any],
+        env: VectorEnv,
         *,
         streams: Array,
         seed: int,
@@ -305,7 +305,7 @@ def observe(target: Tree, obs: Any, key: str = "obs") -> None:
         tree.map(np.copyto, target, taken(tree.spec(target), obs, None, key))
 
 
-def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     """Return ``metadata["autoreset_mode"]``; ValueError where it is missing or says that the env never resets."""
     about = getattr(env, "metadata", None)
     said = about.get("autoreset_mode") if isinstance(about, Mapping) else None

@@ -45,8 +45,8 @@ class SyncEnv:
     def __init__(
         self,
         *,
-        observation: gymnasium.Space[Any],
-        action: gymnasium.Space[Any],
+        observation: gymnasium.Space[object],
+        action: gymnasium.Space[object],
         streams: Array,
         resume: Resume = "restart",
         notes: tuple[str, ...] = (),

@@ -48,7 +48,7 @@ class LoopEnv(SyncEnv):
 
     def __init__(
         self,
-        makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+        makers: Sequence[Callable[[], gymnasium.Env]],
         *,
         streams: Array,
         seed: int,

@@ -44,7 +44,7 @@ GAIN = (
 class Bounds:
     """A Box of finite bounds as -1 .. 1 in each of ``size`` dimensions, and back; ValueError for any other space."""
 
-    def __init__(self, space: spaces.Space[Any], who: str) -> None:
+    def __init__(self, space: spaces.Space[object], who: str) -> None:
         if not isinstance(space, spaces.Box):
             raise ValueError(f"action space: {who} expected a Box, got {space}{taken_by(space)}")
         low, high = finite(space, who, "action", "take an algorithm without bounds, such as ppo, or ")

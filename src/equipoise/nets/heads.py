@@ -158,7 +158,7 @@ class JointHead(Head):
         return Joint({key: one.parts if isinstance(one, Joint) else one for key, one in made.items()})
 
 
-def head(space: spaces.Space[Any], *, squash: bool = False, at: int = 0, std_at: int = 0, place: str = "action") -> Head:
+def head(space: spaces.Space[object], *, squash: bool = False, at: int = 0, std_at: int = 0, place: str = "action") -> Head:
     """For an action space; ValueError for one that is not supported, and for a Box that cannot be squashed."""
     if isinstance(space, spaces.Discrete):
         return DiscreteHead(space, at, std_at)
@@ -192,14 +192,14 @@ def masked(logits: Tensor, mask: Tensor) -> Tensor:
 class Constant:
     """An array as a tensor on any device, made there once; no parameter, so it is neither published nor saved."""
 
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+    def __init__(self, array: np.ndarray) -> None:
         self._array = array
         self._on: dict[torch.device, Tensor] = {}
 
-    def __getstate__(self) -> np.ndarray[Any, Any]:
+    def __getstate__(self) -> np.ndarray:
         return self._array
 
-    def __setstate__(self, array: np.ndarray[Any, Any]) -> None:
+    def __setstate__(self, array: np.ndarray) -> None:
         self._array, self._on = array, {}
 
     def on(self, device: torch.device) -> Tensor:
@@ -209,7 +209,7 @@ class Constant:
         return self._on[device]
 
 
-def seen(spec: EnvSpec) -> tuple[spaces.Space[Any], tuple[str, ...]]:
+def seen(spec: EnvSpec) -> tuple[spaces.Space[object], tuple[str, ...]]:
     """The observation space without the mask, and the keys that lead to it."""
     space, keys = spec.observation, list[str]()
     if not spec.mask:

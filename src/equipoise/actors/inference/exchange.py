@@ -66,7 +66,7 @@ class Exchange:
         self._rows: list[dict[str, dict[str, Any]]] = [views["rows"][str(g)] for g in range(groups)]
         self._actions: list[dict[str, Tree]] = [views["actions"][str(g)] for g in range(groups)]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _attach, self._parts
 
     @staticmethod

@@ -124,7 +124,13 @@ class Checks:
     """Checks of the rows of one ``TimeStep``, whose arrays stay the same. ``every``: steps between two checks of bounds."""
 
     def __init__(
-        self, space: spaces.Space[Any], ts: TimeStep, floats: Any, *, every: int = 1, masks: Sequence[tuple[str, Any, Any]] = ()
+        self,
+        space: spaces.Space[object],
+        ts: TimeStep,
+        floats: Any,
+        *,
+        every: int = 1,
+        masks: Sequence[tuple[str, Any, Any]] = (),
     ) -> None:
         """``floats`` [n] float32: the memory that rewards and float observations are views of. ``masks``: (key, array [B, n],
         where each choice begins) of each action mask in ``ts.obs``."""
@@ -216,7 +222,7 @@ class Checks:
             mask.array[rows] = 1
 
 
-def leaves(space: spaces.Space[Any], obs: Tree, key: str = "obs") -> Iterator[Leaf]:
+def leaves(space: spaces.Space[object], obs: Tree, key: str = "obs") -> Iterator[Leaf]:
     if (inner := tree.branches(space)) is not None:
         for name, one in inner.items():
             yield from leaves(one, obs[name], f"{key}/{name}")
@@ -224,7 +230,7 @@ def leaves(space: spaces.Space[Any], obs: Tree, key: str = "obs") -> Iterator[Le
         yield leaf(key, obs, space)
 
 
-def leaf(key: str, array: Any, space: spaces.Space[Any] | None) -> Leaf:
+def leaf(key: str, array: Any, space: spaces.Space[object] | None) -> Leaf:
     integers = not np.issubdtype(array.dtype, np.floating)
     if array.dtype == np.bool_:
         return Leaf(key=key, array=array, low=False, high=True, bounded=False, integers=True)

@@ -25,6 +25,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from equipoise.envs import hints as wrong
 from equipoise.envs.adapter import GymnasiumEnv
@@ -35,7 +36,7 @@ from equipoise.seeds import stream_seeds
 from equipoise.types import Array, EnvSpec, Stack
 
 Padding = Literal["zero", "first"]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bytes = NDArray[np.uint8]
 CLIP = "rewards are never clipped by the env, so that returns are the game's: set rewards.clip=1 instead"
 
 
@@ -153,9 +154,7 @@ class AtariVector(GymnasiumEnv):
         from ale_py.vector_env import AtariVectorEnv
 
         given = {name: value for name, value in asdict(spec).items() if name != "stack_padding"}
-        native: VectorEnv[Any, Any, Any] = AtariVectorEnv(
-            rom, len(streams), num_threads=num_threads, reward_clipping=False, **given
-        )
+        native: VectorEnv = AtariVectorEnv(rom, len(streams), num_threads=num_threads, reward_clipping=False, **given)
         super().__init__(native, streams=streams, seed=seed)
         self._seed = np.array(stream_seeds(seed, streams))
         self.mend = padding(spec, "zero", len(streams))
@@ -211,7 +210,7 @@ def of_pool(task: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any]) -
 # ------------------------------------------------------------------------------------------------------- one Python env
 
 
-class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
+class AtariGame(gymnasium.Wrapper):
     """One game with ALE's Python interface; its rows equal those of ALE's vector env."""
 
     snapshot_attributes = ("frames", "screens", "lives", "elapsed")
@@ -237,7 +236,7 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.lives = self.elapsed = 0  # elapsed: frames since the reset's no-ops
         self.opening: tuple[Any, list[int]] | None = None  # if sticky, ALE's state after its reset and what was pressed since
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Bytes, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Bytes, dict[str, object]]:
         bare: Any = self.env
         if seed is not None:
             bare.np_random = np.random.default_rng(seed)
@@ -269,7 +268,7 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.opening is not None:
             self.opening[1].append(action.value)
 
-    def step(self, action: Any) -> tuple[Bytes, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Bytes, float, bool, bool, dict[str, object]]:
         spec, ale, self.opening = self.made, self.ale, None
         effect, reward, lives, terminated = self._actions[action], 0.0, self.lives, False
         for left in range(spec.frameskip, 0, -1):

@@ -16,6 +16,7 @@ from typing import Any
 import envpool
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from equipoise import tree
 from equipoise.envs import hints as wrong
@@ -32,7 +33,7 @@ NOTE = "an end on the very step of the time limit is told as truncation"
 
 
 def make_pool(
-    task: str, kwargs: dict[str, Any], *, streams: np.ndarray[Any, np.dtype[np.int64]], seed: int, action_mask: str,
+    task: str, kwargs: dict[str, Any], *, streams: NDArray[np.int64], seed: int, action_mask: str,
     answers: int = 0,
 ) -> EnvPoolEnv:  # fmt: skip
     """Make an EnvPool env; ``kwargs`` go to EnvPool (``num_threads`` defaults to 1).

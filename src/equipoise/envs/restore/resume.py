@@ -27,6 +27,7 @@ from gymnasium.envs.classic_control import (
     MountainCarEnv,
     PendulumEnv,
 )
+from numpy.typing import NDArray
 
 from equipoise import tree
 from equipoise.envs.restore import snapshot
@@ -54,7 +55,7 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
 PLAIN = "biuf"  # kinds of dtype that a checkpoint can hold
 
 
-def layers(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Wrapper[Any, Any, Any, Any]]:
+def layers(env: gymnasium.Env) -> list[gymnasium.Wrapper]:
     """Return the wrappers, outermost first."""
     found = []
     while isinstance(env, gymnasium.Wrapper):
@@ -63,7 +64,7 @@ def layers(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Wrapper[Any, Any, Any
     return found
 
 
-def kept_by(wrapper: gymnasium.Wrapper[Any, Any, Any, Any]) -> tuple[str, ...] | None:
+def kept_by(wrapper: gymnasium.Wrapper) -> tuple[str, ...] | None:
     """Return the attributes on which a wrapper's next rows depend; None: not known."""
     stacks = isinstance(wrapper, wrappers.FrameStackObservation)
     if stacks and not isinstance(wrapper.env.observation_space, gymnasium.spaces.Box):
@@ -90,7 +91,7 @@ def offers_state(env: Any) -> bool:
     return callable(get) and callable(put) and len(inspect.signature(put).parameters) == 1
 
 
-def promise(env: gymnasium.Env[Any, Any]) -> Resume:
+def promise(env: gymnasium.Env) -> Resume:
     """Return "exact" or "replay": what a resume can promise for this env."""
     bare, around = env.unwrapped, layers(env)
     if any(kept_by(wrapper) is None for wrapper in around):
@@ -101,7 +102,7 @@ def promise(env: gymnasium.Env[Any, Any]) -> Resume:
     return "exact" if offers_state(bare) or attributes(bare) is not None or is_mujoco(bare) else "replay"
 
 
-def capture(env: gymnasium.Env[Any, Any]) -> dict[str, Tree]:
+def capture(env: gymnasium.Env) -> dict[str, Tree]:
     """Copy the state: {"np_random", "env": {...}, "wrappers": {...}}, no branch empty. TypeError for what is no array."""
     bare = env.unwrapped
     kept: dict[str, Tree] = {"np_random": snapshot.generator_state(bare.np_random)}
@@ -120,7 +121,7 @@ def capture(env: gymnasium.Env[Any, Any]) -> dict[str, Tree]:
     return {key: pruned for key, value in kept.items() if (pruned := prune(value)) is not None}
 
 
-def restore(env: gymnasium.Env[Any, Any], state: Tree) -> None:
+def restore(env: gymnasium.Env, state: Tree) -> None:
     """Restore a state into an env that was reset before. ValueError names what does not fit."""
     bare, own = env.unwrapped, state.get("env", {})
     for n, wrapper in enumerate(layers(env)):
@@ -155,7 +156,7 @@ def prune(value: Tree) -> Tree | None:
     return {key: inner for key, item in value.items() if (inner := prune(item)) is not None} or None
 
 
-def plain(value: Any, what: str) -> np.ndarray[Any, np.dtype[Any]]:
+def plain(value: Any, what: str) -> np.ndarray:
     array = np.array(value)
     if array.dtype.kind not in PLAIN:
         raise TypeError(f"{what} is {type(value).__name__}, expected an array or a number: nothing else can be kept exactly")
@@ -169,7 +170,7 @@ def owner(thing: Any, name: str) -> tuple[Any, str]:
     return thing, last
 
 
-def read(thing: Any, name: str) -> np.ndarray[Any, np.dtype[Any]]:
+def read(thing: Any, name: str) -> np.ndarray:
     return plain(getattr(*owner(thing, name)), f"{type(thing).__name__}.{name}")
 
 
@@ -235,12 +236,12 @@ def put_physics(env: Any, state: Tree) -> None:
 # ----------------------------------------------------------------------------------------------------------------- ALE
 
 
-def emulator(env: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def emulator(env: Any) -> NDArray[np.uint8]:
     """Return [n] uint8, ALE's own serialisation of console, game and generator."""
     return serialized(env.ale.cloneState(include_rng=True))
 
 
-def serialized(state: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def serialized(state: Any) -> NDArray[np.uint8]:
     return np.frombuffer(state.serialize(), np.uint8).copy()
 
 
@@ -256,7 +257,7 @@ def put_emulator(env: Any, state: Any) -> None:
         raise ValueError(f"state of {type(env).__name__}.ale: ALE made another of it (shape {given.shape}); another game?")
 
 
-def held_window(env: gymnasium.Env[Any, Any]) -> int:
+def held_window(env: gymnasium.Env) -> int:
     """The number of steps after which ALE's held action no longer depends on earlier ones; 0 where none is held.
 
     With sticky actions the emulator goes on with the last effective action with probability p a frame, and that action is
@@ -269,7 +270,7 @@ def held_window(env: gymnasium.Env[Any, Any]) -> int:
     return max(16, int(np.ceil(np.log(1e-12) / np.log(min(p, 0.99)))))
 
 
-def hold(env: gymnasium.Env[Any, Any], start: Tree, actions: Any) -> None:
+def hold(env: gymnasium.Env, start: Tree, actions: Any) -> None:
     """Take ``actions`` [n, ...] once more from ``start``, for the sake of the action that ALE holds after them."""
     bare: Any = env.unwrapped
     repeats = int(np.prod([getattr(wrapper, "frame_skip", 1) for wrapper in layers(env)], dtype=int))

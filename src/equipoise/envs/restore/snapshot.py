@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from equipoise.types import Tree
 
@@ -22,19 +23,19 @@ def attributes(env: Any) -> tuple[str, ...] | None:
     return getattr(type(env), "snapshot_attributes", None)
 
 
-def possible(env: VectorEnv[Any, Any, Any]) -> bool:
+def possible(env: VectorEnv) -> bool:
     """Can the env be captured exactly? Only a bare one, since a wrapper could keep a state of its own."""
     return env.unwrapped is env and attributes(env) is not None
 
 
-def capture(env: VectorEnv[Any, Any, Any]) -> Tree:
+def capture(env: VectorEnv) -> Tree:
     """Capture the state: {"np_random": uint8 JSON, attribute: array ...}."""
     names = attributes(env)
     assert names is not None
     return {"np_random": generator_state(env.np_random)} | {name: np.array(getattr(env, name)) for name in names}
 
 
-def restore(env: VectorEnv[Any, Any, Any], state: Tree) -> None:
+def restore(env: VectorEnv, state: Tree) -> None:
     names = attributes(env)
     assert names is not None
     for name in names:
@@ -45,12 +46,12 @@ def restore(env: VectorEnv[Any, Any, Any], state: Tree) -> None:
     env.np_random = generator(state["np_random"])
 
 
-def generator_state(rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def generator_state(rng: np.random.Generator) -> NDArray[np.uint8]:
     """The bit generator's state as JSON in [n] uint8 (128-bit integers fit no array)."""
     return state_array(rng.bit_generator.state)
 
 
-def state_array(state: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def state_array(state: Any) -> NDArray[np.uint8]:
     """The same array from a bit generator's ``state``."""
     return np.frombuffer(json.dumps(known(state)).encode(), np.uint8).copy()
 

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 BITS, MOST = 15, 62  # a number of as many bits is drawn
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 Observation = dict[str, Array]
 
 
@@ -34,20 +34,22 @@ class Goal:
 class BitFlip(Goal, gymnasium.Env[Observation, Any]):
     """Observation: ``observation`` and ``achieved_goal`` are the bits, ``desired_goal`` the goal, [n] int8 each."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, object] = {"render_modes": []}
     snapshot_attributes = ("bits", "goal", "t")
 
     def __init__(self, bits: int = BITS) -> None:
         self.observation_space, self.action_space = _spaces(bits)
         self.bits, self.goal, self.t = np.zeros(bits, np.int8), np.zeros(bits, np.int8), 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Observation, dict[str, object]]:
         super().reset(seed=seed)
         bits, goal = _drawn(self.np_random, 1, len(self.bits))
         self.bits, self.goal, self.t = bits[0], goal[0], 0
         return _observation(self.bits, self.goal), {}
 
-    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, object]]:
         self.bits = self.bits.copy()
         self.bits[int(action)] ^= 1
         self.t += 1
@@ -59,7 +61,7 @@ class BitFlip(Goal, gymnasium.Env[Observation, Any]):
 class BitFlipVector(Goal, VectorEnv[Observation, Any, Any]):
     """``num_envs`` of them stepped at once, in NEXT_STEP."""
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
+    metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
     snapshot_attributes = ("bits", "goal", "t", "done")
 
     def __init__(self, num_envs: int = 1, bits: int = BITS) -> None:
@@ -70,14 +72,16 @@ class BitFlipVector(Goal, VectorEnv[Observation, Any, Any]):
         self.bits, self.goal = np.zeros((num_envs, bits), np.int8), np.zeros((num_envs, bits), np.int8)
         self.t, self.done = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.bool_)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Observation, dict[str, object]]:
         super().reset(seed=seed)
         self.done = np.ones(self.num_envs, np.bool_)
         self._start()
         self.done = np.zeros(self.num_envs, np.bool_)
         return _observation(self.bits, self.goal), {}
 
-    def step(self, actions: Any) -> tuple[Observation, Array, Array, Array, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Observation, Array, Array, Array, dict[str, object]]:
         self.bits[np.arange(self.num_envs), actions] ^= 1
         self.t += 1
         self._start()

@@ -17,13 +17,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 DELAY, SYMBOLS = 50, 4
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 
-class RepeatFirst(gymnasium.Env[Any, Any]):
+class RepeatFirst(gymnasium.Env):
     """The observation is an int64: a symbol, ``symbols`` for "wait", or one more for "answer"."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, object] = {"render_modes": []}
     snapshot_attributes = ("symbol", "t")
 
     def __init__(self, delay: int = DELAY, symbols: int = SYMBOLS) -> None:
@@ -31,12 +31,12 @@ class RepeatFirst(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = _spaces(delay, symbols)
         self.symbol = self.t = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Any, dict[str, object]]:
         super().reset(seed=seed)
         self.symbol, self.t = int(self.np_random.integers(self.symbols)), 0
         return self._observed(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, object]]:
         over = self.t == self.delay
         self.t += 1
         return self._observed(), float(over and int(action) == self.symbol), over, False, {}
@@ -48,7 +48,7 @@ class RepeatFirst(gymnasium.Env[Any, Any]):
 class RepeatFirstVector(VectorEnv[Array, Any, Any]):
     """``num_envs`` envs stepped at once, in NEXT_STEP."""
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
+    metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
     snapshot_attributes = ("symbol", "t", "done")
 
     def __init__(self, num_envs: int = 1, delay: int = DELAY, symbols: int = SYMBOLS) -> None:
@@ -59,13 +59,13 @@ class RepeatFirstVector(VectorEnv[Array, Any, Any]):
         self.symbol, self.t = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
         self.done = np.zeros(num_envs, np.bool_)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self._start(np.ones(self.num_envs, np.bool_))
         self.done = np.zeros(self.num_envs, np.bool_)
         return self._observed(), {}
 
-    def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, object]]:
         before, over = self.done, self.t == self.delay
         reward = (over & (np.asarray(actions) == self.symbol)).astype(np.float32)
         self.t = self.t + 1

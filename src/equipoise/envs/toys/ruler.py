@@ -16,14 +16,15 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
 
 from equipoise.types import Trajectory
 
 LONGEST = 20  # steps of the longest episode; the shortest has one
 ACTIONS = 8
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
-Floats = np.ndarray[Any, np.dtype[np.float32]]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float32]
 
 
 def episode(stream: Any, number: Any, longest: int = LONGEST) -> tuple[Ints, Bools, Bools]:
@@ -59,10 +60,10 @@ def ruler_spaces(dtype: str) -> tuple[spaces.Box, spaces.Discrete]:
     return spaces.Box(0, top, (3,), np.dtype(dtype).type), spaces.Discrete(ACTIONS)
 
 
-class Ruler(gymnasium.Env[Any, Any]):
+class Ruler(gymnasium.Env):
     """One stream. ``stragglers``: the streams whose every step sleeps ``sleep_s`` seconds."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, object] = {"render_modes": []}
     snapshot_attributes: tuple[str, ...] = ("number", "t", "length", "ending")
 
     def __init__(
@@ -78,14 +79,14 @@ class Ruler(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = ruler_spaces(dtype)
         self.number, self.t, self.length = -1, 0, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Any, dict[str, object]]:
         super().reset(seed=seed)
         self.number, self.t = self.number + 1 if seed is None else 0, 0
         length, terminated, truncated = episode(self.stream, self.number, self.longest)
         self.length, self.ending = int(length), (bool(terminated), bool(truncated))
         return self._obs(), {}
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, object]]:
         if self.sleep_s:
             time.sleep(self.sleep_s)
         got = 1024.0 * (self.number % 4) + 1 + self.t + int(action) / ACTIONS  # reward(), in plain numbers
@@ -97,10 +98,10 @@ class Ruler(gymnasium.Env[Any, Any]):
         return np.array((self.stream, self.number, self.t), self.dtype)
 
 
-class RulerVector(VectorEnv[Any, Any, Any]):
+class RulerVector(VectorEnv):
     """The ruler for many streams at once, in NEXT_STEP; a straggler among them holds up all."""
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
+    metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
     snapshot_attributes = ("number", "t", "length", "terminates", "truncates")
 
     def __init__(
@@ -120,12 +121,12 @@ class RulerVector(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._place(np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Any, dict[str, object]]:
         super().reset(seed=seed)
         self._place(self.number + 1 if seed is None else np.zeros_like(self.number), np.zeros_like(self.t))
         return self._obs(), {}
 
-    def step(self, actions: Any) -> tuple[Any, Floats, Bools, Bools, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Any, Floats, Bools, Bools, dict[str, object]]:
         if self.sleep_s:
             time.sleep(self.sleep_s)
         seam = self.t == self.length

@@ -64,7 +64,7 @@ class Outbound:
         words = dict.fromkeys(WORDS, ArraySpec((count,), "int64"))
         return {"words": words | each, "slots": {str(group): slots for group in groups}}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Outbound, self._parts
 
     def _slot(self, at: int, n: int) -> dict[str, Slot]:

@@ -129,7 +129,7 @@ class Queue:
         device = None if self._rows is None else self._rows.device
         self._weight = {name: torch.ones(batch * row.columns, device=device) for name, row in self._plan.rows.items()}
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> tuple[object, ...]:
         if self._rows is not None:
             raise TypeError("queue: expected rows in shared memory to travel to another process, got rows on a device")
         return self._plan, self._memory, self._free, self._full

@@ -31,7 +31,7 @@ class Waiting:
         self._bytes: list[Any] = list(tree.views(self.specs(plan), memory.buffer).values())
         self._blocks: dict[int, dict[str, Trajectory]] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Waiting, self._parts
 
     @staticmethod

@@ -246,7 +246,7 @@ def _fitted(arrays: Tree, specs: Tree, length: int, where: str) -> Tree:
     return tree.like(specs, {path: fit(path, spec) for path, spec in tree.named(where, specs).items()}, where)
 
 
-def _counted(space: gymnasium.Space[Any], action: Tree, where: str) -> None:
+def _counted(space: gymnasium.Space[object], action: Tree, where: str) -> None:
     """Raise ``Faulty`` for an action that is no choice of the space."""
     if (inner := tree.branches(space)) is not None:
         for key, one in inner.items():

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.hints import install, nearest
 
@@ -24,7 +25,7 @@ TAIL = 4  # bytes at the end of a row that are not encoded: LZ4's shortest match
 SHORTEST = 32  # bytes of rows that may be decoded together: near the end of a block LZ4 has no match (9 were enough)
 JOINT = b"\x01\x00"  # a match's offset: the byte before it, four times
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bytes = NDArray[np.uint8]
 
 
 class Codec(Protocol):

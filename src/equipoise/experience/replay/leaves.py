@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.experience.replay.codec import CODECS, SHORTEST, TAIL, Bytes, Codec
 from equipoise.tree import ArraySpec
@@ -24,7 +25,7 @@ NEAR = 8  # most rows of an unroll that share one key: the further apart two row
 SCRATCH = 1 << 19  # bytes of rows that a thread decodes by one call: they fit a processor's cache
 PER_ROW = 64 + TAIL  # bytes besides the encoded ones: a reference, an object's head, an allocation
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ints = NDArray[np.int64]
 
 
 class Cursor:

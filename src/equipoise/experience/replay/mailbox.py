@@ -56,7 +56,7 @@ class ShardMailbox:
         self.priorities: dict[str, Any] = views["priorities"]
         self.ledger: dict[str, Any] = views["ledger"]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return ShardMailbox, self._parts
 
     @staticmethod

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from equipoise import schema, tree
 from equipoise.experience.replay.leaves import Cursor, Leaf, Packed, Plain, fill, memory
@@ -30,8 +31,8 @@ from equipoise.types import TRAJECTORY_EDGES, Stack, Trajectory, Tree
 NOWHERE = -1  # the row number of an empty place
 OLDEST = 255  # the greatest age that is told apart
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Flags = np.ndarray[Any, np.dtype[np.bool_]]  # [slots, streams]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]  # [slots, streams]
 
 
 class RowBuffer:
