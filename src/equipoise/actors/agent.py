@@ -61,7 +61,7 @@ class LocalAgent:
         self._t = 0
         self._explore: Tree = {}
         self._rows: list[Row] = []  # rows of that slot
-        self._noise_rows: Any = None  # [T, B, k] and their noise
+        self._noise_rows: Array | None = None  # [T, B, k] and their noise
 
     def observe(self, ts: TimeStep) -> None:
         """Record the outcome of the last action and the observation that follows it."""
@@ -93,7 +93,7 @@ class LocalAgent:
             data.mask[t] &= ~differs
             return
 
-        def put(to: Any, one: Any) -> None:
+        def put(to: Array, one: Array) -> None:
             to[t][differs] = one[differs]
 
         tree.map(put, data.action, taken)

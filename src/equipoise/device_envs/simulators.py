@@ -43,7 +43,9 @@ class Simulator:
             raise ValueError(f"{self._name}: expected num_envs={len(streams)}, one env a stream, got {self.env.num_envs}")
         self._streams = streams
 
-    def _rows(self, obs: Tree, reward: Tensor | None, terminated: Any, truncated: Any, final: Tree | None) -> TimeStep:
+    def _rows(
+        self, obs: Tree, reward: Tensor | None, terminated: Tensor | None, truncated: Tensor | None, final: Tree | None
+    ) -> TimeStep:
         """Rows of all streams; ``reward`` None: those of a reset. The simulator may write over its tensors: they are copied."""
         no = torch.zeros_like(self._streams, dtype=torch.bool)
         begins = reward is None
@@ -119,7 +121,7 @@ class Genesis(Simulator):
         last = extras.get("final_obs")
         return {}, self._rows(self._seen(obs), reward, done & ~cut, cut, None if last is None else self._seen(last))
 
-    def _seen(self, obs: Any) -> Tensor:
+    def _seen(self, obs: Tree) -> Tensor:
         found: Tensor = obs if isinstance(obs, Tensor) else obs[self._group]
         return found
 

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from equipoise.types import Tree
+
 Note = Callable[[str], object]
 Replay = Callable[[], object]
 Record = Callable[[Callable[[], None]], Replay]
@@ -71,12 +73,12 @@ class Graphs:
         return made[-1]
 
 
-def compiled(pure: Callable[..., Any], note: Note, what: str) -> Callable[..., Any]:
+def compiled(pure: Callable[..., Tree], note: Note, what: str) -> Callable[..., Tree]:
     """``pure`` compiled by torch, for the sizes that it is called with; plain again, said once, where that fails.
 
     The first call is done plainly: it checks its inputs, which is no part of what is compiled.
     """
-    fast: Callable[..., Any] | None = None
+    fast: Callable[..., Tree] | None = None
     plain = False
 
     def either(*args: Any, **named: Any) -> Any:

@@ -28,7 +28,7 @@ from equipoise.nets.distributions import (
     SquashedGaussian,
 )
 from equipoise.nets.joint import Joint
-from equipoise.types import EnvSpec, Tree
+from equipoise.types import Array, EnvSpec, Tree
 
 
 class Head(ABC):
@@ -123,12 +123,12 @@ class BoxHead(Head):
         return SquashedGaussian(mean, log_std, self.shape, low=low, high=high, least=least)
 
 
-def least_distance(low: Any, high: Any) -> Any:
+def least_distance(low: Array, high: Array) -> Array:
     """[d] float32, half a rounding error of numbers as large as the bounds of a Box."""
     return np.maximum(np.abs(low), np.abs(high)) * np.float32(2.0**-24)
 
 
-def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Any, Any]:
+def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Array, Array]:
     """[d] float32, the bounds of a Box, flat; ValueError, in the name of ``who``, where a bound is infinite.
 
     ``instead``: what else may help.

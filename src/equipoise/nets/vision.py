@@ -47,7 +47,9 @@ Torso = Annotated[str, Help(f"Torso: {', '.join(KINDS)}, or module:Class for one
 class Vision(nn.Module):
     """A module for each image of an observation (a Dict's in sorted key order), beside the other parts, encoded."""
 
-    def __init__(self, observation: spaces.Space[object], is_image: Callable[[Any], bool], cnn: Callable[..., Any]) -> None:
+    def __init__(
+        self, observation: spaces.Space[object], is_image: Callable[[spaces.Space[object]], bool], cnn: Callable[..., Any]
+    ) -> None:
         super().__init__()
         self.parts = [(path, space, is_image(space)) for path, space in leaves(observation)]
         cnns = [cnn(space.shape, scale=scale_of(space)) for _, space, image in self.parts if image]

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from equipoise.types import Trajectory
+from equipoise.types import Array, Trajectory
 
 LONGEST = 20  # steps of the longest episode; the shortest has one
 ACTIONS = 8
@@ -27,7 +27,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 
 
-def episode(stream: Any, number: Any, longest: int = LONGEST) -> tuple[Ints, Bools, Bools]:
+def episode(stream: Array, number: Array, longest: int = LONGEST) -> tuple[Ints, Bools, Bools]:
     """(length, terminated, truncated) of episodes, elementwise.
 
     One in eight has one step, the others 1 to ``longest``; 40 % terminate, 40 % are truncated, 20 % are both at once.
@@ -43,7 +43,7 @@ def episode(stream: Any, number: Any, longest: int = LONGEST) -> tuple[Ints, Boo
     return length, np.isin(ending, (0, 1, 4)), np.isin(ending, (2, 3, 4))
 
 
-def reward(number: Any, t: Any, action: Any) -> Floats:
+def reward(number: Array, t: Array, action: Array) -> Floats:
     """The reward of the step from t to t + 1: 1024 (number mod 4) + 1 + t + action / 8, exact in float32, never 0."""
     value = 1024 * (np.asarray(number) % 4) + 1 + np.asarray(t) + np.asarray(action) / ACTIONS
     return np.asarray(value, np.float32)
@@ -107,7 +107,7 @@ class RulerVector(VectorEnv):
     def __init__(
         self,
         num_envs: int = 1,
-        streams: Any = None,
+        streams: Array = None,
         longest: int = LONGEST,
         dtype: str = "float32",
         stragglers: Sequence[int] = (),
@@ -219,7 +219,7 @@ def beside_seams(seam: Bools, context: dict[str, Any], streams: int) -> Bools:
     return beside
 
 
-def follow(ledger: Ledger, context: dict[str, Any], obs: Ints, version: Any, *, gaps: bool) -> list[str]:
+def follow(ledger: Ledger, context: dict[str, Any], obs: Ints, version: Array, *, gaps: bool) -> list[str]:
     """Check that each stream goes on where the ledger has it, and move the ledger on."""
     wrong: list[str] = []
     steps, count = version.shape

@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -156,7 +157,7 @@ def find(name: str) -> Dataset:
 
 def write(
     name: str, episodes: Iterable[Episode], *, observation: gymnasium.Space[object], action: gymnasium.Space[object],
-    env: EnvFactory | None = None, algorithm: str = "", about: Mapping[str, Any] | None = None,
+    env: EnvFactory | None = None, algorithm: str = "", about: Mapping[str, object] | None = None,
 ) -> Dataset:  # fmt: skip
     """Write a new data set, whole or not at all. ``about``: further facts as JSON."""
     minari, path = _minari(), writable(name, observation, action)
@@ -216,7 +217,7 @@ def writable(name: str, observation: gymnasium.Space[object], action: gymnasium.
 # ------------------------------------------------------------------------------------------------------------------- names
 
 
-def _minari() -> Any:
+def _minari() -> ModuleType:
     try:
         return importlib.import_module("minari")
     except ImportError as error:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,7 @@ def _listed(known: Collection[str], name: str) -> str:
     return f"one of {', '.join(sorted(known)) or 'no keys'}" + (f" (nearest: {near!r})" if near else "")
 
 
-def _library(name: str) -> Any:
+def _library(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
