@@ -223,7 +223,7 @@ class SyncEnv:
         """End the episode of stream ``i``; its row becomes that of a seam."""
         raise NotImplementedError
 
-    def _one(self, i: int | None) -> Any:
+    def _one(self, i: int | None) -> object:
         """The env behind stream ``i``."""
         raise NotImplementedError
 

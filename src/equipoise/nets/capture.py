@@ -17,7 +17,9 @@ Note = Callable[[str], object]
 Replay = Callable[[], object]
 Record = Callable[[Callable[[], None]], Replay]
 FAILURES = (RuntimeError, OSError, ImportError)  # of CUDA, dynamo, inductor, the compiler or its cache
-OPTIONS: dict[str, Any] = {"compile_threads": 1}  # the pool of processes that torch would start outlives a killed worker
+OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
+    "compile_threads": 1
+}  # the pool of processes that torch would start outlives a killed worker
 T = TypeVar("T")
 
 
@@ -43,12 +45,14 @@ class CudaGraphs:
 class Graphs:
     """A graph of each piece of work. The first piece is done plainly: in it inputs are checked, and libraries allocate."""
 
-    def __init__(self, note: Note, record: Record, what: str, known: MutableMapping[Any, Any] | None = None) -> None:
+    def __init__(
+        self, note: Note, record: Record, what: str, known: MutableMapping[Hashable, tuple[Replay, Any]] | None = None
+    ) -> None:
         """``note`` is told, once, why ``what`` is done plainly after all. ``record``: makes a graph of work, without doing it.
         ``known``: where graphs are kept, by key.
         """
         self._note, self._record, self._what = note, record, what
-        self._known: MutableMapping[Any, tuple[Replay, Any]] = {} if known is None else known
+        self._known: MutableMapping[Hashable, tuple[Replay, Any]] = {} if known is None else known
         self._warm, self._failed = False, False
 
     def __call__(self, key: Hashable, work: Callable[[], T]) -> T:
@@ -81,7 +85,7 @@ def compiled(pure: Callable[..., Tree], note: Note, what: str) -> Callable[..., 
     fast: Callable[..., Tree] | None = None
     plain = False
 
-    def either(*args: Any, **named: Any) -> Any:
+    def either(*args: object, **named: object) -> Tree:
         nonlocal fast, plain
         if plain:
             return pure(*args, **named)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from typing import Any
 
 import numpy as np
 import torch
@@ -223,7 +222,7 @@ def seen(spec: EnvSpec) -> tuple[spaces.Space[object], tuple[str, ...]]:
     return space, tuple(keys)
 
 
-def without(space: Any, path: tuple[str, ...]) -> spaces.Dict:
+def without(space: spaces.Space[object], path: tuple[str, ...]) -> spaces.Dict:
     """A Dict space without the part at ``path``."""
     rest = OrderedDict(tree.branches(space) or {})
     inner = rest.pop(path[0])

@@ -116,7 +116,7 @@ class Game:
 
     id: str
 
-    def __call__(self, *, render_mode: str | None = None, **kwargs: Any) -> AtariGame:
+    def __call__(self, *, render_mode: str | None = None, **kwargs: object) -> AtariGame:
         return AtariGame(self._rom, parse(self.id, kwargs, ("num_threads",)), render_mode=render_mode)  # it has one
 
     def make(self, kwargs: dict[str, Any], *, streams: Array, seed: int, python: bool) -> SyncEnv:
@@ -170,7 +170,7 @@ def padding(spec: AtariSpec, native: Padding, count: int) -> Callable[..., None]
         return None
     age = np.zeros(count, np.int64)
 
-    def mend(obs: Array, first: Array, answered: Any = slice(None)) -> None:
+    def mend(obs: Array, first: Array, answered: Array | slice = slice(None)) -> None:
         age[answered] += 1
         age[first] = 0
         for i in np.flatnonzero(age < spec.stack_num - 1):
@@ -183,7 +183,9 @@ def padding(spec: AtariSpec, native: Padding, count: int) -> Callable[..., None]
 # ----------------------------------------------------------------------------------------------------------------- EnvPool
 
 
-def of_pool(task: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any]) -> tuple[AtariSpec, dict[str, Any], list[str]]:
+def of_pool(
+    task: str, kwargs: Mapping[str, object], accepted: Mapping[str, object]
+) -> tuple[AtariSpec, dict[str, Any], list[str]]:
     """The spec, EnvPool's own arguments for it, and the points in which EnvPool cannot keep it."""
     target = f"envpool:{task}"
     spec = parse(target, kwargs, tuple(name for name in accepted if name in ("num_threads", "thread_affinity_offset")))
@@ -268,7 +270,7 @@ class AtariGame(gymnasium.Wrapper):
         if self.opening is not None:
             self.opening[1].append(action.value)
 
-    def step(self, action: Any) -> tuple[Bytes, float, bool, bool, dict[str, object]]:
+    def step(self, action: int) -> tuple[Bytes, float, bool, bool, dict[str, object]]:
         spec, ale, self.opening = self.made, self.ale, None
         effect, reward, lives, terminated = self._actions[action], 0.0, self.lives, False
         for left in range(spec.frameskip, 0, -1):
@@ -307,7 +309,7 @@ def _weighed(x: Array, size: int) -> Array:
     """[n, ...] -> [size, ...] float32: each of ``size`` equal stretches of the first axis averaged."""
     x = np.ascontiguousarray(x, np.float32)
     lead = (-1, *[1] * (x.ndim - 1))
-    total: Any = None
+    total: Array = None
     for index, share in _cells(x.shape[0], size):
         part = x[index] * share.reshape(lead)
         total = part if total is None else np.add(total, part, out=total)

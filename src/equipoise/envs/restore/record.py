@@ -67,7 +67,7 @@ class Record:
         tree.map(self._write, self._log, action)
         self._t += 1
 
-    def _write(self, log: Any, action: Any) -> None:
+    def _write(self, log: Array, action: Tree) -> None:
         log[self._t] = action
 
     def _follow(self, i: int) -> None:
@@ -156,7 +156,7 @@ class Record:
         self._write_log(logs)
         return kinds, why
 
-    def _restore(self, i: int, kept: Tree) -> Any:
+    def _restore(self, i: int, kept: Tree) -> Array:
         """Restore one env -> the actions with which the log goes on."""
         env = self.envs[i]
         if not self._windows[i]:
@@ -257,13 +257,13 @@ def put_generator(env: gymnasium.Env, kept: Tree) -> None:
         bare.np_random = snapshot.generator(kept["np_random"])
 
 
-def same_tree(told: Tree, obs: Any, i: int) -> bool:
+def same_tree(told: Tree, obs: Tree, i: int) -> bool:
     if isinstance(told, dict):
         return all(same_tree(inner, member(obs, key), i) for key, inner in told.items())
     return same(told[i], obs)
 
 
-def same(told: Any, got: Any) -> bool:
+def same(told: Array, got: Array) -> bool:
     """Are they equal bit for bit, in the dtype of the row?"""
     told, got = np.asarray(told), plain(got)
     return bool(got.shape == told.shape and got.astype(told.dtype).tobytes() == told.tobytes())

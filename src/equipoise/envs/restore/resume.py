@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from equipoise import tree
 from equipoise.envs.restore import snapshot
-from equipoise.types import Resume, Tree
+from equipoise.types import Array, Resume, Tree
 
 CLASSIC: dict[type, tuple[str, ...]] = dict.fromkeys(
     (AcrobotEnv, CartPoleEnv, Continuous_MountainCarEnv, MountainCarEnv, PendulumEnv), ("state",)
@@ -72,20 +72,20 @@ def kept_by(wrapper: gymnasium.Wrapper) -> tuple[str, ...] | None:
     return WRAPPERS.get(type(wrapper), getattr(type(wrapper), "snapshot_attributes", None))
 
 
-def attributes(env: Any) -> tuple[str, ...] | None:
+def attributes(env: object) -> tuple[str, ...] | None:
     return CLASSIC.get(type(env), getattr(type(env), "snapshot_attributes", None))
 
 
-def is_atari(env: Any) -> bool:
+def is_atari(env: object) -> bool:
     return type(env).__module__ == "ale_py.env"
 
 
-def is_mujoco(env: Any) -> bool:
+def is_mujoco(env: object) -> bool:
     """Is it Gymnasium's own MuJoCo env? A user's subclass could keep something besides the physics."""
     return type(env).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(env, "data")
 
 
-def offers_state(env: Any) -> bool:
+def offers_state(env: object) -> bool:
     """Does it have ``get_state`` and ``set_state(tree)``? MuJoCo's own ``set_state(qpos, qvel)`` does not count."""
     get, put = getattr(env, "get_state", None), getattr(env, "set_state", None)
     return callable(get) and callable(put) and len(inspect.signature(put).parameters) == 1
@@ -139,11 +139,11 @@ def restore(env: gymnasium.Env, state: Tree) -> None:
     bare.np_random = snapshot.generator(part(state, "np_random"))
 
 
-def place(n: int, wrapper: Any) -> str:
+def place(n: int, wrapper: object) -> str:
     return f"{n}.{type(wrapper).__name__}"
 
 
-def part(state: Tree, name: str) -> Any:
+def part(state: Tree, name: str) -> Tree:
     if name not in state:
         raise ValueError(f"state without {name!r}, of another env or another version of this one; it has {sorted(state)}")
     return state[name]
@@ -156,31 +156,31 @@ def prune(value: Tree) -> Tree | None:
     return {key: inner for key, item in value.items() if (inner := prune(item)) is not None} or None
 
 
-def plain(value: Any, what: str) -> np.ndarray:
+def plain(value: object, what: str) -> np.ndarray:
     array = np.array(value)
     if array.dtype.kind not in PLAIN:
         raise TypeError(f"{what} is {type(value).__name__}, expected an array or a number: nothing else can be kept exactly")
     return array
 
 
-def owner(thing: Any, name: str) -> tuple[Any, str]:
+def owner(thing: object, name: str) -> tuple[object, str]:
     *path, last = name.split(".")
     for step in path:
         thing = getattr(thing, step)
     return thing, last
 
 
-def read(thing: Any, name: str) -> np.ndarray:
+def read(thing: object, name: str) -> np.ndarray:
     return plain(getattr(*owner(thing, name)), f"{type(thing).__name__}.{name}")
 
 
-def write(thing: Any, name: str, value: Any) -> None:
+def write(thing: object, name: str, value: object) -> None:
     """Set an attribute in the form that it has now: array, deque, list, tuple or number."""
     at, last = owner(thing, name)
     old, new = getattr(at, last), np.array(value)
     if np.shape(old) != new.shape:
         raise ValueError(f"state of {type(thing).__name__}.{name}: expected shape {np.shape(old)}, got {new.shape}")
-    form: Any = new
+    form: Array = new
     if isinstance(old, deque):
         form = deque(new, maxlen=old.maxlen)
     elif isinstance(old, list | tuple):
@@ -195,7 +195,7 @@ def write(thing: Any, name: str, value: Any) -> None:
 # -------------------------------------------------------------------------------------------------------------- MuJoCo
 
 
-def fields(model: Any) -> list[str]:
+def fields(model: object) -> list[str]:
     """Return mjData's arrays of a fixed size. The arrays in its arena (contacts, constraints) are recomputed by each step."""
     import mujoco
 
@@ -204,7 +204,7 @@ def fields(model: Any) -> list[str]:
     return [name for name, x in arrays.items() if isinstance(x, np.ndarray) and x.size and x.flags.writeable]
 
 
-def physics(env: Any) -> dict[str, Any]:
+def physics(env: Any) -> dict[str, Tree]:
     """Return the integration state, and what the last step left behind.
 
     A step ends with the integration, so the positions of bodies lag one sub-step behind ``qpos``: an env that reads them
@@ -245,7 +245,7 @@ def serialized(state: Any) -> NDArray[np.uint8]:
     return np.frombuffer(state.serialize(), np.uint8).copy()
 
 
-def put_emulator(env: Any, state: Any) -> None:
+def put_emulator(env: Any, state: object) -> None:
     import ale_py
 
     given = np.asarray(state, np.uint8)
@@ -270,7 +270,7 @@ def held_window(env: gymnasium.Env) -> int:
     return max(16, int(np.ceil(np.log(1e-12) / np.log(min(p, 0.99)))))
 
 
-def hold(env: gymnasium.Env, start: Tree, actions: Any) -> None:
+def hold(env: gymnasium.Env, start: Tree, actions: Array) -> None:
     """Take ``actions`` [n, ...] once more from ``start``, for the sake of the action that ALE holds after them."""
     bare: Any = env.unwrapped
     repeats = int(np.prod([getattr(wrapper, "frame_skip", 1) for wrapper in layers(env)], dtype=int))

@@ -7,8 +7,6 @@ begins at its goal.
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -23,15 +21,15 @@ Observation = dict[str, Array]
 class Goal:
     """What both say of goals, by Gymnasium-Robotics' convention: of any number of rows at once."""
 
-    def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Array:
+    def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: object) -> Array:
         """[..., n] each -> [...] float32."""
         return self.compute_terminated(achieved_goal, desired_goal, info).astype(np.float32) - 1
 
-    def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Array:
+    def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: object) -> Array:
         return np.asarray((achieved_goal == desired_goal).all(-1))
 
 
-class BitFlip(Goal, gymnasium.Env[Observation, Any]):
+class BitFlip(Goal, gymnasium.Env):
     """Observation: ``observation`` and ``achieved_goal`` are the bits, ``desired_goal`` the goal, [n] int8 each."""
 
     metadata: dict[str, object] = {"render_modes": []}
@@ -49,7 +47,7 @@ class BitFlip(Goal, gymnasium.Env[Observation, Any]):
         self.bits, self.goal, self.t = bits[0], goal[0], 0
         return _observation(self.bits, self.goal), {}
 
-    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, object]]:
+    def step(self, action: int | np.int64) -> tuple[Observation, float, bool, bool, dict[str, object]]:
         self.bits = self.bits.copy()
         self.bits[int(action)] ^= 1
         self.t += 1
@@ -58,7 +56,7 @@ class BitFlip(Goal, gymnasium.Env[Observation, Any]):
         return _observation(self.bits, self.goal), reward, terminated, not terminated and self.t == len(self.bits), {}
 
 
-class BitFlipVector(Goal, VectorEnv[Observation, Any, Any]):
+class BitFlipVector(Goal, VectorEnv[Observation, Array, Array]):
     """``num_envs`` of them stepped at once, in NEXT_STEP."""
 
     metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
@@ -81,7 +79,7 @@ class BitFlipVector(Goal, VectorEnv[Observation, Any, Any]):
         self.done = np.zeros(self.num_envs, np.bool_)
         return _observation(self.bits, self.goal), {}
 
-    def step(self, actions: Any) -> tuple[Observation, Array, Array, Array, dict[str, object]]:
+    def step(self, actions: Array) -> tuple[Observation, Array, Array, Array, dict[str, object]]:
         self.bits[np.arange(self.num_envs), actions] ^= 1
         self.t += 1
         self._start()
@@ -99,7 +97,7 @@ class BitFlipVector(Goal, VectorEnv[Observation, Any, Any]):
             self.t[self.done] = 0
 
 
-def _spaces(bits: int) -> tuple[Any, Any]:
+def _spaces(bits: int) -> tuple[spaces.Dict, spaces.Discrete]:
     if not 1 <= bits <= MOST:
         raise ValueError(f"bits: expected 1 to {MOST}, got {bits}")
     names = ("observation", "achieved_goal", "desired_goal")

@@ -7,8 +7,6 @@ column of row 0, the paddle in the middle. Actions: left, stay, right. Reward 0 
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -21,7 +19,7 @@ Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
 
-class Catch(gymnasium.Env[Floats, Any]):
+class Catch(gymnasium.Env[Floats, np.int64]):
     """Observation [50] float32: the board row by row, 1 where the ball and where the paddle are."""
 
     metadata: dict[str, object] = {"render_modes": []}
@@ -38,7 +36,7 @@ class Catch(gymnasium.Env[Floats, Any]):
         self.row, self.column, self.paddle = 0, int(self.np_random.integers(self.columns)), self.columns // 2
         return self._board(), {}
 
-    def step(self, action: int) -> tuple[Floats, float, bool, bool, dict[str, object]]:
+    def step(self, action: np.int64) -> tuple[Floats, float, bool, bool, dict[str, object]]:
         self.paddle = min(max(self.paddle + int(action) - 1, 0), self.columns - 1)
         self.row += 1
         terminated = self.row == self.rows - 1
@@ -52,7 +50,7 @@ class Catch(gymnasium.Env[Floats, Any]):
         return board.reshape(-1)
 
 
-class CatchVector(VectorEnv[Floats, Any, Any]):
+class CatchVector(VectorEnv[Floats, NDArray[np.int64], np.ndarray]):
     """``num_envs`` boards stepped at once, in NEXT_STEP."""
 
     metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
@@ -73,7 +71,7 @@ class CatchVector(VectorEnv[Floats, Any, Any]):
         self.done = np.zeros(self.num_envs, np.bool_)
         return self._board(), {}
 
-    def step(self, actions: Any) -> tuple[Floats, Floats, Bools, Bools, dict[str, object]]:
+    def step(self, actions: NDArray[np.int64]) -> tuple[Floats, Floats, Bools, Bools, dict[str, object]]:
         self.paddle = np.clip(self.paddle + actions - 1, 0, self.columns - 1)
         self.row = self.row + 1
         self._start(self.done)

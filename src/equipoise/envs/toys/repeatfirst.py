@@ -8,8 +8,6 @@ actions before are ignored. A policy without memory gets 1 / ``symbols`` an epis
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -31,21 +29,22 @@ class RepeatFirst(gymnasium.Env):
         self.observation_space, self.action_space = _spaces(delay, symbols)
         self.symbol = self.t = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Any, dict[str, object]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self.symbol, self.t = int(self.np_random.integers(self.symbols)), 0
         return self._observed(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, object]]:
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, object]]:
         over = self.t == self.delay
         self.t += 1
         return self._observed(), float(over and int(action) == self.symbol), over, False, {}
 
-    def _observed(self) -> Any:
-        return _observed(np.array([self.t]), np.array([self.symbol]), self.delay, self.symbols)[0]
+    def _observed(self) -> Array:
+        row: Array = _observed(np.array([self.t]), np.array([self.symbol]), self.delay, self.symbols)[0]
+        return row
 
 
-class RepeatFirstVector(VectorEnv[Array, Any, Any]):
+class RepeatFirstVector(VectorEnv[Array, Array, Array]):
     """``num_envs`` envs stepped at once, in NEXT_STEP."""
 
     metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
@@ -65,7 +64,7 @@ class RepeatFirstVector(VectorEnv[Array, Any, Any]):
         self.done = np.zeros(self.num_envs, np.bool_)
         return self._observed(), {}
 
-    def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, object]]:
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, object]]:
         before, over = self.done, self.t == self.delay
         reward = (over & (np.asarray(actions) == self.symbol)).astype(np.float32)
         self.t = self.t + 1
@@ -78,10 +77,11 @@ class RepeatFirstVector(VectorEnv[Array, Any, Any]):
         self.symbol[which] = self.np_random.integers(self.symbols, size=int(which.sum()))
 
     def _observed(self) -> Array:
-        return _observed(self.t, self.symbol, self.delay, self.symbols)
+        row: Array = _observed(self.t, self.symbol, self.delay, self.symbols)
+        return row
 
 
-def _spaces(delay: int, symbols: int) -> tuple[Any, Any]:
+def _spaces(delay: int, symbols: int) -> tuple[spaces.Discrete, spaces.Discrete]:
     if delay < 1 or symbols < 2:
         raise ValueError(f"expected a delay of at least 1 and at least 2 symbols, got {delay} and {symbols}")
     return spaces.Discrete(symbols + 2), spaces.Discrete(symbols)

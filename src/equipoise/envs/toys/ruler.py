@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -79,14 +78,14 @@ class Ruler(gymnasium.Env):
         self.observation_space, self.action_space = ruler_spaces(dtype)
         self.number, self.t, self.length = -1, 0, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Any, dict[str, object]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self.number, self.t = self.number + 1 if seed is None else 0, 0
         length, terminated, truncated = episode(self.stream, self.number, self.longest)
         self.length, self.ending = int(length), (bool(terminated), bool(truncated))
         return self._obs(), {}
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, object]]:
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, object]]:
         if self.sleep_s:
             time.sleep(self.sleep_s)
         got = 1024.0 * (self.number % 4) + 1 + self.t + int(action) / ACTIONS  # reward(), in plain numbers
@@ -94,7 +93,7 @@ class Ruler(gymnasium.Env):
         terminated, truncated = self.ending if self.t == self.length else (False, False)
         return self._obs(), got, terminated, truncated, {}
 
-    def _obs(self) -> Any:
+    def _obs(self) -> Array:
         return np.array((self.stream, self.number, self.t), self.dtype)
 
 
@@ -121,12 +120,12 @@ class RulerVector(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._place(np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Any, dict[str, object]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self._place(self.number + 1 if seed is None else np.zeros_like(self.number), np.zeros_like(self.t))
         return self._obs(), {}
 
-    def step(self, actions: Any) -> tuple[Any, Floats, Bools, Bools, dict[str, object]]:
+    def step(self, actions: Array) -> tuple[Array, Floats, Bools, Bools, dict[str, object]]:
         if self.sleep_s:
             time.sleep(self.sleep_s)
         seam = self.t == self.length
@@ -139,7 +138,7 @@ class RulerVector(VectorEnv):
         self.number, self.t = number, t
         self.length, self.terminates, self.truncates = episode(self.streams, number, self.longest)
 
-    def _obs(self) -> Any:
+    def _obs(self) -> Array:
         return np.stack((self.streams, self.number, self.t), axis=1).astype(self.dtype)
 
 
@@ -188,7 +187,7 @@ def verify(
     action, version = np.asarray(trajectory.action), np.asarray(trajectory.version)
     wrong: list[str] = []
 
-    def compare(what: str, got: Any, expected: Any) -> None:
+    def compare(what: str, got: Array, expected: Array) -> None:
         got, expected = np.asarray(got), np.broadcast_to(expected, np.shape(got))
         for at in np.argwhere(got != expected).tolist():
             said = f"expected {expected[tuple(at)]}, got {got[tuple(at)]}"
@@ -211,7 +210,7 @@ def verify(
     return wrong
 
 
-def beside_seams(seam: Bools, context: dict[str, Any], streams: int) -> Bools:
+def beside_seams(seam: Bools, context: dict[str, Array], streams: int) -> Bools:
     """[T, B]: the rows in which another of the ``streams`` of the same env is at a seam."""
     env, start = context["stream"] // streams, context["start"]
     together = (env[:, None] == env) & (start[:, None] == start)
@@ -219,7 +218,7 @@ def beside_seams(seam: Bools, context: dict[str, Any], streams: int) -> Bools:
     return beside
 
 
-def follow(ledger: Ledger, context: dict[str, Any], obs: Ints, version: Array, *, gaps: bool) -> list[str]:
+def follow(ledger: Ledger, context: dict[str, Array], obs: Ints, version: Array, *, gaps: bool) -> list[str]:
     """Check that each stream goes on where the ledger has it, and move the ledger on."""
     wrong: list[str] = []
     steps, count = version.shape
