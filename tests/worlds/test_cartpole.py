@@ -29,7 +29,9 @@ def test_cartpole_in_another_process_is_solved(tmp_path: Path, language: str, al
     tuned = dict(recipes.find("CartPole-v1", algorithm) or {})
     settings = tuned | {"placement.envs_per_actor": SIZES[algorithm], "placement.actors": 1, "policy.publish_every": None}
     # One world plays the hundred episodes that confirm, while the others train on: 50,000 steps of each.
-    settings["schedule.steps"] = max(tuned["schedule.steps"], 300_000)
+    steps = tuned["schedule.steps"]
+    assert isinstance(steps, int)
+    settings["schedule.steps"] = max(steps, 300_000)
     settings = {key: value for key, value in settings.items() if value is not None}
     command = [sys.executable, HERE / "cartpole.py"] if language == "python" else [NODE, HERE / "cartpole.mjs"]
     worlds = subprocess.Popen([*map(str, command), address, str(SIZES[algorithm] + 1)], stderr=subprocess.PIPE, text=True)

@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise import schema, tree
 from equipoise.actors.episodes import Episodes
@@ -32,7 +33,7 @@ class LocalAgent:
         experience: Places,
         weights: WeightStore,
         episodes: Episodes,
-        streams: np.ndarray[Any, np.dtype[np.int64]],
+        streams: NDArray[np.int64],
         total_streams: int,
         envs: int,
         unroll: int,
@@ -60,7 +61,7 @@ class LocalAgent:
         self._t = 0
         self._explore: Tree = {}
         self._rows: list[Row] = []  # rows of that slot
-        self._noise_rows: Any = None  # [T, B, k] and their noise
+        self._noise_rows: Array | None = None  # [T, B, k] and their noise
 
     def observe(self, ts: TimeStep) -> None:
         """Record the outcome of the last action and the observation that follows it."""
@@ -92,7 +93,7 @@ class LocalAgent:
             data.mask[t] &= ~differs
             return
 
-        def put(to: Any, one: Any) -> None:
+        def put(to: Array, one: Array) -> None:
             to[t][differs] = one[differs]
 
         tree.map(put, data.action, taken)

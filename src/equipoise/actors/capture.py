@@ -7,28 +7,29 @@ launch an unroll instead of some fifty a row. On the CPU one row (policy and env
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 
 from equipoise.nets.capture import CudaGraphs, Graphs, Note, Record, compiled
+from equipoise.types import Tree
 
 
 class Capture(Protocol):
     """How a rollout does its work."""
 
-    def step(self, pure: Callable[..., Any]) -> Callable[..., Any]: ...  # one row: a pure function of tensors
-    def unroll(self, work: Callable[[Any], None], out: Any) -> None: ...  # all rows, written into the tensors of ``out``
+    def step(self, pure: Callable[..., Tree]) -> Callable[..., Tree]: ...  # one row: a pure function of tensors
+    def unroll(self, work: Callable[[Tree], None], out: Tree) -> None: ...  # all rows, written into the tensors of ``out``
 
 
 class Plainly:
     """Operation by operation."""
 
-    def step(self, pure: Callable[..., Any]) -> Callable[..., Any]:
+    def step(self, pure: Callable[..., Tree]) -> Callable[..., Tree]:
         return pure
 
-    def unroll(self, work: Callable[[Any], None], out: Any) -> None:
+    def unroll(self, work: Callable[[Tree], None], out: Tree) -> None:
         work(out)
 
 
@@ -39,7 +40,7 @@ class Graphed(Plainly):
         """``note`` is told, once, why work is done plainly after all. ``record``: makes a graph of work, without doing it."""
         self._graphs = Graphs(note, record, "unrolls", WeakKeyDictionary())
 
-    def unroll(self, work: Callable[[Any], None], out: Any) -> None:
+    def unroll(self, work: Callable[[Tree], None], out: Tree) -> None:
         self._graphs(out, lambda: work(out))
 
 
@@ -49,7 +50,7 @@ class Compiled(Plainly):
     def __init__(self, note: Note) -> None:
         self._note = note
 
-    def step(self, pure: Callable[..., Any]) -> Callable[..., Any]:
+    def step(self, pure: Callable[..., Tree]) -> Callable[..., Tree]:
         return compiled(pure, self._note, "rows")
 
 

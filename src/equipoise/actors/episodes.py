@@ -11,7 +11,7 @@ from equipoise import schema, tree
 from equipoise.envs.failures.causes import Causes
 from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
-from equipoise.types import TimeStep, Tree
+from equipoise.types import Array, TimeStep, Tree
 
 RECENT = 100  # episodes
 FIRST = 20  # episodes of an actor at least, the same number of each stream, by which later ones are measured
@@ -37,13 +37,13 @@ class InfoNumbers:
         np.add(self.sum, info, out=self.sum, where=there)
         np.add(self.rows, 1.0, out=self.rows, where=there)
 
-    def of(self, streams: Any) -> Any:
+    def of(self, streams: Array) -> Array:
         """Return [n, M * 2]: of each name its ``STATISTICS`` in these streams' episodes so far, nan where it was not there."""
         with np.errstate(invalid="ignore"):  # 0 / 0: a name that the episode did not have
             mean = self.sum[streams] / self.rows[streams]
         return np.stack([self.last[streams], mean], axis=2).reshape(len(mean), -1)
 
-    def forget(self, streams: Any) -> None:
+    def forget(self, streams: Array) -> None:
         """Forget the running episodes of these streams."""
         self.last[streams], self.sum[streams], self.rows[streams] = np.nan, 0.0, 0.0
 
@@ -68,7 +68,7 @@ class Episodes:
         """``metrics``: the names of the columns of ``TimeStep.info``."""
         self.memory, self._streams, self.metrics = memory, streams, tuple(metrics)
         self._views = tree.views(self.layout(metrics), memory.buffer)
-        self._running: dict[str, Any] = {
+        self._running: dict[str, Array] = {
             "return": np.zeros(streams, np.float64), "length": np.zeros(streams, np.int64),
             "ended": np.zeros(streams, np.int64),
         }  # fmt: skip
@@ -121,12 +121,12 @@ class Episodes:
             self._note_first(ended)
         self._forget(ended)
 
-    def _rows_of(self, answered: Any) -> int:
+    def _rows_of(self, answered: Array) -> int:
         """Whole rows of all streams, as soon as the answers of some come to so many."""
         rows, self._answers = divmod(self._answers + int(np.count_nonzero(answered)), self._streams)
         return rows
 
-    def whole(self, returns: Any, lengths: Any, *, there: bool = True) -> None:
+    def whole(self, returns: Array, lengths: Array, *, there: bool = True) -> None:
         """Add a whole episode of every stream, as one tick: returns [B] float64, nan for one without, and lengths [B].
 
         Not ``there``: it was lost.
@@ -143,21 +143,21 @@ class Episodes:
                 self._note_first(np.flatnonzero(~np.isnan(returns)))
                 self._return[:] = 0.0
 
-    def _note_first(self, ended: Any) -> None:
+    def _note_first(self, ended: Array) -> None:
         """Add the returns of those of the ``ended`` streams whose episode is one of their first."""
         new = ended[self._ended[ended] < self._firsts]
         self._ended[new] += 1
         returns = self._return[new]
         self._views["first"] += (len(new), returns.sum(), np.square(returns).sum())
 
-    def _forget(self, streams: Any) -> None:
+    def _forget(self, streams: Array) -> None:
         """Forget the running episodes of these streams."""
         self._return[streams] = 0.0
         self._length[streams] = 0
         if self.metrics:
             self._numbers.forget(streams)
 
-    def counted(self) -> tuple[list[Any], list[Any]]:
+    def counted(self) -> tuple[list[Array], list[Array]]:
         """The arrays that what acts writes, and those that the env writes."""
         env = ("failures", "causes")
         acting = {name: part for name, part in self._views.items() if name not in env}
@@ -198,7 +198,7 @@ class Episodes:
         return int(self._views["acted"][0]), self.next_row
 
     @property
-    def failures(self) -> Any:
+    def failures(self) -> Array:
         """The failure counts [3] int64 of this actor, written by its env."""
         return self._views["failures"]
 
@@ -247,7 +247,7 @@ def recent_info(actors: Sequence[Episodes], n: int = RECENT) -> dict[str, float 
     return mean_info(metrics, _newest(actors, ("info",), n) if some else ())
 
 
-def mean_info(metrics: Sequence[str], rows: Any) -> dict[str, float | None]:
+def mean_info(metrics: Sequence[str], rows: Array) -> dict[str, float | None]:
     """The means of ``InfoNumbers.of`` over episodes [n, M * 2], by name; None for a name that none of them had."""
     names = [f"{name}/{statistic}" for name in metrics for statistic in STATISTICS]
     if not len(rows):
@@ -257,7 +257,7 @@ def mean_info(metrics: Sequence[str], rows: Any) -> dict[str, float | None]:
     return {name: float(total / count) if count else None for name, total, count in zip(names, sums, counts, strict=True)}
 
 
-def _newest(actors: Sequence[Episodes], keys: Sequence[str], n: int) -> Any:
+def _newest(actors: Sequence[Episodes], keys: Sequence[str], n: int) -> Array:
     """[<= n, columns of ``keys``] float64 of the episodes that ended last, over all actors."""
     ended, rows = [], []
     for a in actors:

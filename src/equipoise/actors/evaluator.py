@@ -13,7 +13,7 @@ from equipoise import tree
 from equipoise.actors.episodes import InfoNumbers, mean_info
 from equipoise.actors.playing import FixedPolicy, Playing
 from equipoise.actors.recorder import Recorder
-from equipoise.types import DealtEnv, RunSpec, Tick, TimeStep, Tree, agent_streams
+from equipoise.types import Array, DealtEnv, RunSpec, Tick, TimeStep, Tree, agent_streams
 
 LONGEST = 100_000  # steps of an episode that never ends by itself; its return so far counts
 PATIENCE = 3  # aborted episodes of a stream in a row, after which one is given up
@@ -143,7 +143,7 @@ class _Games:
 class _Side:
     """The streams of one policy."""
 
-    def __init__(self, playing: Playing, left: Any, *, always: bool, metrics: int = 0) -> None:
+    def __init__(self, playing: Playing, left: Array, *, always: bool, metrics: int = 0) -> None:
         """left [B] int64: episodes that are still to be played; ``always``: are its agents always there."""
         self._all = int(left.sum())
         self._playing, self._left = playing, left
@@ -163,7 +163,7 @@ class _Side:
         return bool(self._seen.any())
 
     @property
-    def counts(self) -> Any:
+    def counts(self) -> Array:
         """[B] bool: the streams with episodes still to be played."""
         return self._left > 0
 
@@ -203,7 +203,7 @@ class _Side:
             self._length[i] = self._rows[i] = 0
             self._aborted[i] = 0
 
-    def _forget(self, stream: Any) -> None:
+    def _forget(self, stream: Array) -> None:
         if self._numbers is not None:
             self._numbers.forget(stream)
 

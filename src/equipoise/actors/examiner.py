@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import select
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from equipoise.actors.engine.engine import Engine
 from equipoise.actors.generator import Judge, Prompts
-from equipoise.types import Tick
+from equipoise.types import Array, Tick
 
 WAIT_S = 0.01  # for a reward, before a caller has its turn again
 
@@ -77,6 +76,6 @@ class Examiner:
         self._judge.close()
 
 
-def spread(count: int, of: int) -> Any:
+def spread(count: int, of: int) -> Array:
     """``count`` of the numbers 0 to ``of`` - 1, evenly spread; all where there are not as many."""
     return np.unique(np.linspace(0, of - 1, min(count, of)).round().astype(np.int64))

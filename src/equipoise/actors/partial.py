@@ -31,7 +31,7 @@ from equipoise.actors.routed import RoutedAgent
 from equipoise.actors.worker import ActorWorker
 from equipoise.clock import Clock
 from equipoise.tree import ArraySpec
-from equipoise.types import DealtEnv, Slot, Tick, TimeStep, Tree
+from equipoise.types import Array, DealtEnv, Slot, Tick, TimeStep, Tree
 
 
 class PartialAgent(LocalAgent):
@@ -47,8 +47,8 @@ class PartialAgent(LocalAgent):
         self._at = np.zeros(count, np.int64)  # each stream's next row of the slot
         self._asked = np.zeros(count, np.bool_)  # its action is under way
         chosen = tree.prepend({**row, "version": ArraySpec((), "int64")}, count)
-        self._chosen: Any = tree.zeros(chosen)  # each stream's last action, and how it was chosen
-        self._drawn: Any = tree.torch_views(tree.zeros({name: chosen[name] for name in row}))  # those of one act, side by side
+        self._chosen: Tree = tree.zeros(chosen)  # each stream's last action, and how it was chosen
+        self._drawn: Tree = tree.torch_views(tree.zeros({name: chosen[name] for name in row}))  # those of one act, side by side
         self._state = tree.map(torch.clone, self._state)  # before each stream's row; written in place
         self._after: Tree = tree.map(torch.clone, self._state)  # and after it, once its action is under way
 
@@ -80,7 +80,7 @@ class PartialAgent(LocalAgent):
             self._commit(self._slot)
         return {"action": tree.index(self._chosen["action"], who), "stream": self.streams[who]}
 
-    def _act(self, who: Any) -> None:
+    def _act(self, who: Array) -> None:
         assert self._slot is not None
         data, t, where = self._slot.data, self._at[who], torch.from_numpy(who)
         seen = tree.map(
@@ -95,7 +95,7 @@ class PartialAgent(LocalAgent):
         self._asked[who] = True
         self._write(who)
 
-    def _write(self, who: Any) -> None:
+    def _write(self, who: Array) -> None:
         """Write the actions under way of these streams into their rows."""
         assert self._slot is not None
         t = self._at[who]
@@ -139,7 +139,7 @@ def _rows_of(slot: Slot) -> Tree:
     return {"action": slot.data.action, "behaviour": slot.data.behaviour, "version": slot.data.version}
 
 
-def _put(to: Tree, who: Any, of: Tree) -> None:
+def _put(to: Tree, who: Array, of: Tree) -> None:
     """Write rows [n, ...] of tensors to the places ``who``."""
     where = torch.from_numpy(who)
     with torch.inference_mode():

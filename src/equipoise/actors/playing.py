@@ -35,7 +35,7 @@ class FixedPolicy:
     precision: Precision = "fp32"
 
 
-def noise_of(algorithm: Algorithm, net: Any, action: gymnasium.Space[Any]) -> Noise:
+def noise_of(algorithm: Algorithm, net: Any, action: gymnasium.Space[object]) -> Noise:
     """The noise of an action: a number a dimension, one for whether to explore where the algorithm does, and those it holds."""
     explores = bool(tree.leaves(algorithm.explore(np.zeros(1, np.int64), 1, 0)))
     held, every = algorithm.held_noise(net)
@@ -87,7 +87,7 @@ class Playing:
 def reader_of(spec: EnvSpec) -> Reader:
     """Return the judge of observations of the env's space."""
     specs, mask = observation_spec(spec.observation), spec.mask
-    found: Any = tree.zeros(tree.prepend(specs, 1))
+    found: Tree = tree.zeros(tree.prepend(specs, 1))
     for key in mask:
         found = found[key]
     arrays = counted(tree.path_of("obs", *mask), found, spec.action) if mask else ()
@@ -95,7 +95,7 @@ def reader_of(spec: EnvSpec) -> Reader:
     return Reader(_parts(spec.observation), rows, [(name, begins) for name, _, begins in arrays])
 
 
-def read_rows(spec: EnvSpec, obs: Any, reader: Reader | None = None) -> tuple[Tree, bool]:
+def read_rows(spec: EnvSpec, obs: Tree, reader: Reader | None = None) -> tuple[Tree, bool]:
     """Read an observation of the env's space, or a batch of them -> (contiguous arrays [B, ...], was it a single one).
 
     ValueError names what is wrong: another shape, dtype or key, a number that is not finite, a mask that allows nothing.

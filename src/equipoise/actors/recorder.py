@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 
@@ -59,7 +58,7 @@ class Recorder:
         """
         rows = [rows[0], *(row for row in rows[1:] if row["valid"][stream])]
 
-        def stack(name: str, rows: list[dict[str, Tree]]) -> Any:
+        def stack(name: str, rows: list[dict[str, Tree]]) -> Array:
             return tree.map(lambda *parts: np.stack([x[stream] for x in parts]), *(row[name] for row in rows))
 
         steps = {name: stack(name, rows[1:]) for name in ("action", "reward", "terminated", "truncated")}

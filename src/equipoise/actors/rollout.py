@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise import schema, tree
@@ -54,7 +54,7 @@ class Rollout:
 
     def __init__(
         self, env: DeviceEnv, *, name: str, forward: Forward, places: Places, weights: WeightStore, episodes: Episodes,
-        streams: np.ndarray[Any, np.dtype[np.int64]], total_streams: int, unroll: int, noise: Noise, seed: int,
+        streams: NDArray[np.int64], total_streams: int, unroll: int, noise: Noise, seed: int,
         env_seed: int, observation: Tree, clock: Clock, rounding: Rounding | None = None, capture: Capture | None = None,
         note: Callable[[str], object] = lambda text: None,
     ) -> None:  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise import tree
 from equipoise.algorithms._memory import Remembers
@@ -41,7 +41,7 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
         Read("normalize_obs", why="observations stay as they are"),
     ] = 10.0
 
-    def network(self, spec: EnvSpec) -> nn.Module:
+    def network(self, spec: EnvSpec) -> ActorCritic:
         return ActorCritic(
             spec, hidden=self.hidden, activation=self.activation, shared=self.shared, torso=self.torso, squash=self.squash,
             log_std=self.log_std, by_state=self.sde_every > 0, clip_obs=self.clip_obs if self.normalize_obs else None,
@@ -51,19 +51,23 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
     def held_noise(self, net: Any) -> tuple[int, int]:
         return (net.log_std.numel(), self.sde_every) if self.sde_every else (0, 1)
 
-    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+    def act(
+        self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+    ) -> tuple[Tree, Tree, Tree]:
         policy, state = net.policy(obs, first, state)
         action, logp = policy.sample_and_logp(noise)
         return action, {"logp": logp}, state
 
-    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
-        return net.policy(obs, first, state)[0].logp(action)  # type: ignore[no-any-return]
+    def propensity(
+        self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
+    ) -> Tensor | None:
+        return net.policy(obs, first, state)[0].logp(action)
 
-    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+    def best(self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         policy, state = net.policy(obs, first, state)
         return policy.mode(), state
 
-    def absorb(self, net: Any, data: Trajectory, *, pool: Pool) -> None:
+    def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:
         if self.normalize_obs:
             net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise import tree
 from equipoise.facts import KEPT, Help, Read
-from equipoise.nets.q import any_of, greedy
+from equipoise.nets.q import QNetwork, any_of, greedy
 from equipoise.nets.vision import Torso
 from equipoise.types import Algorithm, Array, Count, LossOutput, Optimizer, Range, Share, Trajectory, Tree, Whole
 
@@ -95,7 +95,7 @@ def weighed(weight: Tensor, terms: Tensor, *, priority: Tensor | None = None, **
     )  # fmt: skip
 
 
-def epsilon_greedy(net: Any, q: Tensor, obs: Tree, epsilon: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def epsilon_greedy(net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """q [B, actions], epsilon [B] -> action [B], in the env's terms, with Q(s, a) and max_a Q(s, a)."""
     allowed = net.allowed(obs, net.actions)
     best = greedy(q, allowed)
@@ -104,7 +104,7 @@ def epsilon_greedy(net: Any, q: Tensor, obs: Tree, epsilon: Tensor, noise: Tenso
     return action + net.start, {"q": said[:, 0], "value": said[:, 1]}
 
 
-def epsilon_propensity(net: Any, q: Tensor, obs: Tree, epsilon: Tensor, action: Tensor) -> Tensor:
+def epsilon_propensity(net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, action: Tensor) -> Tensor:
     """log of epsilon / n + (1 - epsilon) [action is the best] [B], n the number of actions that are allowed."""
     allowed = net.allowed(obs, net.actions)
     at = action - net.start

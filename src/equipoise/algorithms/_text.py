@@ -160,7 +160,7 @@ class PolicyText(TextLearns):
             )
         return None
 
-    def look(self, net: Any, target_net: Any, data: Packed) -> dict[str, Tensor]:
+    def look(self, net: Decoder, target_net: Decoder, data: Packed) -> dict[str, Tensor]:
         """[N] each: what the networks say of the tokens at the start of the step. Nothing here looks beyond one group."""
         asked = {"start": net} if self.anchor == "recomputed" else {}
         asked |= {"reference": target_net} if self.beta else {}
@@ -170,7 +170,7 @@ class PolicyText(TextLearns):
             for name, one in asked.items()
         }
 
-    def targets(self, net: Any, target_net: Any, data: Any, *, rng: torch.Generator, pool: Pool) -> Tree:
+    def targets(self, net: Decoder, target_net: Decoder, data: Any, *, rng: torch.Generator, pool: Pool) -> Tree:
         """[N] each: advantage, weight and count; and what the metrics and the loss need besides."""
         seen = self.look(net, target_net, data)
         scored = per_sample(data.reward, data)
@@ -230,7 +230,7 @@ class PolicyText(TextLearns):
         return self.epsilon if self.epsilon_high is None else self.epsilon_high
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: Decoder, target_net: Decoder, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """The loss above, of whole samples."""
         logp, entropy = token_logp(net, batch.data, temperature=self.temperature)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from equipoise.algorithms.a3c import A3C
 from equipoise.facts import Help
@@ -23,7 +23,7 @@ from equipoise.types import NonNegative, Optimizer, Share
 class A2C(A3C):
     default_optimizer: ClassVar[Optimizer] = replace(A3C.default_optimizer, schedule="constant")
     bears_lag: ClassVar[float | None] = 1.0
-    defaults: ClassVar[Mapping[str, Any]] = {"policy.unroll": 5, "placement.max_lag": 0}
+    defaults: ClassVar[Mapping[str, object]] = {"policy.unroll": 5, "placement.max_lag": 0}
 
     lambda_: Annotated[Share, Help("Lambda of GAE. 1: n-step returns to the end of the unroll.")] = 1.0
     entropy: NonNegative = 0.0

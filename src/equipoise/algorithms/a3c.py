@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows
 from equipoise.facts import Help
+from equipoise.nets import ActorCritic
 from equipoise.returns import lambda_returns
 from equipoise.types import Batch, LossOutput, NonNegative, Optimizer, Share
 
@@ -28,14 +29,14 @@ from equipoise.types import Batch, LossOutput, NonNegative, Optimizer, Share
 class A3C(ActorCriticAlgorithm):
     default_optimizer: ClassVar[Optimizer] = Optimizer(name="rmsprop", learning_rate=7e-4)
     bears_lag: ClassVar[float | None] = 16.0
-    defaults: ClassVar[Mapping[str, Any]] = {"policy.unroll": 8, "placement.max_lag": None}
+    defaults: ClassVar[Mapping[str, object]] = {"policy.unroll": 8, "placement.max_lag": None}
 
     lambda_: Annotated[Share, Help("Lambda of the returns. 1: the paper's n-step returns.")] = 1.0
     entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.01
     value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: ActorCritic, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """L above, summed over real rows; no gradient flows into R - V."""
         data = batch.data

@@ -19,20 +19,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from equipoise.algorithms._off_policy import epsilon_greedy, ladder
 from equipoise.algorithms.dqn import DQN
 from equipoise.facts import Help
+from equipoise.nets.q import QNetwork
 from equipoise.types import Array, Count, NonNegative, Optimizer, Share, Trajectory, Tree, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApexDQN(DQN):
     default_optimizer: ClassVar[Optimizer] = replace(DQN.default_optimizer, max_grad_norm=40.0)
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, object]] = {
         "policy.unroll": 16, "policy.batch": 128, "replay.selector": "prioritized",
         "placement.actors": 2, "placement.envs_per_actor": 16,
         "placement.max_lag": None,
@@ -54,7 +55,9 @@ class ApexDQN(DQN):
         rung = ladder(stream, streams, self.epsilon, self.epsilon_alpha)
         return {"epsilon": self.epsilon_start + share * (rung - self.epsilon_start)}
 
-    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+    def act(
+        self, net: QNetwork, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+    ) -> tuple[Tree, Tree, Tree]:
         action, behaviour = epsilon_greedy(net, self.mean(net(obs)), obs, explore["epsilon"], noise)
         return action, behaviour, state
 

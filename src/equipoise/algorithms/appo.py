@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
 from equipoise.facts import Help
+from equipoise.nets import ActorCritic
 from equipoise.returns import vtrace
 from equipoise.types import Batch, Count, LossOutput, NonNegative, Pool, Range, Share, Trajectory, Tree
 
@@ -50,7 +51,7 @@ class APPO(ActorCriticAlgorithm):
     epochs: Count = 2
     minibatches: Count = 4
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
+    def targets(self, net: ActorCritic, target_net: ActorCritic, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         """Once a batch is exact, not an economy: the target network does not move while the batch lasts."""
         rows = data.reward.shape[0]
         out = target_net.unroll(data.obs, data.first, data.state)[0]
@@ -69,7 +70,7 @@ class APPO(ActorCriticAlgorithm):
         }
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: ActorCritic, target_net: ActorCritic, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """L above, summed over real rows; no gradient flows into v, A or the target network."""
         data, targets = batch.data, batch.targets

@@ -12,10 +12,10 @@ Deviations: none to speak of; a recorded action outside of a squashed Box counts
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise import tree
 from equipoise.facts import KEPT, Help, Read
@@ -65,28 +65,32 @@ class BC(Algorithm):
     def item_rows(self) -> int | None:
         return 1
 
-    def network(self, spec: EnvSpec) -> nn.Module:
+    def network(self, spec: EnvSpec) -> ActorCritic:
         return ActorCritic(
             spec, hidden=self.hidden, activation=self.activation, torso=self.torso, squash=self.squash, log_std=self.log_std,
             clip_obs=self.clip_obs if self.normalize_obs else None, shared=True,
         )  # fmt: skip
 
-    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+    def act(
+        self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+    ) -> tuple[Tree, Tree, Tree]:
         policy, state = net.policy(obs, first, state)
         return policy.sample(noise), {}, state
 
-    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
-        return net.policy(obs, first, state)[0].logp(action)  # type: ignore[no-any-return]
+    def propensity(
+        self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
+    ) -> Tensor | None:
+        return net.policy(obs, first, state)[0].logp(action)
 
-    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+    def best(self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         policy, state = net.policy(obs, first, state)
         return policy.mode(), state
 
-    def absorb(self, net: Any, data: Trajectory, *, pool: Pool) -> None:
+    def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:
         net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: ActorCritic, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """L above, summed over real rows; an item's priority is the surprise of its first action."""
         data, rows = batch.data, batch.data.shape[0]

@@ -23,11 +23,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
-from torch import nn
 
 from equipoise import tree
 from equipoise.algorithms._off_policy import standard_normal, weighed
-from equipoise.algorithms.sac import SAC
+from equipoise.algorithms.sac import SAC, SoftActorCritic
 from equipoise.facts import KEPT, Help
 from equipoise.nets.actor import Bounds
 from equipoise.nets.renorm import RenormMLP, RenormTwins, by_batch, norms
@@ -45,7 +44,7 @@ class CrossQ(SAC):
     delay: Annotated[Count, Help("Updates of the critics to one of the actor and the temperature.")] = 3
     target_every: Annotated[Whole, Help("No other: there is no target network.")] = 0
 
-    def network(self, spec: EnvSpec) -> nn.Module:
+    def network(self, spec: EnvSpec) -> SoftActorCritic:
         bounds = Bounds(spec.action, "crossq")
         actor = self.gaussian(spec, bounds.size, body=RenormMLP)
         wide = {**self.shape, "hidden": self.critic_hidden}
@@ -54,7 +53,7 @@ class CrossQ(SAC):
     def due(self, group: str, version: int) -> bool:
         return group == "critic" or (version >= self.value_warmup and (version + 1) % self.delay == 0)
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
+    def targets(self, net: Any, target_net: object, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         """{"action": a' [B, size], "entropy": -log pi(a'|s'), "spare": how far that is above its target}, [B] each."""
         reward, _, obs = self.ahead(data)
         action, logp = net.actor.sample(obs, standard_normal((len(reward), net.bounds.size), rng))
@@ -75,11 +74,11 @@ class CrossQ(SAC):
         return weighed(batch.weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q.mean(0))
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: SoftActorCritic, target_net: TwinCritic, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         with by_batch(net.actor):  # which acts for L_pi alone: a' is there already
             return super().loss(net, target_net, batch, group=group, step=step, rng=rng)
 
-    def absorb(self, net: Any, data: Trajectory, *, pool: Pool) -> None:
+    def absorb(self, net: SoftActorCritic, data: Trajectory, *, pool: Pool) -> None:
         for norm in norms(net):
             norm.absorb(pool)

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise import tree
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, epsilon_propensity, weighed
@@ -43,7 +43,7 @@ class DQN(OffPolicyAlgorithm):
     default_optimizer: ClassVar[Optimizer] = replace(
         OffPolicyAlgorithm.default_optimizer, learning_rate=1e-4, max_grad_norm=10.0
     )
-    defaults: ClassVar[Mapping[str, Any]] = {"policy.unroll": 4, "policy.batch": 32, "replay.capacity": 100_000}
+    defaults: ClassVar[Mapping[str, object]] = {"policy.unroll": 4, "policy.batch": 32, "replay.capacity": 100_000}
 
     double: Annotated[bool, Help("The learning network chooses the action that the target network judges.")] = True
     dueling: Annotated[bool, Help("A head for the state, and one for what actions add to it."), KEPT] = False
@@ -63,7 +63,7 @@ class DQN(OffPolicyAlgorithm):
     epsilon_steps: Annotated[Whole, Help("Env steps from the one share to the other, linearly.")] = 50_000
     target_every: Count = 250
 
-    def network(self, spec: EnvSpec) -> nn.Module:
+    def network(self, spec: EnvSpec) -> QNetwork:
         if self.distribution == "c51" and not (self.v_min < self.v_max and self.atoms > 1):
             got = f"v_min={self.v_min:g}, v_max={self.v_max:g}, atoms={self.atoms}"
             raise ValueError(f"algorithm.distribution=c51: expected v_min < v_max and two atoms or more, got {got}")
@@ -74,14 +74,16 @@ class DQN(OffPolicyAlgorithm):
         share = min(step / self.epsilon_steps, 1.0) if self.epsilon_steps else 1.0
         return {"epsilon": torch.full((len(stream),), self.epsilon_start + share * (self.epsilon - self.epsilon_start))}
 
-    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+    def act(
+        self, net: QNetwork, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+    ) -> tuple[Tree, Tree, Tree]:
         action, _ = epsilon_greedy(net, self.mean(net(obs)), obs, explore["epsilon"], noise)
         return action, {}, state
 
-    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+    def propensity(self, net: QNetwork, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
         return epsilon_propensity(net, self.mean(net(obs)), obs, explore["epsilon"], action)
 
-    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+    def best(self, net: QNetwork, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         return greedy(self.mean(net(obs)), net.allowed(obs, net.actions)) + net.start, state
 
     def mean(self, out: Tensor) -> Tensor:
@@ -94,7 +96,7 @@ class DQN(OffPolicyAlgorithm):
         """The returns [atoms] that c51 gives probabilities to."""
         return torch.linspace(self.v_min, self.v_max, self.atoms, device=like.device)
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
+    def targets(self, net: QNetwork, target_net: QNetwork, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         """{"target": y [B, bins]}: a value, the probabilities of atoms, or quantiles."""
         reward, discount, obs = self.ahead(data)
         out = target_net(obs)
@@ -108,7 +110,7 @@ class DQN(OffPolicyAlgorithm):
         return {"target": project(returns, following.softmax(-1), support)}
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: QNetwork, target_net: QNetwork, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """L above, summed over items; no gradient flows into y."""
         data, target = batch.data, batch.targets["target"]

@@ -7,12 +7,13 @@ depend on the size of a batch; the defaults are for small control problems, the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows
 from equipoise.facts import Help
+from equipoise.nets import ActorCritic
 from equipoise.returns import vtrace
 from equipoise.types import Batch, LossOutput, NonNegative, Optimizer, Share
 
@@ -30,7 +31,7 @@ class IMPALA(ActorCriticAlgorithm):
     value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: ActorCritic, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """Paper, section 4.2: rho (r + gamma v' - V) grad log pi, (v - V)^2 / 2, and the entropy, summed over real rows."""
         data = batch.data

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import nn
@@ -20,13 +20,14 @@ from torch import nn
 from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
 from equipoise.facts import Help
+from equipoise.nets import ActorCritic
 from equipoise.returns import gae
 from equipoise.types import Batch, Count, LossOutput, NonNegative, Optimizer, Pool, Positive, Share, Trajectory, Tree, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPO(ActorCriticAlgorithm):
-    defaults: ClassVar[Mapping[str, Any]] = {"placement.max_lag": 0}
+    defaults: ClassVar[Mapping[str, object]] = {"placement.max_lag": 0}
     default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant")
     minibatch_rows: ClassVar[int] = 64
     bears_lag: ClassVar[float | None] = 8.0
@@ -45,20 +46,20 @@ class PPO(ActorCriticAlgorithm):
     epochs: Count = 10
     minibatches: Count = 4
 
-    def held(self, net: Any, version: int) -> list[nn.Parameter]:
+    def held(self, net: ActorCritic, version: int) -> list[nn.Parameter]:
         """Until the warm-up is over: all but the value's own layers."""
         if version >= self.value_warmup:
             return []
         return [one for name, one in net.named_parameters() if not name.startswith("value_")]
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
+    def targets(self, net: ActorCritic, target_net: object, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         value = net.unroll(data.obs, data.first, data.state)[0].value
         out = gae(reward=data.reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask)
         advantage = standardized(out.advantage, data.mask, pool) if self.normalize_advantage else out.advantage
         return {"advantage": advantage, "target": out.target, "value": value[:-1]}
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: ActorCritic, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """L = -min(r A, clip(r) A) + value (V - target)^2 / 2 - entropy H (paper, equations 7 and 9), summed over real rows."""
         data, targets = batch.data, batch.targets

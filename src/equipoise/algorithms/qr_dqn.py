@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from equipoise.algorithms.dqn import DQN
 from equipoise.facts import KEPT, Help
@@ -24,7 +24,7 @@ class QRDQN(DQN):
     default_optimizer: ClassVar[Optimizer] = replace(
         DQN.default_optimizer, learning_rate=5e-5, epsilon=0.01 / BATCH, max_grad_norm=0.0
     )
-    defaults: ClassVar[Mapping[str, Any]] = {**DQN.defaults, "policy.batch": BATCH}
+    defaults: ClassVar[Mapping[str, object]] = {**DQN.defaults, "policy.batch": BATCH}
 
     double: bool = False
     distribution: Annotated[Literal["quantile"], Help("No other."), KEPT] = "quantile"

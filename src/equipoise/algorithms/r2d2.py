@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise import tree
 from equipoise.algorithms._memory import Remembers
@@ -42,7 +42,7 @@ class R2D2(OffPolicyAlgorithm, Remembers):
     default_optimizer: ClassVar[Optimizer] = replace(
         OffPolicyAlgorithm.default_optimizer, learning_rate=1e-4, epsilon=1e-5, max_grad_norm=1.0
     )
-    defaults: ClassVar[Mapping[str, Any]] = {  # windows overlap by half of the rows that are learned from
+    defaults: ClassVar[Mapping[str, object]] = {  # windows overlap by half of the rows that are learned from
         "policy.unroll": 40, "policy.batch": 32, "replay.capacity": 500_000, "replay.updates": 1,
         "replay.selector": "prioritized", "replay.alpha": 0.9, "replay.beta": 0.6,
         "placement.actors": 2, "placement.envs_per_actor": 16,
@@ -74,7 +74,7 @@ class R2D2(OffPolicyAlgorithm, Remembers):
     def item_rows(self) -> int:
         return self.burn_in + self.length + self.n_step
 
-    def network(self, spec: EnvSpec) -> nn.Module:
+    def network(self, spec: EnvSpec) -> QNetwork:
         return QNetwork(
             spec, hidden=self.hidden, activation=self.activation, torso=self.torso, dueling=self.dueling,
             **self.memory,
@@ -83,16 +83,18 @@ class R2D2(OffPolicyAlgorithm, Remembers):
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         return {"epsilon": ladder(stream, streams, self.epsilon, self.epsilon_alpha)}
 
-    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+    def act(
+        self, net: QNetwork, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+    ) -> tuple[Tree, Tree, Tree]:
         q, state = net.step(obs, first, state)
         action, behaviour = epsilon_greedy(net, q.squeeze(-1), obs, explore["epsilon"], noise)
         return action, behaviour, state
 
-    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+    def propensity(self, net: QNetwork, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
         q, _ = net.step(obs, first, state)
         return epsilon_propensity(net, q.squeeze(-1), obs, explore["epsilon"], action)
 
-    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+    def best(self, net: QNetwork, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         q, state = net.step(obs, first, state)
         return greedy(q.squeeze(-1), net.allowed(obs, net.actions)) + net.start, state
 
@@ -103,7 +105,7 @@ class R2D2(OffPolicyAlgorithm, Remembers):
         target = self.of_rows(data, q[:-1], value, same)
         return self.mixed((target - q[: self.length]).abs(), self._real(data))
 
-    def unrolled(self, net: Any, data: Trajectory) -> Tensor:
+    def unrolled(self, net: QNetwork, data: Trajectory) -> Tensor:
         """Return Q [length + n_step, B, actions] of the rows after the burn-in; no gradient goes through the burn-in."""
         state = data.state if self.stored_state else tree.map(torch.zeros_like, data.state)
         burn, rows = slice(self.burn_in), slice(self.burn_in, self.item_rows)
@@ -111,7 +113,7 @@ class R2D2(OffPolicyAlgorithm, Remembers):
             with torch.no_grad():
                 _, state = net.unroll(tree.index(data.obs, burn), data.first[burn], state)
         q, _ = net.unroll(tree.index(data.obs, rows), data.first[rows], state)
-        return q.squeeze(-1)  # type: ignore[no-any-return]
+        return q.squeeze(-1)
 
     def of_rows(self, data: Trajectory, q: Tensor, value: Tensor, best: Tensor) -> Tensor:
         """y [length, B] from the rows after the burn-in: ``value`` [length + n, B] and, for all but the last,
@@ -151,7 +153,7 @@ class R2D2(OffPolicyAlgorithm, Remembers):
         return {name: ((apart * mask)[row].sum(), mask[row].sum()) for name, row in named.items()}
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: QNetwork, target_net: QNetwork, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """L above; no gradient flows into y."""
         data = batch.data

@@ -72,7 +72,7 @@ class SoftActorCritic(nn.Module):
 @dataclass(frozen=True, kw_only=True)
 class SAC(OffPolicyAlgorithm):
     # One stream and an update a step, as the authors have it: more streams are as many steps without news.
-    defaults: ClassVar[Mapping[str, Any]] = {"replay.updates": 1, "placement.envs_per_actor": 1}
+    defaults: ClassVar[Mapping[str, object]] = {"replay.updates": 1, "placement.envs_per_actor": 1}
 
     temperature: Annotated[Positive, Help("Weight of the entropy at first; for good where it is not learned.")] = 1.0
     learn_temperature: Annotated[bool, Help("Follow the target entropy with the temperature."), KEPT] = True
@@ -97,7 +97,7 @@ class SAC(OffPolicyAlgorithm):
     target_every: Count = 1
     tau: Fraction = 0.005
 
-    def network(self, spec: EnvSpec) -> nn.Module:
+    def network(self, spec: EnvSpec) -> SoftActorCritic:
         if isinstance(spec.action, spaces.Box):
             bounds = Bounds(spec.action, "sac")
             gaussian = self.gaussian(spec, bounds.size)
@@ -124,7 +124,7 @@ class SAC(OffPolicyAlgorithm):
             )
         return StateNoiseActor(spec, size=size, log_std=self.sde_log_std, **self.shape, **given)
 
-    def joined(self, actor: nn.Module, critic: nn.Module, bounds: Bounds | None) -> nn.Module:
+    def joined(self, actor: nn.Module, critic: nn.Module, bounds: Bounds | None) -> SoftActorCritic:
         return SoftActorCritic(actor, critic, bounds, temperature=self.temperature, learned=self.learn_temperature)
 
     def groups(self, net: Any) -> dict[str, list[Parameter]]:
@@ -134,16 +134,18 @@ class SAC(OffPolicyAlgorithm):
     def due(self, group: str, version: int) -> bool:
         return group == "critic" or version >= self.value_warmup
 
-    def followed(self, net: Any) -> nn.Module:
+    def followed(self, net: SoftActorCritic) -> nn.Module:
         return net.critic  # type: ignore[no-any-return]
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         return at_random(stream, self.random_steps, step)
 
-    def held_noise(self, net: Any) -> tuple[int, int]:
+    def held_noise(self, net: SoftActorCritic) -> tuple[int, int]:
         return (net.actor.log_std.numel(), self.sde_every) if self.sde_every else (0, 1)
 
-    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+    def act(
+        self, net: SoftActorCritic, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+    ) -> tuple[Tree, Tree, Tree]:
         if net.bounds is not None:
             if self.sde_every:
                 sampled = net.actor.explored(obs, normal(noise[:, -net.actor.log_std.numel() :]))
@@ -156,7 +158,9 @@ class SAC(OffPolicyAlgorithm):
             action = torch.where(explore["random"], any_of(noise[:, 0], net.actor.actions, allowed), action)
         return action + net.actor.start, {}, state
 
-    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+    def propensity(
+        self, net: SoftActorCritic, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
+    ) -> Tensor | None:
         if net.bounds is not None:
             drawn, uniform = net.bounds.squashed(*net.actor(obs)).logp(action), -net.bounds.log_volume(action)
         else:
@@ -165,12 +169,14 @@ class SAC(OffPolicyAlgorithm):
             uniform = uniform_probability(logits, allowed, at).log()
         return torch.where(explore["random"], uniform, drawn) if "random" in explore else drawn
 
-    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+    def best(self, net: SoftActorCritic, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         if net.bounds is not None:
             return net.bounds.to_env(net.actor(obs)[0].tanh()), state
         return net.actor(obs)[0].argmax(-1) + net.actor.start, state
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
+    def targets(
+        self, net: SoftActorCritic, target_net: TwinCritic, data: Trajectory, *, rng: torch.Generator, pool: Pool
+    ) -> Tree:
         """{"target": y, "spare": how far the entropy of pi(s') is above its target}, [B] each."""
         reward, discount, obs = self.ahead(data)
         temperature = net.log_temperature.exp()
@@ -188,7 +194,7 @@ class SAC(OffPolicyAlgorithm):
         return {"target": reward + discount * (value + temperature * entropy), "spare": entropy - aim}
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: SoftActorCritic, target_net: TwinCritic, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """L_Q, L_pi or L_alpha above, summed over items, each with a gradient to its own group only."""
         weight, obs = batch.weight, tree.index(batch.data.obs, 0)
@@ -210,7 +216,7 @@ class SAC(OffPolicyAlgorithm):
         terms = -value - temperature * entropy
         return weighed(weight, terms, actor_loss=terms, entropy=entropy)
 
-    def critic_loss(self, net: Any, obs: Tree, batch: Batch) -> LossOutput:
+    def critic_loss(self, net: SoftActorCritic, obs: Tree, batch: Batch) -> LossOutput:
         q = self.judged(net, obs, batch.data.action[0])
         error = q - batch.targets["target"]
         terms = 0.5 * error.square().sum(0)
@@ -221,11 +227,11 @@ class SAC(OffPolicyAlgorithm):
         """What y goes on with [B], of Q'_i(s', a') [2, B]."""
         return q.amin(0)
 
-    def value(self, net: Any, obs: Tree, action: Tensor) -> Tensor:
+    def value(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
         """What the actor goes up [B]: only its action gets a gradient."""
         return net.critic.least(obs, action)  # type: ignore[no-any-return]
 
-    def judged(self, net: Any, obs: Tree, action: Tensor) -> Tensor:
+    def judged(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
         """Q_i(s, a) [2, B] of actions as the env knows them."""
         if net.bounds is not None:
             return net.critic(obs, net.bounds.from_env(action))  # type: ignore[no-any-return]

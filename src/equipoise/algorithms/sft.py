@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from equipoise.algorithms._text import TextLearns, over
 from equipoise.facts import Help
+from equipoise.nets.decoder import Decoder
 from equipoise.nets.token_logp import token_logp
 from equipoise.types import Batch, LossOutput, NonNegative
 
@@ -24,12 +25,14 @@ from equipoise.types import Batch, LossOutput, NonNegative
 @dataclass(frozen=True, kw_only=True)
 class SFT(TextLearns):
     reads_rewards: ClassVar[bool] = False
-    defaults: ClassVar[Mapping[str, Any]] = {"placement.envs_per_actor": 1}  # a completion is learned from once, not in a group
+    defaults: ClassVar[Mapping[str, object]] = {
+        "placement.envs_per_actor": 1
+    }  # a completion is learned from once, not in a group
 
     entropy: Annotated[NonNegative, Help("Weight of the entropy of each token's distribution.")] = 0.0
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: Decoder, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """L above, summed over chosen tokens."""
         chosen = batch.data.chosen

@@ -59,7 +59,7 @@ class TD3(OffPolicyAlgorithm):
     target_every: Count = 2
     tau: Fraction = 0.005
 
-    def network(self, spec: EnvSpec) -> nn.Module:
+    def network(self, spec: EnvSpec) -> ActorAndCritic:
         return ActorAndCritic(spec, hidden=self.hidden, activation=self.activation, torso=self.torso)
 
     def groups(self, net: Any) -> dict[str, list[Parameter]]:
@@ -71,23 +71,29 @@ class TD3(OffPolicyAlgorithm):
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         return at_random(stream, self.random_steps, step)
 
-    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+    def act(
+        self, net: ActorAndCritic, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+    ) -> tuple[Tree, Tree, Tree]:
         action = net.actor(obs)
         if self.noise > 0:
             action = (action + self.noise * normal(noise[:, : net.bounds.size])).clamp(-1.0, 1.0)
         return net.bounds.to_env(uniform_where(explore, action, noise)), {}, state
 
-    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+    def propensity(
+        self, net: ActorAndCritic, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
+    ) -> Tensor | None:
         """A density within the Box; of a number that was clipped to a bound the probability that it was."""
         if self.noise == 0:
             return None
         drawn = net.bounds.clipped_logp(net.actor(obs), self.noise, action)
         return torch.where(explore["random"], -net.bounds.log_volume(action), drawn) if "random" in explore else drawn
 
-    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+    def best(self, net: ActorAndCritic, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         return net.bounds.to_env(net.actor(obs)), state
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
+    def targets(
+        self, net: ActorAndCritic, target_net: ActorAndCritic, data: Trajectory, *, rng: torch.Generator, pool: Pool
+    ) -> Tree:
         """{"target": y [B]}."""
         reward, discount, obs = self.ahead(data)
         z = standard_normal((len(reward), net.bounds.size), rng)
@@ -96,7 +102,7 @@ class TD3(OffPolicyAlgorithm):
         return {"target": reward + discount * target_net.critic(obs, action).amin(0)}
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self, net: ActorAndCritic, target_net: ActorAndCritic, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """L_Q or L_mu above, summed over items, each with a gradient to its own group only."""
         data, obs = batch.data, tree.index(batch.data.obs, 0)

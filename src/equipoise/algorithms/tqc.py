@@ -15,13 +15,13 @@ Deviations: two critics, not five, as in sb3-contrib; the deviations of ``sac.py
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise.algorithms._off_policy import weighed
 from equipoise.algorithms.dqn import quantile_huber
-from equipoise.algorithms.sac import SAC
+from equipoise.algorithms.sac import SAC, SoftActorCritic
 from equipoise.facts import KEPT, Help
 from equipoise.nets.actor import Bounds
 from equipoise.nets.twin import TwinCritic
@@ -34,7 +34,7 @@ class TQC(SAC):
     quantiles: Annotated[Count, Help("Quantiles of a critic."), KEPT] = 25
     drop: Annotated[Whole, Help("Quantiles a critic, of all critics' largest, that a target leaves out.")] = 2
 
-    def network(self, spec: EnvSpec) -> nn.Module:
+    def network(self, spec: EnvSpec) -> SoftActorCritic:
         if self.drop >= self.quantiles:
             raise ValueError(f"algorithm.drop: expected less than algorithm.quantiles={self.quantiles}, got {self.drop}")
         bounds = Bounds(spec.action, "tqc")
@@ -47,12 +47,12 @@ class TQC(SAC):
         kept = self.critics * (self.quantiles - self.drop)
         return q.transpose(1, 2).flatten(0, 1).sort(0).values[:kept]
 
-    def critic_loss(self, net: Any, obs: Tree, batch: Batch) -> LossOutput:
+    def critic_loss(self, net: SoftActorCritic, obs: Tree, batch: Batch) -> LossOutput:
         theta, y = self.judged(net, obs, batch.data.action[0]), batch.targets["target"].t()
         terms = quantile_huber(theta, y, 1.0).mean(0) / self.quantiles
         q = theta.mean((0, 2))
         td_error = (y.mean(-1) - q).abs()
         return weighed(batch.weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q)
 
-    def value(self, net: Any, obs: Tree, action: Tensor) -> Tensor:
+    def value(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
         return net.critic.mean(obs, action)  # type: ignore[no-any-return]

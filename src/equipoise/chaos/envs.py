@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from gymnasium import spaces
 
 from equipoise.envs.toys.ruler import LONGEST, Ruler
+from equipoise.types import Array
 
 Trouble = Literal["none", "hang", "raise", "nonfinite"]
 LIVES = 1 << 24  # float32 counts exactly up to here
@@ -42,12 +43,12 @@ class Faulty(Ruler):
         self._every, self._flag = every, Path(flag)
         self._steps = stream * DISTANCE
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
         if seed is not None:
             self.life = seed % LIVES
         return super().reset(seed=seed, options=options)
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, object]]:
         self._steps += 1
         due = self._trouble != "none" and self._steps % self._every == 0 and self._flag.exists()
         if due and self._trouble == "hang":
@@ -61,5 +62,5 @@ class Faulty(Ruler):
             obs[2] = math.nan
         return obs, reward, terminated, truncated, info
 
-    def _obs(self) -> Any:
+    def _obs(self) -> Array:
         return np.array((self.stream, self.number, self.t, self.life), self.dtype)

@@ -7,14 +7,12 @@ place are seen across every restart.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from equipoise.envs.toys import ruler
-from equipoise.types import Pool, Trajectory
+from equipoise.types import Array, Pool, Trajectory
 
 RECENT = 16  # windows that are remembered for each stream
 COUNTS = ("rows", "torn", "duplicated", "missing", "orphans", "aborted")
@@ -107,7 +105,7 @@ class Ledger(nn.Module):
         return wrong
 
 
-def rows(data: Trajectory, *, aborts: bool) -> tuple[Any, int, list[str]]:
+def rows(data: Trajectory, *, aborts: bool) -> tuple[Array, int, list[str]]:
     """Return [T, B] bool, the rows that do not prove themselves; the count of aborted episodes; and sentences.
 
     Like ``equipoise.envs.toys.ruler.verify``, from (stream, episode, t, life) of each row, for envs that began anew.
@@ -128,7 +126,7 @@ def rows(data: Trajectory, *, aborts: bool) -> tuple[Any, int, list[str]]:
     torn = np.zeros(mask.shape, np.bool_)
     wrong: list[str] = []
 
-    def compare(what: str, got: Any, expected: Any) -> None:
+    def compare(what: str, got: Array, expected: Array) -> None:
         bad = got != expected
         if bad.any():
             at, b = np.argwhere(bad)[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from torch import nn
 from equipoise.chaos import beats
 from equipoise.chaos.ledger import Ledger, T
 from equipoise.envs.toys.ruler import ACTIONS
-from equipoise.types import Algorithm, Batch, LossOutput, Optimizer, Pool, Trajectory
+from equipoise.types import Algorithm, Batch, LossOutput, Optimizer, Pool, Trajectory, Tree
 
 
 class Counter(nn.Module):
@@ -30,7 +30,7 @@ class Counter(nn.Module):
     def initial_state(self, batch: int) -> dict[str, torch.Tensor]:
         return {"seen": torch.zeros(batch)}
 
-    def step(self, obs: Any, first: torch.Tensor, state: Any) -> tuple[Any, Any]:
+    def step(self, obs: Tree, first: torch.Tensor, state: Tree) -> tuple[Tree, Tree]:
         seen = torch.where(first, 0.0, state["seen"])
         return seen, {"seen": seen + 1}
 
@@ -44,24 +44,28 @@ class Ruling(Algorithm):
     aborts: bool = False  # an env failure may cut an episode short
     beats: str = ""  # the file of ``Beats`` that notes each update
 
-    def network(self, spec: Any) -> nn.Module:
+    def network(self, spec: object) -> Counter:
         return Counter(self.streams)
 
-    def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
+    def act(
+        self, net: Counter, obs: Tree, first: Tree, state: Tree, *, explore: Tree, noise: torch.Tensor
+    ) -> tuple[Tree, Tree, Tree]:
         seen, state = net.step(obs, first, state)
         action = (noise[:, 0] * ACTIONS).long()
         return action, {"updates": net.updates.expand(len(first)).clone(), "seen": seen, "noise": noise[:, 0].clone()}, state
 
-    def best(self, net: Any, obs: Any, first: Any, state: Any) -> Any:
+    def best(self, net: Counter, obs: Tree, first: Tree, state: Tree) -> tuple[Tree, Tree]:
         return torch.zeros(len(first), dtype=torch.int64), net.step(obs, first, state)[1]
 
-    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+    def loss(
+        self, net: Counter, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput:
         if self.beats:
             beats.opened(self.beats).beat()
         count = torch.tensor(float(batch.data.mask.numel()))
         return LossOutput(loss=-net.updates.sum() * count, count=count)
 
-    def absorb(self, net: Any, data: Trajectory, *, pool: Pool) -> None:
+    def absorb(self, net: Counter, data: Trajectory, *, pool: Pool) -> None:
         before = net.ledger.counts.clone()
         for said in net.ledger.enter(data, aborts=self.aborts, replayed=self.needs_replay)[:3]:
             print(f"chaos: {said}", file=sys.stderr, flush=True)
@@ -74,6 +78,8 @@ class Replayed(Ruling):
 
     needs_replay: ClassVar[bool] = True
 
-    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+    def loss(
+        self, net: Counter, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput:
         out = super().loss(net, target_net, batch, group=group, step=step, rng=rng)
         return replace(out, priority=batch.data.obs[0, :, T])

@@ -49,9 +49,9 @@ class DeviceEnv(Protocol):
     """
 
     @property
-    def observation(self) -> gymnasium.Space[Any]: ...  # of one stream
+    def observation(self) -> gymnasium.Space[object]: ...  # of one stream
     @property
-    def action(self) -> gymnasium.Space[Any]: ...  # of one stream
+    def action(self) -> gymnasium.Space[object]: ...  # of one stream
     @property
     def autoreset(self) -> Autoreset: ...
     @property
@@ -119,7 +119,7 @@ def as_next_step(env: DeviceEnv, name: str) -> DeviceEnv:
 class Bounds:
     """A policy's actions [B, ...] as a device env takes them: a Box within its bounds."""
 
-    def __init__(self, space: gymnasium.Space[Any], device: torch.device) -> None:
+    def __init__(self, space: gymnasium.Space[object], device: torch.device) -> None:
         self._inner = {key: Bounds(one, device) for key, one in (tree.branches(space) or {}).items()}
         self._ends: tuple[Tensor, ...] = ()
         if isinstance(space, spaces.Box):

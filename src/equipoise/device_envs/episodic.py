@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import gymnasium
 import torch
@@ -22,8 +22,8 @@ class Episodic(ABC):
     depend on the others, and a resume needs no generator.
     """
 
-    observation: gymnasium.Space[Any]
-    action: gymnasium.Space[Any]
+    observation: gymnasium.Space[object]
+    action: gymnasium.Space[object]
     autoreset: ClassVar[Autoreset] = "next_step"
     exact: ClassVar[bool] = True
     draws: ClassVar[int]  # random numbers of a reset

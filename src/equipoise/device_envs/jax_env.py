@@ -34,6 +34,8 @@ from equipoise.device_envs.device_env import Autoreset
 from equipoise.hints import raised
 from equipoise.types import TimeStep, Tree
 
+Pytree = Any  # JAX arrays in the containers and classes that an env keeps its state in
+Stepped = tuple[Pytree, Pytree, jax.Array, jax.Array, jax.Array]  # state, observation, reward, terminated, truncated
 SMALL = 64  # numbers
 RESETS = 16  # as many parts of the streams are reset one after the other where all of them end at once
 # torch has hardly an operation on unsigned numbers other than bytes
@@ -43,13 +45,13 @@ SIGNED = {"uint16": jnp.int16, "uint32": jnp.int32, "uint64": jnp.int64}
 class World(Protocol):
     """One stream of an env in JAX: pure functions that ``jax.jit`` can trace. ``key`` is a typed PRNG key."""
 
-    action: gymnasium.Space[Any]  # Discrete, or a Box of floats
+    action: gymnasium.Space[object]  # Discrete, or a Box of floats
     bounds: Any  # what the library says of observations: a space with ``low`` and ``high``, with ``n`` or ``spaces``, or None
 
-    def begin(self, key: Any) -> tuple[Any, Any]:
+    def begin(self, key: jax.Array) -> tuple[Pytree, Pytree]:
         """An episode's first state and observation."""
 
-    def advance(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+    def advance(self, key: jax.Array, state: Pytree, action: jax.Array) -> Stepped:
         """One step, without a reset -> state, observation, reward, terminated, truncated (cut by a clock)."""
 
 
@@ -66,7 +68,7 @@ class JaxEnv:
         self._form, seen = _traced(name, world)
         self.observation = space_of(name, seen, world.bounds)
         self._first_rows, self._next_rows = jax.jit(self._begin_all), jax.jit(self._step_all)
-        self._last: tuple[Tree, Any] = ({}, {})  # the state of the last row, as torch and as JAX have it
+        self._last: tuple[Tree, Pytree] = ({}, {})  # the state of the last row, as torch and as JAX have it
 
     # --------------------------------------------------------------------------------------------------- between libraries
 
@@ -93,27 +95,27 @@ class JaxEnv:
         )  # fmt: skip
         return self._kept(inner, state["stream"]), rows
 
-    def _kept(self, inner: Any, streams: Tensor) -> Tree:
+    def _kept(self, inner: Pytree, streams: Tensor) -> Tree:
         state = {"jax": tree.map(to_torch, inner), "stream": streams}
         self._last = (state, inner)
         return state
 
     # ------------------------------------------------------------------------------------------------------- inside of JAX
 
-    def _begin_all(self, words: Any, streams: Any) -> Any:
+    def _begin_all(self, words: jax.Array, streams: jax.Array) -> Pytree:
         run = jax.random.fold_in(jax.random.key(words[0]), words[1])
         return jax.vmap(lambda stream: self._begin(jax.random.fold_in(run, stream)))(streams)
 
-    def _step_all(self, state: Any, action: Any) -> Any:
+    def _step_all(self, state: Pytree, action: jax.Array) -> Pytree:
         rows, reward, ends, cut, seam, keys = jax.vmap(self._advance)(state, action)
         state, obs = self._refilled(seam, keys, rows)
         return state, obs, reward, jnp.stack([ends, cut, seam])
 
-    def _refilled(self, seam: Any, keys: Any, rows: Any) -> Any:
+    def _refilled(self, seam: jax.Array, keys: jax.Array, rows: Pytree) -> Pytree:
         """The rows with a new episode where ``seam`` is True."""
         count = len(seam)
 
-        def some(carry: Any) -> Any:
+        def some(carry: Pytree) -> Pytree:
             left, rows = carry
             (at,) = jnp.nonzero(left, size=-(-count // RESETS), fill_value=count)  # count: no stream's place, dropped
             begun = jax.vmap(self._begin)(keys.at[at].get(mode="clip"))
@@ -122,13 +124,13 @@ class JaxEnv:
 
         return lax.while_loop(lambda carry: carry[0].any(), some, (seam, rows))[1]
 
-    def _begin(self, key: Any) -> Any:
+    def _begin(self, key: jax.Array) -> Pytree:
         """One stream's first row of an episode."""
         kept, now = jax.random.split(key)
         state, obs = self._world.begin(now)
         return self._form.leaves((state, kept, False)), jax.tree.map(_seen, obs)
 
-    def _advance(self, leaves: Any, action: Any) -> Any:
+    def _advance(self, leaves: Pytree, action: jax.Array) -> Pytree:
         """One stream's next row. In a seam it is thrown away, for one that ``_begin`` makes with the same key."""
         state, key, seam = self._form.whole(leaves)
         kept, now = jax.random.split(key)
@@ -147,20 +149,20 @@ class Form:
     unsigned number as the signed one with its bits, and an empty array not at all.
     """
 
-    def __init__(self, shapes: Any) -> None:
+    def __init__(self, shapes: Pytree) -> None:
         """``shapes``: the state as ``jax.eval_shape`` has it."""
         found, self._def = jax.tree_util.tree_flatten_with_path(shapes)
         self.shapes = {jax.tree_util.keystr(path): leaf for path, leaf in found}
         raw = jax.eval_shape(lambda: [_words(jnp.zeros(leaf.shape, leaf.dtype)) for leaf in self.shapes.values()])
         self._raw = dict(zip(self.shapes, raw, strict=True))
 
-    def leaves(self, state: Any) -> dict[str, Any]:
+    def leaves(self, state: Pytree) -> dict[str, jax.Array]:
         every = {name: _words(jnp.asarray(x)) for name, x in zip(self.shapes, jax.tree.leaves(state), strict=True)}
         large = {name: x for name, x in every.items() if not _is_small(x)}
         small = [lax.bitcast_convert_type(_wide(x), jnp.int32).ravel() for x in every.values() if _is_small(x)]
         return {"small": jnp.concatenate(small), **large}
 
-    def whole(self, leaves: dict[str, Any]) -> Any:
+    def whole(self, leaves: dict[str, jax.Array]) -> Pytree:
         state, at = [], 0
         for name, shape in self.shapes.items():
             if (x := leaves.get(name)) is None:
@@ -172,17 +174,17 @@ class Form:
         return jax.tree.unflatten(self._def, state)
 
 
-def from_torch(x: Tensor) -> Any:
+def from_torch(x: Tensor) -> jax.Array:
     """The array over a tensor's memory."""
     return jax.dlpack.from_dlpack(x.contiguous())
 
 
-def to_torch(x: Any) -> Tensor:
+def to_torch(x: jax.Array) -> Tensor:
     """The tensor over an array's memory, once the array is computed."""
     return from_dlpack(x)
 
 
-def _words(x: Any) -> Any:
+def _words(x: jax.Array) -> jax.Array:
     """An array in a dtype that torch works with: the same bits."""
     x = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
     signed = SIGNED.get(x.dtype.name)
@@ -190,23 +192,23 @@ def _words(x: Any) -> Any:
     return lax.convert_element_type(x, x.dtype) if signed is None else lax.bitcast_convert_type(x, signed)
 
 
-def _is_small(x: Any) -> bool:
+def _is_small(x: jax.Array) -> bool:
     return bool(x.size <= SMALL and x.dtype.itemsize <= 4)
 
 
-def _wide(x: Any) -> Any:
+def _wide(x: jax.Array) -> jax.Array:
     """A small array in 32-bit numbers that hold its own."""
     return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.int32)
 
 
-def _unsigned(x: Any, dtype: Any) -> Any:
+def _unsigned(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """The array of which ``_words`` made this one."""
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(lax.bitcast_convert_type(x, jnp.uint32))
     return x if x.dtype == dtype else lax.bitcast_convert_type(x, dtype)
 
 
-def _seen(x: Any) -> Any:
+def _seen(x: jax.Array) -> jax.Array:
     """An observation as networks take it: floats and flags as float32, bytes as they are, other integers as int32."""
     x = jnp.asarray(x)
     if jnp.issubdtype(x.dtype, jnp.integer):
@@ -217,7 +219,7 @@ def _seen(x: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------ what is checked
 
 
-def _traced(name: str, world: World) -> tuple[Form, Any]:
+def _traced(name: str, world: World) -> tuple[Form, Pytree]:
     """The form of a world's state, and the shapes of its observations; ValueError where they are not fixed."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     taken = jnp.float32 if isinstance(world.action, spaces.Box) else jnp.int32
@@ -234,7 +236,7 @@ def _traced(name: str, world: World) -> tuple[Form, Any]:
     )
 
 
-def _shapes(where: str, function: Callable[..., Any], *shapes: Any) -> Any:
+def _shapes(where: str, function: Callable[..., Pytree], *shapes: Pytree) -> Pytree:
     try:
         return jax.eval_shape(function, *shapes)
     except (TypeError, IndexError) as error:  # what JAX raises where a shape or a branch depends on values
@@ -245,7 +247,7 @@ def _shapes(where: str, function: Callable[..., Any], *shapes: Any) -> Any:
         raise ValueError(f"{where}: expected a row, got {raised(error)}") from error
 
 
-def _same(where: str, one: Any, other: Any) -> None:
+def _same(where: str, one: Pytree, other: Pytree) -> None:
     """ValueError where a step gives other shapes than a reset."""
     a, b = Form(one).shapes, Form(other).shapes
     if a.keys() != b.keys():
@@ -257,11 +259,11 @@ def _same(where: str, one: Any, other: Any) -> None:
             )
 
 
-def _said(shape: Any) -> str:
+def _said(shape: Pytree) -> str:
     return f"{shape.dtype} {list(shape.shape)}"
 
 
-def space_of(name: str, shapes: Any, bounds: Any) -> gymnasium.Space[Any]:
+def space_of(name: str, shapes: Pytree, bounds: Any) -> gymnasium.Space[object]:
     """The Gymnasium space of observations of these shapes, within the library's bounds where it says some."""
     inner = getattr(bounds, "spaces", None)
     if isinstance(shapes, dict):
@@ -276,7 +278,7 @@ def space_of(name: str, shapes: Any, bounds: Any) -> gymnasium.Space[Any]:
         return spaces.Discrete(int(bounds.n), dtype=np.int32)
     ends = np.iinfo(shapes.dtype) if integers else None
     low, high = (-np.inf, np.inf) if ends is None else (ends.min, ends.max)
-    dtype: Any = shapes.dtype.type
+    dtype: np.dtype = shapes.dtype.type
     said = [
         np.broadcast_to(np.asarray(getattr(bounds, key, x), dtype), shapes.shape) for key, x in (("low", low), ("high", high))
     ]

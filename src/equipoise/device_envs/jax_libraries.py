@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from equipoise.device_envs.jax_env import JaxEnv
+from equipoise.device_envs.jax_env import JaxEnv, Pytree, Stepped, World
 from equipoise.hints import hint
 from equipoise.naming import called
 from equipoise.private.brax import envs
@@ -29,10 +29,10 @@ class Gymnax:
     ``reset_env`` begins an episode, ``step_env`` says what terminated, ``is_truncated`` what the parameters' clock cut.
     """
 
-    def __init__(self, env: Any, params: Any) -> None:
+    def __init__(self, env: Any, params: Pytree) -> None:
         self._env, self._params = env, params
         space = env.action_space(params)
-        self.action: gymnasium.Space[Any]
+        self.action: gymnasium.Space[object]
         if hasattr(space, "n"):
             self.action = spaces.Discrete(int(space.n))
         else:
@@ -40,11 +40,11 @@ class Gymnax:
             self.action = spaces.Box(low, high, space.shape, np.float32)
         self.bounds = env.observation_space(params)
 
-    def begin(self, key: Any) -> tuple[Any, Any]:
+    def begin(self, key: jax.Array) -> tuple[Pytree, Pytree]:
         obs, state = self._env.reset_env(key, self._params)
         return state, obs
 
-    def advance(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+    def advance(self, key: jax.Array, state: Pytree, action: jax.Array) -> Stepped:
         obs, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
         return state, obs, reward, terminated, self._env.is_truncated(state, self._params)
 
@@ -55,11 +55,11 @@ class Craftax(Gymnax):
     So its clock is set too far off to end an episode, and the steps that its state counts are compared here.
     """
 
-    def __init__(self, env: Any, params: Any) -> None:
+    def __init__(self, env: Any, params: Pytree) -> None:
         super().__init__(env, params.replace(max_timesteps=NEVER))
         self._limit = params.max_timesteps
 
-    def advance(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+    def advance(self, key: jax.Array, state: Pytree, action: jax.Array) -> Stepped:
         obs, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
         return state, obs, reward, terminated, state.timestep >= self._limit
 
@@ -75,13 +75,13 @@ class Brax:
     def __init__(self, env: Any, limit: int, repeat: int, group: str) -> None:
         """``limit``: calls of the env's step until an episode is cut. ``repeat``: calls with the same action in one step."""
         self._env, self._limit, self._repeat, self._group = env, limit, repeat, group
-        self.action = spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
+        self.action: gymnasium.Space[object] = spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
 
-    def begin(self, key: Any) -> tuple[Any, Any]:
+    def begin(self, key: jax.Array) -> tuple[Pytree, Pytree]:
         state = self._env.reset(key)
         return (state, jnp.int32(0)), self._seen(state.obs)
 
-    def advance(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+    def advance(self, key: jax.Array, state: Pytree, action: jax.Array) -> Stepped:
         inner, steps = state
         reward = 0.0
         for _ in range(self._repeat):
@@ -90,7 +90,7 @@ class Brax:
         steps += self._repeat
         return (inner, steps), self._seen(inner.obs), reward, inner.done > 0, steps >= self._limit
 
-    def _seen(self, obs: Any) -> Any:
+    def _seen(self, obs: Pytree) -> Pytree:
         if not isinstance(obs, dict):
             return obs
         if self._group not in obs:
@@ -101,7 +101,7 @@ class Brax:
 # ------------------------------------------------------------------------------------------------------------------- by name
 
 
-def gymnax(name: str, device: str, **kwargs: Any) -> Gymnax:
+def gymnax(name: str, device: str, **kwargs: object) -> Gymnax:
     import gymnax as library
 
     _known("gymnax", name, library.registered_envs)
@@ -111,7 +111,7 @@ def gymnax(name: str, device: str, **kwargs: Any) -> Gymnax:
     return Gymnax(env, params.replace(**changes))
 
 
-def craftax(name: str, device: str, **kwargs: Any) -> Craftax:
+def craftax(name: str, device: str, **kwargs: object) -> Craftax:
     from craftax.craftax_env import make_craftax_env_from_name as made
 
     _known("craftax", name, CRAFTAX)
@@ -120,7 +120,7 @@ def craftax(name: str, device: str, **kwargs: Any) -> Craftax:
     return Craftax(env, env.default_params.replace(**changes))
 
 
-def brax(name: str, device: str, *, max_episode_steps: int = 1000, **kwargs: Any) -> Brax:
+def brax(name: str, device: str, *, max_episode_steps: int = 1000, **kwargs: object) -> Brax:
     known = envs()
     _known("brax", name, known)
     own = (*signature(known[name]).parameters, "n_frames", "max_episode_steps")  # n_frames: of the base class
@@ -128,7 +128,7 @@ def brax(name: str, device: str, *, max_episode_steps: int = 1000, **kwargs: Any
     return Brax(import_module("brax.envs").get_environment(name, **kwargs), max_episode_steps, 1, "state")
 
 
-def playground(name: str, device: str, *, group: str = "state", **kwargs: Any) -> Brax:
+def playground(name: str, device: str, *, group: str = "state", **kwargs: object) -> Brax:
     from mujoco_playground import registry
 
     _known("playground", name, registry.ALL_ENVS)
@@ -147,7 +147,9 @@ def _known(library: str, name: str, names: Collection[str]) -> None:
         raise ValueError(f"unknown env {name!r} of {library}{hint(name, names)}")
 
 
-def _changes(target: str, kwargs: dict[str, Any], params: Any, limit: str, also: Collection[str] = ()) -> dict[str, Any]:
+def _changes(
+    target: str, kwargs: dict[str, object], params: Pytree, limit: str, also: Collection[str] = ()
+) -> dict[str, object]:
     """Take the arguments that are parameters of the library's out of ``kwargs``. ``limit``: its name for an episode's steps."""
     if "max_episode_steps" in kwargs:
         kwargs[limit] = kwargs.pop("max_episode_steps")
@@ -156,17 +158,22 @@ def _changes(target: str, kwargs: dict[str, Any], params: Any, limit: str, also:
     return {key: kwargs.pop(key) for key in fields if key in kwargs}
 
 
-def _taken(target: str, kwargs: Mapping[str, Any], names: Collection[str]) -> None:
+def _taken(target: str, kwargs: Mapping[str, object], names: Collection[str]) -> None:
     for key in kwargs:
         if key not in names:
             raise ValueError(f"{target} takes no argument {key!r}{hint(key, names)}; it takes: {', '.join(names)}")
 
 
 CRAFTAX = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")
-LIBRARIES: Mapping[str, Callable[..., Any]] = {"gymnax": gymnax, "craftax": craftax, "brax": brax, "playground": playground}
+LIBRARIES: Mapping[str, Callable[..., World]] = {
+    "gymnax": gymnax,
+    "craftax": craftax,
+    "brax": brax,
+    "playground": playground,
+}
 
 
-def make(name: str, device: str = "cpu", **kwargs: Any) -> JaxEnv:
+def make(name: str, device: str = "cpu", **kwargs: object) -> JaxEnv:
     """Make the env ``name`` (without ``jax:``): LIBRARY/NAME, or module:callable, which gives an env with gymnax's interface.
 
     ``kwargs``: ``max_episode_steps``, and what the library takes: parameters (gymnax, Craftax), arguments of the env's class
@@ -184,7 +191,7 @@ def make(name: str, device: str = "cpu", **kwargs: Any) -> JaxEnv:
         return JaxEnv(f"jax:{name}", Gymnax(made, made.default_params))
 
 
-def device_of(device: str) -> Any:
+def device_of(device: str) -> jax.Device:
     """JAX's device for one of torch's; ValueError where this JAX has none."""
     kind, _, number = device.partition(":")
     try:

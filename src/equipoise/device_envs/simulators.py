@@ -34,7 +34,7 @@ class Simulator:
     autoreset: ClassVar[Autoreset] = "same_step"
     exact: ClassVar[bool] = False
 
-    def __init__(self, env: Any, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
+    def __init__(self, env: Any, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> None:
         self.env, self.observation, self.action = env, observation, action
         self._streams = torch.empty(0)
 
@@ -43,7 +43,9 @@ class Simulator:
             raise ValueError(f"{self._name}: expected num_envs={len(streams)}, one env a stream, got {self.env.num_envs}")
         self._streams = streams
 
-    def _rows(self, obs: Tree, reward: Tensor | None, terminated: Any, truncated: Any, final: Tree | None) -> TimeStep:
+    def _rows(
+        self, obs: Tree, reward: Tensor | None, terminated: Tensor | None, truncated: Tensor | None, final: Tree | None
+    ) -> TimeStep:
         """Rows of all streams; ``reward`` None: those of a reset. The simulator may write over its tensors: they are copied."""
         no = torch.zeros_like(self._streams, dtype=torch.bool)
         begins = reward is None
@@ -119,7 +121,7 @@ class Genesis(Simulator):
         last = extras.get("final_obs")
         return {}, self._rows(self._seen(obs), reward, done & ~cut, cut, None if last is None else self._seen(last))
 
-    def _seen(self, obs: Any) -> Tensor:
+    def _seen(self, obs: Tree) -> Tensor:
         found: Tensor = obs if isinstance(obs, Tensor) else obs[self._group]
         return found
 
@@ -129,7 +131,7 @@ def _copied(x: Tensor) -> Tensor:
     return x.float().clone() if x.is_floating_point() else x.clone()
 
 
-def bounded(space: gymnasium.Space[Any], most: float = 100.0) -> gymnasium.Space[Any]:
+def bounded(space: gymnasium.Space[object], most: float = 100.0) -> gymnasium.Space[object]:
     """A Box whose bounds are infinite, as Isaac Lab's are, within ``most``: algorithms scale actions by bounds."""
     if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         low, high = np.clip(space.low, -most, most), np.clip(space.high, -most, most)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -15,15 +15,15 @@ from equipoise import tree
 from equipoise.device_envs.device_env import Bounds, DeviceEnv, probe, streams_on
 from equipoise.device_envs.naming import make_device_env
 from equipoise.seeds import stream_seed
-from equipoise.types import Tree
+from equipoise.types import Array, Tree
 
 CPU = torch.device("cpu")
 
 
-class DeviceVector(VectorEnv[Any, Any, Any]):
+class DeviceVector(VectorEnv):
     """B streams of a device env."""
 
-    def __init__(self, env: DeviceEnv, streams: Any, seed: int) -> None:
+    def __init__(self, env: DeviceEnv, streams: Array, seed: int) -> None:
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.env, self.num_envs, self._run = env, len(streams), seed
         self.single_observation_space, self.single_action_space = env.observation, env.action
@@ -33,7 +33,7 @@ class DeviceVector(VectorEnv[Any, Any, Any]):
         self._state: Tree = {}
         self._first = stream_seed(seed, int(streams[0]))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Tree, dict[str, object]]:
         """Begin all streams; without a ``seed`` by one that ``np_random`` draws."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**62)) if seed is None else seed
@@ -44,7 +44,7 @@ class DeviceVector(VectorEnv[Any, Any, Any]):
             self._state, ts = self.env.reset(run, self._streams)
         return tree.numpy_views(ts.obs), {}
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Tree) -> tuple[Tree, Array, Array, Array, dict[str, object]]:
         with torch.inference_mode():
             self._state, ts = self.env.step(self._state, self._bounds(_tensors(actions)))
         rows = tree.numpy_views({"obs": ts.obs, "reward": ts.reward, "end": ts.terminated, "cut": ts.truncated})
@@ -57,13 +57,13 @@ class ExactDeviceVector(DeviceVector):
     snapshot_attributes: ClassVar[tuple[str, ...]] = ("bytes",)
 
     @property
-    def bytes(self) -> Any:
+    def bytes(self) -> Array:
         """The state as [n] uint8, leaf after leaf."""
         leaves = [np.ascontiguousarray(x.numpy()).reshape(-1).view(np.uint8) for x in tree.leaves(self._state)]
         return np.concatenate(leaves)
 
     @bytes.setter
-    def bytes(self, packed: Any) -> None:
+    def bytes(self, packed: Array) -> None:
         at = 0
 
         def taken(x: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ class ExactDeviceVector(DeviceVector):
         self._state = tree.map(taken, self._state)
 
 
-def _tensors(actions: Any) -> Tree:
+def _tensors(actions: Tree) -> Tree:
     """A vector env's actions as tensors; a Tuple's parts by "0", "1", ...."""
     if isinstance(actions, tuple):
         actions = {str(i): one for i, one in enumerate(actions)}
@@ -84,7 +84,7 @@ def _tensors(actions: Any) -> Tree:
 
 
 def vector(
-    name: str, observation_spec: Callable[[gymnasium.Space[Any]], Tree], *, streams: Any, seed: int, **kwargs: Any
+    name: str, observation_spec: Callable[[gymnasium.Space[object]], Tree], *, streams: Array, seed: int, **kwargs: object
 ) -> DeviceVector:
     """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a run's ``seed``.
 

@@ -61,7 +61,7 @@ class GymnasiumEnv(SyncEnv):
 
     def __init__(
         self,
-        env: VectorEnv[Any, Any, Any],
+        env: VectorEnv,
         *,
         streams: Array,
         seed: int,
@@ -98,7 +98,7 @@ class GymnasiumEnv(SyncEnv):
             tree.map(np.zeros_like, self.ts.obs) if self.same_step else {}
         )  # the reset observations of held streams
         self.mend: Callable[..., None] | None = None  # called with obs and first of every row, to write over obs
-        self._actions: list[Any] = []  # actions since ``_from``
+        self._actions: list[Tree] = []  # actions since ``_from``
         self._from: Tree | None = None  # a state with an action sent; None: birth
         self._played = True  # can this env be brought to ``_from``
         seeds = stream_seeds(seed, streams)
@@ -153,7 +153,7 @@ class GymnasiumEnv(SyncEnv):
         if not self.checks.fine():
             self._judge()
 
-    def _fill(self, obs: Any, reward: Any, terminated: Any, truncated: Any) -> None:
+    def _fill(self, obs: Tree, reward: Array, terminated: Array, truncated: Array) -> None:
         ts = self.ts
         if not self.same_step:
             np.logical_or(ts.terminated, ts.truncated, out=ts.first)  # as the row before has it
@@ -168,7 +168,7 @@ class GymnasiumEnv(SyncEnv):
         if self.mend is not None:
             self.mend(ts.obs, ts.first)
 
-    def _end(self, info: Any) -> None:
+    def _end(self, info: Tree) -> None:
         """Hold back the next episode's first observation where a clock cut this one (SAME_STEP shows it in the same row)."""
         ts, done, held = self.ts, self._done, self._held
         np.logical_or(ts.terminated, ts.truncated, out=done)
@@ -205,16 +205,16 @@ class GymnasiumEnv(SyncEnv):
         if not self.checks.fine():
             self._judge()
 
-    def _show(self, rows: Any) -> None:
+    def _show(self, rows: Array) -> None:
         """Show the resets of ``rows`` (a mask or indices) and stop holding them."""
 
-        def put(to: Any, aside: Any) -> None:
+        def put(to: Array, aside: Array) -> None:
             to[rows] = aside[rows]
 
         tree.map(put, self.ts.obs, self._aside)
         self._held[rows] = False
 
-    def _inform(self, infos: Infos, info: Any) -> None:
+    def _inform(self, infos: Infos, info: Tree) -> None:
         infos.read_all(info)
         if self.same_step and self._done.any():  # ``info`` itself belongs to the next episode there
             infos.read_all(info.get("final_info") if isinstance(info, Mapping) else None, self._done)
@@ -266,10 +266,10 @@ class GymnasiumEnv(SyncEnv):
             "state": {} if self._from is None else self._from,
         }
 
-    def _one(self, i: int | None) -> Any:
+    def _one(self, i: int | None) -> object:
         return self.env
 
-    def _exchange(self) -> tuple[Any, Any, Any, Any, Any]:
+    def _exchange(self) -> tuple[Tree, Array, Array, Array, Tree]:
         return self.env.step(self.form.together(self.action))
 
     def _capture(self) -> Tree:
@@ -290,7 +290,7 @@ class GymnasiumEnv(SyncEnv):
         return [(None, self.env.close)]
 
 
-def observe(target: Tree, obs: Any, key: str = "obs") -> None:
+def observe(target: Tree, obs: Tree, key: str = "obs") -> None:
     """Copy a batched observation into the arrays of ``target``; float64 becomes float32."""
     if isinstance(target, dict) and isinstance(obs, Mapping | tuple) and len(obs) == len(target):
         for name, inner in target.items():
@@ -305,7 +305,7 @@ def observe(target: Tree, obs: Any, key: str = "obs") -> None:
         tree.map(np.copyto, target, taken(tree.spec(target), obs, None, key))
 
 
-def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     """Return ``metadata["autoreset_mode"]``; ValueError where it is missing or says that the env never resets."""
     about = getattr(env, "metadata", None)
     said = about.get("autoreset_mode") if isinstance(about, Mapping) else None

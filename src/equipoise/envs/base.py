@@ -45,8 +45,8 @@ class SyncEnv:
     def __init__(
         self,
         *,
-        observation: gymnasium.Space[Any],
-        action: gymnasium.Space[Any],
+        observation: gymnasium.Space[object],
+        action: gymnasium.Space[object],
         streams: Array,
         resume: Resume = "restart",
         notes: tuple[str, ...] = (),
@@ -223,7 +223,7 @@ class SyncEnv:
         """End the episode of stream ``i``; its row becomes that of a seam."""
         raise NotImplementedError
 
-    def _one(self, i: int | None) -> Any:
+    def _one(self, i: int | None) -> object:
         """The env behind stream ``i``."""
         raise NotImplementedError
 

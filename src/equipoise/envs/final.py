@@ -19,7 +19,7 @@ TRUNCATION = "truncation treated as termination"
 UNKNOWN = f"{TRUNCATION}, where the env gives no info['final_obs']"  # until the first truncation tells
 
 
-def note(env: VectorEnv[Any, Any, Any]) -> tuple[str, ...]:
+def note(env: VectorEnv) -> tuple[str, ...]:
     """The note on a SAME_STEP env before its first truncation."""
     return () if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else (UNKNOWN,)
 

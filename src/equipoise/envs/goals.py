@@ -20,7 +20,7 @@ from equipoise.envs.spaces import observation_spec
 
 KEYS = ("observation", "achieved_goal", "desired_goal")
 EPISODE = 200  # most steps that are compared
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 
 class Goals:

@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -32,7 +32,7 @@ from equipoise.envs.spaces import member, observation_spec
 from equipoise.envs.values import FLAGS, NUMBERS, flag, hidden, number, taken, uncast
 from equipoise.hints import message, raised
 from equipoise.seeds import stream_seed, stream_seeds
-from equipoise.types import Array, Resume, Tree
+from equipoise.types import Array, Resume, TimeStep, Tree
 
 PATIENCE = 3  # failures of one stream in a row without a working step
 STOPPED = "--on-nonfinite drop gives up the episode and goes on, clamp takes finite numbers instead"
@@ -48,14 +48,14 @@ class LoopEnv(SyncEnv):
 
     def __init__(
         self,
-        makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+        makers: Sequence[Callable[[], gymnasium.Env]],
         *,
         streams: Array,
         seed: int,
-        made: Any = None,
+        made: gymnasium.Env | None = None,
         action_mask: str = "auto",
     ) -> None:
-        self.envs: list[Any] = [] if made is None else [made]
+        self.envs: list[gymnasium.Env] = [] if made is None else [made]
         for i, make in enumerate(makers[len(self.envs) :], len(self.envs)):
             phases.say(f"making env {i + 1} of {len(makers)}")
             self.envs.append(make())
@@ -71,10 +71,10 @@ class LoopEnv(SyncEnv):
         self._makers, self._seed = makers, seed
         self._seeds: list[int | None] = [*stream_seeds(seed, streams)]
         count = len(self.envs)
-        self._obs: list[Any] = [None] * count
-        self._reward: list[Any] = [0.0] * count
-        self._terminated: list[Any] = [False] * count
-        self._truncated: list[Any] = [False] * count
+        self._obs: list[Tree] = [None] * count
+        self._reward: list[object] = [0.0] * count
+        self._terminated: list[object] = [False] * count
+        self._truncated: list[object] = [False] * count
         self._incarnation, self._barren = (
             [0] * count,
             [0] * count,
@@ -253,7 +253,7 @@ class LoopEnv(SyncEnv):
             "observations": log.observations_of(i), "state": {},
         }  # fmt: skip
 
-    def _one(self, i: int | None) -> Any:
+    def _one(self, i: int | None) -> object:
         return self.envs[i or 0]
 
     def begin_as(self, start: Start) -> None:
@@ -296,7 +296,7 @@ class Log:
     ACTIONS = 1 << 26  # bytes, at most; an episode that is longer cannot be played again
     SHOWN, SMALL = 32, 1 << 17  # the last observations; where all streams' take more bytes than this, the last one only
 
-    def __init__(self, ts: Any) -> None:
+    def __init__(self, ts: TimeStep) -> None:
         count = len(ts.stream)
         self._ts, self._count = ts, 0
         self._actions: deque[Tree] = deque()
@@ -304,7 +304,7 @@ class Log:
         self._episode = [0] * count  # number of the first action of each stream's episode
         self._begin = [0] * count  # number of the first action that is kept
         self._seed: list[int | None] = [None] * count
-        self._generator: list[dict[str, Any] | None] = [None] * count
+        self._generator: list[dict[str, object] | None] = [None] * count
         self._resets, self._since = [0] * count, [0] * count  # resets of the env so far, and when the first action was kept
         self._born = [0] * count  # seed of the env's first reset
         small = sum(x.nbytes for x in tree.leaves(ts.obs)) <= self.SMALL
@@ -341,7 +341,7 @@ class Log:
         seed, generator, resets, born = self._seed[i], self._generator[i], self._since[i], self._born[i]
         if self._count - self._begin[i] > len(self._actions) or (seed is None and generator is None):
             return Start(kind="lost", resets=resets, born=born)
-        kind: Any = "generator" if seed is None else "seed"
+        kind: Literal["seed", "generator"] = "generator" if seed is None else "seed"
         return Start(kind=kind, seed=seed, generator=generator, resets=resets, born=born)
 
     def step(self, i: int) -> int:
@@ -363,7 +363,7 @@ class Log:
         return tree.map(lambda _: next(rings)[1][rows, i], self._ts.obs)
 
 
-def same_spaces(one: Any, env: Any) -> None:
+def same_spaces(one: gymnasium.Env, env: gymnasium.Env) -> None:
     if env.observation_space != one.observation_space or env.action_space != one.action_space:
         spaces = [f"{e.observation_space} and {e.action_space}" for e in (one, env)]
         raise ValueError(f"all streams of a worker need the same spaces; {one}: {spaces[0]}, another: {spaces[1]}")
@@ -378,7 +378,7 @@ def put(target: Tree, i: int, obs: Tree) -> None:
         target[i] = obs
 
 
-def gather(target: Tree, observations: list[Any]) -> None:
+def gather(target: Tree, observations: list[Tree]) -> None:
     """Stack B observations of one stream each into the arrays [B, ...] of ``target``; an error where that may lose numbers."""
     if isinstance(target, dict):
         for key, inner in target.items():

@@ -33,6 +33,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec as Registered
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from equipoise import phases
 from equipoise.envs import hints as wrong
@@ -52,7 +53,7 @@ from equipoise.naming import called
 from equipoise.types import REMOTE, EnvFactory
 from equipoise.types.sources import DEVICE, JAX
 
-Streams = np.ndarray[Any, np.dtype[np.int64]]
+Streams = NDArray[np.int64]
 PETTINGZOO = "pettingzoo:"
 SEATS = "seats"
 DEVICE_ENVS = "equipoise.device_envs.vector:vector"  # imported for a device env alone, since it loads torch

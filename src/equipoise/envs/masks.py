@@ -40,7 +40,7 @@ def sizes(action: Any) -> list[int]:
     return [int(n) for n in action.nvec.reshape(-1)] if isinstance(action, spaces.MultiDiscrete) else []
 
 
-def mask_space(action: spaces.Space[Any]) -> spaces.Space[Any] | None:
+def mask_space(action: spaces.Space[object]) -> spaces.Space[object] | None:
     """The space of a flat mask: MultiBinary [sum of ``sizes``], in Dicts; None where nothing can be masked."""
     if (inner := tree.branches(action)) is None:
         return spaces.MultiBinary(sum(counts)) if (counts := sizes(action)) else None
@@ -51,7 +51,7 @@ def mask_space(action: spaces.Space[Any]) -> spaces.Space[Any] | None:
 # ------------------------------------------------------------------------------------------------- as a part of the space
 
 
-def place_of(choice: str, observation: spaces.Space[Any], action: spaces.Space[Any]) -> tuple[str, ...]:
+def place_of(choice: str, observation: spaces.Space[object], action: spaces.Space[object]) -> tuple[str, ...]:
     """The keys that lead to the mask in an observation, () for none. ``choice`` as in ``CHOICES``, without "info"."""
     if choice == "none":
         return ()
@@ -134,17 +134,17 @@ def _numbers(mask: Any, rows: int, count: int) -> Array:
 # ----------------------------------------------------------------------------------------------------------- out of info
 
 
-class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
+class InfoMask(gymnasium.Wrapper):
     """A wrapper for one env with its mask in ``info``; a row that ends an episode needs no mask."""
 
     snapshot_attributes = ()
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         self._masks = needed(getattr(env, "action_space", None), env)
         self.observation_space = with_mask(getattr(env, "observation_space", None), self._masks)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> Any:
         obs, info = self.env.reset(seed=seed, options=options)
         return self._with(obs, info, False), info
 
@@ -161,13 +161,13 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 class VectorInfoMask(VectorWrapper):
     """A wrapper for a vector env with masks in ``info``, as arrays [B, n] or as Gymnasium gathers those of Python envs."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+    def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)
         self._masks = needed(getattr(env, "single_action_space", None), env)
         self.single_observation_space = with_mask(getattr(env, "single_observation_space", None), self._masks)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: Any = None, options: dict[str, object] | None = None) -> Any:
         obs, info = self.env.reset(seed=seed, options=options)
         return self._with(obs, info, np.zeros(self.num_envs, np.bool_)), info
 
@@ -215,13 +215,13 @@ class VectorInfoMask(VectorWrapper):
         return np.ones(self.num_envs, np.bool_) if said is None else flags(said, self.num_envs, f"info/_{KEY}")
 
 
-def needed(action: Any, env: Any) -> spaces.Space[Any]:
+def needed(action: Any, env: Any) -> spaces.Space[object]:
     if (space := mask_space(action)) is None:
         raise ValueError(f"{env}: action_mask=info: expected a Discrete or MultiDiscrete among its actions, got {action}")
     return space
 
 
-def with_mask(observation: Any, mask: spaces.Space[Any]) -> spaces.Dict:
+def with_mask(observation: Any, mask: spaces.Space[object]) -> spaces.Dict:
     part_spec(observation)  # refuses a space that is missing, with words
     return spaces.Dict(OrderedDict({"obs": observation, KEY: mask}))
 

@@ -7,7 +7,6 @@ weights for numbers of about 1: a byte of 255 next to a position of 0.5 hides th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -20,7 +19,7 @@ NO_BOUND = 1e9  # a bound beyond it is none
 ADVICE = "divide it in the env, or --set algorithm.normalize_obs=true (ppo, a2c, impala) scales by what is seen"
 
 
-def large(space: spaces.Space[Any], place: str = "obs") -> dict[str, float]:
+def large(space: spaces.Space[object], place: str = "obs") -> dict[str, float]:
     """{place: the largest number of its bounds} of each array with large bounds."""
     if (inner := tree.branches(space)) is not None:
         return {path: most for key, one in inner.items() for path, most in large(one, f"{place}/{key}").items()}
@@ -31,7 +30,7 @@ def large(space: spaces.Space[Any], place: str = "obs") -> dict[str, float]:
     return {place: most} if most > LARGE else {}
 
 
-def large_seen(space: spaces.Space[Any], obs: Tree, place: str = "obs") -> dict[str, float]:
+def large_seen(space: spaces.Space[object], obs: Tree, place: str = "obs") -> dict[str, float]:
     """{place: the largest number} of each array of rows [B, ...] that has large numbers within small or no bounds."""
     if (inner := tree.branches(space)) is not None:
         parts = ((one, obs[key], f"{place}/{key}") for key, one in inner.items() if isinstance(obs, Mapping))
@@ -43,7 +42,7 @@ def large_seen(space: spaces.Space[Any], obs: Tree, place: str = "obs") -> dict[
     return {place: most} if most > LARGE else {}
 
 
-def is_picture(space: spaces.Space[Any]) -> bool:
+def is_picture(space: spaces.Space[object]) -> bool:
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) > 1
 
 

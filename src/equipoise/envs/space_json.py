@@ -31,7 +31,7 @@ FLOATS, WHOLE = ("float16", "float32", "float64"), tuple(f"{sign}int{bits}" for 
 DTYPES = {"Box": (*FLOATS, *WHOLE, "bool"), "Discrete": WHOLE, "MultiDiscrete": WHOLE}
 
 
-def to_json(space: spaces.Space[Any], place: str = "space") -> dict[str, Any]:
+def to_json(space: spaces.Space[object], place: str = "space") -> dict[str, Any]:
     """Write a space as plain JSON; UnsupportedSpace names the place of one that has no such form."""
     if isinstance(space, spaces.Box) and math.prod(space.shape) <= MOST_NUMBERS:
         shape, dtype = list(space.shape), str(space.dtype)
@@ -70,7 +70,7 @@ def _nested(flat: list[Any], shape: tuple[int, ...]) -> Any:
     return [_nested(flat[i * size : (i + 1) * size], shape[1:]) for i in range(shape[0])]
 
 
-def from_json(data: Any, place: str = "space", depth: int = 0) -> spaces.Space[Any]:
+def from_json(data: Any, place: str = "space", depth: int = 0) -> spaces.Space[object]:
     """Read what ``to_json`` wrote; ValueError names the place of anything else."""
     if depth > DEPTH:
         raise ValueError(f"{place}: expected at most {DEPTH} spaces within each other, got more")
@@ -86,7 +86,7 @@ def from_json(data: Any, place: str = "space", depth: int = 0) -> spaces.Space[A
         raise ValueError(f"{place}: expected a {kind} space, got one that Gymnasium refuses: {error}") from error
 
 
-def _box(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
+def _box(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
     shape, dtype = _shape(data["shape"], f"{place}.shape"), _dtype(data, place)
     low, high = (_array(data[name], shape, dtype, f"{place}.{name}") for name in ("low", "high"))
     if not ((low <= high) & (low < math.inf) & (high > -math.inf)).all():
@@ -94,13 +94,13 @@ def _box(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
     return spaces.Box(low, high, shape, dtype.type)
 
 
-def _discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
+def _discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
     n, start, dtype = _whole(data["n"], f"{place}.n", 1), _whole(data["start"], f"{place}.start"), _dtype(data, place)
     _fits(n, start, dtype, f"{place}.n")
     return spaces.Discrete(n, start=start, dtype=dtype.type)
 
 
-def _multi_discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
+def _multi_discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
     dtype, counts = _dtype(data, place), data["nvec"]
     nvec = np.array(counts) if isinstance(counts, list) else np.zeros(0)
     if nvec.dtype.kind != "i" or not nvec.size or int(nvec.min()) < 1:
@@ -111,12 +111,12 @@ def _multi_discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.S
     return spaces.MultiDiscrete(nvec.astype(dtype), dtype=dtype.type, start=start)
 
 
-def _multi_binary(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
+def _multi_binary(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
     n = data["n"]
     return spaces.MultiBinary(list(_shape(n, f"{place}.n")) if isinstance(n, list) else _whole(n, f"{place}.n", 1))
 
 
-def _dict(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
+def _dict(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
     pairs = data["spaces"]
     pair = isinstance(pairs, list) and all(isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in pairs)
     if not pair or not pairs:
@@ -124,7 +124,7 @@ def _dict(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
     return spaces.Dict(OrderedDict((key, from_json(one, f"{place}/{key}", depth + 1)) for key, one in pairs))
 
 
-def _tuple(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[Any]:
+def _tuple(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
     if not isinstance(parts := data["spaces"], list) or not parts:
         raise ValueError(f"{place}.spaces: expected a list of spaces, got {shortened(repr(parts))}")
     return spaces.Tuple([from_json(one, f"{place}/{i}", depth + 1) for i, one in enumerate(parts)])
@@ -152,22 +152,22 @@ def _shape(value: Any, place: str) -> tuple[int, ...]:
     return shape
 
 
-def _dtype(data: Mapping[str, Any], place: str) -> np.dtype[Any]:
+def _dtype(data: Mapping[str, Any], place: str) -> np.dtype:
     known = DTYPES[data["type"]]
     if (name := data["dtype"]) not in known:
         raise ValueError(f"{place}.dtype: expected one of {', '.join(known)}, got {shortened(repr(name))}")
-    made: np.dtype[Any] = np.dtype(name)
+    made: np.dtype = np.dtype(name)
     return made
 
 
-def _fits(n: int, start: int, dtype: np.dtype[Any], place: str) -> None:
+def _fits(n: int, start: int, dtype: np.dtype, place: str) -> None:
     """ValueError if the dtype cannot hold ``n``, or the last of ``n`` values from ``start``: it would be another number."""
     most = int(np.iinfo(dtype).max)
     if n > most or start + n - 1 > most:
         raise ValueError(f"{place}: expected values of {dtype}, at most {most:,}, got {n:,} values from {start:,}")
 
 
-def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str) -> Any:
+def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype, place: str) -> Any:
     """One number for all places, or nested lists of the shape; the dtype must hold every one."""
 
     def number(one: Any) -> Any:

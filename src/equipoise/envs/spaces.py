@@ -31,7 +31,7 @@ INSTEAD: dict[type, str] = {  # advice for spaces that have no arrays of a fixed
 }
 
 
-def observation_spec(space: spaces.Space[Any], place: str = "obs") -> Tree:
+def observation_spec(space: spaces.Space[object], place: str = "obs") -> Tree:
     """The arrays of one stream's observation; UnsupportedSpace names the place of what has none.
 
     Some arrays may be without elements, such as a list of goals that is empty in this env, but not all.
@@ -42,7 +42,7 @@ def observation_spec(space: spaces.Space[Any], place: str = "obs") -> Tree:
     return found
 
 
-def part_spec(space: spaces.Space[Any], place: str = "obs") -> Tree:
+def part_spec(space: spaces.Space[object], place: str = "obs") -> Tree:
     """``observation_spec`` of a part of a space, which may be without elements."""
     if isinstance(space, spaces.Box):
         _bounded(space, "observation", place)
@@ -55,7 +55,7 @@ def part_spec(space: spaces.Space[Any], place: str = "obs") -> Tree:
     raise _unsupported("observation", space, place, OBSERVATIONS, "gymnasium.ObservationWrapper")
 
 
-def action_spec(space: spaces.Space[Any], place: str = "action") -> Tree:
+def action_spec(space: spaces.Space[object], place: str = "action") -> Tree:
     """The arrays of one stream's action as a policy gives it; UnsupportedSpace names the place of what has none."""
     _choices(space, "action", place)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
@@ -76,7 +76,7 @@ def _bounded(space: spaces.Box, role: str, place: str) -> None:
         raise UnsupportedSpace(f"{role} space {space} at {place} is not supported: expected bounds that are numbers, got nan")
 
 
-def _choices(space: spaces.Space[Any], role: str, place: str) -> None:
+def _choices(space: spaces.Space[object], role: str, place: str) -> None:
     """Raise UnsupportedSpace where there is nothing to choose."""
     if 0 in (getattr(space, "shape", None) or ()):
         raise UnsupportedSpace(f"{role} space {space} at {place} is not supported: expected at least one number, got none")
@@ -99,7 +99,7 @@ def _unsupported(role: str, space: Any, place: str, supported: str, wrapper: str
     )
 
 
-def differ(place: str, mine: spaces.Space[Any], other: spaces.Space[Any]) -> tuple[str, Any, Any] | None:
+def differ(place: str, mine: spaces.Space[object], other: spaces.Space[object]) -> tuple[str, Any, Any] | None:
     """The first place at which rows of one space are no rows of the other: (place, the other space, this space).
 
     Bounds of an observation do not matter; those of an action do, since networks scale by them.
@@ -156,7 +156,7 @@ class ActionForm:
     envs of B streams, and a vector env of B, take.
     """
 
-    def __init__(self, space: spaces.Space[Any], batch: int, place: str = "action") -> None:
+    def __init__(self, space: spaces.Space[object], batch: int, place: str = "action") -> None:
         action_spec(space, place)  # raises for an unsupported space
         self.place, self.batch = place, batch
         self.tuple = isinstance(space, spaces.Tuple)

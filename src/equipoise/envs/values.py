@@ -169,7 +169,7 @@ def taken(spec: Tree, value: Any, index: int | None, key: str = "obs") -> Tree:
     return array
 
 
-def uncast(space: spaces.Space[Any], index: int, obs: Any, key: str = "obs") -> WrongValue | None:
+def uncast(space: spaces.Space[object], index: int, obs: Any, key: str = "obs") -> WrongValue | None:
     """Find the first part of a well-formed observation that has to be cast: no array, or not of its Box's dtype."""
     if (inside := tree.branches(space)) is not None:
         found = (uncast(inner, index, member(obs, name), f"{key}/{name}") for name, inner in inside.items())

@@ -105,7 +105,7 @@ def _described(specs: Mapping[str, ArraySpec]) -> dict[str, Any]:
     return {path: {"dtype": s.dtype, "shape": list(s.shape)} for path, s in specs.items()}
 
 
-def forms(space: spaces.Space[Any]) -> dict[str, Any]:
+def forms(space: spaces.Space[object]) -> dict[str, Any]:
     """{name: what becomes of that output before ``env.step`` takes it}: its dtype, and the bounds that it is clipped to."""
     found: dict[str, Any] = {}
     for place, one in tree.items(tree.parts(space), "action"):

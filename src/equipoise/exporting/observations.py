@@ -18,7 +18,7 @@ from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.torso import encoded_size, ordered
 from equipoise.plans.blueprint import env_maker
 from equipoise.seeds import derive_seed
-from equipoise.types import EnvSpec, Program, Tree, agent_streams
+from equipoise.types import Array, EnvSpec, Program, Tree, agent_streams
 
 STREAMS = 16
 ROWS, LARGE_ROWS, LARGE = 10_000, 2_000, 8_192  # rows; of observations with more bytes than this
@@ -107,7 +107,7 @@ def sampled(spec: EnvSpec, net: Any, *, rows: int, seed: int = 0) -> Seen:
     return Seen(obs=obs, first=first, source="made-up observations", recorded=False)
 
 
-def _drawn(space: spaces.Space[Any], rng: np.random.Generator, shape: tuple[int, ...]) -> Tree:
+def _drawn(space: spaces.Space[object], rng: np.random.Generator, shape: tuple[int, ...]) -> Tree:
     if (inner := tree.branches(space)) is not None:
         return {key: _drawn(one, rng, shape) for key, one in inner.items()}
     if isinstance(space, spaces.Box):
@@ -124,7 +124,7 @@ def _drawn(space: spaces.Space[Any], rng: np.random.Generator, shape: tuple[int,
     return (np.floor(rng.random((*shape, *(space.shape or ()))) * count) + start).astype(space.dtype)
 
 
-def _by_statistics(space: spaces.Space[Any], obs: Tree, rng: np.random.Generator, mean: Any, std: Any) -> None:
+def _by_statistics(space: spaces.Space[object], obs: Tree, rng: np.random.Generator, mean: Array, std: Array) -> None:
     """Overwrite the numbers of Boxes by normal ones of this mean and deviation [F], in the order of ``encode``."""
     if (inner := tree.branches(space)) is not None:
         at = 0

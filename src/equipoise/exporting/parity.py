@@ -6,7 +6,6 @@ Both keep a recurrent state of their own, so that a small error may grow as it w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -101,12 +100,12 @@ def _compare(artifact: Artifact, graph: PolicyGraph, seen: Seen, rows: int, size
 def _row(
     artifact: Artifact,
     graph: PolicyGraph,
-    obs: dict[str, Any],
-    first: Any,
+    obs: dict[str, Array],
+    first: Array,
     mine: Tree,
     theirs: Tree,
     seed: int,
-    column: Any,
+    column: Array,
     t: int,
 ) -> tuple[_Row, Tree, Tree]:
     size = len(first)
@@ -129,7 +128,7 @@ def _row(
     return row, mine, theirs
 
 
-def _near(mine: Any, theirs: Any) -> Any:
+def _near(mine: Array, theirs: Array) -> Array:
     if theirs.dtype.kind != "f":
         return mine == theirs
     return np.abs(mine - theirs) <= TOLERANCE * np.maximum(1.0, np.abs(theirs))

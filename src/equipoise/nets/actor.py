@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -44,7 +43,7 @@ GAIN = (
 class Bounds:
     """A Box of finite bounds as -1 .. 1 in each of ``size`` dimensions, and back; ValueError for any other space."""
 
-    def __init__(self, space: spaces.Space[Any], who: str) -> None:
+    def __init__(self, space: spaces.Space[object], who: str) -> None:
         if not isinstance(space, spaces.Box):
             raise ValueError(f"action space: {who} expected a Box, got {space}{taken_by(space)}")
         low, high = finite(space, who, "action", "take an algorithm without bounds, such as ppo, or ")
@@ -90,7 +89,7 @@ class Actor(Features):
 
     def __init__(
         self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, outputs: int,
-        body: Callable[[int, Sequence[int], str], Any] = MLP,
+        body: Callable[[int, Sequence[int], str], MLP] = MLP,
     ) -> None:  # fmt: skip
         super().__init__(spec, hidden=(), activation=activation, torso=torso)
         self.body = body(self.size_out, hidden, activation)
@@ -127,7 +126,7 @@ class GaussianActor(Actor):
 
     def __init__(
         self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, size: int,
-        body: Callable[[int, Sequence[int], str], Any] = MLP,
+        body: Callable[[int, Sequence[int], str], MLP] = MLP,
     ) -> None:  # fmt: skip
         super().__init__(spec, hidden=hidden, activation=activation, torso=torso, outputs=2 * size, body=body)
 
@@ -161,7 +160,7 @@ class StateNoiseActor(GaussianActor):
 
     def __init__(
         self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, size: int, log_std: float,
-        body: Callable[[int, Sequence[int], str], Any] = MLP,
+        body: Callable[[int, Sequence[int], str], MLP] = MLP,
     ) -> None:  # fmt: skip
         Actor.__init__(self, spec, hidden=hidden, activation=activation, torso=torso, outputs=size, body=body)
         self.log_std = nn.Parameter(torch.full((self.body.size_out, size), log_std))

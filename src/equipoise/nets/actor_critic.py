@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.precision import exact
 from equipoise.nets.torso import MLP, columns, encode, encoded_size, linear, measured
 from equipoise.nets.vision import torso as make_torso
-from equipoise.types import EnvSpec, Pool, Tree
+from equipoise.types import Array, EnvSpec, Pool, Tree
 
 Policy = Distribution
 
@@ -128,7 +128,7 @@ class ActorCritic(nn.Module):
                 features = value_flat.float()
             return ActorCriticOutput(policy, columns(self.value_head, features).view(first.shape)), state
 
-    def _rows(self, obs: Tree, first: Tensor) -> Any:
+    def _rows(self, obs: Tree, first: Tensor) -> Array:
         """What a torso takes: N rows, the product of all of ``first``'s; encoded [N, F] for an MLP, else observations."""
         obs = heads.at(obs, self.seen)
         if isinstance(self.torso, MLP):

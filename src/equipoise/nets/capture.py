@@ -11,11 +11,15 @@ from typing import Any, TypeVar
 
 import torch
 
+from equipoise.types import Tree
+
 Note = Callable[[str], object]
 Replay = Callable[[], object]
 Record = Callable[[Callable[[], None]], Replay]
 FAILURES = (RuntimeError, OSError, ImportError)  # of CUDA, dynamo, inductor, the compiler or its cache
-OPTIONS: dict[str, Any] = {"compile_threads": 1}  # the pool of processes that torch would start outlives a killed worker
+OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
+    "compile_threads": 1
+}  # the pool of processes that torch would start outlives a killed worker
 T = TypeVar("T")
 
 
@@ -41,12 +45,14 @@ class CudaGraphs:
 class Graphs:
     """A graph of each piece of work. The first piece is done plainly: in it inputs are checked, and libraries allocate."""
 
-    def __init__(self, note: Note, record: Record, what: str, known: MutableMapping[Any, Any] | None = None) -> None:
+    def __init__(
+        self, note: Note, record: Record, what: str, known: MutableMapping[Hashable, tuple[Replay, Any]] | None = None
+    ) -> None:
         """``note`` is told, once, why ``what`` is done plainly after all. ``record``: makes a graph of work, without doing it.
         ``known``: where graphs are kept, by key.
         """
         self._note, self._record, self._what = note, record, what
-        self._known: MutableMapping[Any, tuple[Replay, Any]] = {} if known is None else known
+        self._known: MutableMapping[Hashable, tuple[Replay, Any]] = {} if known is None else known
         self._warm, self._failed = False, False
 
     def __call__(self, key: Hashable, work: Callable[[], T]) -> T:
@@ -71,15 +77,15 @@ class Graphs:
         return made[-1]
 
 
-def compiled(pure: Callable[..., Any], note: Note, what: str) -> Callable[..., Any]:
+def compiled(pure: Callable[..., Tree], note: Note, what: str) -> Callable[..., Tree]:
     """``pure`` compiled by torch, for the sizes that it is called with; plain again, said once, where that fails.
 
     The first call is done plainly: it checks its inputs, which is no part of what is compiled.
     """
-    fast: Callable[..., Any] | None = None
+    fast: Callable[..., Tree] | None = None
     plain = False
 
-    def either(*args: Any, **named: Any) -> Any:
+    def either(*args: object, **named: object) -> Tree:
         nonlocal fast, plain
         if plain:
             return pure(*args, **named)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ LEAST_VARIANCE = 1e-6  # of noise that is a function of the state, added as in S
 ERFINV_MAX = 4.0  # float32 noise next to 1 gives 3.74; noise that rounds to 0 or 1 would give infinity
 
 
-def action_dims(space: spaces.Space[Any]) -> int:
+def action_dims(space: spaces.Space[object]) -> int:
     """Columns of noise: a Discrete counts one, the others their elements; ValueError where the space is not supported."""
     if isinstance(space, spaces.Discrete):
         return 1
@@ -38,7 +38,7 @@ def action_dims(space: spaces.Space[Any]) -> int:
     raise ValueError(f"action space {space} is not supported; supported are {ACTIONS}")
 
 
-def taken_by(space: spaces.Space[Any]) -> str:
+def taken_by(space: spaces.Space[object]) -> str:
     """The end of a refusal of an action space: the algorithms that take it."""
     own = {spaces.Discrete: "dqn and sac take a Discrete, ", spaces.Box: "sac and td3 take a Box, "}.get(type(space), "")
     return f"; {own}ppo and impala any of {ACTIONS}"

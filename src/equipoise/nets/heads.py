@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +27,7 @@ from equipoise.nets.distributions import (
     SquashedGaussian,
 )
 from equipoise.nets.joint import Joint
-from equipoise.types import EnvSpec, Tree
+from equipoise.types import Array, EnvSpec, Tree
 
 
 class Head(ABC):
@@ -123,12 +122,12 @@ class BoxHead(Head):
         return SquashedGaussian(mean, log_std, self.shape, low=low, high=high, least=least)
 
 
-def least_distance(low: Any, high: Any) -> Any:
+def least_distance(low: Array, high: Array) -> Array:
     """[d] float32, half a rounding error of numbers as large as the bounds of a Box."""
     return np.maximum(np.abs(low), np.abs(high)) * np.float32(2.0**-24)
 
 
-def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Any, Any]:
+def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Array, Array]:
     """[d] float32, the bounds of a Box, flat; ValueError, in the name of ``who``, where a bound is infinite.
 
     ``instead``: what else may help.
@@ -158,7 +157,7 @@ class JointHead(Head):
         return Joint({key: one.parts if isinstance(one, Joint) else one for key, one in made.items()})
 
 
-def head(space: spaces.Space[Any], *, squash: bool = False, at: int = 0, std_at: int = 0, place: str = "action") -> Head:
+def head(space: spaces.Space[object], *, squash: bool = False, at: int = 0, std_at: int = 0, place: str = "action") -> Head:
     """For an action space; ValueError for one that is not supported, and for a Box that cannot be squashed."""
     if isinstance(space, spaces.Discrete):
         return DiscreteHead(space, at, std_at)
@@ -192,14 +191,14 @@ def masked(logits: Tensor, mask: Tensor) -> Tensor:
 class Constant:
     """An array as a tensor on any device, made there once; no parameter, so it is neither published nor saved."""
 
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+    def __init__(self, array: np.ndarray) -> None:
         self._array = array
         self._on: dict[torch.device, Tensor] = {}
 
-    def __getstate__(self) -> np.ndarray[Any, Any]:
+    def __getstate__(self) -> np.ndarray:
         return self._array
 
-    def __setstate__(self, array: np.ndarray[Any, Any]) -> None:
+    def __setstate__(self, array: np.ndarray) -> None:
         self._array, self._on = array, {}
 
     def on(self, device: torch.device) -> Tensor:
@@ -209,7 +208,7 @@ class Constant:
         return self._on[device]
 
 
-def seen(spec: EnvSpec) -> tuple[spaces.Space[Any], tuple[str, ...]]:
+def seen(spec: EnvSpec) -> tuple[spaces.Space[object], tuple[str, ...]]:
     """The observation space without the mask, and the keys that lead to it."""
     space, keys = spec.observation, list[str]()
     if not spec.mask:
@@ -223,7 +222,7 @@ def seen(spec: EnvSpec) -> tuple[spaces.Space[Any], tuple[str, ...]]:
     return space, tuple(keys)
 
 
-def without(space: Any, path: tuple[str, ...]) -> spaces.Dict:
+def without(space: spaces.Space[object], path: tuple[str, ...]) -> spaces.Dict:
     """A Dict space without the part at ``path``."""
     rest = OrderedDict(tree.branches(space) or {})
     inner = rest.pop(path[0])

@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.types import Array, Tree
 from equipoise.types.packed import Packed
 
 WASTE = 0.25  # share of padding in a batch of sequences at most
@@ -96,7 +96,7 @@ class Varlen:
 class Layout:
     """The groups of a ``Packed``, made once for all layers."""
 
-    def __init__(self, prompts: Any, lengths: Any, group: Any, device: torch.device) -> None:
+    def __init__(self, prompts: Array, lengths: Array, group: Array, device: torch.device) -> None:
         """Tokens of each prompt [G], tokens of each sample [M] and its group [M], ascending; int64."""
         self.prompts, self.lengths, self.group, self.device = prompts, lengths, group, device
         tokens = np.bincount(group, lengths, len(prompts)).astype(np.int64)
@@ -105,7 +105,7 @@ class Layout:
         before = np.cumsum(lengths) - lengths
         self.starts = (self.begins + prompts - (np.cumsum(tokens) - tokens))[group] + before  # [M] rows
         self.count = int((prompts + tokens).sum())
-        self.cached: dict[tuple[int, int], Any] = {}  # indices for H and K heads
+        self.cached: dict[tuple[int, int], Tree] = {}  # indices for H and K heads
 
     @classmethod
     def of(cls, data: Packed) -> Layout:
@@ -199,7 +199,7 @@ class Layout:
         to = self._tensor
         return Varlen(to(np.concatenate(keys)), to(starts), to(key_starts), int(queries.max()), int((queries + shared).max()))
 
-    def _batches(self, first: Any, size: Any, cut: list[Any]) -> tuple[tuple[Batch, ...], Any]:
+    def _batches(self, first: Array, size: Array, cut: list[Array]) -> tuple[tuple[Batch, ...], Array]:
         """Batches of the sequences with these first rows and sizes, and the place of each row in them, -1 without one."""
         place, found, base = np.full(self.count, -1), [], 0
         for part in cut:
@@ -212,11 +212,11 @@ class Layout:
             found.append(Batch(count, length, self._tensor(rows.ravel()), None if real.all() else self._tensor(real)))
         return tuple(found), place
 
-    def _tensor(self, x: Any) -> Tensor:
+    def _tensor(self, x: Array) -> Tensor:
         return torch.as_tensor(x, device=self.device)
 
 
-def alike(*sizes: Any, small: int | None = None) -> list[Any]:
+def alike(*sizes: Array, small: int | None = None) -> list[Array]:
     """Indices of sequences, the longest first, cut into batches: few, and with little padding in each."""
     small = SMALL if small is None else small
     if not len(sizes[0]):

@@ -19,7 +19,6 @@ import os
 import platform
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -92,7 +91,7 @@ FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 EXACTNESS = {"medium": "medium", "tf32": "high"}  # of what is float32; else "highest"
 
 
-def autocast(precision: Precision, device: str | torch.device = "cpu") -> AbstractContextManager[Any]:
+def autocast(precision: Precision, device: str | torch.device = "cpu") -> AbstractContextManager[object]:
     """A reusable context in which a network computes in this precision."""
     kind = torch.device(device).type
     if precision in FLOATS and precision in PRECISIONS[kind]:
@@ -100,14 +99,14 @@ def autocast(precision: Precision, device: str | torch.device = "cpu") -> Abstra
     return backward(precision, kind)
 
 
-def backward(precision: Precision, device: str | torch.device = "cpu") -> AbstractContextManager[Any]:
+def backward(precision: Precision, device: str | torch.device = "cpu") -> AbstractContextManager[object]:
     """The context for the backward pass of such a computation; autocast itself needs none."""
     if torch.device(device).type == "cpu":
         return Products("medium") if precision == "medium" else PLAIN
     return Products(EXACTNESS.get(precision, "highest"))
 
 
-def exact(device: torch.device) -> AbstractContextManager[Any]:
+def exact(device: torch.device) -> AbstractContextManager[object]:
     """Leave such a context for a while: compute as if it were not there."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)

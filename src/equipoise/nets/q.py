@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -80,7 +79,7 @@ class QNetwork(Features):
         return out[torch.arange(len(out), device=out.device), action - self.start]
 
 
-def discrete(space: spaces.Space[Any]) -> tuple[int, int]:
+def discrete(space: spaces.Space[object]) -> tuple[int, int]:
     """The number of actions and the first one; ValueError for any space but a Discrete."""
     if not isinstance(space, spaces.Discrete):
         raise ValueError(

@@ -22,7 +22,7 @@ from equipoise.types import Tree
 OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 
-def encoded_size(space: spaces.Space[Any]) -> int:
+def encoded_size(space: spaces.Space[object]) -> int:
     """F, the width of what ``encode`` returns; ValueError where the space is not supported."""
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return math.prod(space.shape)
@@ -35,7 +35,7 @@ def encoded_size(space: spaces.Space[Any]) -> int:
     raise ValueError(f"observation space {space} is not supported; supported are {OBSERVATIONS}")
 
 
-def encode(space: spaces.Space[Any], obs: Tree) -> Tensor:
+def encode(space: spaces.Space[object], obs: Tree) -> Tensor:
     """Observations as float32 features.
 
     ``obs`` [..., *space.shape] (a dict of those for Dict and Tuple) -> [..., F]. Box and MultiBinary: cast and flattened; a
@@ -70,7 +70,7 @@ def scale_of(space: Any) -> float:
     return 1.0 / max(float(space.high.max(initial=0)), 1.0)
 
 
-def ordered(space: spaces.Space[Any], inner: Collection[str]) -> list[str]:
+def ordered(space: spaces.Space[object], inner: Collection[str]) -> list[str]:
     """The order in which the parts of a Dict or of a Tuple follow each other."""
     return sorted(inner) if isinstance(space, spaces.Dict) else list(inner)
 
@@ -84,7 +84,7 @@ def _one_hot(counts: tuple[int, ...], starts: tuple[int, ...], device: torch.dev
         return part, torch.cat(values)
 
 
-def measured(space: spaces.Space[Any]) -> list[bool]:
+def measured(space: spaces.Space[object]) -> list[bool]:
     """[F] bool: the columns of ``encode`` that are numbers of a Box. A running norm covers these and leaves one-hots alone."""
     if (inner := tree.branches(space)) is not None:
         return [column for key in ordered(space, inner) for column in measured(inner[key])]

@@ -47,7 +47,9 @@ Torso = Annotated[str, Help(f"Torso: {', '.join(KINDS)}, or module:Class for one
 class Vision(nn.Module):
     """A module for each image of an observation (a Dict's in sorted key order), beside the other parts, encoded."""
 
-    def __init__(self, observation: spaces.Space[Any], is_image: Callable[[Any], bool], cnn: Callable[..., Any]) -> None:
+    def __init__(
+        self, observation: spaces.Space[object], is_image: Callable[[spaces.Space[object]], bool], cnn: Callable[..., Any]
+    ) -> None:
         super().__init__()
         self.parts = [(path, space, is_image(space)) for path, space in leaves(observation)]
         cnns = [cnn(space.shape, scale=scale_of(space)) for _, space, image in self.parts if image]
@@ -101,7 +103,7 @@ def encoders(net: nn.Module) -> dict[str, Encoder]:
     return {tree.path_of(*keys, *path): encoder for path, encoder in one.torso.encoders().items()}
 
 
-def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], spaces.Space[Any]]]:
+def leaves(space: spaces.Space[object], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], spaces.Space[object]]]:
     """(keys, space) of every part that has no parts itself, in the order of ``encode``."""
     if (inner := tree.branches(space)) is None:
         yield path, space
@@ -110,20 +112,20 @@ def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> Iterator[tup
         yield from leaves(inner[key], (*path, key))
 
 
-def is_screen(space: spaces.Space[Any]) -> bool:
+def is_screen(space: spaces.Space[object]) -> bool:
     """Is it certainly an image: bytes of rank 3 or 4 whose sides are long enough for the Nature CNN?"""
     bytes_ = isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)
     return bytes_ and min(planes(space.shape)[1:]) >= SMALLEST  # type: ignore[arg-type]
 
 
-def could_be_image(space: spaces.Space[Any]) -> bool:
+def could_be_image(space: spaces.Space[object]) -> bool:
     """Can a CNN that the user asked for take it as an image: any Box of rank 3 or 4, and bytes of rank 2?"""
     if not isinstance(space, spaces.Box):
         return False
     return len(space.shape) in (3, 4) or (len(space.shape) == 2 and space.dtype == np.uint8)
 
 
-def torso(kind: str, observation: spaces.Space[Any], *, hidden: Sequence[int], activation: str) -> Any:
+def torso(kind: str, observation: spaces.Space[object], *, hidden: Sequence[int], activation: str) -> Any:
     """The torso for an observation space: an ``MLP`` over encoded rows, or a module that takes the observations themselves.
 
     ``auto``: ``nature`` where ``is_screen`` holds for a part, else an MLP. ``hidden`` and ``activation`` are the MLP's.
@@ -143,7 +145,7 @@ def torso(kind: str, observation: spaces.Space[Any], *, hidden: Sequence[int], a
     return Latent(vision, hidden, activation) if kind == "vae" else vision
 
 
-def custom(name: str, observation: spaces.Space[Any]) -> Any:
+def custom(name: str, observation: spaces.Space[object]) -> Any:
     """``module:Class`` called with the observation space."""
     module, _, attribute = name.partition(":")
     try:
@@ -183,7 +185,7 @@ def custom(name: str, observation: spaces.Space[Any]) -> Any:
     return made
 
 
-def zeros(space: spaces.Space[Any], rows: int) -> Tree:
+def zeros(space: spaces.Space[object], rows: int) -> Tree:
     """Observations as a torso gets them, float64 as float32."""
     if (inner := tree.branches(space)) is not None:
         return {key: zeros(one, rows) for key, one in inner.items()}

@@ -20,7 +20,7 @@ class ServedProcess(process.BaseProcess):
     _start_method = "forkserver"
 
     @staticmethod
-    def _Popen(process_obj: Any) -> _Popen:
+    def _Popen(process_obj: process.BaseProcess) -> _Popen:
         return _Popen(process_obj)
 
 

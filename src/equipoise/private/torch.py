@@ -6,11 +6,14 @@ import importlib
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 __all__ = [
     "DispatchMode", "attention", "attention_backward", "constant_when_compiled", "cuda_handle", "gloo", "import_compiler",
@@ -19,7 +22,7 @@ __all__ = [
 # ``DispatchMode``: a context whose ``__torch_dispatch__`` is called in place of every operation on tensors. Tried: 2.13.
 # If it is gone: ``Tape`` (actors/forward/lean.py) has to refuse, and actors use the plain forward pass.
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def constant_when_compiled(function: F) -> F:
@@ -99,7 +102,7 @@ def attention_backward(
     return dq, dk, dv
 
 
-def gloo(store: Any, rank: int, size: int, *, address: str, timeout: timedelta) -> Any:
+def gloo(store: Store, rank: int, size: int, *, address: str, timeout: timedelta) -> Any:
     """A group of gloo on the network interface of ``address``; returns once all ``size`` ranks are there.
 
     The public ``init_process_group`` makes one group for all of the process, and takes no address. Tried: 2.13. If it is gone:
@@ -127,7 +130,7 @@ def cuda_handle(memory: Tensor) -> tuple[list[Any], bytes]:
     return [number, handle, size, offset, counter, at, event, sync], counter
 
 
-def open_cuda_handle(handle: list[Any]) -> Tensor:
+def open_cuda_handle(handle: list[object]) -> Tensor:
     """The memory [n] uint8 that ``cuda_handle`` is of, in another process. Tried: 2.13. If it is gone: as there."""
     from torch.multiprocessing import reductions
 

@@ -7,19 +7,18 @@ stays as the algorithm has it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from equipoise.recipes import atari, box2d, classic, goals, jax_envs, memory, minigrid, mujoco, texts
 
 __all__ = ["RECIPES", "find"]
 
-RECIPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
+RECIPES: Mapping[tuple[str, str], Mapping[str, object]] = {
     recipe: settings
     for room in (classic, box2d, mujoco, atari, minigrid, goals, memory, texts, jax_envs)
     for recipe, settings in room.RECIPES.items()
 }
 
 
-def find(env: str, algorithm: str) -> Mapping[str, Any] | None:
+def find(env: str, algorithm: str) -> Mapping[str, object] | None:
     """The settings for an env and an algorithm, if there is a recipe."""
     return RECIPES.get((env, algorithm))

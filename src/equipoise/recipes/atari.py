@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
     # After the paper and Cleanba (T=20 x 32, lr 6e-4 linear, entropy 0.01, value 0.5, gamma 0.99), with many more updates.
     #
     # Deviations: two passes of eight minibatches over a batch, since two cores make few steps; Adam for RMSProp, lr 4e-4

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
     # rl-baselines3-zoo's PPO (16 x 1024, 4 epochs of minibatches of 64, lr 3e-4, gamma 0.999, lambda 0.98, entropy 0.01, 1e6
     # steps).
     ("LunarLander-v3", "ppo"): {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
     # After rl-baselines3-zoo's tuned PPO (8 x 32, 20 epochs of one minibatch, lr 1e-3 and clip 0.2 linear, 1e5 steps).
     #
     # Deviations: 16 streams, 10 epochs of two minibatches, the schedules run over 5e5 steps; orthogonal init as in CleanRL.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
     # After Andrychowicz et al. 2017, section 3.1 and appendix A: 15 bits, one layer of 256, lr 1e-3, gamma 0.98, a soft
     # target, four goals of five from hindsight.
     #

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
     # After purejaxrl's PPO for CartPole (4 epochs of 4 minibatches, clip 0.2, entropy 0.01, lambda 0.95, lr 2.5e-4 linear).
     #
     # Deviations: 64 streams of 32 rows, not 4 of 128; lr 2e-3, for the larger batch; 1e6 steps.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
     # Both have 32 streams, and windows that overlap by half.
     #
     # Found here, for a corridor of 30: windows of 20 rows of burn-in and 40 that are learned from; the rest as for ``repeat``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 # After rl-starter-files' PPO (16 x 128, minibatches of 256, 4 epochs, lr 1e-3, entropy 0.01, norm 0.5).
 #
@@ -16,7 +16,7 @@ PPO = {
 }  # fmt: skip
 
 # As many steps as were run (docs/results/recipes.md).
-RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
     ("MiniGrid-DoorKey-5x5-v0", "ppo"): {**PPO, "schedule.steps": 300_000},
     ("MiniGrid-Empty-Random-5x5-v0", "ppo"): {**PPO, "schedule.steps": 100_000},
     ("MiniGrid-LavaGapS5-v0", "ppo"): {**PPO, "schedule.steps": 150_000},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 # CleanRL's PPO for continuous actions (2048 rows a batch, 10 epochs, clip 0.2, both statistics, 1e6 steps).
 #
@@ -25,7 +25,7 @@ SAC = {
     "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 1_000_000,
 }  # fmt: skip
 
-RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
     # With rl-baselines3-zoo's gamma and lambda: seed 0 had 3,278 at 680k steps; 1,563 with CleanRL's.
     ("HalfCheetah-v5", "ppo"): {**PPO, "algorithm.gamma": 0.98, "algorithm.lambda_": 0.92},
     ("HalfCheetah-v5", "sac"): SAC,

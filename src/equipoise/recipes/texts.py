@@ -8,16 +8,15 @@ right: the last mistakes would count most.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-_SORT: dict[str, Any] = {
+_SORT: dict[str, object] = {
     "source.model": "tiny",
     "policy.batch": 256, "placement.max_lag": 1,
     "optimizer.learning_rate": 5e-4, "optimizer.schedule": "linear", "algorithm.entropy": 0.04,
     "schedule.steps": 200_000,
 }  # fmt: skip
 
-RECIPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
+RECIPES: Mapping[tuple[str, str], Mapping[str, object]] = {
     ("sort", "grpo"): _SORT | {"algorithm.scale_rewards": "none"},
     ("sort", "rloo"): _SORT,
     ("sort", "reinforce_pp"): _SORT,

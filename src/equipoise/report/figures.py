@@ -17,6 +17,7 @@ import numpy as np
 from equipoise.balance.shares import STATES
 from equipoise.console.picture import short
 from equipoise.report.markup import Html, figure_number, tag
+from equipoise.types import Array
 
 STYLES = 8  # of lines; further ones begin again
 WIDE, HIGH = 1000, 260  # units of a chart, which stretches
@@ -204,10 +205,10 @@ class Line:
     """A line on ``x`` [N], ``y`` [N], with an interval [N] around it where there is one. ``faint``: one seed of a group."""
 
     style: int
-    x: Any
-    y: Any
-    low: Any = None
-    high: Any = None
+    x: Array
+    y: Array
+    low: Array = None
+    high: Array = None
     faint: bool = False
 
     def drawable(self) -> Line:
@@ -221,7 +222,7 @@ class Line:
         return Line(self.style, x, y, low, high, self.faint)
 
 
-def thinned(x: Any, y: Any, most: int = MOST_POINTS) -> tuple[Any, Any]:
+def thinned(x: Array, y: Array, most: int = MOST_POINTS) -> tuple[Array, Array]:
     """At most ``most`` points of a line: of each of ``most // 2`` stretches the lowest and the highest, so peaks stay."""
     if len(x) <= most:
         return x, y
@@ -240,7 +241,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [float(f"{n * step:.12g}") + 0.0 for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def reach(values: Sequence[Any]) -> tuple[float, float]:
+def reach(values: Sequence[Array]) -> tuple[float, float]:
     """The lowest and the highest of several arrays, with a twentieth of room; numbers that are all equal lie in the middle."""
     low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
     if alike(low, high):
@@ -305,12 +306,12 @@ def _y(value: float, ys: tuple[float, float]) -> float:
     return min(max(HIGH * (ys[1] - value) / (ys[1] - ys[0]), -HIGH), 2 * HIGH)
 
 
-def _points(x: Any, y: Any, xs: tuple[float, float], ys: tuple[float, float]) -> list[str]:
+def _points(x: Array, y: Array, xs: tuple[float, float], ys: tuple[float, float]) -> list[str]:
     scale = WIDE / (xs[1] - xs[0])
     return [f"{figure_number((a - xs[0]) * scale)} {figure_number(_y(b, ys))}" for a, b in zip(x.tolist(), y.tolist())]
 
 
-def _path(x: Any, y: Any, xs: tuple[float, float], ys: tuple[float, float]) -> str:
+def _path(x: Array, y: Array, xs: tuple[float, float], ys: tuple[float, float]) -> str:
     points = _points(x, y, xs, ys)
     return "M" + ("L".join(points) if len(points) > 1 else f"{points[0]}h0")  # a stroke's round end is the dot
 

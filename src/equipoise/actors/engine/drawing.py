@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.actors.forward.noise import mix
 
-I64 = np.ndarray[Any, np.dtype[np.int64]]
+I64 = NDArray[np.int64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _BITS = 52  # of a uniform number: below 1 by so much that its product with a total is below the total
 _BLOCK = 256  # tokens whose chances are added up before they are searched: a cumulative sum of a whole vocabulary is slow
@@ -23,7 +22,7 @@ def sample_keys(seed: int, group: I64, index: I64) -> I64:
     return mix((key ^ index.view(np.uint64)) * _GOLDEN).view(np.int64)
 
 
-def uniform(key: I64, count: I64) -> np.ndarray[Any, np.dtype[np.float64]]:
+def uniform(key: I64, count: I64) -> NDArray[np.float64]:
     """A number in [0, 1) for token ``count`` [B], from 1 on, of the samples ``key`` [B]; it depends on nothing else."""
     x = mix(key.view(np.uint64) ^ (count.view(np.uint64) * _GOLDEN))
     x >>= np.uint64(64 - _BITS)

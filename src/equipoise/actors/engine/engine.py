@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.types.packed import Stop
@@ -20,9 +21,9 @@ class Sampled:
 
     group: int
     index: int  # within its group
-    token: np.ndarray[Any, np.dtype[np.int64]]  # [L]
-    logp: np.ndarray[Any, np.dtype[np.float32]]  # [L], of drawing the token, at the temperature used
-    version: np.ndarray[Any, np.dtype[np.int64]]  # [L], of the weights that drew it
+    token: NDArray[np.int64]  # [L]
+    logp: NDArray[np.float32]  # [L], of drawing the token, at the temperature used
+    version: NDArray[np.int64]  # [L], of the weights that drew it
     stop: Stop
 
 

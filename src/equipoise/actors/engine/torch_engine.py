@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise import schema
@@ -233,7 +234,7 @@ class TorchEngine:
             return []
         return self._ended(np.flatnonzero(ends), said)
 
-    def _stopped(self, ends: np.ndarray[Any, np.dtype[np.bool_]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _stopped(self, ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which live rows end with a stop string [live]; they are marked in ``ends`` too."""
         assert self._decode is not None
         said = np.zeros(self.live, bool)
@@ -244,7 +245,7 @@ class TorchEngine:
         ends |= said
         return said
 
-    def _ended(self, ended: I64, said: np.ndarray[Any, np.dtype[np.bool_]] | None) -> list[Sampled]:
+    def _ended(self, ended: I64, said: NDArray[np.bool_] | None) -> list[Sampled]:
         """Samples of the rows ``ended``, whose places become free."""
         samples = []
         for row, (group, index, _, start, place, _, token, seat) in zip(ended, self._rows[:, ended].T.tolist(), strict=True):
@@ -330,7 +331,7 @@ class TorchEngine:
     def _copy(self, source: I64, target: I64, length: int) -> None:
         self._now.decoding.copy(self._tensor(source), self._tensor(target), length)
 
-    def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+    def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)
 
     # ---------------------------------------------------------------------------------------------------------- resuming

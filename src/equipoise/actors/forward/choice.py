@@ -13,7 +13,7 @@ from equipoise import tree
 from equipoise.actors.forward.forward import Forward, LeanForward, Row
 from equipoise.actors.forward.lean import Refused
 from equipoise.nets.threads import one_thread
-from equipoise.types import ActingPrecision, Algorithm, Precision, Tree
+from equipoise.types import ActingPrecision, Algorithm, Array, Precision, Tree
 
 ROUNDS = 7  # rounds in which both take turns
 ROUND_S = 0.005  # seconds of one forward in a round
@@ -53,7 +53,7 @@ class Acts:
         """Make a row: normal numbers, bytes of all values, other integers 0 and 1."""
         rng = np.random.default_rng(seed)
 
-        def some(spec: tree.ArraySpec) -> Any:
+        def some(spec: tree.ArraySpec) -> Array:
             shape, dtype = (1, self.streams, *spec.shape), np.dtype(spec.dtype)
             if dtype.kind == "f":
                 return rng.standard_normal(shape).astype(dtype)

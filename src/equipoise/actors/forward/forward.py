@@ -24,7 +24,7 @@ from equipoise import tree
 from equipoise.actors.forward.lean import Step, Tape
 from equipoise.nets.precision import autocast
 from equipoise.nets.quantize import dequantize, layer_weights, quantize
-from equipoise.types import ActingPrecision, Algorithm, Precision, Trajectory, Tree, WeightStore
+from equipoise.types import ActingPrecision, Algorithm, Array, Precision, Trajectory, Tree, WeightStore
 
 KEPT_ROWS, KEPT_SLOTS = 1 << 14, 16  # most entries of each cache
 
@@ -34,8 +34,8 @@ class Row:
     """The inputs and outputs of one row of B streams: tensors for torch's forward, arrays for the lean one."""
 
     obs: Tree  # [B, ...]
-    first: Any  # [B]
-    noise: Any  # [B, k]
+    first: Array  # [B]
+    noise: Array  # [B, k]
     action: Tree  # [B, ...] written
     behaviour: Tree  # [B, ...] written
     tape: Tape | None = None  # a tape whose memory these arrays copy to and from:
@@ -76,7 +76,7 @@ class Forward:
             self._known[at] = rows, noise
         return self._known[at]
 
-    def rows(self, *, obs: Tree, first: Any, noise: Any, action: Tree, behaviour: Tree) -> list[Row]:
+    def rows(self, *, obs: Tree, first: Array, noise: Array, action: Tree, behaviour: Tree) -> list[Row]:
         """Make the rows of numpy arrays [T, B, ...]; input arrays may have more than T rows."""
         return self._rows((obs, first, noise, action, behaviour))
 

@@ -8,15 +8,16 @@ of Stafford's variant 13), applied to a sum of odd multiples of the coordinates 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-U64 = np.ndarray[Any, np.dtype[np.uint64]]
-F32 = np.ndarray[Any, np.dtype[np.float32]]
+U64 = NDArray[np.uint64]
+F32 = NDArray[np.float32]
 _ODD = [np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xABC98388FB8FAC03)]
 
 
@@ -46,7 +47,7 @@ class Noise:
     def columns(self) -> int:
         return self.fresh + self.held
 
-    def draw(self, seed: int, stream: np.ndarray[Any, Any], start: np.ndarray[Any, Any], rows: int) -> F32:
+    def draw(self, seed: int, stream: np.ndarray, start: np.ndarray, rows: int) -> F32:
         """Draw [rows, B, columns]; the arguments are those of ``uniform``."""
         fresh = uniform(seed, stream, start, rows, self.fresh)
         if not self.held:
@@ -69,9 +70,7 @@ class Noise:
         return torch.cat([fresh, drawn(key, stream, row // self.every, self.held, skip=self.fresh)], 2)
 
 
-def uniform(
-    seed: int, stream: np.ndarray[Any, Any], start: np.ndarray[Any, Any], rows: int, columns: int, *, skip: int = 0
-) -> F32:
+def uniform(seed: int, stream: np.ndarray, start: np.ndarray, rows: int, columns: int, *, skip: int = 0) -> F32:
     """Draw [rows, B, columns] float32 strictly inside (0, 1); ``stream``, ``start`` [B] int64, row t is ``start + t``.
 
     ``skip``: columns that others have drawn from these rows.

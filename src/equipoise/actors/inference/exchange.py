@@ -62,11 +62,11 @@ class Exchange:
     def __init__(self, memory: Memory, *, policies: Mapping[str, PolicySizes], groups: int) -> None:
         self._parts = memory, {"policies": dict(policies), "groups": groups}
         views = tree.views(self.specs(policies=policies, groups=groups), memory.buffer)
-        self.words: dict[str, Any] = views["words"]  # [groups] each
-        self._rows: list[dict[str, dict[str, Any]]] = [views["rows"][str(g)] for g in range(groups)]
+        self.words: dict[str, Array] = views["words"]  # [groups] each
+        self._rows: list[dict[str, dict[str, Tree]]] = [views["rows"][str(g)] for g in range(groups)]
         self._actions: list[dict[str, Tree]] = [views["actions"][str(g)] for g in range(groups)]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _attach, self._parts
 
     @staticmethod

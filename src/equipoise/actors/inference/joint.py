@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.actors.forward.forward import Forward, Row, cut
 from equipoise.clock import Clock
-from equipoise.types import Tree
+from equipoise.types import Array, Tree
 
 
 class JointRow(Row):
@@ -24,11 +23,11 @@ class JointRow(Row):
 
     __slots__ = ("alone", "read", "written")
 
-    def __init__(self, obs: Tree, first: Any, noise: Any, action: Tree, behaviour: Tree, alone: Row) -> None:
+    def __init__(self, obs: Tree, first: Array, noise: Array, action: Tree, behaviour: Tree, alone: Row) -> None:
         super().__init__(obs, first, noise, action, behaviour)
         self.alone = alone
-        self.read: list[Any] = [*tree.leaves(obs), first, noise]
-        self.written: list[Any] = [*tree.leaves(action), *tree.leaves(behaviour)]
+        self.read: list[Array] = [*tree.leaves(obs), first, noise]
+        self.written: list[Array] = [*tree.leaves(action), *tree.leaves(behaviour)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class JointForward(Forward):
         return _parted(state, len(rows))
 
 
-def _array(to: Any, of: Tensor) -> Any:
+def _array(to: Array, of: Tensor) -> Array:
     return (of.float() if of.dtype == torch.bfloat16 else of).cpu().numpy()  # numpy has no bfloat16
 
 

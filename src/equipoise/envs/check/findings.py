@@ -84,7 +84,7 @@ def bounds(space: Any) -> tuple[Any, Any]:
     return space.start, space.start + ((space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1)
 
 
-def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces.Space[Any], part: str = "") -> None:
+def judge_spaces(found: Findings, observation: spaces.Space[object], action: spaces.Space[object], part: str = "") -> None:
     """Judge bounds and dtypes. ``part``: "/agents/NAME" where the spaces are one agent's."""
     for place, space in tree.items(tree.parts(observation), f"obs{part}"):
         if isinstance(space, spaces.Box):
@@ -126,7 +126,7 @@ def _judge_bounds(found: Findings, place: str, space: spaces.Box) -> None:
 # ------------------------------------------------------------------------------------------------------------- the values
 
 
-def flatten(found: Findings, space: spaces.Space[Any], obs: Any, where: str, place: str = "obs") -> Flat:
+def flatten(found: Findings, space: spaces.Space[object], obs: Any, where: str, place: str = "obs") -> Flat:
     """Return {place: value} as the env gave it; Broken if a key of the space is missing."""
     if isinstance(space, spaces.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):

@@ -64,14 +64,14 @@ def look(found: Findings, made: SyncEnv, joint: Joint | None) -> dict[str, str]:
     return facts
 
 
-def observation_of(space: spaces.Space[Any]) -> str:
+def observation_of(space: spaces.Space[object]) -> str:
     return "; ".join(
         described(one) if place == "obs" else f"{place.removeprefix('obs/')} {described(one)}"
         for place, one in tree.items(tree.parts(space), "obs")
     )
 
 
-def action_of(space: spaces.Space[Any]) -> str:
+def action_of(space: spaces.Space[object]) -> str:
     return "; ".join(
         f"{place.partition('/')[2]} {described(one, cast=False)}".lstrip()
         for place, one in tree.items(tree.parts(space), "action")

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import gymnasium
 import numpy as np
@@ -23,7 +23,7 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.hints import message
-from equipoise.types import TimeStep, Tree
+from equipoise.types import Array, TimeStep, Tree
 
 Kind = Literal["exception", "nonfinite", "invalid", "outside", "cast"]
 SMALL = np.float32(1e-20)  # the largest float32 times this, summed over all rows, does not overflow
@@ -67,14 +67,14 @@ class Leaf:
     """One array of the rows, with the values that it may hold."""
 
     key: str
-    array: Any  # [B, ...]
-    low: Any  # a scalar, or an array that broadcasts; finite, so that infinities are beyond it
-    high: Any
+    array: Array  # [B, ...]
+    low: Array  # a scalar, or an array that broadcasts; finite, so that infinities are beyond it
+    high: Array
     bounded: bool  # does the space say more than the dtype
     integers: bool
-    floor: Any = None  # low and high with room for rounding: scalars, or [B, ...] like the array
-    ceiling: Any = None
-    scratch: Any = None
+    floor: Array = None  # low and high with room for rounding: scalars, or [B, ...] like the array
+    ceiling: Array = None
+    scratch: Array = None
 
     def __post_init__(self) -> None:
         slack = 0.0 if self.integers else ROUNDING
@@ -85,7 +85,7 @@ class Leaf:
         self.floor, self.ceiling = uniform(floor, self.array), uniform(ceiling, self.array)
         self.scratch = np.zeros(self.array.shape, np.bool_), np.zeros(self.array.shape, np.bool_)
 
-    def within(self) -> Any:
+    def within(self) -> Array:
         """Return a bool array of the array's shape, the same one each time; False for nan as well."""
         one, other = self.scratch
         np.greater_equal(self.array, self.floor, one)
@@ -102,20 +102,20 @@ class Mask:
     """One array of an action mask, and where in it each choice begins."""
 
     key: str
-    array: Any  # [B, n], a view of the rows
-    begins: Any  # [k]
+    array: Array  # [B, n], a view of the rows
+    begins: Array  # [k]
     loose: bool = True  # does its space have other values than 0 and 1
 
-    def stuck(self, ended: Any) -> Any:
+    def stuck(self, ended: Array) -> Array:
         """[B, k] bool: a choice without an allowed value, in a row that does not end an episode."""
         return ~(np.logical_or.reduceat(self.array != 0, self.begins, axis=1) | ended[:, None])
 
-    def odd(self, ended: Any) -> Any:
+    def odd(self, ended: Array) -> Array:
         """[B, n] bool: a value that is neither 0 nor 1, in such a row."""
         return odd(self.array) & ~ended[:, None] if self.loose else np.zeros(self.array.shape, np.bool_)
 
 
-def odd(mask: Any) -> Any:
+def odd(mask: Array) -> Array:
     """Which values of an action mask are neither 0 nor 1: nan, -1 and 0.5 neither allow nor forbid."""
     return (mask != 0) & (mask != 1)
 
@@ -124,7 +124,13 @@ class Checks:
     """Checks of the rows of one ``TimeStep``, whose arrays stay the same. ``every``: steps between two checks of bounds."""
 
     def __init__(
-        self, space: spaces.Space[Any], ts: TimeStep, floats: Any, *, every: int = 1, masks: Sequence[tuple[str, Any, Any]] = ()
+        self,
+        space: spaces.Space[object],
+        ts: TimeStep,
+        floats: Array,
+        *,
+        every: int = 1,
+        masks: Sequence[tuple[str, Array, Array]] = (),
     ) -> None:
         """``floats`` [n] float32: the memory that rewards and float observations are views of. ``masks``: (key, array [B, n],
         where each choice begins) of each action mask in ``ts.obs``."""
@@ -168,10 +174,10 @@ class Checks:
                 return False
         return True
 
-    def _ended(self) -> Any:
+    def _ended(self) -> Array:
         return np.logical_or(self._ts.terminated, self._ts.truncated)
 
-    def wrong(self, rows: Any = None) -> list[WrongValue]:
+    def wrong(self, rows: Array | None = None) -> list[WrongValue]:
         """The first wrong value of each stream and key, of all streams or of those in ``rows``, the worst kinds first."""
         found: list[WrongValue] = []
         for one in (self.reward, *self.observation):
@@ -208,7 +214,7 @@ class Checks:
                 one.clip(i)
         return count
 
-    def fill(self, rows: Any) -> None:
+    def fill(self, rows: Array) -> None:
         """Write the value of the space that is nearest to 0 into ``rows`` (a mask or indices)."""
         for one in self.observation:
             one.array[rows] = np.clip(np.zeros((), one.array.dtype), one.low, one.high)
@@ -216,7 +222,7 @@ class Checks:
             mask.array[rows] = 1
 
 
-def leaves(space: spaces.Space[Any], obs: Tree, key: str = "obs") -> Iterator[Leaf]:
+def leaves(space: spaces.Space[object], obs: Tree, key: str = "obs") -> Iterator[Leaf]:
     if (inner := tree.branches(space)) is not None:
         for name, one in inner.items():
             yield from leaves(one, obs[name], f"{key}/{name}")
@@ -224,13 +230,13 @@ def leaves(space: spaces.Space[Any], obs: Tree, key: str = "obs") -> Iterator[Le
         yield leaf(key, obs, space)
 
 
-def leaf(key: str, array: Any, space: spaces.Space[Any] | None) -> Leaf:
+def leaf(key: str, array: Array, space: spaces.Space[object] | None) -> Leaf:
     integers = not np.issubdtype(array.dtype, np.floating)
     if array.dtype == np.bool_:
         return Leaf(key=key, array=array, low=False, high=True, bounded=False, integers=True)
     least, most = (np.iinfo if integers else np.finfo)(array.dtype).min, (np.iinfo if integers else np.finfo)(array.dtype).max
     if isinstance(space, spaces.Discrete):
-        low: Any = int(space.start)
+        low: Array = int(space.start)
         return Leaf(key=key, array=array, low=low, high=low + int(space.n) - 1, bounded=True, integers=True)
     if isinstance(space, spaces.MultiDiscrete):
         return Leaf(key=key, array=array, low=space.start, high=space.start + (space.nvec - 1), bounded=True, integers=True)
@@ -244,7 +250,7 @@ def leaf(key: str, array: Any, space: spaces.Space[Any] | None) -> Leaf:
     )
 
 
-def uniform(bound: Any, array: Any) -> Any:
+def uniform(bound: Array, array: Array) -> Array:
     """Return a scalar where all bounds are equal, else one bound a value: both compare faster than a broadcast."""
     bound = np.asarray(bound, array.dtype)
     if not bound.size:

@@ -25,6 +25,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from equipoise.envs import hints as wrong
 from equipoise.envs.adapter import GymnasiumEnv
@@ -35,7 +36,7 @@ from equipoise.seeds import stream_seeds
 from equipoise.types import Array, EnvSpec, Stack
 
 Padding = Literal["zero", "first"]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bytes = NDArray[np.uint8]
 CLIP = "rewards are never clipped by the env, so that returns are the game's: set rewards.clip=1 instead"
 
 
@@ -115,7 +116,7 @@ class Game:
 
     id: str
 
-    def __call__(self, *, render_mode: str | None = None, **kwargs: Any) -> AtariGame:
+    def __call__(self, *, render_mode: str | None = None, **kwargs: object) -> AtariGame:
         return AtariGame(self._rom, parse(self.id, kwargs, ("num_threads",)), render_mode=render_mode)  # it has one
 
     def make(self, kwargs: dict[str, Any], *, streams: Array, seed: int, python: bool) -> SyncEnv:
@@ -153,9 +154,7 @@ class AtariVector(GymnasiumEnv):
         from ale_py.vector_env import AtariVectorEnv
 
         given = {name: value for name, value in asdict(spec).items() if name != "stack_padding"}
-        native: VectorEnv[Any, Any, Any] = AtariVectorEnv(
-            rom, len(streams), num_threads=num_threads, reward_clipping=False, **given
-        )
+        native: VectorEnv = AtariVectorEnv(rom, len(streams), num_threads=num_threads, reward_clipping=False, **given)
         super().__init__(native, streams=streams, seed=seed)
         self._seed = np.array(stream_seeds(seed, streams))
         self.mend = padding(spec, "zero", len(streams))
@@ -171,7 +170,7 @@ def padding(spec: AtariSpec, native: Padding, count: int) -> Callable[..., None]
         return None
     age = np.zeros(count, np.int64)
 
-    def mend(obs: Array, first: Array, answered: Any = slice(None)) -> None:
+    def mend(obs: Array, first: Array, answered: Array | slice = slice(None)) -> None:
         age[answered] += 1
         age[first] = 0
         for i in np.flatnonzero(age < spec.stack_num - 1):
@@ -184,7 +183,9 @@ def padding(spec: AtariSpec, native: Padding, count: int) -> Callable[..., None]
 # ----------------------------------------------------------------------------------------------------------------- EnvPool
 
 
-def of_pool(task: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any]) -> tuple[AtariSpec, dict[str, Any], list[str]]:
+def of_pool(
+    task: str, kwargs: Mapping[str, object], accepted: Mapping[str, object]
+) -> tuple[AtariSpec, dict[str, Any], list[str]]:
     """The spec, EnvPool's own arguments for it, and the points in which EnvPool cannot keep it."""
     target = f"envpool:{task}"
     spec = parse(target, kwargs, tuple(name for name in accepted if name in ("num_threads", "thread_affinity_offset")))
@@ -211,7 +212,7 @@ def of_pool(task: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any]) -
 # ------------------------------------------------------------------------------------------------------- one Python env
 
 
-class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
+class AtariGame(gymnasium.Wrapper):
     """One game with ALE's Python interface; its rows equal those of ALE's vector env."""
 
     snapshot_attributes = ("frames", "screens", "lives", "elapsed")
@@ -237,7 +238,7 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.lives = self.elapsed = 0  # elapsed: frames since the reset's no-ops
         self.opening: tuple[Any, list[int]] | None = None  # if sticky, ALE's state after its reset and what was pressed since
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Bytes, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Bytes, dict[str, object]]:
         bare: Any = self.env
         if seed is not None:
             bare.np_random = np.random.default_rng(seed)
@@ -269,7 +270,7 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.opening is not None:
             self.opening[1].append(action.value)
 
-    def step(self, action: Any) -> tuple[Bytes, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[Bytes, float, bool, bool, dict[str, object]]:
         spec, ale, self.opening = self.made, self.ale, None
         effect, reward, lives, terminated = self._actions[action], 0.0, self.lives, False
         for left in range(spec.frameskip, 0, -1):
@@ -308,7 +309,7 @@ def _weighed(x: Array, size: int) -> Array:
     """[n, ...] -> [size, ...] float32: each of ``size`` equal stretches of the first axis averaged."""
     x = np.ascontiguousarray(x, np.float32)
     lead = (-1, *[1] * (x.ndim - 1))
-    total: Any = None
+    total: Array = None
     for index, share in _cells(x.shape[0], size):
         part = x[index] * share.reshape(lead)
         total = part if total is None else np.add(total, part, out=total)

@@ -53,7 +53,7 @@ def is_parallel(env: object) -> bool:
     return hasattr(env, "possible_agents") and not is_turns(env) and all(callable(getattr(env, m, None)) for m in methods)
 
 
-class Joint(gymnasium.Env[Any, Any]):
+class Joint(gymnasium.Env):
     """One parallel env: an observation holds all agents' rows, an action [D] float64 the numbers of all their actions.
 
     Each episode is reset with a seed that is drawn from ``np_random``, so it can be played again even if the env draws a
@@ -63,7 +63,7 @@ class Joint(gymnasium.Env[Any, Any]):
     where the agent's next action counts; the mask of an agent that is absent or has ended its episode is not read.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, object] = {"render_modes": []}
 
     def __init__(self, make: Callable[[], Any], action_mask: str = "auto") -> None:
         self.env = make()
@@ -106,7 +106,7 @@ class Joint(gymnasium.Env[Any, Any]):
         if resume.offers_state(self.env):
             self.get_state, self.set_state = self._get_state, self._set_state
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Any, dict[str, object]]:
         super().reset(seed=seed)
         obs, _ = answered("reset", self.env.reset(seed=int(self.np_random.integers(2**31 - 1))), ("observations", "infos"))
         self._flags.fill(0)
@@ -117,7 +117,7 @@ class Joint(gymnasium.Env[Any, Any]):
         self._look_at_masks(row["agents"])
         return row, {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, object]]:
         acts = {self.ids[i]: self._action(action, i) for i, here in enumerate(self._here()) if here}
         obs, reward, terminated, truncated, _ = answered("step", self.env.step(acts), STEP)
         flags, live = self._flags, self._live
@@ -222,7 +222,7 @@ def ends(flags: Mapping[Any, Any], agent: Any, name: str) -> bool:
     return bool(value) if type(value) in FLAGS else flag(value, 0, f"agent {agent!r}, {name}")
 
 
-def blank(space: spaces.Space[Any]) -> Any:
+def blank(space: spaces.Space[object]) -> Any:
     """The observation in the row of an agent that is absent."""
     if isinstance(space, spaces.Dict):
         return {
@@ -237,7 +237,7 @@ def blank(space: spaces.Space[Any]) -> Any:
     return nothing + np.asarray(getattr(space, "start", 0), space.dtype)
 
 
-def masks_of(choice: str, observation: spaces.Space[Any], action: spaces.Space[Any]) -> list[tuple[tuple[str, ...], Any]]:
+def masks_of(choice: str, observation: spaces.Space[object], action: spaces.Space[object]) -> list[tuple[tuple[str, ...], Any]]:
     """(keys in the observation, where each choice begins) of each array of an agent's mask."""
     if not (keys := place_of(choice, observation, action)):
         return []
@@ -245,7 +245,7 @@ def masks_of(choice: str, observation: spaces.Space[Any], action: spaces.Space[A
     return [(tree.keys_of(place), begins) for place, _, begins in counted(tree.path_of(*keys), rows, action)]
 
 
-def size_of(action: spaces.Space[Any]) -> int:
+def size_of(action: spaces.Space[object]) -> int:
     """Count the numbers of an agent's action."""
     spec = action_spec(action)
     if not isinstance(spec, ArraySpec):

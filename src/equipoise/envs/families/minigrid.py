@@ -50,12 +50,12 @@ class Grid:
         return made
 
 
-class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
+class Seen(gymnasium.Wrapper):
     """A wrapper that keeps {"direction", "image"} of MiniGrid's observation."""
 
     snapshot_attributes = ()
 
-    def __init__(self, env: gymnasium.Env[Any, Any], codes: Codes, tile: int) -> None:
+    def __init__(self, env: gymnasium.Env, codes: Codes, tile: int) -> None:
         super().__init__(env)
         given: Any = env.observation_space
         if not (isinstance(given, spaces.Dict) and {"image", "direction"} <= given.keys()):
@@ -74,11 +74,11 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
             image = spaces.Box(np.zeros(size, np.uint8), np.ones(size, np.uint8), dtype=np.uint8)
         self.observation_space = spaces.Dict({"direction": given["direction"], "image": image})
 
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, object]]:
         obs, info = self.env.reset(**kwargs)
         return self._seen(obs), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, object]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._seen(obs), reward, terminated, truncated, info
 

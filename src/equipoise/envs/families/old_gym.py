@@ -23,14 +23,14 @@ class OldGym(ValueError):
     """An env that has old gym's interface; the message says how to wrap it."""
 
 
-def is_old(env: Any) -> bool:
+def is_old(env: object) -> bool:
     """Is it an env of package ``gym``, or one with its methods that is no Gymnasium env?"""
     if not all(callable(getattr(env, method, None)) for method in ("reset", "step")):
         return False
     return of_package(env) or all(hasattr(env, space) for space in ("observation_space", "action_space"))
 
 
-def of_package(env: Any) -> bool:
+def of_package(env: object) -> bool:
     return any(cls.__module__.partition(".")[0] == "gym" for cls in type(env).__mro__)
 
 

@@ -28,7 +28,7 @@ from equipoise.envs.families.joint import ACTED, CAME, TERMINATED, TRUNCATED, Jo
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import place_of
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
-from equipoise.types import DealtEnv, EnvSpec, RunSpec, TimeStep, Tree, agent_streams
+from equipoise.types import Array, DealtEnv, EnvSpec, RunSpec, TimeStep, Tree, agent_streams
 
 
 def deal(agents: Sequence[str], policies: Sequence[str], route: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
@@ -112,13 +112,13 @@ class SingleEnv:
 class Side:
     """The rows of one policy: n agents of each of E envs, env by env."""
 
-    ts: Any  # a TimeStep of arrays [E n, ...]
+    ts: TimeStep  # a TimeStep of arrays [E n, ...]
     form: ActionForm
-    columns: Any  # [n, size] of the joint action
-    pairs: list[tuple[Any, Any]]  # an agent's rows [E, ...]: to, from
-    places: Any  # [n]
+    columns: Array  # [n, size] of the joint action
+    pairs: list[tuple[Array, Array]]  # an agent's rows [E, ...]: to, from
+    places: Array  # [n]
 
-    def rows(self, array: Any) -> Any:
+    def rows(self, array: Array) -> Array:
         return array.reshape(-1, len(self.places))
 
 
@@ -127,7 +127,7 @@ class PettingZooEnv:
 
     def __init__(self, loop: LoopEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> None:
         self.loop = loop
-        joint: Joint = loop.envs[0]
+        joint: Any = loop.envs[0]
         dealt = deal(joint.names, policies, route)
         self.sides = {policy: self._side(joint, policy, places) for policy, places in dealt.items()}
         specs = {policy: self._spec(joint, places) for policy, places in dealt.items()}
@@ -156,7 +156,7 @@ class PettingZooEnv:
         count = len(self.loop.envs)
         streams = agent_streams(self.loop.ts.stream, len(joint.names), places)
         ts, _ = timestep(observation_spec(joint.observations[names[0]]), streams)
-        pairs: list[tuple[Any, Any]] = []
+        pairs: list[tuple[Array, Array]] = []
         for k, name in enumerate(names):
             to, source = tree.leaves(ts.obs), tree.leaves(self.loop.ts.obs["agents"][name])
             pairs += [(x.reshape(count, len(names), *x.shape[1:])[:, k], y) for x, y in zip(to, source, strict=True)]

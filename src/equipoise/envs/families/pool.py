@@ -16,6 +16,7 @@ from typing import Any
 import envpool
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from equipoise import tree
 from equipoise.envs import hints as wrong
@@ -32,7 +33,7 @@ NOTE = "an end on the very step of the time limit is told as truncation"
 
 
 def make_pool(
-    task: str, kwargs: dict[str, Any], *, streams: np.ndarray[Any, np.dtype[np.int64]], seed: int, action_mask: str,
+    task: str, kwargs: dict[str, object], *, streams: NDArray[np.int64], seed: int, action_mask: str,
     answers: int = 0,
 ) -> EnvPoolEnv:  # fmt: skip
     """Make an EnvPool env; ``kwargs`` go to EnvPool (``num_threads`` defaults to 1).
@@ -41,7 +42,7 @@ def make_pool(
     """
     if task not in (known := envpool.list_all_envs()):
         raise wrong.unknown("env id", task, known, " in EnvPool")
-    given: dict[str, Any] = {"num_threads": 1} | kwargs
+    given: dict[str, object] = {"num_threads": 1} | kwargs
     count = len(streams)
     if given.get("batch_size", count) != count or given.get("num_envs", count) != count:
         raise ValueError(f"envpool:{task}: batch_size and num_envs are the number of streams, {count}; leave them out")
@@ -87,7 +88,7 @@ class EnvPoolEnv(GymnasiumEnv):
             self.env.recv()  # type: ignore[attr-defined]  # an answer that is not read
         super().load(state)
 
-    def _exchange(self) -> tuple[Any, Any, Any, Any, Any]:
+    def _exchange(self) -> tuple[Tree, Array, Array, Array, Tree]:
         return self.env.recv()  # type: ignore[attr-defined,no-any-return]
 
 
@@ -101,7 +102,7 @@ class PartialPool(EnvPoolEnv):
         self._batch = int(env.config["batch_size"])
         self._over = np.zeros(count, np.bool_)  # streams whose last row ended an episode
         self._numbers: Infos | None = None  # of one batch
-        self._policy: Any = tree.zeros(tree.prepend(action_spec(self.spec.action), count))  # each stream's last action
+        self._policy: Tree = tree.zeros(tree.prepend(action_spec(self.spec.action), count))  # each stream's last action
 
     def watch(self, names: Sequence[str]) -> None:
         super().watch(names)
@@ -140,7 +141,7 @@ class PartialPool(EnvPoolEnv):
         if self.mend is not None:
             self.mend(self.ts.obs, np.ones_like(self.ts.first))
 
-    def _show_at(self, at: Any, obs: Any) -> None:
+    def _show_at(self, at: Array, obs: Tree) -> None:
         """Copy the observations of a batch to the places ``at``."""
         rows = tree.map(lambda x: x[at], self.ts.obs)
         observe(rows, obs)

@@ -81,16 +81,16 @@ class Turns(Around):
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self.agents: list[Any] = []
-        self._spaces: dict[Any, spaces.Space[Any]] = {
+        self._spaces: dict[Any, spaces.Space[object]] = {
             agent: _masked(env.observation_space(agent), env.action_space(agent)) for agent in self.possible_agents
         }
         self._has_mask = {agent: _has_mask(env.observation_space(agent)) for agent in self.possible_agents}
         self._waits = {agent: _first_alone(env.action_space(agent)) for agent in self.possible_agents}
 
-    def observation_space(self, agent: Any) -> spaces.Space[Any]:
+    def observation_space(self, agent: Any) -> spaces.Space[object]:
         return self._spaces[agent]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ByAgent, ByAgent]:
+    def reset(self, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[ByAgent, ByAgent]:
         self.env.reset(seed=seed, options=options)
         self._pass_over_the_ended()
         self.agents = self._listed()
@@ -148,18 +148,18 @@ class Turns(Around):
         return {"obs": seen, KEY: allowed}
 
 
-def _has_mask(observation: spaces.Space[Any]) -> bool:
+def _has_mask(observation: spaces.Space[object]) -> bool:
     return isinstance(observation, spaces.Dict) and KEY in observation.spaces
 
 
-def _masked(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Any:
+def _masked(observation: spaces.Space[object], action: spaces.Space[object]) -> Any:
     if _has_mask(observation):
         return observation
     mask = mask_space(action) if sizes(action) else None
     return observation if mask is None else spaces.Dict({"obs": observation, KEY: mask})
 
 
-def _first_alone(action: spaces.Space[Any]) -> Any:
+def _first_alone(action: spaces.Space[object]) -> Any:
     """The flat mask [sum of the choices] that allows the first of each choice; None where nothing can be masked."""
     if not (counts := sizes(action)):
         return None
@@ -199,7 +199,7 @@ class Seats(Around):
     def agents(self) -> list[Any]:
         return [self._player[seat] for seat in self.env.agents]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ByAgent, ByAgent]:
+    def reset(self, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[ByAgent, ByAgent]:
         order = np.random.default_rng(seed).permutation(len(self.possible_agents))
         self._player = {seat: self.possible_agents[i] for seat, i in zip(self.possible_agents, order, strict=True)}
         self._seat = {player: seat for seat, player in self._player.items()}

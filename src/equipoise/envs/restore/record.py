@@ -29,7 +29,7 @@ LONGEST = 1 << 16  # rows; an episode of more than half of them is given up when
 class Record:
     """The record of ``envs``, the owner's own list, in which envs may be replaced; actions are like ``action`` [B, ...]."""
 
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], streams: Array, action: Tree, form: ActionForm) -> None:
+    def __init__(self, envs: Sequence[gymnasium.Env], streams: Array, action: Tree, form: ActionForm) -> None:
         self._form = form
         self.envs, self.streams = envs, [int(stream) for stream in streams]
         self.kinds: list[Resume] = [resume.promise(env) for env in envs]
@@ -67,7 +67,7 @@ class Record:
         tree.map(self._write, self._log, action)
         self._t += 1
 
-    def _write(self, log: Any, action: Any) -> None:
+    def _write(self, log: Array, action: Tree) -> None:
         log[self._t] = action
 
     def _follow(self, i: int) -> None:
@@ -156,7 +156,7 @@ class Record:
         self._write_log(logs)
         return kinds, why
 
-    def _restore(self, i: int, kept: Tree) -> Any:
+    def _restore(self, i: int, kept: Tree) -> Array:
         """Restore one env -> the actions with which the log goes on."""
         env = self.envs[i]
         if not self._windows[i]:
@@ -222,7 +222,7 @@ class Record:
             tree.map(lambda to, x, i=i: np.copyto(to[self._start[i] : self._t, i], x), self._log, actions)
 
 
-def before_reset(env: gymnasium.Env[Any, Any], seed: int | None) -> Callable[[], Tree]:
+def before_reset(env: gymnasium.Env, seed: int | None) -> Callable[[], Tree]:
     """Capture what the coming reset depends on: cheap to take, turned into arrays only when asked for."""
     if seed is not None:
         return lambda: {"seed": np.array(seed)}
@@ -239,7 +239,7 @@ def before_reset(env: gymnasium.Env[Any, Any], seed: int | None) -> Callable[[],
     return arrays
 
 
-def now(env: gymnasium.Env[Any, Any]) -> Callable[[], Tree]:
+def now(env: gymnasium.Env) -> Callable[[], Tree]:
     """Capture where an ALE env stands now; just after a reset that pressed buttons, where it stood before them."""
     arrays = before_reset(env, None)
     for wrapper in resume.layers(env):
@@ -249,7 +249,7 @@ def now(env: gymnasium.Env[Any, Any]) -> Callable[[], Tree]:
     return arrays
 
 
-def put_generator(env: gymnasium.Env[Any, Any], kept: Tree) -> None:
+def put_generator(env: gymnasium.Env, kept: Tree) -> None:
     bare = env.unwrapped
     if "ale" in kept:
         resume.put_emulator(bare, kept["ale"])
@@ -257,13 +257,13 @@ def put_generator(env: gymnasium.Env[Any, Any], kept: Tree) -> None:
         bare.np_random = snapshot.generator(kept["np_random"])
 
 
-def same_tree(told: Tree, obs: Any, i: int) -> bool:
+def same_tree(told: Tree, obs: Tree, i: int) -> bool:
     if isinstance(told, dict):
         return all(same_tree(inner, member(obs, key), i) for key, inner in told.items())
     return same(told[i], obs)
 
 
-def same(told: Any, got: Any) -> bool:
+def same(told: Array, got: Array) -> bool:
     """Are they equal bit for bit, in the dtype of the row?"""
     told, got = np.asarray(told), plain(got)
     return bool(got.shape == told.shape and got.astype(told.dtype).tobytes() == told.tobytes())

@@ -27,10 +27,11 @@ from gymnasium.envs.classic_control import (
     MountainCarEnv,
     PendulumEnv,
 )
+from numpy.typing import NDArray
 
 from equipoise import tree
 from equipoise.envs.restore import snapshot
-from equipoise.types import Resume, Tree
+from equipoise.types import Array, Resume, Tree
 
 CLASSIC: dict[type, tuple[str, ...]] = dict.fromkeys(
     (AcrobotEnv, CartPoleEnv, Continuous_MountainCarEnv, MountainCarEnv, PendulumEnv), ("state",)
@@ -54,7 +55,7 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
 PLAIN = "biuf"  # kinds of dtype that a checkpoint can hold
 
 
-def layers(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Wrapper[Any, Any, Any, Any]]:
+def layers(env: gymnasium.Env) -> list[gymnasium.Wrapper]:
     """Return the wrappers, outermost first."""
     found = []
     while isinstance(env, gymnasium.Wrapper):
@@ -63,7 +64,7 @@ def layers(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Wrapper[Any, Any, Any
     return found
 
 
-def kept_by(wrapper: gymnasium.Wrapper[Any, Any, Any, Any]) -> tuple[str, ...] | None:
+def kept_by(wrapper: gymnasium.Wrapper) -> tuple[str, ...] | None:
     """Return the attributes on which a wrapper's next rows depend; None: not known."""
     stacks = isinstance(wrapper, wrappers.FrameStackObservation)
     if stacks and not isinstance(wrapper.env.observation_space, gymnasium.spaces.Box):
@@ -71,26 +72,26 @@ def kept_by(wrapper: gymnasium.Wrapper[Any, Any, Any, Any]) -> tuple[str, ...] |
     return WRAPPERS.get(type(wrapper), getattr(type(wrapper), "snapshot_attributes", None))
 
 
-def attributes(env: Any) -> tuple[str, ...] | None:
+def attributes(env: object) -> tuple[str, ...] | None:
     return CLASSIC.get(type(env), getattr(type(env), "snapshot_attributes", None))
 
 
-def is_atari(env: Any) -> bool:
+def is_atari(env: object) -> bool:
     return type(env).__module__ == "ale_py.env"
 
 
-def is_mujoco(env: Any) -> bool:
+def is_mujoco(env: object) -> bool:
     """Is it Gymnasium's own MuJoCo env? A user's subclass could keep something besides the physics."""
     return type(env).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(env, "data")
 
 
-def offers_state(env: Any) -> bool:
+def offers_state(env: object) -> bool:
     """Does it have ``get_state`` and ``set_state(tree)``? MuJoCo's own ``set_state(qpos, qvel)`` does not count."""
     get, put = getattr(env, "get_state", None), getattr(env, "set_state", None)
     return callable(get) and callable(put) and len(inspect.signature(put).parameters) == 1
 
 
-def promise(env: gymnasium.Env[Any, Any]) -> Resume:
+def promise(env: gymnasium.Env) -> Resume:
     """Return "exact" or "replay": what a resume can promise for this env."""
     bare, around = env.unwrapped, layers(env)
     if any(kept_by(wrapper) is None for wrapper in around):
@@ -101,7 +102,7 @@ def promise(env: gymnasium.Env[Any, Any]) -> Resume:
     return "exact" if offers_state(bare) or attributes(bare) is not None or is_mujoco(bare) else "replay"
 
 
-def capture(env: gymnasium.Env[Any, Any]) -> dict[str, Tree]:
+def capture(env: gymnasium.Env) -> dict[str, Tree]:
     """Copy the state: {"np_random", "env": {...}, "wrappers": {...}}, no branch empty. TypeError for what is no array."""
     bare = env.unwrapped
     kept: dict[str, Tree] = {"np_random": snapshot.generator_state(bare.np_random)}
@@ -120,7 +121,7 @@ def capture(env: gymnasium.Env[Any, Any]) -> dict[str, Tree]:
     return {key: pruned for key, value in kept.items() if (pruned := prune(value)) is not None}
 
 
-def restore(env: gymnasium.Env[Any, Any], state: Tree) -> None:
+def restore(env: gymnasium.Env, state: Tree) -> None:
     """Restore a state into an env that was reset before. ValueError names what does not fit."""
     bare, own = env.unwrapped, state.get("env", {})
     for n, wrapper in enumerate(layers(env)):
@@ -138,11 +139,11 @@ def restore(env: gymnasium.Env[Any, Any], state: Tree) -> None:
     bare.np_random = snapshot.generator(part(state, "np_random"))
 
 
-def place(n: int, wrapper: Any) -> str:
+def place(n: int, wrapper: object) -> str:
     return f"{n}.{type(wrapper).__name__}"
 
 
-def part(state: Tree, name: str) -> Any:
+def part(state: Tree, name: str) -> Tree:
     if name not in state:
         raise ValueError(f"state without {name!r}, of another env or another version of this one; it has {sorted(state)}")
     return state[name]
@@ -155,31 +156,31 @@ def prune(value: Tree) -> Tree | None:
     return {key: inner for key, item in value.items() if (inner := prune(item)) is not None} or None
 
 
-def plain(value: Any, what: str) -> np.ndarray[Any, np.dtype[Any]]:
+def plain(value: object, what: str) -> np.ndarray:
     array = np.array(value)
     if array.dtype.kind not in PLAIN:
         raise TypeError(f"{what} is {type(value).__name__}, expected an array or a number: nothing else can be kept exactly")
     return array
 
 
-def owner(thing: Any, name: str) -> tuple[Any, str]:
+def owner(thing: object, name: str) -> tuple[object, str]:
     *path, last = name.split(".")
     for step in path:
         thing = getattr(thing, step)
     return thing, last
 
 
-def read(thing: Any, name: str) -> np.ndarray[Any, np.dtype[Any]]:
+def read(thing: object, name: str) -> np.ndarray:
     return plain(getattr(*owner(thing, name)), f"{type(thing).__name__}.{name}")
 
 
-def write(thing: Any, name: str, value: Any) -> None:
+def write(thing: object, name: str, value: object) -> None:
     """Set an attribute in the form that it has now: array, deque, list, tuple or number."""
     at, last = owner(thing, name)
     old, new = getattr(at, last), np.array(value)
     if np.shape(old) != new.shape:
         raise ValueError(f"state of {type(thing).__name__}.{name}: expected shape {np.shape(old)}, got {new.shape}")
-    form: Any = new
+    form: Array = new
     if isinstance(old, deque):
         form = deque(new, maxlen=old.maxlen)
     elif isinstance(old, list | tuple):
@@ -194,7 +195,7 @@ def write(thing: Any, name: str, value: Any) -> None:
 # -------------------------------------------------------------------------------------------------------------- MuJoCo
 
 
-def fields(model: Any) -> list[str]:
+def fields(model: object) -> list[str]:
     """Return mjData's arrays of a fixed size. The arrays in its arena (contacts, constraints) are recomputed by each step."""
     import mujoco
 
@@ -203,7 +204,7 @@ def fields(model: Any) -> list[str]:
     return [name for name, x in arrays.items() if isinstance(x, np.ndarray) and x.size and x.flags.writeable]
 
 
-def physics(env: Any) -> dict[str, Any]:
+def physics(env: Any) -> dict[str, Tree]:
     """Return the integration state, and what the last step left behind.
 
     A step ends with the integration, so the positions of bodies lag one sub-step behind ``qpos``: an env that reads them
@@ -235,16 +236,16 @@ def put_physics(env: Any, state: Tree) -> None:
 # ----------------------------------------------------------------------------------------------------------------- ALE
 
 
-def emulator(env: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def emulator(env: Any) -> NDArray[np.uint8]:
     """Return [n] uint8, ALE's own serialisation of console, game and generator."""
     return serialized(env.ale.cloneState(include_rng=True))
 
 
-def serialized(state: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def serialized(state: Any) -> NDArray[np.uint8]:
     return np.frombuffer(state.serialize(), np.uint8).copy()
 
 
-def put_emulator(env: Any, state: Any) -> None:
+def put_emulator(env: Any, state: object) -> None:
     import ale_py
 
     given = np.asarray(state, np.uint8)
@@ -256,7 +257,7 @@ def put_emulator(env: Any, state: Any) -> None:
         raise ValueError(f"state of {type(env).__name__}.ale: ALE made another of it (shape {given.shape}); another game?")
 
 
-def held_window(env: gymnasium.Env[Any, Any]) -> int:
+def held_window(env: gymnasium.Env) -> int:
     """The number of steps after which ALE's held action no longer depends on earlier ones; 0 where none is held.
 
     With sticky actions the emulator goes on with the last effective action with probability p a frame, and that action is
@@ -269,7 +270,7 @@ def held_window(env: gymnasium.Env[Any, Any]) -> int:
     return max(16, int(np.ceil(np.log(1e-12) / np.log(min(p, 0.99)))))
 
 
-def hold(env: gymnasium.Env[Any, Any], start: Tree, actions: Any) -> None:
+def hold(env: gymnasium.Env, start: Tree, actions: Array) -> None:
     """Take ``actions`` [n, ...] once more from ``start``, for the sake of the action that ALE holds after them."""
     bare: Any = env.unwrapped
     repeats = int(np.prod([getattr(wrapper, "frame_skip", 1) for wrapper in layers(env)], dtype=int))

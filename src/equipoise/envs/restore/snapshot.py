@@ -7,34 +7,34 @@ do, a user's may): together with ``np_random`` they must be all that its next ro
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from equipoise.types import Tree
 
 
-def attributes(env: Any) -> tuple[str, ...] | None:
+def attributes(env: object) -> tuple[str, ...] | None:
     if type(env) is CartPoleVectorEnv:
         return ("state", "steps", "prev_done")
     return getattr(type(env), "snapshot_attributes", None)
 
 
-def possible(env: VectorEnv[Any, Any, Any]) -> bool:
+def possible(env: VectorEnv) -> bool:
     """Can the env be captured exactly? Only a bare one, since a wrapper could keep a state of its own."""
     return env.unwrapped is env and attributes(env) is not None
 
 
-def capture(env: VectorEnv[Any, Any, Any]) -> Tree:
+def capture(env: VectorEnv) -> Tree:
     """Capture the state: {"np_random": uint8 JSON, attribute: array ...}."""
     names = attributes(env)
     assert names is not None
     return {"np_random": generator_state(env.np_random)} | {name: np.array(getattr(env, name)) for name in names}
 
 
-def restore(env: VectorEnv[Any, Any, Any], state: Tree) -> None:
+def restore(env: VectorEnv, state: Tree) -> None:
     names = attributes(env)
     assert names is not None
     for name in names:
@@ -45,31 +45,31 @@ def restore(env: VectorEnv[Any, Any, Any], state: Tree) -> None:
     env.np_random = generator(state["np_random"])
 
 
-def generator_state(rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def generator_state(rng: np.random.Generator) -> NDArray[np.uint8]:
     """The bit generator's state as JSON in [n] uint8 (128-bit integers fit no array)."""
     return state_array(rng.bit_generator.state)
 
 
-def state_array(state: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def state_array(state: Tree) -> NDArray[np.uint8]:
     """The same array from a bit generator's ``state``."""
     return np.frombuffer(json.dumps(known(state)).encode(), np.uint8).copy()
 
 
-def generator(state: Any) -> np.random.Generator:
+def generator(state: Tree) -> np.random.Generator:
     """Restore a generator that goes on where the other stood."""
     bits = np.random.PCG64(0)
     bits.state = known(json.loads(np.asarray(state, np.uint8).tobytes().decode()))
     return np.random.Generator(bits)
 
 
-def generator_dict(env: Any) -> dict[str, Any] | None:
+def generator_dict(env: object) -> dict[str, object] | None:
     """The state of a Gymnasium env's generator as plain numbers; None where no known generator is found."""
     rng = getattr(getattr(env, "unwrapped", env), "_np_random", None)  # np_random itself would make one
     state = rng.bit_generator.state if isinstance(rng, np.random.Generator) else None
     return state if isinstance(state, dict) and state["bit_generator"] == "PCG64" else None
 
 
-def generator_of(state: dict[str, Any]) -> np.random.Generator:
+def generator_of(state: dict[str, object]) -> np.random.Generator:
     """Restore a generator from plain numbers; ValueError where they are no such state."""
     bits = np.random.PCG64(0)
     try:
@@ -79,7 +79,7 @@ def generator_of(state: dict[str, Any]) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-def known(state: Any) -> Any:
+def known(state: Tree) -> Tree:
     if state["bit_generator"] != "PCG64":  # used by Gymnasium and numpy's default_rng
         raise ValueError(f"expected the state of a PCG64 generator, got {state['bit_generator']}")
     return state

@@ -7,8 +7,6 @@ begins at its goal.
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -16,38 +14,40 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 BITS, MOST = 15, 62  # a number of as many bits is drawn
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 Observation = dict[str, Array]
 
 
 class Goal:
     """What both say of goals, by Gymnasium-Robotics' convention: of any number of rows at once."""
 
-    def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Array:
+    def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: object) -> Array:
         """[..., n] each -> [...] float32."""
         return self.compute_terminated(achieved_goal, desired_goal, info).astype(np.float32) - 1
 
-    def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Array:
+    def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: object) -> Array:
         return np.asarray((achieved_goal == desired_goal).all(-1))
 
 
-class BitFlip(Goal, gymnasium.Env[Observation, Any]):
+class BitFlip(Goal, gymnasium.Env):
     """Observation: ``observation`` and ``achieved_goal`` are the bits, ``desired_goal`` the goal, [n] int8 each."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, object] = {"render_modes": []}
     snapshot_attributes = ("bits", "goal", "t")
 
     def __init__(self, bits: int = BITS) -> None:
         self.observation_space, self.action_space = _spaces(bits)
         self.bits, self.goal, self.t = np.zeros(bits, np.int8), np.zeros(bits, np.int8), 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Observation, dict[str, object]]:
         super().reset(seed=seed)
         bits, goal = _drawn(self.np_random, 1, len(self.bits))
         self.bits, self.goal, self.t = bits[0], goal[0], 0
         return _observation(self.bits, self.goal), {}
 
-    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.int64) -> tuple[Observation, float, bool, bool, dict[str, object]]:
         self.bits = self.bits.copy()
         self.bits[int(action)] ^= 1
         self.t += 1
@@ -56,10 +56,10 @@ class BitFlip(Goal, gymnasium.Env[Observation, Any]):
         return _observation(self.bits, self.goal), reward, terminated, not terminated and self.t == len(self.bits), {}
 
 
-class BitFlipVector(Goal, VectorEnv[Observation, Any, Any]):
+class BitFlipVector(Goal, VectorEnv[Observation, Array, Array]):
     """``num_envs`` of them stepped at once, in NEXT_STEP."""
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
+    metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
     snapshot_attributes = ("bits", "goal", "t", "done")
 
     def __init__(self, num_envs: int = 1, bits: int = BITS) -> None:
@@ -70,14 +70,16 @@ class BitFlipVector(Goal, VectorEnv[Observation, Any, Any]):
         self.bits, self.goal = np.zeros((num_envs, bits), np.int8), np.zeros((num_envs, bits), np.int8)
         self.t, self.done = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.bool_)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Observation, dict[str, object]]:
         super().reset(seed=seed)
         self.done = np.ones(self.num_envs, np.bool_)
         self._start()
         self.done = np.zeros(self.num_envs, np.bool_)
         return _observation(self.bits, self.goal), {}
 
-    def step(self, actions: Any) -> tuple[Observation, Array, Array, Array, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Observation, Array, Array, Array, dict[str, object]]:
         self.bits[np.arange(self.num_envs), actions] ^= 1
         self.t += 1
         self._start()
@@ -95,7 +97,7 @@ class BitFlipVector(Goal, VectorEnv[Observation, Any, Any]):
             self.t[self.done] = 0
 
 
-def _spaces(bits: int) -> tuple[Any, Any]:
+def _spaces(bits: int) -> tuple[spaces.Dict, spaces.Discrete]:
     if not 1 <= bits <= MOST:
         raise ValueError(f"bits: expected 1 to {MOST}, got {bits}")
     names = ("observation", "achieved_goal", "desired_goal")

@@ -7,23 +7,22 @@ column of row 0, the paddle in the middle. Actions: left, stay, right. Reward 0 
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
 
 ROWS, COLUMNS = 10, 5
-Floats = np.ndarray[Any, np.dtype[np.float32]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
 
 
-class Catch(gymnasium.Env[Floats, Any]):
+class Catch(gymnasium.Env[Floats, np.int64]):
     """Observation [50] float32: the board row by row, 1 where the ball and where the paddle are."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, object] = {"render_modes": []}
     snapshot_attributes = ("row", "column", "paddle")
 
     def __init__(self, rows: int = ROWS, columns: int = COLUMNS) -> None:
@@ -32,12 +31,12 @@ class Catch(gymnasium.Env[Floats, Any]):
         self.action_space = spaces.Discrete(3)
         self.row = self.column = self.paddle = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Floats, dict[str, object]]:
         super().reset(seed=seed)
         self.row, self.column, self.paddle = 0, int(self.np_random.integers(self.columns)), self.columns // 2
         return self._board(), {}
 
-    def step(self, action: int) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[Floats, float, bool, bool, dict[str, object]]:
         self.paddle = min(max(self.paddle + int(action) - 1, 0), self.columns - 1)
         self.row += 1
         terminated = self.row == self.rows - 1
@@ -51,10 +50,10 @@ class Catch(gymnasium.Env[Floats, Any]):
         return board.reshape(-1)
 
 
-class CatchVector(VectorEnv[Floats, Any, Any]):
+class CatchVector(VectorEnv[Floats, NDArray[np.int64], np.ndarray]):
     """``num_envs`` boards stepped at once, in NEXT_STEP."""
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
+    metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
     snapshot_attributes = ("row", "column", "paddle", "done")
 
     def __init__(self, num_envs: int = 1, rows: int = ROWS, columns: int = COLUMNS) -> None:
@@ -66,13 +65,13 @@ class CatchVector(VectorEnv[Floats, Any, Any]):
         self.row, self.column, self.paddle = (np.zeros(num_envs, np.int64) for _ in range(3))
         self.done: Bools = np.zeros(num_envs, np.bool_)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Floats, dict[str, object]]:
         super().reset(seed=seed)
         self._start(np.ones(self.num_envs, np.bool_))
         self.done = np.zeros(self.num_envs, np.bool_)
         return self._board(), {}
 
-    def step(self, actions: Any) -> tuple[Floats, Floats, Bools, Bools, dict[str, Any]]:
+    def step(self, actions: NDArray[np.int64]) -> tuple[Floats, Floats, Bools, Bools, dict[str, object]]:
         self.paddle = np.clip(self.paddle + actions - 1, 0, self.columns - 1)
         self.row = self.row + 1
         self._start(self.done)

@@ -8,8 +8,6 @@ actions before are ignored. A policy without memory gets 1 / ``symbols`` an epis
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -17,13 +15,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 DELAY, SYMBOLS = 50, 4
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 
-class RepeatFirst(gymnasium.Env[Any, Any]):
+class RepeatFirst(gymnasium.Env):
     """The observation is an int64: a symbol, ``symbols`` for "wait", or one more for "answer"."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, object] = {"render_modes": []}
     snapshot_attributes = ("symbol", "t")
 
     def __init__(self, delay: int = DELAY, symbols: int = SYMBOLS) -> None:
@@ -31,24 +29,25 @@ class RepeatFirst(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = _spaces(delay, symbols)
         self.symbol = self.t = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self.symbol, self.t = int(self.np_random.integers(self.symbols)), 0
         return self._observed(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, object]]:
         over = self.t == self.delay
         self.t += 1
         return self._observed(), float(over and int(action) == self.symbol), over, False, {}
 
-    def _observed(self) -> Any:
-        return _observed(np.array([self.t]), np.array([self.symbol]), self.delay, self.symbols)[0]
+    def _observed(self) -> Array:
+        row: Array = _observed(np.array([self.t]), np.array([self.symbol]), self.delay, self.symbols)[0]
+        return row
 
 
-class RepeatFirstVector(VectorEnv[Array, Any, Any]):
+class RepeatFirstVector(VectorEnv[Array, Array, Array]):
     """``num_envs`` envs stepped at once, in NEXT_STEP."""
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
+    metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
     snapshot_attributes = ("symbol", "t", "done")
 
     def __init__(self, num_envs: int = 1, delay: int = DELAY, symbols: int = SYMBOLS) -> None:
@@ -59,13 +58,13 @@ class RepeatFirstVector(VectorEnv[Array, Any, Any]):
         self.symbol, self.t = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
         self.done = np.zeros(num_envs, np.bool_)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self._start(np.ones(self.num_envs, np.bool_))
         self.done = np.zeros(self.num_envs, np.bool_)
         return self._observed(), {}
 
-    def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, object]]:
         before, over = self.done, self.t == self.delay
         reward = (over & (np.asarray(actions) == self.symbol)).astype(np.float32)
         self.t = self.t + 1
@@ -78,10 +77,11 @@ class RepeatFirstVector(VectorEnv[Array, Any, Any]):
         self.symbol[which] = self.np_random.integers(self.symbols, size=int(which.sum()))
 
     def _observed(self) -> Array:
-        return _observed(self.t, self.symbol, self.delay, self.symbols)
+        row: Array = _observed(self.t, self.symbol, self.delay, self.symbols)
+        return row
 
 
-def _spaces(delay: int, symbols: int) -> tuple[Any, Any]:
+def _spaces(delay: int, symbols: int) -> tuple[spaces.Discrete, spaces.Discrete]:
     if delay < 1 or symbols < 2:
         raise ValueError(f"expected a delay of at least 1 and at least 2 symbols, got {delay} and {symbols}")
     return spaces.Discrete(symbols + 2), spaces.Discrete(symbols)

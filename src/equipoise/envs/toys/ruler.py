@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
 
-from equipoise.types import Trajectory
+from equipoise.types import Array, Trajectory
 
 LONGEST = 20  # steps of the longest episode; the shortest has one
 ACTIONS = 8
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
-Floats = np.ndarray[Any, np.dtype[np.float32]]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float32]
 
 
-def episode(stream: Any, number: Any, longest: int = LONGEST) -> tuple[Ints, Bools, Bools]:
+def episode(stream: Array, number: Array, longest: int = LONGEST) -> tuple[Ints, Bools, Bools]:
     """(length, terminated, truncated) of episodes, elementwise.
 
     One in eight has one step, the others 1 to ``longest``; 40 % terminate, 40 % are truncated, 20 % are both at once.
@@ -42,7 +42,7 @@ def episode(stream: Any, number: Any, longest: int = LONGEST) -> tuple[Ints, Boo
     return length, np.isin(ending, (0, 1, 4)), np.isin(ending, (2, 3, 4))
 
 
-def reward(number: Any, t: Any, action: Any) -> Floats:
+def reward(number: Array, t: Array, action: Array) -> Floats:
     """The reward of the step from t to t + 1: 1024 (number mod 4) + 1 + t + action / 8, exact in float32, never 0."""
     value = 1024 * (np.asarray(number) % 4) + 1 + np.asarray(t) + np.asarray(action) / ACTIONS
     return np.asarray(value, np.float32)
@@ -59,10 +59,10 @@ def ruler_spaces(dtype: str) -> tuple[spaces.Box, spaces.Discrete]:
     return spaces.Box(0, top, (3,), np.dtype(dtype).type), spaces.Discrete(ACTIONS)
 
 
-class Ruler(gymnasium.Env[Any, Any]):
+class Ruler(gymnasium.Env):
     """One stream. ``stragglers``: the streams whose every step sleeps ``sleep_s`` seconds."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, object] = {"render_modes": []}
     snapshot_attributes: tuple[str, ...] = ("number", "t", "length", "ending")
 
     def __init__(
@@ -78,14 +78,14 @@ class Ruler(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = ruler_spaces(dtype)
         self.number, self.t, self.length = -1, 0, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self.number, self.t = self.number + 1 if seed is None else 0, 0
         length, terminated, truncated = episode(self.stream, self.number, self.longest)
         self.length, self.ending = int(length), (bool(terminated), bool(truncated))
         return self._obs(), {}
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, object]]:
         if self.sleep_s:
             time.sleep(self.sleep_s)
         got = 1024.0 * (self.number % 4) + 1 + self.t + int(action) / ACTIONS  # reward(), in plain numbers
@@ -93,20 +93,20 @@ class Ruler(gymnasium.Env[Any, Any]):
         terminated, truncated = self.ending if self.t == self.length else (False, False)
         return self._obs(), got, terminated, truncated, {}
 
-    def _obs(self) -> Any:
+    def _obs(self) -> Array:
         return np.array((self.stream, self.number, self.t), self.dtype)
 
 
-class RulerVector(VectorEnv[Any, Any, Any]):
+class RulerVector(VectorEnv):
     """The ruler for many streams at once, in NEXT_STEP; a straggler among them holds up all."""
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
+    metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
     snapshot_attributes = ("number", "t", "length", "terminates", "truncates")
 
     def __init__(
         self,
         num_envs: int = 1,
-        streams: Any = None,
+        streams: Array = None,
         longest: int = LONGEST,
         dtype: str = "float32",
         stragglers: Sequence[int] = (),
@@ -120,12 +120,12 @@ class RulerVector(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._place(np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self._place(self.number + 1 if seed is None else np.zeros_like(self.number), np.zeros_like(self.t))
         return self._obs(), {}
 
-    def step(self, actions: Any) -> tuple[Any, Floats, Bools, Bools, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Array, Floats, Bools, Bools, dict[str, object]]:
         if self.sleep_s:
             time.sleep(self.sleep_s)
         seam = self.t == self.length
@@ -138,7 +138,7 @@ class RulerVector(VectorEnv[Any, Any, Any]):
         self.number, self.t = number, t
         self.length, self.terminates, self.truncates = episode(self.streams, number, self.longest)
 
-    def _obs(self) -> Any:
+    def _obs(self) -> Array:
         return np.stack((self.streams, self.number, self.t), axis=1).astype(self.dtype)
 
 
@@ -187,7 +187,7 @@ def verify(
     action, version = np.asarray(trajectory.action), np.asarray(trajectory.version)
     wrong: list[str] = []
 
-    def compare(what: str, got: Any, expected: Any) -> None:
+    def compare(what: str, got: Array, expected: Array) -> None:
         got, expected = np.asarray(got), np.broadcast_to(expected, np.shape(got))
         for at in np.argwhere(got != expected).tolist():
             said = f"expected {expected[tuple(at)]}, got {got[tuple(at)]}"
@@ -210,7 +210,7 @@ def verify(
     return wrong
 
 
-def beside_seams(seam: Bools, context: dict[str, Any], streams: int) -> Bools:
+def beside_seams(seam: Bools, context: dict[str, Array], streams: int) -> Bools:
     """[T, B]: the rows in which another of the ``streams`` of the same env is at a seam."""
     env, start = context["stream"] // streams, context["start"]
     together = (env[:, None] == env) & (start[:, None] == start)
@@ -218,7 +218,7 @@ def beside_seams(seam: Bools, context: dict[str, Any], streams: int) -> Bools:
     return beside
 
 
-def follow(ledger: Ledger, context: dict[str, Any], obs: Ints, version: Any, *, gaps: bool) -> list[str]:
+def follow(ledger: Ledger, context: dict[str, Array], obs: Ints, version: Array, *, gaps: bool) -> list[str]:
     """Check that each stream goes on where the ledger has it, and move the ledger on."""
     wrong: list[str] = []
     steps, count = version.shape

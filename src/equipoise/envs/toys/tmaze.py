@@ -10,8 +10,6 @@ A policy without memory turns the right way half of the time: at most 1.95 an ep
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -22,13 +20,13 @@ LENGTH = 30
 NORTH, EAST, SOUTH, WEST = range(4)
 CORRIDOR, JUNCTION = 2, 3  # observations; 0 and 1 are the signs for north and south
 GOOD, BAD = 4.0, -0.1
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 
-class TMazeVector(VectorEnv[Array, Any, Any]):
+class TMazeVector(VectorEnv[Array, Array, Array]):
     """``num_envs`` mazes stepped at once, in NEXT_STEP. Observation [num_envs] int64: a sign, corridor or junction."""
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
+    metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
     snapshot_attributes = ("place", "sign", "t", "done")
 
     def __init__(self, num_envs: int = 1, length: int = LENGTH) -> None:
@@ -39,13 +37,13 @@ class TMazeVector(VectorEnv[Array, Any, Any]):
         self.place, self.sign, self.t = (np.zeros(num_envs, np.int64) for _ in range(3))
         self.done = np.zeros(num_envs, np.bool_)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self._start(np.ones(self.num_envs, np.bool_))
         self.done = np.zeros(self.num_envs, np.bool_)
         return observed(self.place, self.sign, self.length), {}
 
-    def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, object]]:
         before = self.done
         self.place, reward, terminated = moved(self.place, self.sign, np.asarray(actions), self.length)
         self.t = self.t + 1
@@ -60,10 +58,10 @@ class TMazeVector(VectorEnv[Array, Any, Any]):
         self.sign[which] = self.np_random.integers(2, size=int(which.sum()))
 
 
-class TMaze(gymnasium.Env[Any, Any]):
+class TMaze(gymnasium.Env):
     """One maze; the observation is an int64."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, object] = {"render_modes": []}
     snapshot_attributes = ("place", "sign", "t")
 
     def __init__(self, length: int = LENGTH) -> None:
@@ -71,19 +69,20 @@ class TMaze(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = spaces.Discrete(4), spaces.Discrete(4)
         self.place = self.sign = self.t = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self.place, self.sign, self.t = 0, int(self.np_random.integers(2)), 0
         return self._observed(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, object]]:
         place, reward, terminated = moved(np.array([self.place]), np.array([self.sign]), np.array([action]), self.length)
         self.place, self.t = int(place[0]), self.t + 1
         truncated = not terminated[0] and self.t == most_steps(self.length)
         return self._observed(), float(reward[0]), bool(terminated[0]), truncated, {}
 
-    def _observed(self) -> Any:
-        return observed(np.array([self.place]), np.array([self.sign]), self.length)[0]
+    def _observed(self) -> Array:
+        row: Array = observed(np.array([self.place]), np.array([self.sign]), self.length)[0]
+        return row
 
 
 def _checked(length: int) -> int:

@@ -51,8 +51,8 @@ class Refused(Exception):
 class Spaces:
     """The spaces of a world, as it states them."""
 
-    observation: gymnasium.Space[Any]
-    action: gymnasium.Space[Any]
+    observation: gymnasium.Space[object]
+    action: gymnasium.Space[object]
 
     @classmethod
     def read(cls, said: Mapping[str, Any], where: str = "") -> Spaces:
@@ -79,7 +79,7 @@ class Spaces:
         return int(OTHER_BYTES + IN_LISTS * sum(one.nbytes for one in tree.leaves(specs)))
 
 
-def choices(space: gymnasium.Space[Any]) -> int:
+def choices(space: gymnasium.Space[object]) -> int:
     """The values of all Discrete parts of a space, added up: a policy has a number for each."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return int(space.n)
@@ -166,7 +166,7 @@ class Reader:
             self._put(i, inner, rows[name], member(value, name), f"{place}/{name}")
 
 
-def cast(read: np.ndarray[Any, Any], dtype: str, place: str) -> np.ndarray[Any, Any]:
+def cast(read: np.ndarray, dtype: str, place: str) -> np.ndarray:
     """Cast to ``dtype`` what loses nothing but digits; a whole number has to fit."""
     to = np.dtype(dtype)
     if read.dtype == to:

@@ -23,7 +23,6 @@ A slot whose block was taken away meanwhile is *void*: its rows are dropped. The
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ class Outbound:
         self._held = held
         self._at = {group: at for at, group in enumerate(self.groups)}
         views = tree.views(self.specs(plan, groups, held), memory.buffer)
-        self.words: dict[str, Any] = views["words"]
+        self.words: dict[str, Array] = views["words"]
         self._sequence, self._done, self._gone = (self.words[name] for name in ("sequence", "done", "gone"))
         self._bytes = [list(slots.values()) for slots in views["slots"].values()]
         self._slots = [[self._slot(at, n) for n in range(self.slots)] for at in range(len(self.groups))]
@@ -64,7 +63,7 @@ class Outbound:
         words = dict.fromkeys(WORDS, ArraySpec((count,), "int64"))
         return {"words": words | each, "slots": {str(group): slots for group in groups}}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Outbound, self._parts
 
     def _slot(self, at: int, n: int) -> dict[str, Slot]:
@@ -150,7 +149,7 @@ class Outbound:
         """Is the block of the newest slot that the actor began still its own?"""
         return bool(self._sequence[at, (self.words["taken"][at] - 1) % self.slots] != VOID)
 
-    def complete(self, at: int) -> tuple[int, int, Any] | None:
+    def complete(self, at: int) -> tuple[int, int, Array] | None:
         """The oldest slot that is handed in and not sent -> its number, its block's sequence or ``VOID``, and its bytes."""
         if self.words["sent"][at] >= self.words["full"][at]:
             return None
@@ -175,7 +174,7 @@ def block_bytes(plan: Plan) -> int:
     return tree.nbytes(plan.fields(plan.block))
 
 
-def block_views(plan: Plan, buffer: Any) -> dict[str, dict[str, Tree]]:
+def block_views(plan: Plan, buffer: object) -> dict[str, dict[str, Tree]]:
     """The rows of a block by policy, as views over its bytes."""
     views: dict[str, dict[str, Tree]] = tree.views(plan.fields(plan.block), buffer)
     return views

@@ -129,7 +129,7 @@ class Queue:
         device = None if self._rows is None else self._rows.device
         self._weight = {name: torch.ones(batch * row.columns, device=device) for name, row in self._plan.rows.items()}
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> tuple[object, ...]:
         if self._rows is not None:
             raise TypeError("queue: expected rows in shared memory to travel to another process, got rows on a device")
         return self._plan, self._memory, self._free, self._full
@@ -320,7 +320,7 @@ class Queue:
                 tree.put(self._columns(fields, i), self._blocks[place])
         return fields
 
-    def _columns(self, fields: Mapping[str, Any], block: int) -> dict[str, dict[str, Tree]]:
+    def _columns(self, fields: Mapping[str, Tree], block: int) -> dict[str, dict[str, Tree]]:
         """The columns of block number ``block`` among several that lie side by side, by policy."""
         first, last = block * self._plan.block, (block + 1) * self._plan.block
         rows = self._plan.rows.items()
@@ -338,7 +338,7 @@ class Queue:
         return self._plan
 
     @property
-    def counters(self) -> list[Any]:
+    def counters(self) -> list[Array]:
         """What ``stats`` reads, as views: a queue of the same plan that has a copy of them has the same."""
         return [self._word, self._sampled, self._dropped, self._restarted, self._loop]
 

@@ -7,16 +7,15 @@ that it was written for, or before, never later. The others are dropped, and cou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.tokens import FREE, FULL
-from equipoise.types import Tree
+from equipoise.types import Array, Tree
 
 
-def dealt_anew(states: Sequence[Any], old: Plan, new: Plan, learners: int) -> tuple[list[Tree], int]:
+def dealt_anew(states: Sequence[Tree], old: Plan, new: Plan, learners: int) -> tuple[list[Tree], int]:
     """The states of ``learners`` queues from those of as many as there were -> them, and the blocks that were dropped.
 
     ``old``, ``new``: the plan of each queue before and from now on.
@@ -27,7 +26,7 @@ def dealt_anew(states: Sequence[Any], old: Plan, new: Plan, learners: int) -> tu
         begins = [version * new.per_batch] * learners
     else:
         begins = [sampled // learners + (learner < sampled % learners) for learner in range(learners)]
-    dropped, queues = 0, list[Any]()
+    dropped, queues = 0, list[Tree]()
     for learner, begin in enumerate(begins):
         sequences = np.arange(begin, begin + new.blocks)
         word, blocks, taken = sequences * 4 + FREE, dict[str, Tree](), 0
@@ -50,7 +49,7 @@ def dealt_anew(states: Sequence[Any], old: Plan, new: Plan, learners: int) -> tu
     return queues, dropped
 
 
-def _complete(states: Sequence[Any], old: Plan, learner: int, learners: int) -> list[tuple[int, Tree]]:
+def _complete(states: Sequence[Tree], old: Plan, learner: int, learners: int) -> list[tuple[int, Tree]]:
     """The blocks that were complete and not sampled and are this learner's now, in order, each with the last version for it."""
     found = []
     for before, state in enumerate(states):
@@ -65,12 +64,12 @@ def _complete(states: Sequence[Any], old: Plan, learner: int, learners: int) -> 
     return [(deadline, block) for deadline, _, _, block in found]
 
 
-def _stream(block: Any) -> Any:
+def _stream(block: Tree) -> Array:
     """The number of a block's first stream."""
     one = next(iter(block.values()))
     return one["context"]["stream"][0]
 
 
-def _placed(word: Any, begin: int) -> Any:
+def _placed(word: Array, begin: int) -> Array:
     """Words by sequence, from ``begin`` on, as words by place."""
     return np.roll(word, begin % len(word))

@@ -42,12 +42,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
+from equipoise.types import Array
 
 FREE, OPEN, FULL, READ = range(4)
 MOST_BLOCKS = 4096  # their tokens fit the smallest pipe buffer twice
@@ -82,7 +83,7 @@ class LocalChannel:
 class Tokens:
     """The words of all blocks and the channels of the free ones. Block ``s`` lies at place ``s % blocks``."""
 
-    def __init__(self, views: dict[str, Any], channels: Sequence[Channel]) -> None:
+    def __init__(self, views: dict[str, Array], channels: Sequence[Channel]) -> None:
         """``views``: int64 arrays as in ``specs``. ``channels``: one for all actors, or one an actor."""
         self.word, self.owner = views["word"], views["owner"]
         self._claiming, self._dealing = views["claiming"], views["dealing"]

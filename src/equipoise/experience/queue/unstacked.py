@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -103,7 +102,7 @@ class Crossing:
 
     # ----------------------------------------------------------------------------------------------------- the sender's
 
-    def pack(self, slot: Any, last: Last) -> Any:
+    def pack(self, slot: Array, last: Last) -> Array:
         """The bytes of a slot as they travel; the next call overwrites them."""
         if not self._stacked:
             return slot
@@ -139,7 +138,7 @@ class Crossing:
 
     # --------------------------------------------------------------------------------------------------- the receiver's
 
-    def unpack(self, body: Any, to: Mapping[str, Slot], last: Last) -> None:
+    def unpack(self, body: Array, to: Mapping[str, Slot], last: Last) -> None:
         """Write the block that has come into the slots of a queue; ValueError, and nothing is written, where it is none."""
         data = np.frombuffer(body, np.uint8)
         counts = self._look(data, last)
@@ -212,7 +211,7 @@ def _vars(rows: Trajectory) -> dict[str, Tree]:
     return {name: getattr(rows, name) for name in rows.__slots__}
 
 
-def _rows(slot: Any, one: _Stacked) -> Array:
+def _rows(slot: Array, one: _Stacked) -> Array:
     """A stack in the bytes of a slot, [T+1, B, words]."""
     return np.ndarray((one.rows, one.streams, one.words), one.word, slot, one.at)
 

@@ -9,7 +9,6 @@ process dies.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -28,10 +27,10 @@ class Waiting:
         """``plan``: of home's queue."""
         self._parts = plan, memory
         self.plan = plan
-        self._bytes: list[Any] = list(tree.views(self.specs(plan), memory.buffer).values())
+        self._bytes: list[Array] = list(tree.views(self.specs(plan), memory.buffer).values())
         self._blocks: dict[int, dict[str, Trajectory]] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Waiting, self._parts
 
     @staticmethod
@@ -46,11 +45,11 @@ class Waiting:
             self._blocks[place] = {name: Trajectory(**one) for name, one in fields.items()}
         return self._blocks[place]
 
-    def write(self, place: int, data: Any) -> None:
+    def write(self, place: int, data: bytes | memoryview | Array) -> None:
         """Keep the bytes of a block: ``block_bytes`` of them."""
         self._bytes[place][:] = np.frombuffer(data, np.uint8)
 
-    def read(self, place: int) -> Any:
+    def read(self, place: int) -> Array:
         """The bytes of a block."""
         return self._bytes[place]
 
@@ -68,7 +67,7 @@ def marked(block: Mapping[str, Trajectory]) -> int | None:
     return None if start >= 0 else -1 - start
 
 
-def raw(plan: Plan, block: Mapping[str, Trajectory]) -> Any:
+def raw(plan: Plan, block: Mapping[str, Trajectory]) -> Array:
     """The rows of a block of the queue, as the bytes that ``Waiting`` keeps."""
     data = np.zeros(block_bytes(plan), np.uint8)
     for name, fields in block_views(plan, data).items():
@@ -76,7 +75,7 @@ def raw(plan: Plan, block: Mapping[str, Trajectory]) -> Any:
     return data
 
 
-def put_back(plan: Plan, block: Mapping[str, Trajectory], data: Any) -> None:
+def put_back(plan: Plan, block: Mapping[str, Trajectory], data: Array) -> None:
     """Write rows that waited at a site over the mark; ValueError, and nothing is written, where these are no such bytes."""
     if len(data) != block_bytes(plan):
         raise ValueError(f"expected {block_bytes(plan):,} bytes of rows, got {len(data):,}")

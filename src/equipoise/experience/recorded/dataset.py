@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -64,8 +65,8 @@ class Dataset:
 
     name: str  # the name that the user gave
     path: Path  # the directory of Minari's files
-    observation: gymnasium.Space[Any]
-    action: gymnasium.Space[Any]
+    observation: gymnasium.Space[object]
+    action: gymnasium.Space[object]
     episodes: int
     steps: int
     env: str = ""  # the env that its metadata name; "": none
@@ -115,7 +116,7 @@ class Dataset:
                         found.update(chunk)
         return found.hexdigest()
 
-    def fits(self, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
+    def fits(self, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> None:
         """Raise ValueError where the rows do not fit these spaces of the env."""
         for what, mine, other in (("observation", self.observation, observation), ("action", self.action, action)):
             if place := differ(what, mine, other):
@@ -155,8 +156,8 @@ def find(name: str) -> Dataset:
 
 
 def write(
-    name: str, episodes: Iterable[Episode], *, observation: gymnasium.Space[Any], action: gymnasium.Space[Any],
-    env: EnvFactory | None = None, algorithm: str = "", about: Mapping[str, Any] | None = None,
+    name: str, episodes: Iterable[Episode], *, observation: gymnasium.Space[object], action: gymnasium.Space[object],
+    env: EnvFactory | None = None, algorithm: str = "", about: Mapping[str, object] | None = None,
 ) -> Dataset:  # fmt: skip
     """Write a new data set, whole or not at all. ``about``: further facts as JSON."""
     minari, path = _minari(), writable(name, observation, action)
@@ -198,7 +199,7 @@ def write(
     return find(name)
 
 
-def writable(name: str, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Path:
+def writable(name: str, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> Path:
     """The directory for a new data set; ValueError where something is there already, or Minari cannot keep such a space."""
     _minari()
     path, forms = _files(name), importlib.import_module("minari.serialization")
@@ -216,7 +217,7 @@ def writable(name: str, observation: gymnasium.Space[Any], action: gymnasium.Spa
 # ------------------------------------------------------------------------------------------------------------------- names
 
 
-def _minari() -> Any:
+def _minari() -> ModuleType:
     try:
         return importlib.import_module("minari")
     except ImportError as error:
@@ -267,14 +268,14 @@ def _stored(key: str) -> str:
     return "~2" if key == "." else tree.path_of(key)
 
 
-def _stored_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+def _stored_space(space: gymnasium.Space[object]) -> gymnasium.Space[object]:
     """A space with the keys as they are stored."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({_stored(key): _stored_space(one) for key, one in space.spaces.items()})
     return spaces.Tuple([_stored_space(one) for one in space.spaces]) if isinstance(space, spaces.Tuple) else space
 
 
-def _tree(space: gymnasium.Space[Any], value: Any, escaped: bool) -> Tree:
+def _tree(space: gymnasium.Space[object], value: Any, escaped: bool) -> Tree:
     """Minari's dicts and tuples of arrays as a tree."""
     inner = tree.branches(space)
     if inner is None:
@@ -284,7 +285,7 @@ def _tree(space: gymnasium.Space[Any], value: Any, escaped: bool) -> Tree:
     return {key: _tree(one, value[_stored(key) if escaped else key], escaped) for key, one in inner.items()}
 
 
-def _minaris(space: gymnasium.Space[Any], value: Tree) -> Any:
+def _minaris(space: gymnasium.Space[object], value: Tree) -> Any:
     """Turn a tree into Minari's dicts and tuples of arrays."""
     inner = tree.branches(space)
     if inner is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -228,7 +227,7 @@ def _fitted(arrays: Tree, specs: Tree, length: int, where: str) -> Tree:
     """
     found = tree.named(where, arrays)
 
-    def fit(where: str, spec: tree.ArraySpec) -> Any:
+    def fit(where: str, spec: tree.ArraySpec) -> Array:
         array = np.asarray(found[where])
         if array.shape != (length, *spec.shape):
             raise Faulty(f"{where}: expected shape {(length, *spec.shape)}, got {array.shape}")
@@ -246,7 +245,7 @@ def _fitted(arrays: Tree, specs: Tree, length: int, where: str) -> Tree:
     return tree.like(specs, {path: fit(path, spec) for path, spec in tree.named(where, specs).items()}, where)
 
 
-def _counted(space: gymnasium.Space[Any], action: Tree, where: str) -> None:
+def _counted(space: gymnasium.Space[object], action: Tree, where: str) -> None:
     """Raise ``Faulty`` for an action that is no choice of the space."""
     if (inner := tree.branches(space)) is not None:
         for key, one in inner.items():
@@ -271,7 +270,7 @@ def _seams(row: RowSpec, count: int) -> Tree:
     }  # fmt: skip
 
 
-def _slides(stacked: Any, stack: Stack, where: str) -> None:
+def _slides(stacked: Array, stack: Stack, where: str) -> None:
     """Raise ``Faulty`` unless the ring can rebuild the stacks from their newest frames."""
     before = stacked[0, :-1]
     begins = (before == (0 if stack.padding == "zero" else stacked[0, -1:])).all()

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.hints import install, nearest
 
@@ -24,7 +26,7 @@ TAIL = 4  # bytes at the end of a row that are not encoded: LZ4's shortest match
 SHORTEST = 32  # bytes of rows that may be decoded together: near the end of a block LZ4 has no match (9 were enough)
 JOINT = b"\x01\x00"  # a match's offset: the byte before it, four times
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bytes = NDArray[np.uint8]
 
 
 class Codec(Protocol):
@@ -116,7 +118,7 @@ def _listed(known: Collection[str], name: str) -> str:
     return f"one of {', '.join(sorted(known)) or 'no keys'}" + (f" (nearest: {near!r})" if near else "")
 
 
-def _library(name: str) -> Any:
+def _library(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -11,12 +11,12 @@ that of its last observation so far. So an item costs the same however long its 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from equipoise.experience.replay.row_buffer import Ints, RowBuffer
-from equipoise.types import ReplaySettings, Trajectory
+from equipoise.types import Array, ReplaySettings, Trajectory
 
 PER_PLACE = 20  # bytes
 ACHIEVED = "obs/achieved_goal"
@@ -25,8 +25,8 @@ ACHIEVED = "obs/achieved_goal"
 class Goals(Protocol):
     """The rules of the goal env (``envs.goals``)."""
 
-    def reward(self, achieved: Any, desired: Any) -> Any: ...  # [k, ...] each -> [k] float32
-    def terminated(self, achieved: Any, desired: Any) -> Any | None: ...  # [k] bool; None: an episode ends where it did
+    def reward(self, achieved: Array, desired: Array) -> Array: ...  # [k, ...] each -> [k] float32
+    def terminated(self, achieved: Array, desired: Array) -> Array | None: ...  # [k] bool; None: an episode ends where it did
     def close(self) -> None: ...
 
 
@@ -98,7 +98,7 @@ class Hindsight:
         goal = ring.leaf(ACHIEVED, (slots + wanted - row) % ring.slots * ring.streams + columns)
         self._rewrite(data, items, goal, end - row)
 
-    def _rewrite(self, data: Trajectory, items: Ints, goal: Any, left: Ints) -> None:
+    def _rewrite(self, data: Trajectory, items: Ints, goal: Array, left: Ints) -> None:
         """Write ``goal`` [k, ...] into the windows ``items`` [k], whose episode goes on for ``left`` [k] rows."""
         desired, achieved = data.obs["desired_goal"].numpy(), data.obs["achieved_goal"].numpy()
         t, k = np.nonzero(np.arange(len(desired))[:, None] <= left)

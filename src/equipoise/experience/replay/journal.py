@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equipoise.experience.replay.leaves import Cursor
-from equipoise.types import LateSave, StateReader, StateWriter, Tree
+from equipoise.types import Array, LateSave, StateReader, StateWriter, Tree
 from equipoise.types import SaveEnd as Saved
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ CHUNK = 1 << 20  # bytes between two looks of the thread at what may be overwrit
 NAME = re.compile(r"segment_(\d{1,18})\.rows")
 FREE = 2**62  # any number of blocks
 
-Entry = dict[str, Any]  # {"sha256", "size"}
+Entry = dict[str, str | int]  # {"sha256", "size"}
 Chunks = dict[str, list[tuple[int, int, int]]]  # (actor, first block, how many), one after the other, by segment
 
 
@@ -68,7 +68,7 @@ class Journal:
         self._at, self._room, self._stop = ring.blocks.copy(), FREE, False
         self._saved = Saved()
 
-    def begin(self, finish: Callable[[Tree], Any]) -> None:
+    def begin(self, finish: Callable[[Tree], object]) -> None:
         """Save the ring as it is now: a thread writes rows, then calls ``finish`` with what ``load`` needs; see ``poll``."""
         if self._ended is not None:
             raise ValueError("the rows of the checkpoint before this one are still being written")
@@ -128,7 +128,7 @@ class Journal:
 
     # -------------------------------------------------------------------------------------------------------- the thread
 
-    def _save(self, finish: Callable[[Tree], Any], ended: threading.Event) -> None:
+    def _save(self, finish: Callable[[Tree], object], ended: threading.Event) -> None:
         try:
             chunks, segments = self._write()
             result = finish({name: np.array(of, np.int64) for name, of in chunks.items()})
@@ -173,7 +173,7 @@ class Journal:
                     yield actor, first, count
                     first += count
 
-    def _append(self, arrays: list[Any]) -> _Segment:
+    def _append(self, arrays: list[Array]) -> _Segment:
         """Append these, one after the other, to the newest segment -> the segment."""
         if self._stop:
             raise InterruptedError("the run ends")

@@ -13,18 +13,20 @@ import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from equipoise.experience.replay.codec import CODECS, SHORTEST, TAIL, Bytes, Codec
 from equipoise.tree import ArraySpec
+from equipoise.types import Array
 
 NEAR = 8  # most rows of an unroll that share one key: the further apart two rows are, the more has changed
 SCRATCH = 1 << 19  # bytes of rows that a thread decodes by one call: they fit a processor's cache
 PER_ROW = 64 + TAIL  # bytes besides the encoded ones: a reference, an object's head, an allocation
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ints = NDArray[np.int64]
 
 
 class Cursor:
@@ -33,7 +35,7 @@ class Cursor:
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
-    def read(self, dtype: Any, count: int) -> Any:
+    def read(self, dtype: DTypeLike, count: int) -> Array:
         """Read the next bytes; ValueError where there are fewer."""
         size = np.dtype(dtype).itemsize * count
         if size > (left := len(self.data) - self.at):
@@ -44,16 +46,16 @@ class Cursor:
 
 
 class Leaf(Protocol):
-    def put(self, rows: Any, head: int, columns: slice, *, anew: bool) -> None:
+    def put(self, rows: Array, head: int, columns: slice, *, anew: bool) -> None:
         """Put a block [T or T+1, block, ...] at the slot ``head``; ``anew``: the first row is not there yet."""
 
-    def take(self, places: Any, out: Any) -> None:
+    def take(self, places: Array, out: Array) -> None:
         """Copy the rows at ``places`` [n] into ``out`` [n, ...], contiguous."""
 
-    def set(self, places: Any, rows: Any) -> None:
+    def set(self, places: Array, rows: Array) -> None:
         """Set ``rows`` [n, ...], each the first of a block."""
 
-    def blocks(self, first: int, count: int, columns: slice) -> list[Any]:
+    def blocks(self, first: int, count: int, columns: slice) -> list[Array]:
         """Return the arrays that ``load`` reads, for the blocks from slot ``first * unroll`` on."""
 
     def load(self, first: int, count: int, columns: slice, lost: int, data: Cursor) -> None:
@@ -71,7 +73,7 @@ class Plain:
     def nbytes(self) -> int:
         return int(self._rows.nbytes)
 
-    def put(self, rows: Any, head: int, columns: slice, *, anew: bool) -> None:
+    def put(self, rows: Array, head: int, columns: slice, *, anew: bool) -> None:
         grid, unroll = self._grid, self._unroll
         if len(rows) == unroll:
             grid[head : head + unroll, columns] = rows
@@ -80,13 +82,13 @@ class Plain:
         grid[head + begin : head + unroll, columns] = rows[begin:-1]
         grid[(head + unroll) % len(grid), columns] = rows[-1]
 
-    def take(self, places: Any, out: Any) -> None:
+    def take(self, places: Array, out: Array) -> None:
         np.take(self._rows, places, axis=0, out=out, mode="clip")  # unbuffered
 
-    def set(self, places: Any, rows: Any) -> None:
+    def set(self, places: Array, rows: Array) -> None:
         self._rows[places] = rows
 
-    def blocks(self, first: int, count: int, columns: slice) -> list[Any]:
+    def blocks(self, first: int, count: int, columns: slice) -> list[Array]:
         return [self._grid[first * self._unroll : (first + count) * self._unroll, columns]]
 
     def load(self, first: int, count: int, columns: slice, lost: int, data: Cursor) -> None:
@@ -123,7 +125,7 @@ class Packed:
         distinct = {id(row): len(row) for row in self._rows}
         return sum(distinct.values()) + PER_ROW * len(self._rows)
 
-    def put(self, rows: Any, head: int, columns: slice, *, anew: bool) -> None:
+    def put(self, rows: Array, head: int, columns: slice, *, anew: bool) -> None:
         unroll = self._unroll
         rows = np.ascontiguousarray(rows, self._spec.dtype)
         data = rows.reshape(-1).view(np.uint8).reshape(*rows.shape[:2], self._spec.nbytes)
@@ -139,7 +141,7 @@ class Packed:
         self._row_grid[slots, columns] = np.array(encoded, object).reshape(len(slots), -1)
         self._tail_grid[slots, columns] = data[begin:, :, -TAIL:]
 
-    def take(self, places: Any, out: Any) -> None:
+    def take(self, places: Array, out: Array) -> None:
         out = out.reshape(-1).view(np.uint8).reshape(len(places), self._spec.nbytes)
         keys = places - places // self._streams % self._unroll % NEAR * self._streams
         own = np.where(places == keys, self._black, places) if self._keyed else places  # a key differs from itself in nothing
@@ -168,17 +170,17 @@ class Packed:
                 codec.decode(self._rows[own[group]].tolist(), into)
             into[:, -TAIL:] = self._tails[places[group]]
 
-    def set(self, places: Any, rows: Any) -> None:
+    def set(self, places: Array, rows: Array) -> None:
         rows = np.ascontiguousarray(rows, self._spec.dtype)
         data = rows.reshape(-1).view(np.uint8).reshape(len(rows), self._spec.nbytes)
         self._rows[places] = self._workers[0].encode(data)
         self._tails[places] = data[:, -TAIL:]
 
-    def _of(self, first: int, count: int, columns: slice) -> tuple[Any, Any]:
+    def _of(self, first: int, count: int, columns: slice) -> tuple[Array, Array]:
         slots = slice(first * self._unroll, (first + count) * self._unroll)
         return self._row_grid[slots, columns], self._tail_grid[slots, columns]
 
-    def blocks(self, first: int, count: int, columns: slice) -> list[Any]:
+    def blocks(self, first: int, count: int, columns: slice) -> list[Array]:
         """Return the tails, the size of each row, and the encoded rows one after the other."""
         grid, tails = self._of(first, count, columns)
         rows = grid.reshape(-1).tolist()
@@ -195,12 +197,12 @@ class Packed:
         grid[skipped:] = rows.reshape(grid.shape)[skipped:]
 
 
-def fill(view: Any, skipped: int, data: Cursor) -> None:
+def fill(view: Array, skipped: int, data: Cursor) -> None:
     """Fill ``view`` [n, ...] from the next bytes, except for the first rows."""
     view[skipped:] = data.read(view.dtype, view.size).reshape(view.shape)[skipped:]
 
 
-def memory(shape: tuple[int, ...], dtype: str, folder: str) -> Any:
+def memory(shape: tuple[int, ...], dtype: str, folder: str) -> Array:
     """Return zeros; with a folder, in an unnamed file there that ends with the process."""
     if not folder:
         return np.zeros(shape, dtype)

@@ -20,7 +20,6 @@ until the learner has looked. docs/memory-order.md states which stores have to b
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 from equipoise import tree
 from equipoise.experience.layout import trajectory_specs
@@ -28,7 +27,7 @@ from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.memory import Memory
 from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
-from equipoise.types import Tree
+from equipoise.types import Array, Tree
 
 WORD = ArraySpec((1,), "int64")
 BUFFERS = 2  # batches: one is learned from, the next is gathered
@@ -51,12 +50,12 @@ class ShardMailbox:
         self._parts = plan, batch, memory
         self.batch = batch
         views = tree.views(self.specs(plan, batch), memory.buffer)
-        self.shards: list[dict[str, Any]] = [views["shards"][str(k)] for k in range(plan.settings.shards)]
+        self.shards: list[dict[str, Array]] = [views["shards"][str(k)] for k in range(plan.settings.shards)]
         self.batches: list[dict[str, Tree]] = [views["batches"][str(b)] for b in range(BUFFERS)]
-        self.priorities: dict[str, Any] = views["priorities"]
-        self.ledger: dict[str, Any] = views["ledger"]
+        self.priorities: dict[str, Array] = views["priorities"]
+        self.ledger: dict[str, Array] = views["ledger"]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return ShardMailbox, self._parts
 
     @staticmethod

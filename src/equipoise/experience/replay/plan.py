@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.replay import hindsight
@@ -67,7 +67,7 @@ class ReplayPlan:
         """Rows of a round."""
         return self.unroll * self.streams
 
-    def numbers(self, shard: int = 0) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    def numbers(self, shard: int = 0) -> NDArray[np.int64] | None:
         """The number of each stream whose rows a shard keeps, column by column; None where it is that of the column."""
         actors = np.arange(shard, self.actors, self.settings.shards) * self.learners + self.learner
         found = (actors[:, None] * self.span + np.array(self.offsets or range(self.block))).reshape(-1)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -98,7 +97,7 @@ class Replay(Replayed, Store):
         keys[:, 0], keys[:, 1] = places, data.context["start"].numpy()
         return Batch(data=data, keys=keys, weight=weight, targets={})
 
-    def _in_turn(self, n: int) -> tuple[Any, torch.Tensor]:
+    def _in_turn(self, n: int) -> tuple[Array, torch.Tensor]:
         """Draw every item once. Seams are no items, so a round has fewer items than rows; the missing ones have the weight
         0.
         """

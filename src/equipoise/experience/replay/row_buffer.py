@@ -16,22 +16,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from equipoise import schema, tree
 from equipoise.experience.replay.leaves import Cursor, Leaf, Packed, Plain, fill, memory
 from equipoise.experience.replay.row_layout import Layout, _field, smallest
 from equipoise.experience.replay.selectors import Where
-from equipoise.types import TRAJECTORY_EDGES, Stack, Trajectory, Tree
+from equipoise.types import TRAJECTORY_EDGES, Array, Stack, Trajectory, Tree
 
 NOWHERE = -1  # the row number of an empty place
 OLDEST = 255  # the greatest age that is told apart
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Flags = np.ndarray[Any, np.dtype[np.bool_]]  # [slots, streams]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]  # [slots, streams]
 
 
 class RowBuffer:
@@ -191,7 +191,7 @@ class RowBuffer:
         """Return the row number at each place: it tells whether the row of a key is still there."""
         return self._rows[places]  # type: ignore[no-any-return]
 
-    def leaf(self, path: str, places: Ints) -> Any:
+    def leaf(self, path: str, places: Ints) -> Array:
         """Copy one leaf of the rows at ``places``, [*places.shape, ...]: "reward", "obs/KEY"; for a stack the newest frame."""
         if path in self._large:
             spec = self.layout.large[path]
@@ -226,7 +226,7 @@ class RowBuffer:
         """Bytes of a block's rows before encoding."""
         return self.layout.nbytes(slots=self.unroll, streams=self.block, unroll=self.unroll)
 
-    def block_arrays(self, actor: int, first: int, count: int) -> list[Any]:
+    def block_arrays(self, actor: int, first: int, count: int) -> list[Array]:
         """Return blocks of an actor from ``first`` on, ending at the last slot or before, as ``load_blocks`` reads them.
 
         Until block number ``first + held`` is inserted nothing changes in them: another thread may read.
@@ -253,7 +253,7 @@ class RowBuffer:
         assert at + count <= self.held + 1, "blocks that lie in two parts"
         return at, slice(actor * self.block, (actor + 1) * self.block)
 
-    def _small_of(self, at: int, count: int, columns: slice) -> tuple[Any, list[Any]]:
+    def _small_of(self, at: int, count: int, columns: slice) -> tuple[Array, list[Array]]:
         records = self._records[at * self.unroll : (at + count) * self.unroll, columns]
         return records, [leaf[at : at + count, columns] for leaf in tree.leaves(self._recurrent)]
 
@@ -267,7 +267,7 @@ class RowBuffer:
             "records": self._records[where], "large": {path: self.leaf(path, self._edge_places) for path in self._large},
         }  # fmt: skip
 
-    def _edge(self) -> tuple[Any, Any]:
+    def _edge(self) -> tuple[Array, Array]:
         """The place after every stream's last block: the observation there belongs to that block, too."""
         heads = self.blocks * self.unroll % self.slots
         return np.repeat(heads, self.block), np.arange(self.streams)
@@ -307,8 +307,8 @@ class _Window:
         self._records = records.reshape(rows * n, layout.record)
         small = {path: _field(records, at, spec) for path, (at, spec) in layout.small.items()}
         self._first, self._age, self._row = small["first"], small.get("age"), small["row"]
-        self._large: dict[str, Any] = {}  # [rows, N, ...]
-        self._frames: dict[str, Any] = {}  # frames of stacks: [N, history + rows, ...]
+        self._large: dict[str, Array] = {}  # [rows, N, ...]
+        self._frames: dict[str, Array] = {}  # frames of stacks: [N, history + rows, ...]
         for path, spec in layout.large.items():
             if (stack := layout.stacks.get(path)) is None:
                 self._large[path] = self._empty((rows, n, *spec.shape), spec.dtype)
@@ -319,7 +319,7 @@ class _Window:
         self._leaves |= {path: self._overlapping(path) for path in self._frames}
         self._plain = self._trajectory(self._leaves)
 
-    def _empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+    def _empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=self._ring._pinned).numpy()
 
     def fill(self, places: Ints) -> Trajectory:
@@ -373,7 +373,7 @@ class _Window:
         index = _padded(places[:, None], steps, self._age[0][:, None].astype(np.int64), ring, stack)
         ring._large[path].take(index.reshape(-1), into.reshape(-1, *into.shape[2:]))
 
-    def _apart(self, path: str) -> Any:
+    def _apart(self, path: str) -> Array:
         """Gather [rows, N, frames, ...], every row's stack by itself."""
         ring, stack = self._ring, self._ring.layout.stacks[path]
         assert self._age is not None

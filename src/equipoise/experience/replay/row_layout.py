@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from equipoise import tree
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.replay.leaves import PER_ROW
 from equipoise.tree import ArraySpec
-from equipoise.types import Stack, Tree
+from equipoise.types import Array, Stack, Tree
 
 IMAGE = 1024  # a leaf of this many bytes or more has memory of its own
 
@@ -63,7 +62,7 @@ def smallest(layout: Layout, *, unroll: int, window: int) -> int:
     return (2 + -(-(window + layout.history) // unroll)) * unroll
 
 
-def _field(records: Any, at: int, spec: ArraySpec) -> Any:
+def _field(records: Array, at: int, spec: ArraySpec) -> Array:
     """A view of one leaf of all records [..., bytes]."""
     inner = np.empty(spec.shape, spec.dtype).strides
     return np.ndarray((*records.shape[:-1], *spec.shape), spec.dtype, records, at, (*records.strides[:-1], *inner))

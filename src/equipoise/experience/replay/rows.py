@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from equipoise import tree
 from equipoise.experience.replay.row_buffer import RowBuffer
-from equipoise.types import Trajectory, Tree
+from equipoise.types import Array, Trajectory, Tree
 
 
-def without_observations(ring: RowBuffer, places: Any) -> Trajectory:
+def without_observations(ring: RowBuffer, places: Array) -> Trajectory:
     """Copy the windows that begin at ``places`` [N]: rows [window, N] without observations and recurrent state."""
     rows = (places + np.arange(ring.window)[:, None] * ring.streams) % ring.places
 

@@ -212,7 +212,7 @@ class Sharded(Replayed):
         if learners == now:
             self.load(source.state(numbered(self._file, mine)))
             return
-        states: list[Any] = [source.state(numbered(self._file, learner)) for learner in range(learners)]
+        states: list[Tree] = [source.state(numbered(self._file, learner)) for learner in range(learners)]
         actors = range(mine, self._plan.actors * now, now)
         self.load({
             "rounds": min(state["rounds"] for state in states), "rng": generator_state(self._rng),
