@@ -14,6 +14,7 @@ from equipoise.record.described import algorithm_of, checked, clipped, directori
 from equipoise.record.live import LIVE, STALE_S, read_live, state_of
 from equipoise.record.paths import RUN
 from equipoise.record.report import METRICS
+from equipoise.record.series import SERIES
 from equipoise.record.summary import SUMMARY
 from equipoise.watching.curves import Curves
 
@@ -25,8 +26,8 @@ MOST_PROBLEMS = 5  # damaged lines that are named
 QUIET_S = 5.0  # without a word for so long, a run that goes on is called quiet
 GOING = ("running", "quiet")  # what a run is that has not ended
 OF_SUMMARY = (
-    "verdict", "cause", "remedies", "alarms", "notes", "evaluation", "best_evaluation", "return_mean", "episodes", "wall_s",
-    "steps_per_s", "updates_per_s", "solved_at_s", "sites",
+    "verdict", "cause", "remedies", "alarms", "notes", "evaluation", "best_evaluation", "sites",
+    *(one.name for one in SERIES if one.summary and one.live == one.name),
 )  # fmt: skip
 
 
