@@ -2,8 +2,9 @@
 
 A table stands between ``<!-- settings: NAME -->`` and ``<!-- end of settings -->``. NAME is an algorithm, or a class as
 ``module:Class``; the table has the fields that the class itself declares (``module:Class[inference_*]``: some of them). The
-table of an algorithm ends with how its optimizer differs from that of its base. ``--check`` writes nothing and ends with 1
-where a page is not current.
+table of an algorithm ends with how its optimizer differs from that of its base. The numbers of a run (``record/series.py``)
+stand between ``<!-- series -->`` and ``<!-- end of series -->``. ``--check`` writes nothing and ends with 1 where a page is
+not current.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from equipoise.algorithms._memory import Remembers
 from equipoise.facts import UNSET, Fact, facts, said
 from equipoise.programs import fields
 from equipoise.programs.program import algorithm_class
+from equipoise.record import series
 from equipoise.types import Learns, Optimizer, Rewards
 
 ROOT = Path(__file__).parents[1]
+SERIES = re.compile(r"(<!-- series -->\n).*?(<!-- end of series -->)", re.DOTALL)
 COMBINATIONS = re.compile(r"(<!-- combinations -->\n).*?(<!-- end of combinations -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end of settings -->)", re.DOTALL)
 
@@ -32,6 +35,7 @@ TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end of settings -->)",
 def current(text: str) -> str:
     """The page with its tables as they should be."""
     text = TABLE.sub(lambda found: found[1] + table(*named(found[2])) + found[3], text)
+    text = SERIES.sub(lambda found: found[1] + "\n".join([*series.table(), ""]) + found[2], text)
     return COMBINATIONS.sub(lambda found: found[1] + combinations() + found[2], text)
 
 
@@ -94,7 +98,7 @@ def pages() -> list[Path]:
     return [
         page
         for page in sorted(ROOT.glob("docs/**/*.md"))
-        if TABLE.search(text := page.read_text()) or COMBINATIONS.search(text)
+        if any(one.search(page.read_text()) for one in (TABLE, COMBINATIONS, SERIES))
     ]
 
 

@@ -17,20 +17,13 @@ from equipoise.record.directory import RunDirectory
 from equipoise.record.interval import mean_and_half
 from equipoise.record.paths import RUN, near_runs
 from equipoise.record.report import LARGEST, METRICS, is_number, read_reports
+from equipoise.record.series import AXES, CURVES, ROOMS
 from equipoise.schema import described
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Axis = Literal["steps", "wall", "updates"]
-KEYS: Mapping[str, tuple[str, str]] = {  # of a report, and the label
-    "steps": ("env_steps", "env steps"), "wall": ("wall_s", "seconds"), "updates": ("updates", "updates"),
-}  # fmt: skip
-NAMED: Mapping[str, tuple[str, str]] = {
-    "return": ("return_mean", "return, last 100 episodes"), "length": ("length_mean", "steps of an episode"),
-    "steps_per_s": ("steps_per_s", "steps/s"), "updates_per_s": ("updates_per_s", "updates/s"), "lag": ("lag_mean", "lag"),
-}  # fmt: skip
-ROOMS = {"learner": "metrics", "info": "info"}  # what a name begins with, as in TensorBoard, and a report's field
 GRID = 200  # points of a mean
 FEW = 20  # points of a curve that are marked, each
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -144,13 +137,13 @@ def points(lines: Sequence[Mapping[str, Any]], axis: Axis, y: str, file: Path) -
     for line in lines:
         try:
             if (value := _value(line, y)) is not None:
-                place = line[KEYS[axis][0]] if axis == "wall" or y != "evaluation" else _of_evaluation(line, axis)
+                place = line[AXES[axis].name] if axis == "wall" or y != "evaluation" else _of_evaluation(line, axis)
                 at.append(_number(place, axis))
                 values.append(value)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{file}: expected reports with the number {y!r}, got one without: {error}") from None
     if not at:
-        known = sorted({*NAMED, "evaluation"})
+        known = sorted({*CURVES, "evaluation"})
         rooms = [(room, line.get(key)) for room, key in ROOMS.items() for line in lines]
         known += sorted({f"{room}/{name}" for room, names in rooms if isinstance(names, Mapping) for name in names})
         why = "none has come yet" if y in known else f"unknown name{hint(y, known)}"
@@ -167,7 +160,7 @@ def _value(line: Mapping[str, Any], y: str) -> float | None:
     if room in ROOMS and name:
         found = (line.get(ROOMS[room]) or {}).get(name)
     else:
-        found = line.get(NAMED[y][0]) if y in NAMED else None
+        found = line.get(CURVES[y].name) if y in CURVES else None
     return None if found is None else _number(found, y)
 
 
@@ -214,7 +207,7 @@ def drawn(found: Sequence[Curve], *, x: str = "steps", y: str = "return") -> Fig
         (line,) = axes.plot(curve.x, curve.mean, label=curve.name, marker="." if len(curve.x) <= FEW else None)
         if len(curve.runs) > 1:
             axes.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=line.get_color(), linewidth=0)
-    axes.set(xlabel=KEYS[x][1], ylabel=NAMED[y][1] if y in NAMED else y)
+    axes.set(xlabel=AXES[x].label, ylabel=CURVES[y].label if y in CURVES else y)
     axes.grid(alpha=0.3)
     axes.legend()
     return figure

@@ -14,9 +14,10 @@ from typing import Any, Self
 from rich.console import Console, RenderableType
 
 from equipoise.console.pages import view
-from equipoise.console.picture import History, lag_name
+from equipoise.console.picture import History
 from equipoise.console.terminal import look_command, play_command, print_summary
 from equipoise.record.report import Report
+from equipoise.record.series import lag_name
 from equipoise.types import Program
 
 REDRAW_S = 0.5

@@ -14,7 +14,8 @@ from equipoise.balance.remedies import Remedy
 from equipoise.console.place import joined, wrapped
 from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
 from equipoise.record.ring import Rates, count
-from equipoise.types import Frozen, Program, learning
+from equipoise.record.series import lag_name
+from equipoise.types import Frozen, Program
 
 WIDTH = 80  # columns where nothing says how many
 PROGRESS, SPARKLINE = 20, 24
@@ -103,11 +104,6 @@ def _site(site: SiteStats) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------- numbers
-
-
-def lag_name(program: Program) -> str:
-    """The name of a report's lag: versions of the acting weights, or the age of a replay's rows."""
-    return "lag" if all(policy.replay is None for policy in learning(program).values()) else "age of rows"
 
 
 def _lag(report: Report, program: Program) -> str:

@@ -37,7 +37,6 @@ from equipoise.console.picture import (
     clock,
     evaluating,
     info_rows,
-    lag_name,
     line_parts,
     number,
     short,
@@ -49,6 +48,7 @@ from equipoise.console.place import in_colour, is_live, joined, printable, say, 
 from equipoise.files import read_json
 from equipoise.record.paths import CAPSULES
 from equipoise.record.report import Evaluating, Report, SiteStats, repeated
+from equipoise.record.series import lag_name
 from equipoise.types import Program, TaskSource
 
 REDRAW_S = 0.1

@@ -15,8 +15,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from equipoise.balance.shares import STATES
 from equipoise.files import append_whole
 from equipoise.record.report import Report
+from equipoise.record.series import ROOMS, SERIES
 
 VERSION = b"brain.Event:2"
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
@@ -56,21 +58,14 @@ class Events:
 
 def scalars(report: Report) -> dict[str, float]:
     """What TensorBoard and W&B draw of a report: finite numbers by slashed names."""
+    evaluation = report.evaluation
     found: dict[str, float | None] = {
-        "speed/steps_per_s": report.steps_per_s,
-        "speed/updates_per_s": report.updates_per_s,
-        "speed/tokens_per_s": report.tokens_per_s,
-        "episodes/return_mean": report.return_mean,
-        "episodes/length_mean": report.length_mean,
-        "lag/mean": report.lag_mean,
-        "lag/max": report.lag_max,
-        "evaluation/mean": report.evaluation.mean if report.evaluation else None,
-        **{f"learner/{name}": value for name, value in report.metrics.items()},
-        **{f"info/{name}": value for name, value in report.info.items()},
-        **{f"evaluation/{name}": value for name, value in (report.evaluation.info if report.evaluation else {}).items()},
+        **{one.scalar: one.read(report) for one in SERIES if one.scalar},
+        **{f"{room}/{name}": x for room, field in ROOMS.items() for name, x in getattr(report, field).items()},
+        **{f"evaluation/{name}": x for name, x in (evaluation.info if evaluation else {}).items()},
     }
     for worker, shares in report.balance.items():
-        for state in ("worked", "preempted", "starved", "blocked"):
+        for state in STATES:
             found[f"balance/{worker.replace(' ', '_')}/{state}"] = shares.share(state)
     return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
 

@@ -20,8 +20,9 @@ from equipoise.balance.shares import STATES, Shares
 from equipoise.files import plain, read_json, write_atomic
 from equipoise.record.report import Evaluation, Report
 from equipoise.record.ring import Rates, level, ring
+from equipoise.record.series import SERIES, lag_name
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check
-from equipoise.types import Program, learning
+from equipoise.types import Program
 
 LIVE = "live.json"
 FORMAT = 1
@@ -68,19 +69,14 @@ def picture(report: Report, program: Program, rates: Rates) -> dict[str, Any]:
     """What a report says of the moment, as JSON has it. Shares are of each worker's time, 0..1."""
     stations, arrows = ring(report, program, rates)
     back = rates.rate("moved", "weights")
-    governed = report.governor or {}
-    replay = any(policy.replay is not None for policy in learning(program).values())
+    lag: dict[str, str | float | None] = {"name": lag_name(program), "bound": program.placement.max_lag}
+    lag["now"] = (report.governor or {}).get("max_lag")
+    numbers = {one.live: one.read(report) for one in SERIES if one.live}
+    lag |= {key.removeprefix("lag."): numbers.pop(key) for key in list(numbers) if key.startswith("lag.")}
     workers = [_worker(name, one, report, rates) for name, one in report.balance.items()]
     return {
-        "step": report.step, "steps": program.schedule.steps, "taken": report.taken, "version": report.updates,
-        "wall_s": report.wall_s, "remaining_s": report.remaining_s, "final": report.final,
-        "steps_per_s": report.steps_per_s, "updates_per_s": report.updates_per_s, "tokens_per_s": report.tokens_per_s,
-        "episodes": report.episodes, "return_mean": report.return_mean, "length_mean": report.length_mean,
-        "evaluating": plain(report.evaluating), "solved_at_s": report.solved_at_s,
-        "lag": {
-            "name": "age of rows" if replay else "lag", "mean": report.lag_mean, "max": report.lag_max,
-            "bound": program.placement.max_lag, "now": governed.get("max_lag"),
-        },
+        **numbers, "lag": lag, "step": report.step, "steps": program.schedule.steps, "final": report.final,
+        "evaluating": plain(report.evaluating),
         "cause": report.cause, "verdict": report.verdict, "remedies": [one.to_json() for one in report.remedies],
         "ring": {
             "stations": [

@@ -7,7 +7,7 @@ one, are added up here, since Prometheus wants counters that only rise.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from socket import AF_INET6
 from socketserver import TCPServer, ThreadingMixIn
@@ -15,14 +15,11 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from equipoise.access import bearer_token, need_token, read_token, same
-from equipoise.balance.shares import STATES
 from equipoise.hints import install
-from equipoise.histograms import EDGES
 from equipoise.record.report import Report
+from equipoise.record.series import FAMILIES, SERIES, Family, Labels, Numbers
 
 TOKEN = "EQUIPOISE_PROMETHEUS_TOKEN"  # the environment variable with the word that a reader must say
-Labels = tuple[str, ...]
-Numbers = Mapping[Labels, float | None]
 
 
 def load() -> Any:
@@ -67,26 +64,14 @@ class Totals:
         if report.final:  # of the whole run, which is known already
             return
         self.now = dict(self.until)
-        for key, x in _since(report):
-            self.now[key] = self.now.get(key, 0.0) + x
+        for family in (one for one in FAMILIES if one.since):
+            for labels, x in family.read(report).items():
+                self.now[family.metric, labels] = self.now.get((family.metric, labels), 0.0) + (x or 0.0)
         if report.recorded:
             self.until = self.now
 
-    def of(self, name: str) -> Iterator[tuple[Labels, float]]:
-        return ((labels, x) for (kind, labels), x in self.now.items() if kind == name)
-
-
-def _since(report: Report) -> Iterator[tuple[tuple[str, Labels], float]]:
-    """The numbers of a report that are of the time since the last recorded one."""
-    for worker, shares in report.balance.items():
-        for state in STATES:
-            yield ("state", (worker, shares.kind, state)), max(getattr(shares, state), 0.0)
-        for part, seconds in shares.parts.items():
-            yield ("part", (worker, shares.kind, part)), seconds
-            yield ("times", (worker, shares.kind, part)), shares.counts.get(part, 0.0)
-    for name, bins in report.lags.items():
-        for end, count in bins.items():
-            yield (name, (end,)), count
+    def of(self, metric: str) -> dict[Labels, float | None]:
+        return {labels: x for (name, labels), x in self.now.items() if name == metric}
 
 
 class Endpoint:
@@ -123,84 +108,41 @@ class Endpoint:
 
     # ------------------------------------------------------------------------------------------ asked by the package
 
-    def collect(self) -> Iterable[Any]:
+    def collect(self) -> Iterator[Any]:
         """The metrics of the newest report; nothing before the first."""
-        report = self._report
-        return [] if report is None else [*self._of_the_run(report), *self._of_workers(report), *self._of_channels(report)]
+        report, core = self._report, self._metrics
+        if report is None:
+            return
+        for one in SERIES:
+            if one.metric:
+                yield _filled(self._kind(one.rises)(f"equipoise_{one.metric}", one.words), {(): one.read(report)})
+        for family in FAMILIES:
+            numbers = self._totals.of(family.metric) if family.since else family.read(report)
+            name = f"equipoise_{family.metric}"
+            if family.edges:
+                yield _histogram(core.HistogramMetricFamily(name, family.words), family, numbers)
+            else:
+                yield _filled(self._kind(family.rises)(name, family.words, labels=family.labels), numbers)
 
-    def _of_the_run(self, r: Report) -> Iterator[Any]:
-        yield self._counter("env_steps", "Env steps that were learned from.", r.env_steps)
-        yield self._counter("taken", "Env steps that were taken.", r.taken)
-        yield self._counter("updates", "Updates of the learner.", r.updates)
-        yield self._counter("episodes", "Episodes that ended.", r.episodes)
-        yield self._counter("aborted", "Episodes that a failure of an env ended.", r.aborted)
-        yield self._gauge("wall_seconds", "Seconds since the run began.", r.wall_s)
-        yield self._gauge("steps_per_second", "Env steps learned from in a second.", r.steps_per_s)
-        yield self._gauge("updates_per_second", "Updates in a second.", r.updates_per_s)
-        yield self._gauge("tokens_per_second", "Tokens of text learned from in a second.", r.tokens_per_s)
-        yield self._gauge("return_mean", "Mean return of the last 100 episodes.", r.return_mean)
-        yield self._gauge("length_mean", "Mean length of the last 100 episodes.", r.length_mean)
-        yield self._gauge("lag_versions_mean", "Mean lag in versions.", r.lag_mean)
-        metrics: Numbers = {(name,): x for name, x in r.metrics.items()}
-        yield self._gauge("learner", "A metric of the algorithm.", of=metrics, labels=("name",))
-        said: Numbers = {(r.verdict,): 1.0}
-        yield self._gauge("verdict", "1, with what holds the run back as a label.", of=said, labels=("sentence",))
+    def _kind(self, rises: bool) -> Any:
+        return self._metrics.CounterMetricFamily if rises else self._metrics.GaugeMetricFamily
 
-    def _of_workers(self, r: Report) -> Iterator[Any]:
-        totals, who = self._totals, ("worker", "kind")
-        yield self._counter("worker_seconds", "Seconds of a worker by state.", of=totals.of("state"), labels=(*who, "state"))
-        parts = (*who, "part")
-        yield self._counter("part_seconds", "Seconds of a part of a worker's work.", of=totals.of("part"), labels=parts)
-        yield self._counter("part_times", "How often a part of a worker's work came.", of=totals.of("times"), labels=parts)
-        cpu = (((name,), one["cpu_s"]) for name, one in r.usage.items())
-        yield self._counter("process_cpu_seconds", "CPU seconds of a process.", of=cpu, labels=("process",))
-        memory: Numbers = {(name,): one["rss"] for name, one in r.usage.items()}
-        yield self._gauge("process_resident_bytes", "Memory of a process.", of=memory, labels=("process",))
-        for name, key in (("busy", "busy"), ("memory_bytes", "used"), ("power_watts", "power_w")):
-            numbers: Numbers = {(gpu,): one[key] for gpu, one in r.gpus.items() if key in one}
-            yield self._gauge(f"gpu_{name}", f"{name.capitalize()} of a GPU.", of=numbers, labels=("gpu",))
 
-    def _of_channels(self, r: Report) -> Iterator[Any]:
-        stores: Numbers = {(name,): x for name, x in r.occupancy.items()}
-        yield self._gauge("occupancy", "How full a store of rows is, 0 to 1.", of=stores, labels=("store",))
-        moved = (((name,), float(x)) for name, x in r.moved.items())
-        yield self._counter("moved_bytes", "Bytes that a channel moved.", of=moved, labels=("channel",))
-        told = {"versions": "lag_versions", "seconds": "lag_seconds", "loop": "loop_seconds"}
-        says = {
-            "versions": "Windows that were learned from, by the lag in versions.",
-            "seconds": "Windows that were learned from, by the seconds since the version that acted came out.",
-            "loop": "Blocks of rows, by the seconds from their env steps to the end of their updates.",
-        }
-        for kind, name in told.items():
-            yield self._histogram(name, says[kind], EDGES[kind], {end: x for (end,), x in self._totals.of(kind)})
+def _filled(metric: Any, numbers: Numbers) -> Any:
+    for labels, x in numbers.items():
+        if x is not None:
+            metric.add_metric(labels, float(x))
+    return metric
 
-    def _counter(
-        self, name: str, says: str, value: float = 0.0, *, of: Iterable[tuple[Labels, float]] | None = None, labels: Labels = ()
-    ) -> Any:
-        family = self._metrics.CounterMetricFamily(f"equipoise_{name}", says, labels=labels)
-        for key, x in [((), value)] if of is None else of:
-            family.add_metric(key, x)
-        return family
 
-    def _gauge(
-        self, name: str, says: str, value: float | None = None, *, of: Numbers | None = None,
-        labels: Labels = (),
-    ) -> Any:  # fmt: skip
-        family = self._metrics.GaugeMetricFamily(f"equipoise_{name}", says, labels=labels)
-        for key, x in ({(): value} if of is None else of).items():
-            if x is not None:
-                family.add_metric(key, x)
-        return family
-
-    def _histogram(self, name: str, says: str, edges: Iterable[float], bins: Mapping[str, float]) -> Any:
-        """Buckets are cumulative there: how many were at most so large."""
-        buckets, sum_ = list[tuple[str, float]](), 0.0
-        for end in (*(f"{edge:g}" for edge in edges), "inf"):
-            sum_ += bins.get(end, 0.0)
-            buckets.append(("+Inf" if end == "inf" else end, sum_))
-        family = self._metrics.HistogramMetricFamily(f"equipoise_{name}", says)
-        family.add_metric((), buckets, None)
-        return family
+def _histogram(metric: Any, family: Family, bins: Numbers) -> Any:
+    """Buckets are cumulative there: how many were at most so large."""
+    buckets, sum_ = list[tuple[str, float]](), 0.0
+    for end in (*(f"{edge:g}" for edge in family.edges), "inf"):
+        sum_ += bins.get((end,)) or 0.0
+        buckets.append(("+Inf" if end == "inf" else end, sum_))
+    metric.add_metric((), buckets, None)
+    return metric
 
 
 def guarded(app: Callable[..., Any], token: str) -> Callable[..., Any]:

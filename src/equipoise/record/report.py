@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +140,40 @@ class SiteStats:
     moved: int  # how often they were handed over to another machine
 
 
+@dataclass(frozen=True, kw_only=True)  # no slots: two bases with slots cannot be joined
+class Learned:
+    """Numbers of a learner's record that a report repeats."""
+
+    episodes: int  # ended so far
+    return_mean: float | None  # last 100 episodes, stochastic policy
+    length_mean: float | None
+    lag_mean: float  # versions; with a replay the age of the rows that were learned from
+    lag_max: int
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the algorithm's, means over valid rows
+    aborted: int = 0  # episodes that an env's failure ended, so far
+    info: Mapping[str, float | None] = field(default_factory=dict)  # Program.source.metrics: "name/last", "name/mean"
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: two bases with slots cannot be joined
+class Measured:
+    """Numbers of the moment that a runtime measures and a report repeats."""
+
+    taken: int = 0  # env steps that were taken, trained on or still to be trained on
+    phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at, by worker
+    printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # by worker: lines in its log, and the last one
+    sites: Mapping[str, SiteStats] = field(default_factory=dict)  # with --on ray: the workers on other machines
+    occupancy: Mapping[str, float] = field(default_factory=dict)  # 0..1: "queue", "replay", "shard 0", ...
+    moved: Mapping[str, int] = field(default_factory=dict)  # bytes so far: "written", "read", "batches", "weights"
+    gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # busy, used, power_w, ...: see ``gpus.py``
+
+
+def repeated_fields(kind: type[Learned | Measured], source: Learned | Measured) -> dict[str, Any]:
+    """Return the fields of ``kind`` as ``source`` has them."""
+    return {one.name: getattr(source, one.name) for one in fields(kind)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Learned, Measured):
     """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last recorded one.
 
     In the final report ``balance``, ``cause`` and ``verdict`` are of the whole run. Steps and updates of one that is not
@@ -150,24 +182,17 @@ class Report:
 
     wall_s: float  # since the run began
     env_steps: int  # trained on, after frame skip
-    taken: int = 0  # env steps that were taken, trained on or still to be trained on
     frames: int
     updates: int
     steps_per_s: float
     updates_per_s: float
     tokens_per_s: float | None = None  # that are learned from, where a step is a sample of text
-    episodes: int
-    return_mean: float | None  # last 100 episodes, stochastic policy
-    length_mean: float | None
-    lag_mean: float  # versions; with a replay the age of the rows that were learned from
-    lag_max: int
     balance: Mapping[str, Shares]  # "actor 0", "learner", ...
     cause: str  # what holds the run back, in a word: "Sampling-bound" (balance/verdict.py)
     verdict: str  # the sentence that begins with it
     remedies: tuple[Remedy, ...] = ()  # what would help, the best first; of some seconds
     remaining_s: float | None
     governor: Mapping[str, int | None] | None = None  # how many actors act and the bound on lag, where they change meanwhile
-    metrics: Mapping[str, float] = field(default_factory=dict)  # the algorithm's, means over valid rows
     evaluation: Evaluation | None = None  # if one ended since the last report
     evaluating: Evaluating | None = None  # of the moment: never in a recorded report
     solved_at_s: float | None = None
@@ -176,18 +201,8 @@ class Report:
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
     timed: bool = False  # recorded since time has passed and not since a number of steps has: a resume does not repeat it
     final: bool = False
-    aborted: int = 0  # episodes that an env's failure ended, so far
-    phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at, by worker
-    printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # by worker: lines in its log, and the last one
-    sites: Mapping[str, SiteStats] = field(default_factory=dict)  # with --on ray: the workers on other machines
     lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # histograms: counts by the upper ends of the bins
-    occupancy: Mapping[str, float] = field(default_factory=dict)  # of the moment, 0..1: "queue", "replay", "shard 0", ...
-    moved: Mapping[str, int] = field(default_factory=dict)  # bytes so far: "written", "read", "batches", "weights"
     usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by process: its "cpu_s" and "rss" in bytes
-    gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the moment: busy, used, power_w, ...
-    info: Mapping[str, float | None] = field(
-        default_factory=dict
-    )  # Program.source.metrics: "name/last", "name/mean"; as return_mean
 
     @property
     def step(self) -> int:

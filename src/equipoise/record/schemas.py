@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from equipoise.record.series import SERIES
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text
 
 SUMMARY_KEYS = (
-    "status", "env_steps", "taken", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
-    "info", "evaluation", "best_evaluation", "lag", "acting", "balance", "cause", "verdict", "remedies", "solved_at_s",
+    "status", *(one.name for one in SERIES if one.summary),
+    "info", "evaluation", "best_evaluation", "lag", "acting", "balance", "cause", "verdict", "remedies",
     "evaluations", "params_sha256", "rows", "notes", "alarms", "governor", "failures", "aborted", "printed", "sites", "refused",
 )  # fmt: skip
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from equipoise.console.curves import KEYS, NAMED, Axis
+from equipoise.console.curves import Axis
 from equipoise.console.picture import number
 from equipoise.record.described import clipped
+from equipoise.record.series import AXES, CURVES
 from equipoise.report.elements import NONE, lags_of, mean_text, more, named, section, table
 from equipoise.report.figures import Line, chart, legend, sample
 from equipoise.report.markup import Html, tag
@@ -41,8 +42,8 @@ def _at_the_end(group: Group, axis: Axis) -> str:
 def _captioned(groups: Sequence[Group], y: str, *, small: bool = False) -> Html | None:
     axis = axis_of(groups)
     lines = [line for group in groups for line in lines_of(group, y, axis, small=small)]
-    title = NAMED[y][1] if y in NAMED else clipped(y, 60)
-    drawn = chart(lines, label=title, x_label=KEYS[axis][1])
+    title = CURVES[y].label if y in CURVES else clipped(y, 60)
+    drawn = chart(lines, label=title, x_label=AXES[axis].label)
     return None if drawn is None else tag("figure", tag("figcaption", title), drawn, class_="small" if small else None)
 
 
@@ -92,13 +93,13 @@ def _lags(kind: str, groups: Sequence[Group]) -> list[Html]:
     means = [line for group in groups for line in lines_of(group, "lag", axis, small=True)]
     most = [Line(group.style, *_largest(one, axis)) for group in groups for one in group.runs]
     drawn = {f"{kind}, mean": means, f"{kind}, largest": most}
-    charts = {name: chart(lines, label=name, x_label=KEYS[axis][1]) for name, lines in drawn.items()}
+    charts = {name: chart(lines, label=name, x_label=AXES[axis].label) for name, lines in drawn.items()}
     return [tag("figure", tag("figcaption", name), one, class_="small") for name, one in charts.items() if one is not None]
 
 
 def _largest(one: Told, axis: Axis) -> tuple[list[float], list[float]]:
     lines = [line for line in one.lines if line["lag_max"] is not None]
-    return [float(line[KEYS[axis][0]]) for line in lines], [float(line["lag_max"]) for line in lines]
+    return [float(line[AXES[axis].name]) for line in lines], [float(line["lag_max"]) for line in lines]
 
 
 def _most(group: Group) -> str:

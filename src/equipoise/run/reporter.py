@@ -19,7 +19,7 @@ from equipoise.errors import not_finite
 from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.refusals import check
 from equipoise.record.measured import machines_of
-from equipoise.record.report import Evaluating, Evaluation, Report
+from equipoise.record.report import Evaluating, Evaluation, Learned, Measured, Report, repeated_fields
 from equipoise.run import alarming
 from equipoise.run.evaluation_schedule import gave_up
 from equipoise.run.forgetting import Evaluations
@@ -219,51 +219,30 @@ class Reporter:
             if not rate or age > STALE_S:
                 rate = (r.version - self._since[1]) / age
         version = r.version
-        env_steps = pace.env_steps(version)
         steps_per_s = rate * pace.rows / pace.updates
         if not version:  # nothing is learned yet: the speed of the envs
             steps_per_s = stats.taken / max(now - self._began, 1e-9)
         left = self._blue.updates - version
-        wall = (self._ended or now) - self._began
         judged = STARTING if stats.phases and not stats.taken and not final else self._verdict(stats, balance)
         report = Report(
-            wall_s=wall,
-            env_steps=env_steps,
-            taken=stats.taken,
-            frames=env_steps * self._blue.spec.env.frame_skip,
-            updates=version,
+            **self._reached(version, now, judged),
+            **repeated_fields(Learned, r),
+            **repeated_fields(Measured, stats),
             steps_per_s=0.0 if pace.offline else steps_per_s,
             updates_per_s=rate,
             tokens_per_s=tokens(r.metrics, steps_per_s),
-            episodes=r.episodes,
-            return_mean=r.return_mean,
-            length_mean=r.length_mean,
-            lag_mean=r.lag_mean,
-            lag_max=r.lag_max,
             balance=balance,
             remedies=self._remedies or (),
-            cause=judged.cause,
-            verdict=judged.sentence,
             remaining_s=left / rate if rate > 0 and not final else None,
             governor=self._governed(self._program),
-            metrics=r.metrics,
             evaluating=evaluating,
             evaluation=fresh if not final else self._evaluations.last,
-            solved_at_s=self._solved_at,
             notes=notes,
             recorded=recorded,
             timed=timed,
             final=final,
-            aborted=r.aborted,
-            phases=stats.phases,
-            printed=stats.printed,
-            sites=stats.sites,
             lags=lags,
-            occupancy=stats.occupancy,
-            moved=stats.moved,
-            gpus=stats.gpus,
             usage={name: one._asdict() for name, one in stats.usage.items()},
-            info=r.info,
         )
         for alarm in self._alarms.look(alarming.moment(report, stats)):
             self.note(f"warning: {alarm.text}")
@@ -336,25 +315,31 @@ class Reporter:
         forward = {name: self._blue.forward.get(name, "torch") for name in self._blue.roles} if program.actors else {}
         return {"weights": program.placement.acting_precision, "forward": forward, "error": said}
 
+    def _reached(self, version: int, now: float, judged: Verdict) -> dict[str, Any]:
+        """What a report and the summary hold alike of a version."""
+        steps = self._blue.pace.env_steps(version)
+        return {
+            "wall_s": (self._ended or now) - self._began, "env_steps": steps, "updates": version,
+            "frames": steps * self._blue.spec.env.frame_skip, "solved_at_s": self._solved_at,
+            "cause": judged.cause, "verdict": judged.sentence,
+        }  # fmt: skip
+
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
-        wall = (self._ended or time.monotonic()) - self._began
-        balance, steps = self._shares(), self._blue.pace.env_steps(version)
+        balance = self._shares()
         e, stats = self._evaluations.last, self._stats()
         if self._first is not None and not self._governs:  # else the whole run was not one Program
             self._ask_the_model(stats, balance, self._first)
         judged = self._verdict(stats, balance) if stats.taken or self._blue.pace.offline else NOTHING_YET
         # Between its last record and its end a whole run takes steps that nobody learns from; an ended one was amid its way.
         r = self._of_the_moment(stats) if status in ("alarmed", "interrupted", "failed") else self._record
+        reached = self._reached(version, time.monotonic(), judged)
         return {
             "status": status,
-            "env_steps": steps,
+            **reached,
             "taken": stats.taken,
-            "frames": steps * self._blue.spec.env.frame_skip,
-            "updates": version,
-            "wall_s": wall,
-            "steps_per_s": steps / wall,
-            "updates_per_s": version / wall,
+            "steps_per_s": reached["env_steps"] / reached["wall_s"],
+            "updates_per_s": version / reached["wall_s"],
             "episodes": r.episodes,
             "return_mean": r.return_mean,
             "info": r.info,
@@ -363,10 +348,7 @@ class Reporter:
             "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max} | lags_of(stats.lags, {}),
             "acting": self._acting(),
             "balance": {name: asdict(s) for name, s in balance.items()},
-            "cause": judged.cause,
-            "verdict": judged.sentence,
             "remedies": [one.to_json() for one in self._remedies or ()],
-            "solved_at_s": self._solved_at,
             "rows": dict(stats.rows),
             "notes": self._notes,
             "alarms": self._all_alarms(),

@@ -8,23 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from equipoise.record.report import Learned
+
 Entry = dict[str, Any]  # an entry of a checkpoint's manifest: {"sha256", "size"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Learned):
     """The learner's measurements since its last record, with the episodes of all actors at that moment."""
 
     version: int
     at: float  # time.monotonic()
-    lag_mean: float
-    lag_max: int
-    metrics: Mapping[str, float]
-    episodes: int
-    return_mean: float | None
-    length_mean: float | None
-    aborted: int
-    info: Mapping[str, float | None]
     partial: bool = False  # sent between two records, because time has passed: the next record covers these updates again
 
 

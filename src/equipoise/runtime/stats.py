@@ -13,7 +13,7 @@ from equipoise.balance.shares import Shares
 from equipoise.envs.failures.capsule import COUNTED
 from equipoise.envs.failures.causes import most_frequent
 from equipoise.plans.blueprint import Blueprint
-from equipoise.record.report import SiteStats
+from equipoise.record.report import Measured
 from equipoise.runtime import flow
 from equipoise.runtime.board import Board
 from equipoise.runtime.messages import Record
@@ -26,7 +26,7 @@ ROWS = ("inserted", "sampled", "dropped", "held")  # of the queue: the first is 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunStats:
+class RunStats(Measured):
     """A run at one moment, as plain data."""
 
     version: int  # the newest
@@ -37,18 +37,11 @@ class RunStats:
     length_mean: float | None
     info: Mapping[str, float | None]
     ticks: tuple[int, ...]  # how often each group of envs was stepped
-    taken: int  # env steps, learned from or not yet
     rows: Mapping[str, int]  # what became of the rows of the queue, and of those that shards took
     failures: Mapping[str, Mapping[str, int]]  # of envs, by the title of the worker that steps them
     aborted: Mapping[str, int]  # episodes by the text of what aborted them, the most frequent first
-    phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at
-    sites: Mapping[str, SiteStats] = field(default_factory=dict)  # with --on ray
-    printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # lines and the last one, by the workers' titles
-    lags: Mapping[str, Sequence[float]] = field(default_factory=dict)  # histograms: see ``flow.py``, as for the next two
-    occupancy: Mapping[str, float] = field(default_factory=dict)  # 0..1, by store of rows
-    moved: Mapping[str, int] = field(default_factory=dict)  # bytes, by channel
+    lags: Mapping[str, Sequence[float]] = field(default_factory=dict)  # histograms: see ``flow.py``
     usage: Mapping[str, Usage] = field(default_factory=dict)  # CPU and memory of the processes of this machine, by title
-    gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # see ``gpus.py``
     refused: Mapping[str, int] = field(default_factory=dict)  # connections and messages of other machines, by the reason
     first: tuple[int, float, float] | None = None  # number, mean and deviation of the first returns of every stream
     acting: Mapping[str, tuple[int, int]] = field(

@@ -14,6 +14,7 @@ import numpy as np
 from equipoise.balance.shares import STATES
 from equipoise.files import open_plain, parse_json
 from equipoise.record.report import SCHEMA, is_number
+from equipoise.record.series import AXES, CURVES, ROOMS
 from equipoise.report.figures import thinned
 from equipoise.schema import check
 
@@ -23,12 +24,6 @@ LONGEST = 16 << 20  # bytes of a line; a longer one is damaged
 MOST_POINTS = 400  # of a curve that is sent
 MOST_BINS = 60  # of shares over time
 MOST_NAMES = 500
-NAMED = {  # of a curve, and its key in a report
-    "return": "return_mean", "length": "length_mean", "steps_per_s": "steps_per_s", "updates_per_s": "updates_per_s",
-    "lag": "lag_mean",
-}  # fmt: skip
-AXES = {"steps": "env_steps", "updates": "updates", "wall": "wall_s"}
-ROOMS = {"learner": "metrics", "info": "info"}  # what a name begins with, and a report's field
 SIDES = ("sampling", "learning")  # whose shares have curves, as "sampling/worked"
 
 
@@ -139,13 +134,13 @@ class Curves:
 
 def _numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """The numbers of a report by the names of curves."""
-    for axis, key in AXES.items():
-        yield axis, _number(line.get(key))
+    for axis, one in AXES.items():
+        yield axis, _number(line.get(one.name))
     if line["final"]:  # of the whole run, but for its evaluation
         yield "evaluation", _number(line["evaluation"]["mean"]) if line.get("evaluation") else math.nan
         return
-    for name, key in NAMED.items():
-        yield name, _number(line.get(key))
+    for name, one in CURVES.items():
+        yield name, _number(line.get(one.name))
     if line.get("evaluation"):
         yield "evaluation", _number(line["evaluation"]["mean"])
     for room, key in ROOMS.items():

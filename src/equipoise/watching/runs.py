@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from equipoise.balance.shares import STATES
 from equipoise.console.place import printable
 from equipoise.files import read_json
 from equipoise.record.described import algorithm_of, checked, clipped, directories, env_of, flat
 from equipoise.record.live import LIVE, STALE_S, read_live, state_of
 from equipoise.record.paths import RUN
 from equipoise.record.report import METRICS
+from equipoise.record.series import SERIES
 from equipoise.record.summary import SUMMARY
 from equipoise.watching.curves import Curves
 
@@ -25,10 +25,9 @@ FORGET_S = 120.0  # curves that nobody asked for so long are dropped
 MOST_PROBLEMS = 5  # damaged lines that are named
 QUIET_S = 5.0  # without a word for so long, a run that goes on is called quiet
 GOING = ("running", "quiet")  # what a run is that has not ended
-STATIONS = (("sampling", False, "actors"), ("sampling", True, "inference workers"), ("keeping", False, "shards"))
 OF_SUMMARY = (
-    "verdict", "cause", "remedies", "alarms", "notes", "evaluation", "best_evaluation", "return_mean", "episodes", "wall_s",
-    "steps_per_s", "updates_per_s", "solved_at_s", "sites",
+    "verdict", "cause", "remedies", "alarms", "notes", "evaluation", "best_evaluation", "sites",
+    *(one.name for one in SERIES if one.summary and one.live == one.name),
 )  # fmt: skip
 
 
@@ -155,7 +154,7 @@ class Watched:
             state = state_of(self.live, now)
             return "quiet" if state == "running" and now - self.live["time"] > QUIET_S else state
         last = self._read[METRICS][1] / 1e9
-        return "running" if now - last < STALE_S else "killed"  # the run of an older version, which writes no live.json
+        return "running" if now - last < STALE_S else "killed"  # nothing wrote a live.json yet
 
     def read_curves(self) -> Curves:
         """The curves up to this moment, or as far as one look reads."""
@@ -174,51 +173,13 @@ class Watched:
 
     def told(self) -> dict[str, Any]:
         """All that the page shows of the run but its curves."""
-        if self.live is None:
-            self._read_on()
-        try:
-            told: dict[str, Any] = dict(self.live or {}) or _of_a_report(self.curves.last)
-        except ODD as error:
-            told, self._problems["the picture"] = {}, f"{self.path / METRICS}: expected shares of workers, got {error}"
+        told = dict(self.live or {})
         if self.summary is not None:
             told |= {key: self.summary[key] for key in OF_SUMMARY if key in self.summary} | {"phases": {}, "evaluating": None}
         problems = [*self._problems.values(), *self.curves.damaged[:MOST_PROBLEMS]]
         if (more := len(self.curves.damaged) - MOST_PROBLEMS) > 0:
             problems.append(f"{self.path / METRICS}: {more} more lines are damaged, and are left out")
         return {**self.row, **told, "problems": [printable(one) for one in problems], "path": str(self.path)}
-
-
-def _of_a_report(line: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``live.json`` would say, from the last line of ``metrics.jsonl`` of a run that has none."""
-    balance = [(name, one) for name, one in (line.get("balance") or {}).items() if isinstance(one, Mapping)]
-    if not balance:
-        return {}
-    stations: list[dict[str, Any]] = []
-    for side, serves, name in (*STATIONS, ("learning", False, "learner")):
-        of = [one for _, one in balance if one.get("side") == side and bool(one.get("serves")) == serves]
-        if of:
-            stations.append({"name": f"{len(of)} {name}" if len(of) > 1 else name, "noun": name, "shares": _shares(of)})
-        if side == "keeping" and not of:
-            stations.append({"name": "queue", "noun": "", "shares": None})
-    keys = (
-        "wall_s", "steps_per_s", "updates_per_s", "return_mean", "episodes", "length_mean", "verdict", "cause", "remedies",
-        "alarms", "evaluation", "notes",
-    )  # fmt: skip
-    return {
-        **{key: line.get(key) for key in keys},
-        "lag": {"name": "lag", "mean": line.get("lag_mean"), "max": line.get("lag_max"), "bound": None},
-        "ring": {"stations": stations, "arrows": [{"level": 1, "waits": []} for _ in stations[1:]], "back": {"level": 1}},
-        "version": line.get("updates"),
-        "workers": [
-            {"name": name, "side": one.get("side"), "kind": one.get("kind"), "shares": _shares([one])} for name, one in balance
-        ],
-    }
-
-
-def _shares(workers: list[Mapping[str, Any]]) -> dict[str, float]:
-    seconds = {state: sum(max(float(one.get(state) or 0.0), 0.0) for one in workers) for state in STATES}
-    total = sum(seconds.values())
-    return {state: part / total for state, part in seconds.items()} if total > 0 else {}
 
 
 class Folder:
