@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from equipoise.api.draft import read_fields
 from equipoise.api.playing import weights_of
-from equipoise.api.programs import program, read_fields
+from equipoise.api.programs import program
 from equipoise.api.sizing import fitted
 from equipoise.facts import AUTO, facts
 from equipoise.files import is_url

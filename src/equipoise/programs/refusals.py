@@ -27,7 +27,7 @@ from equipoise.types import (
     learning,
 )  # fmt: skip
 
-__all__ = ["check", "check_read", "check_replays", "check_resume", "fixed", "refuse"]
+__all__ = ["check", "check_read", "check_replays", "check_resume", "fixed", "problems", "refuse", "unread"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- program
@@ -35,15 +35,20 @@ __all__ = ["check", "check_read", "check_replays", "check_resume", "fixed", "ref
 
 def check(program: Program) -> None:
     """Check a program; one ValueError lists everything that cannot work, each with a value that would."""
+    refuse(problems(program))
+
+
+def problems(program: Program) -> list[str]:
+    """Everything that cannot work, a sentence each; empty for a program that can."""
     env = [] if program.source.env is None else _env_problems(program.source.env)
     env += device_env_problems(program)
-    problems = [*_run_problems(program), *_source_problems(program), *env, *_together_problems(program)]
-    problems += combination_problems(program)
-    problems += shard_problems(program)
+    found = [*_run_problems(program), *_source_problems(program), *env, *_together_problems(program)]
+    found += combination_problems(program)
+    found += shard_problems(program)
     for name, policy in learning(program).items():
         room = f"policies.{name}." if len(program.policies) > 1 else ""
-        problems += [room + problem for problem in policy_problems(program, policy)]
-    refuse(problems or _learners_problems(program))
+        found += [room + problem for problem in policy_problems(program, policy)]
+    return found or _learners_problems(program)
 
 
 def refuse(problems: Sequence[str]) -> None:
@@ -276,9 +281,13 @@ def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
 
 def check_read(program: Program, settings: Collection[str]) -> None:
     """Raise ValueError for each of these settings (KEY each) that nothing reads while the others are as they are."""
-    unread = [f"{key}, since {why}" for key in settings if (why := _unread(program, key))]
-    if unread:
-        raise ValueError(f"expected settings that change something, got {'; '.join(unread)}")
+    if found := unread(program, settings):
+        raise ValueError(f"expected settings that change something, got {'; '.join(found)}")
+
+
+def unread(program: Program, settings: Collection[str]) -> list[str]:
+    """The settings (KEY each) that nothing reads, each with the reason."""
+    return [f"{key}, since {why}" for key in settings if (why := _unread(program, key))]
 
 
 def check_replays(program: Program, settings: Collection[str]) -> None:
