@@ -96,7 +96,7 @@ def program(
     base = apply_settings(_default(target, name), tuned or {})
     given = read_fields({k: v for k, v in fields.items() if v is not None or k == "max_lag"}, base, _OF_POLICY)
     of_policy = {k: given.pop(k) for k in _OF_POLICY if k in given}
-    if base.source.env is None:  # a task
+    if base.source.played is None:  # a task
         wrong = [name for name in ("action_mask", "metrics") if name in given] + ["env_kwargs"] * bool(env_kwargs)
         if wrong:
             raise ValueError(f"{wrong[0]}: expected none with {name}, which learns from a task and steps no env")
@@ -116,7 +116,7 @@ def program(
     _agree({**given, **of_policy}, base, set_)
     place = base.placement
     envs, whole = base.actors * place.envs_per_actor, any(isinstance(given, Policy) for given in several.values())
-    if envs and base.source.env and not whole and "batch" not in of_policy and not any(_sets_batch(key) for key, _ in set_):
+    if envs and base.source.played and not whole and "batch" not in of_policy and not any(_sets_batch(key) for key, _ in set_):
         for name, policy in learning(base).items():
             if policy.replay is not None:
                 continue
