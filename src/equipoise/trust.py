@@ -58,7 +58,8 @@ def of_program(program: Any) -> tuple[Names, Any]:
     source, policies = program.get("source"), program.get("policies")
     names, signed = of_env(source.get("env") if isinstance(source, Mapping) else None)
     texts = of_task(source)
-    names = [*names, *texts]
+    kind = source.get("kind") if isinstance(source, Mapping) else None
+    names = [*names, *texts, *([("source", str(kind))] if kind is not None else [])]
     algorithms: dict[str, Any] = {}
     for policy, given in policies.items() if isinstance(policies, Mapping) else ():
         algorithm = given.get("algorithm") if isinstance(given, Mapping) else None
@@ -72,7 +73,8 @@ def of_program(program: Any) -> tuple[Names, Any]:
         several = parts if isinstance(parts, list) else [parts]
         given_names = (("algorithm", algorithm.get("name")), ("torso", torso), *(("reward part", one) for one in several))
         names = [*names, *((what, str(name)) for what, name in given_names if _outside(name))]
-    said = {"texts": texts} if texts else {}
+    said: dict[str, Any] = {"texts": texts} if texts else {}
+    said |= {} if kind is None else {"source": source}
     if arguments := source.get("arguments") if isinstance(source, Mapping) else None:
         said["arguments"] = arguments
     return names, {"env": signed, "algorithms": algorithms} | said

@@ -16,17 +16,16 @@ from equipoise.actors import generator
 from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.generator import PARTS, Generator
-from equipoise.algorithms.grpo import GRPO
 from equipoise.clock import Clock
 from equipoise.experience.queue.queue import Plan, Queue
 from equipoise.experience.queue.tokens import LocalChannel
-from equipoise.plans.roles import text_role
+from equipoise.sources.text import sample_row
 from equipoise.types import Stop, TextSpec, stream_ids
 from tests.experience.test_queue import Heap
 
 NOTHING: Any = None  # is taken
 GROUP, LIMIT, PROMPTS, STEPS = 2, 5, 7, 300
-ROW = text_role(GRPO(), TextSpec(model={}, eos=(0,), prompt=1, completion=LIMIT)).row
+ROW = sample_row(TextSpec(model={}, eos=(0,), prompt=1, completion=LIMIT))
 
 
 class Store:

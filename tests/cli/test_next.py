@@ -14,6 +14,7 @@ from equipoise.cli import app, seeds
 from equipoise.console import terminal
 from equipoise.console.terminal import look_command
 from equipoise.record import listing
+from equipoise.types import EnvSource
 
 SHORT = ["--on", "serial", "--evaluate-episodes", "0"]
 SMALL = ["--actors", "1", "--envs-per-actor", "2", "--unroll", "4", "--batch", "2", "--steps", "16", "--no-recipe"]
@@ -90,7 +91,7 @@ def test_no_video_is_offered_of_what_nobody_can_draw(env: str) -> None:
     made = api.program("CartPole-v1", "ppo")
     assert look_command(made) == terminal.VIDEO
     named: Any = replace(made.env, target=env)
-    assert look_command(replace(made, source=replace(made.source, env=named))) == ""
+    assert look_command(replace(made, source=EnvSource(env=named))) == ""
 
 
 def test_a_package_that_is_missing_is_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

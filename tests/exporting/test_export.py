@@ -17,9 +17,9 @@ from equipoise import api, cli
 from equipoise.api.playing import read_policies
 from equipoise.edge import Artifact, EdgePolicy
 from equipoise.exporting import observations
-from equipoise.plans.blueprint import env_maker
 from equipoise.record import checkpoint
 from equipoise.record.directory import RunDirectory
+from equipoise.sources.envs import env_maker
 from tests.runtime.test_playable import MODULE, Blocked, observation, recording, trained  # noqa: F401  # the fixture too
 
 

@@ -36,7 +36,7 @@ from equipoise.types import (
     RecordedSource,
     ReplaySettings,
     Schedule,
-    Source,
+    SourceSettings,
     TaskSource,
     learning,
 )
@@ -71,7 +71,7 @@ def test_every_class_with_settings_has_a_table() -> None:
         OffPolicyAlgorithm,
         TextLearns,
         PolicyText,
-        Source,
+        SourceSettings,
         EnvSource,
         RecordedSource,
         TaskSource,
@@ -86,7 +86,7 @@ def test_every_class_with_settings_has_a_table() -> None:
     assert {*algorithm_names(), *(f"{cls.__module__}:{cls.__name__}" for cls in shared)} <= names
 
 
-@pytest.mark.parametrize("cls", [cls for _, cls in fields.rooms(replay=True)] + [Source, Frozen])
+@pytest.mark.parametrize("cls", [cls for _, cls in fields.rooms(replay=True)] + [SourceSettings, Frozen])
 def test_every_setting_has_help(cls: type[Any]) -> None:
     parts = {
         "source",

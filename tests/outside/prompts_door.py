@@ -16,7 +16,7 @@ from equipoise import files
 from equipoise.language import task_files, tasks
 from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import HubTokenizer
-from equipoise.sources import text as texts
+from equipoise.sources import prompts as texts
 from equipoise.types.packed import Example
 from tests.outside.harness import Door, Fault, Planted, shares
 

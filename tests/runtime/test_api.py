@@ -46,7 +46,7 @@ def test_unknown_names_are_errors_that_name_the_nearest() -> None:
 def test_options_are_read_like_those_of_the_command_line() -> None:
     texts: Any = {"steps": "20k", "max_lag": "none", "actors": "2", "unroll": "8", "metrics": "won", "stop_at": 475}
     made = api.program("CartPole-v1", "impala", **texts)
-    assert (made.schedule.steps, made.placement.max_lag, made.actors, made.source.metrics, made.evaluation.stop_at) == (
+    assert (made.schedule.steps, made.placement.max_lag, made.actors, made.source.reported, made.evaluation.stop_at) == (
         20_000,
         None,
         2,
@@ -166,7 +166,8 @@ def test_a_recurrent_policy_keeps_its_number_of_rows(tmp_path: Any) -> None:
         "CartPole-v1", "impala", recipe=False, settings=["algorithm.core=gru"], actors=1, envs_per_actor=2, steps=1
     )
     blue = plan_run(made)
-    player = api.Player(fixed_policies(blue)["main"], blue.roles["main"].spec, meta={"version": 0, "env_steps": 0})
+    policy: Any = fixed_policies(blue)["main"]
+    player = api.Player(policy, blue.roles["main"].spec, meta={"version": 0, "env_steps": 0})
     player.act(np.zeros((3, 4)))
     for other in (np.zeros((2, 4)), np.zeros(4)):
         with pytest.raises(ValueError, match="expected as many rows as before, 3, since the policy is recurrent"):
@@ -179,7 +180,8 @@ def test_a_recurrent_policy_keeps_its_number_of_rows(tmp_path: Any) -> None:
 def test_a_mask_that_allows_nothing_is_refused() -> None:
     made = api.program("tests.envs.test_masks:Masked", "impala", settings=["source.env.action_mask=info"], steps=1)
     blue = plan_run(made)
-    player = api.Player(fixed_policies(blue)["main"], blue.roles["main"].spec, meta={"version": 0, "env_steps": 0})
+    policy: Any = fixed_policies(blue)["main"]
+    player = api.Player(policy, blue.roles["main"].spec, meta={"version": 0, "env_steps": 0})
     rows = {"obs": np.zeros((2, 2)), "action_mask": np.array([[0, 1, 0], [0, 0, 0]])}
     with pytest.raises(ValueError, match="obs/action_mask: expected at least one action allowed, got none in row 1"):
         player.act(rows)

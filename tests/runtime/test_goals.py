@@ -11,8 +11,8 @@ from equipoise import api
 from equipoise.api.playing import read_policies
 from equipoise.programs.settings import apply_settings
 from equipoise.record.directory import RunDirectory
-from equipoise.run.evaluation_schedule import evaluator
 from equipoise.run.run import Run
+from equipoise.sources.envs import evaluator
 from tests.runtime.resuming import finish, told
 
 SMALL = [

@@ -11,7 +11,7 @@ from equipoise import api
 from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.plan import plan_run
 from equipoise.runtime.messages import Note
-from equipoise.sources import text as texts
+from equipoise.sources import prompts
 from equipoise.workers.generator import DifferentPrompts
 from tests.runtime.machines import ONE_MACHINE, Processes, blue_of, finish, on_machines
 from tests.runtime.test_text import STEPS
@@ -84,7 +84,7 @@ def test_a_generator_that_reads_other_prompts_than_the_run_began_with_ends_it(tm
     made = api.program(str(file), "sft", model=str(model(tmp_path)), batch=8, envs_per_actor=8, steps=64, evaluate_episodes=0)
     there = plan_run(made)
     file.write_text(file.read_text().replace("012", "021"))
-    texts._read.cache_clear()
+    prompts._read.cache_clear()
     with pytest.raises(DifferentPrompts, match="expected the prompts that the run began with, got others"):
         finish(ONE_MACHINE["serial"](there))
 

@@ -17,7 +17,7 @@ from equipoise.language import files, models
 from equipoise.language.task_files import read
 from equipoise.language.tokenizers import HubTokenizer
 from equipoise.nets.decoder import Decoder
-from equipoise.sources import text as texts
+from equipoise.sources.text import Texts
 from tests.language.test_messages import CHAT
 from tests.language.test_tokenizers import words
 
@@ -193,7 +193,7 @@ def test_a_model_with_nan_ends_the_run_in_a_sentence(here: Path) -> None:
 def test_a_generator_has_room_for_what_can_be_open(lag: int | None, at_once: int, rows: int) -> None:
     settings = [f"source.samples_at_once={at_once}", f"placement.max_lag={'none' if lag is None else lag}"]
     program = api.program("sort", algorithm="grpo", batch=16, actors=1, settings=settings, recipe=False)
-    assert texts.at_once(program) == rows
+    assert Texts(program).at_once() == rows
 
 
 def test_a_divergence_alone_has_the_first_policy_for_its_reference(here: Path) -> None:

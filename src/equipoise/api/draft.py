@@ -169,7 +169,7 @@ def batch(draft: Draft) -> Draft:
     """A batch that was not given is one unroll of every stream, unless the recipe's suits the streams."""
     base, place = draft.program, draft.program.placement
     envs, whole = base.actors * place.envs_per_actor, any(isinstance(one, Policy) for one in draft.policies.values())
-    if not envs or base.source.env is None or whole or "batch" in draft.fields or any(map(_sets_batch, draft.keys)):
+    if not envs or base.source.played is None or whole or "batch" in draft.fields or any(map(_sets_batch, draft.keys)):
         return draft
     policies = dict(base.policies)
     for name, policy in learning(base).items():

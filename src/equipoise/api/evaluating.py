@@ -23,9 +23,12 @@ from equipoise.record.checkpoint import read_meta
 from equipoise.record.directory import RunDirectory, params_sha256
 from equipoise.record.mirror import local
 from equipoise.record.report import Evaluating, Evaluation, step_of
-from equipoise.run.evaluation_schedule import STREAMS, evaluating, evaluator, examiner, gave_up, result
+from equipoise.run.evaluation_schedule import evaluating, gave_up, result
 from equipoise.seeds import derive_seed
-from equipoise.types import Program, TaskSource, learning
+from equipoise.sources.envs import STREAMS, evaluator
+from equipoise.sources.source import source_of
+from equipoise.sources.text import Texts, Writer
+from equipoise.types import Program, learning
 
 __all__ = ["collect", "evaluate"]
 
@@ -63,10 +66,10 @@ def evaluate(
     settings = dict(pairs(settings))
     if other := [key for key in settings if not key.startswith("env.")]:
         raise ValueError(f"{other[0]}: expected env.KEY, an argument of the env, since a policy is evaluated as it is")
-    if settings and program.source.env is None:
+    if settings and program.source.played is None:
         raise ValueError(f"{directory}: expected a run with an env for env.KEY, got one without")
     program = apply_settings(program, settings)
-    if isinstance(program.source, TaskSource):
+    if source_of(program).writes:
         if video:
             raise ValueError(f"{directory}: video: expected a policy that acts in an env, got one that writes text")
         if not deterministic:
@@ -113,7 +116,7 @@ def _examined(
     """Held-out prompts of the run's task, answered greedily."""
     program, _, net = writer(directory, best=best, trust=trust)
     name, *_ = learning(program)
-    exam = examiner(program, {name: net}, episodes=episodes)
+    exam = Texts(program).exam({name: Writer(net)}, episodes=episodes)
     try:
         while not exam.done:
             exam.tick()

@@ -96,7 +96,7 @@ def _seen(
         return observations.recorded((one.obs for one in recordings(recorded, spec)), os.fspath(recorded), rows=rows), ""
     try:
         program = RunDirectory.open(here, trusted=trust).program
-        if data := program.source.dataset:
+        if data := program.source.recorded:
             return observations.recorded((one.obs for one in recordings(data, spec)), f"data set {data}", rows=rows), ""
         if program.outside:  # nobody knows when a world will come
             why = f"the worlds of {program.env.target} are outside; --recorded FILE takes rows"

@@ -68,7 +68,7 @@ def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[P
 def untuned(program: Program) -> str:
     """A sentence where an Atari game has no recipe for its algorithm; "" for all else."""
     one = next(iter(learning(program).values()), None)
-    if program.source.env is None or one is None or not program.name.removeprefix("python:").startswith("ALE/"):
+    if program.source.played is None or one is None or not program.name.removeprefix("python:").startswith("ALE/"):
         return ""
     algorithm = algorithm_name(type(one.algorithm))
     if recipes.find(program.name, algorithm) is not None:
@@ -93,7 +93,7 @@ def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[
         return program, ""
     one = next(iter(learning(program).values()))
     said = named >= PLACES or named & OTHERS
-    if said or program.source.env is None or len(program.policies) > 1 or program.outside:
+    if said or program.source.played is None or len(program.policies) > 1 or program.outside:
         return program, ""
     try:
         pace = measured(program)

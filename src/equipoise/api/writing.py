@@ -18,9 +18,11 @@ from equipoise.plans.roles import network
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
-from equipoise.sources import text as texts
-from equipoise.sources.text import Voice
-from equipoise.types import Program, Prompt, RunSpec, Stop, TaskSource, learning
+from equipoise.sources.prompts import Voice, voice
+from equipoise.sources.prompts import room as room_for
+from equipoise.sources.source import source_of
+from equipoise.sources.text import Texts
+from equipoise.types import Program, Prompt, RunSpec, Stop, learning
 
 __all__ = ["Answer", "export_model", "generate"]
 
@@ -52,7 +54,7 @@ def writer(directory: str | os.PathLike[str], *, best: bool = False, trust: Sequ
 
 def _writer(directory: str | os.PathLike[str], best: bool, trust: Sequence[str]) -> tuple[Program, Voice, Any]:
     program = RunDirectory.open(directory, trusted=trust, only=("algorithm", "torso")).program
-    if not isinstance(program.source, TaskSource):
+    if not source_of(program).writes:
         raise ValueError(
             f"{directory}: expected a run on text (equipoise train sort --algorithm grpo), got one of {program.name}"
         )
@@ -62,7 +64,7 @@ def _writer(directory: str | os.PathLike[str], best: bool, trust: Sequence[str])
     spec = playable.text_spec(parse_json(checkpoint.read(source, checkpoint.SPEC), file), name, str(file))
     net = network(program, RunSpec(env=spec, policies={name: spec}), name)
     playable.fill({name: net}, checkpoint.load(source)[0], str(source))
-    return program, texts.voice(spec, RunDirectory.found(directory).path), net
+    return program, voice(spec, RunDirectory.found(directory).path), net
 
 
 def _asked(prompt: Prompt, number: int, chat: bool) -> Prompt:
@@ -100,11 +102,11 @@ def generate(
     policy, *_ = learning(program).values()
     program = replace(program, schedule=replace(program.schedule, seed=seed))
     asked = [_asked(one, number, text.spec.chat) for number, one in enumerate(prompts)]
-    source: Any = program.source
-    template = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
+    source = Texts(program)
+    template = tasks.arguments(source.settings.chat_template_kwargs, "chat_template_kwargs")
     tokens = [text.tokenizer.prompt(one, template) for one in asked]
     most = text.spec.completion if limit is None else limit
-    room = texts.room(text.config, most)
+    room = room_for(text.config, most)
     if room < 1:
         most_of_all = text.config.max_position_embeddings - 1
         raise ValueError(f"limit: expected at most {most_of_all:,} tokens, the model's context without a prompt, got {most:,}")
@@ -115,7 +117,7 @@ def generate(
                 f"{len(one):,}"
             )
     rows = max(samples, min(samples * len(prompts), TOGETHER))
-    engine = texts.engine(program, text, policy.algorithm, net, greedy=greedy, rows=rows, length=max(map(len, tokens)) + most)
+    engine = source.engine(text, policy.algorithm, net, greedy=greedy, rows=rows, length=max(map(len, tokens)) + most)
     for group, one in enumerate(tokens):
         engine.submit(group, one, samples, limit=most)
     found: dict[tuple[int, int], Answer] = {}

@@ -49,7 +49,8 @@ from equipoise.files import read_json
 from equipoise.record.paths import CAPSULES
 from equipoise.record.report import Evaluating, Report, SiteStats, repeated
 from equipoise.record.series import lag_name
-from equipoise.types import Program, TaskSource
+from equipoise.sources.source import source_of
+from equipoise.types import Program
 
 REDRAW_S = 0.1
 LINE_S = 5.0
@@ -234,9 +235,9 @@ PLAY, VIDEO = "evaluate {}", "evaluate {} --video"
 
 def look_command(program: Program, directory: Path | None = None) -> str:
     """The command that shows the policy of a run {} at work; "" without a picture or PyAV, and for several agents."""
-    if isinstance(program.source, TaskSource):
+    if source_of(program).writes:
         return "generate {} --prompt TEXT"
-    env = program.source.env
+    env = program.source.played
     if env is None or len(_agents(directory)) > 1 or find_spec("av") is None:
         return ""
     from equipoise.console.video import draws
@@ -246,10 +247,7 @@ def look_command(program: Program, directory: Path | None = None) -> str:
 
 def play_command(program: Program) -> str:
     """The command that plays the policy of a run {}: on recorded rows if the run has no env; "" for texts without a judge."""
-    if isinstance(program.source, TaskSource) and not (program.source.reward or program.evaluation.episodes):
-        return ""
-    without = program.source.env is None and not isinstance(program.source, TaskSource)
-    return f"evaluate {{}} --recorded {shlex.quote(program.name)}" if without else PLAY
+    return source_of(program).play_command()
 
 
 def has_learned(directory: Path) -> bool:

@@ -16,8 +16,8 @@ from equipoise.envs.failures.capsule import Failures
 from equipoise.exporting.parity import Seen
 from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.torso import encoded_size, ordered
-from equipoise.plans.blueprint import env_maker
 from equipoise.seeds import derive_seed
+from equipoise.sources.envs import env_maker
 from equipoise.types import Array, EnvSpec, Program, Tree, agent_streams
 
 STREAMS = 16

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from equipoise.actors.episodes import Episodes
-from equipoise.envs import make, scales
+from equipoise.envs import scales
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.goals import Goals
 from equipoise.envs.maker import EnvMaker
@@ -27,6 +26,7 @@ from equipoise.plans.roles import Pace, Role, network
 from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Source
 from equipoise.seeds import policy_seed
+from equipoise.sources.envs import env_maker, goals
 from equipoise.types import DealtEnv, Policy, Program, RunSpec, agent_streams, learning, stream_ids
 
 
@@ -187,7 +187,7 @@ class Blueprint:
     @property
     def rolls_out(self) -> bool:
         """Are envs stepped beside their policy, on its device?"""
-        env = self.program.source.env
+        env = self.program.source.played
         return env is not None and env.on_device and not self.inferences
 
     @property
@@ -230,13 +230,3 @@ class Blueprint:
         """
         kept = {name: replay.shards for name in self.replays if (replay := self.policies[name].replay) is not None}
         return [(name, number) for name, shards in kept.items() if shards > 1 for number in range(shards)]
-
-
-def env_maker(program: Program) -> EnvMaker:
-    """The maker of a program's envs."""
-    return EnvMaker(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.source.metrics)
-
-
-def goals(program: Program) -> Goals:
-    """Make the rules of other goals, with an env of their own."""
-    return Goals(make(program.env, streams=np.arange(1), seed=program.schedule.seed))

@@ -164,7 +164,7 @@ def exchange_sizes(blue: Blueprint) -> dict[str, Any]:
             obs=role.row.obs,
             action=role.row.action,
             width=program.placement.group_envs * len(role.places),
-            metrics=len(program.source.metrics),
+            metrics=len(program.source.reported),
         )
         for name, role in blue.roles.items()
     }
@@ -193,7 +193,7 @@ def may_be_huge(algorithm: Algorithm, observation: int) -> bool:
 def networks(program: Program, spec: RunSpec, count: Callable[[str], int]) -> dict[str, int]:
     """Bytes of the learner's networks, of those that may be huge, before any is built; ``count``: of a policy's."""
     found = 0
-    for name, policy in learning(program).items() if program.source.env is not None else ():
+    for name, policy in learning(program).items() if program.source.played is not None else ():
         observation = tree.leaves(observation_spec(spec.policies[name].observation))
         if may_be_huge(policy.algorithm, sum(math.prod(one.shape) for one in observation)):
             with contextlib.suppress(ValueError):  # it cannot be counted: building it tells

@@ -7,18 +7,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from equipoise import phases
-from equipoise.envs.masks import place_of
-from equipoise.experience.recorded import dataset as datasets
 from equipoise.experience.recorded import offline
-from equipoise.experience.recorded.dataset import Dataset
 from equipoise.experience.replay import codec
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.plans import begin
 from equipoise.plans import memory_needed as memory
-from equipoise.plans.blueprint import Blueprint, env_maker, goals
+from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.replays import codecs_of, pace_of, replays_of, room, too_small
 from equipoise.plans.roles import learns_first, network, role_of, teacher
 from equipoise.programs.limits import check_devices, check_nvtx
@@ -26,8 +21,8 @@ from equipoise.programs.refusals import refuse
 from equipoise.programs.shard_refusals import block_problems
 from equipoise.record import playable
 from equipoise.record.checkpoint import Source
-from equipoise.sources import text as texts
-from equipoise.types import EnvSpec, Program, RunSpec, TaskSource, learning
+from equipoise.sources.source import source_of
+from equipoise.types import Program, RunSpec, learning
 
 RECORDS = 200  # records of a run; at least one every RECORD_STEPS
 RECORD_STEPS = 50_000
@@ -39,8 +34,9 @@ def plan_run(
     """Look at one stream of the env and at one action of each policy; ``weights``, ``learner``: as for ``begin.take``."""
     check_devices(program.placement)
     check_nvtx(program.placement)
-    dataset = _dataset(program)
-    spec = _spec(program, dataset)
+    source = source_of(program)
+    dataset = source.dataset()
+    spec = source.spec(dataset)
     memory.check_memory(program, lambda one: memory.networks(one, spec, partial(_count, one, spec)))
     phases.say("initialising the networks")
     nets = {name: memory.built(partial(network, program, spec, name)) for name in learns_first(program)}
@@ -110,37 +106,3 @@ def _parts(blue: Blueprint, sizes: Mapping[str, int], program: Program) -> dict[
     pace = pace_of(program, blue.roles)
     made = replace(blue, program=program, pace=pace, replays=replays_of(program, blue.spec, blue.roles, pace))
     return memory.parts(made, counts)
-
-
-def _dataset(program: Program) -> Dataset | None:
-    beside = [policy.replay.dataset for policy in learning(program).values() if policy.replay is not None]
-    name = program.source.dataset or next(iter(beside), "")
-    return datasets.find(name) if name else None
-
-
-def _spec(program: Program, dataset: Dataset | None) -> RunSpec:
-    """The spec of the env; where no env will be made, that of the data set."""
-    if dataset is not None and program.source.dataset and (program.source.env is None or not program.evaluation.episodes):
-        mask = place_of(program.source.env.action_mask if program.source.env else "auto", dataset.observation, dataset.action)
-        spec = EnvSpec(observation=dataset.observation, action=dataset.action, mask=mask, stacks=dataset.stacks)
-        return RunSpec(env=spec, policies=dict.fromkeys(program.policies, spec))
-    if isinstance(program.source, TaskSource):
-        return texts.spec_of(program)
-    phases.say(f"making an env of {program.name} to look at it")
-    env = env_maker(program)(
-        streams=np.arange(1), seed=program.schedule.seed, answers=min(program.placement.partial_streams, 1)
-    )
-    made = env.spec
-    env.close()
-    if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):
-        _alone(made, "replay.relabel")
-        goals(program).close()  # refused now, before there is a directory
-    if dataset is not None:
-        _alone(made, "replay.dataset")
-        dataset.fits(made.env.observation, made.env.action)
-    return made
-
-
-def _alone(spec: RunSpec, setting: str) -> None:
-    if len(spec.env.agents) > 1:
-        raise ValueError(f"{setting}: expected an env of one agent, got one of {', '.join(spec.env.agents)}")

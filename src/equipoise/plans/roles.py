@@ -6,23 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from equipoise import tree
 from equipoise.actors.forward.noise import Noise
-from equipoise.actors.playing import noise_of
-from equipoise.envs import observation_spec
 from equipoise.experience.layout import RowSpec
 from equipoise.hints import hint
-from equipoise.learners.learner import cut_by_rows
 from equipoise.learners.optimizers import unknown_group
 from equipoise.nets.threads import one_thread
 from equipoise.nets.vision import encoders
 from equipoise.seeds import policy_seed
+from equipoise.sources.source import source_of
 from equipoise.tree import ArraySpec
-from equipoise.types import Frozen, Learns, Policy, Program, RunSpec, Stack, TextSpec, agent_streams, learning
+from equipoise.types import Frozen, Policy, Program, RunSpec, Stack, agent_streams, learning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,24 +107,6 @@ def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
         return policy.algorithm.network(spec.policies[name])
 
 
-def text_role(algorithm: Learns, spec: TextSpec) -> Role:
-    """The role of a policy that writes: its row is a sample (see ``nets/packing.py``)."""
-    number, tokens = ArraySpec((), "int64"), spec.completion
-    row = RowSpec(
-        obs={}, state={}, action={"token": ArraySpec((tokens,), "int64")},
-        behaviour={
-            "logp": ArraySpec((tokens,), "float32"), "version": ArraySpec((tokens,), "int64"),
-            "chosen": ArraySpec((tokens,), "bool"), "length": number, "stop": number,
-        },
-        context={
-            "stream": number, "start": number, "task": number, "group": number, "refills": number,
-            "prompt_length": number,
-            "prompt": ArraySpec((spec.prompt,), "int64"),
-        },
-    )  # fmt: skip
-    return Role(algorithm=algorithm, spec=spec, row=row, noise=Noise(0), frozen=None)
-
-
 def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
     policy, spec = program.policies[name], whole.policies[name]
     if isinstance(policy, Frozen):
@@ -140,29 +119,7 @@ def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
     if (unknown := unknown_group(learns.optimizer, groups)) is not None:
         where = f"policies.{name}." if len(program.policies) > 1 else ""
         raise ValueError(f"{where}optimizer.rates.{unknown}: expected a group of the algorithm{hint(unknown, groups)}")
-    if isinstance(spec, TextSpec):
-        return text_role(algorithm, spec)
-    cut_by_rows(algorithm, net, learns.batch * len(spec.places) // program.placement.learners)
-    noise = noise_of(algorithm, net, spec.action)
-    obs_row = observation_spec(spec.observation)
-    state = net.initial_state(1)
-    with torch.inference_mode():
-        action, behaviour, after = algorithm.act(
-            net, tree.torch_views(tree.zeros(tree.prepend(obs_row, 1))), torch.ones(1, dtype=torch.bool), state,
-            explore=algorithm.explore(np.zeros(1, np.int64), max(program.actors, 1) * program.placement.envs_per_actor, 0),
-            noise=torch.full((1, noise.columns), 0.5),
-        )  # fmt: skip
-    wanted, got = tree.spec(state), tree.spec(after)
-    if wanted != got:
-        raise ValueError(f"expected act() to return a state like initial_state(): {wanted}, got {got}")
-    row = RowSpec(
-        obs=obs_row,
-        action=_one(action),
-        behaviour=_one(behaviour),
-        state=_one(state),
-        context={"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")},
-        columns=len(spec.places),
-    )
+    row, noise = source_of(program).row(learns, net, spec)
     frozen = policy if isinstance(policy, Frozen) else None
     latents = {path: encoder.size_out for path, encoder in encoders(net).items()}
     return Role(algorithm=algorithm, spec=spec, row=row, noise=noise, frozen=frozen, latents=latents)
@@ -172,7 +129,3 @@ def teacher(program: Program, name: str) -> Policy:
     """The policy itself, or the policy whose past it plays."""
     policy = program.policies[name]
     return learning(program)[policy.of] if isinstance(policy, Frozen) else policy
-
-
-def _one(batch: Any) -> Any:
-    return tree.map(lambda s: ArraySpec(s.shape[1:], s.dtype), tree.spec(batch))

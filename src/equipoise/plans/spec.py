@@ -1,25 +1,28 @@
-"""``spec.json`` of a run that begins (see ``record/playable.py``, which reads it)."""
+"""``spec.json`` of a run that begins (``record/playable.py`` reads it), and what ``run.json`` holds of its source."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.program import algorithm_json
-from equipoise.record.playable import policy_json, signed
-from equipoise.types import TextSpec
+from equipoise.record import checkpoint
+from equipoise.record.playable import signed
+from equipoise.sources.source import source_of
 
 
 def to_json(blue: Blueprint) -> dict[str, Any]:
     """Write the policies of a run as ``spec.json``; UnsupportedSpace for a space that JSON cannot say."""
-    policies = {}
+    source, policies = source_of(blue.program), {}
     for name, role in blue.roles.items():
-        spec, where = role.spec, f"policies.{name}"
-        if isinstance(spec, TextSpec):
-            policies[name] = {
-                "algorithm": algorithm_json(role.algorithm, f"{where}.algorithm"), "learns": True, "text": asdict(spec),
-            }  # fmt: skip
-            continue
-        policies[name] = policy_json(role.algorithm, spec, learns=role.frozen is None, where=where)
+        where = f"policies.{name}"
+        said = {"algorithm": algorithm_json(role.algorithm, f"{where}.algorithm"), "learns": role.frozen is None}
+        policies[name] = said | source.spec_json(role.spec, where)
     return signed(policies, blue.program.placement.precision)
+
+
+def described(blue: Blueprint) -> dict[str, Any]:
+    """What ``run.json`` holds of the rows or the task, and of the checkpoint that the run begins with."""
+    parent = {} if blue.weights is None else {"parent": checkpoint.identity(Path(blue.weights))}
+    return parent | source_of(blue.program).described(blue.dataset, blue.spec)

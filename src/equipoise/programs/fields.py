@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from equipoise.facts import AUTO, Fact, Read, facts, said
-from equipoise.types import Frozen, Optimizer, Policy, Program, RecordedSource, ReplaySettings, Rewards, TaskSource
+from equipoise.types import (
+    SOURCES,
+    Frozen,
+    Optimizer,
+    Policy,
+    Program,
+    RecordedSource,
+    ReplaySettings,
+    Rewards,
+    SourceSettings,
+    TaskSource,
+)
 
 PARTS = ("algorithm", "optimizer", "rewards", "replay")  # of a policy; each has settings of its own
 
@@ -49,7 +60,9 @@ class Setting:
 
 
 def classes(kind: Any) -> list[type[Any]]:
-    """The dataclasses that a field of this type may hold: one, several of a union, or none."""
+    """The dataclasses that a field of this type may hold: one, several of a union, the built-in sources, or none."""
+    if kind is SourceSettings:
+        return [*SOURCES]
     args = typing.get_args(kind) if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union else (kind,)
     return [arg for arg in args if isinstance(arg, type) and dataclasses.is_dataclass(arg)]
 
@@ -87,9 +100,9 @@ def replaced(program: Program, changes: Mapping[str, Any]) -> Program:
     """The program with these changes, by their keys. A ``source.dataset`` makes the source a recorded one."""
     rest = _with_auto(program, changes)
     if dataset := rest.pop("source.dataset", ""):
-        source = RecordedSource(dataset=dataset, env=program.source.env, on_nonfinite=program.source.on_nonfinite)
+        source = RecordedSource(dataset=dataset, env=program.source.played, on_nonfinite=program.source.on_nonfinite)
         program = dataclasses.replace(program, source=source)
-    if program.source.dataset and rest.pop("source.metrics", ()):
+    if program.source.recorded and rest.pop("source.metrics", ()):
         raise ValueError("source.metrics: expected none with source.dataset, since no env is stepped")
     for key in rest:
         room, _, name = key.partition(".")
@@ -208,5 +221,5 @@ def _looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, Any
         return setting.room + read.setting, getattr(setting.part, read.setting)
     value: Any = program
     for name in read.setting.split("."):
-        value = getattr(value, name)
+        value = getattr(value, name, "")  # another source may not have it
     return read.setting, value

@@ -5,7 +5,8 @@ from __future__ import annotations
 from equipoise.facts import said
 from equipoise.programs.limits import block_problems
 from equipoise.programs.ranges import out_of_range
-from equipoise.types import Policy, Program, ReplaySettings, Rewards, TaskSource, learning
+from equipoise.sources.source import source_of
+from equipoise.types import Policy, Program, ReplaySettings, Rewards, learning
 
 __all__ = ["policy_problems"]
 
@@ -31,11 +32,7 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
     problems += _batch_problems(program, policy)
     if refused := policy.algorithm.refused(place.max_lag):
         problems.append(refused)
-    if isinstance(program.source, TaskSource):
-        problems += _text_problems(program, policy)
-    elif policy.algorithm.needs_task:
-        name = type(policy.algorithm).__name__
-        problems.append(f"source.task: expected a task, which {name} learns from, got {program.name}")
+    problems += source_of(program).policy_problems(policy)
     rows, parts = policy.unroll * policy.batch, policy.algorithm.minibatches
     if rows % parts:
         fits = max(n for n in range(1, parts + 1) if rows % n == 0)
@@ -48,30 +45,6 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
             f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got {policy.publish_every}: the lag would "
             "exceed the bound; or use max_lag=none"
         )
-    return problems
-
-
-def _text_problems(program: Program, policy: Policy) -> list[str]:
-    """What does not go together where a model writes text."""
-    place, name, size = program.placement, type(policy.algorithm).__name__, policy.algorithm.group_size
-    problems = []
-    if not policy.algorithm.needs_task:
-        problems.append(f"algorithm: expected one that learns from text, got {name}, which acts in an env")
-    if size is not None and place.envs_per_actor != size:
-        problems.append(
-            f"placement.envs_per_actor: expected the {size} samples of a group (algorithm.num_generations), got "
-            f"{place.envs_per_actor}"
-        )
-    groups = policy.batch // place.envs_per_actor // place.learners
-    if policy.algorithm.minibatches > groups:
-        problems.append(
-            f"algorithm.minibatches: expected at most {groups}, the groups of a learner's batch, which stay whole, got "
-            f"{policy.algorithm.minibatches}"
-        )
-    if policy.unroll != 1:
-        problems.append(f"policy.unroll: expected 1, since a row is a whole sample, got {policy.unroll}")
-    if len(program.policies) > 1:
-        problems.append(f"policies: expected one with a task, got {', '.join(program.policies)}")
     return problems
 
 
@@ -108,7 +81,7 @@ def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -
     if policy.publish_every != 1 and place.max_lag is not None:
         problems.append(f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got {policy.publish_every}")
     rows = policy.unroll * program.actors * place.envs_per_actor
-    recorded = replay.dataset or program.source.dataset
+    recorded = replay.dataset or program.source.recorded
     if policy.algorithm.needs_dataset and not recorded:
         name = type(policy.algorithm).__name__
         problems.append(
@@ -153,7 +126,7 @@ def _latent_problems(program: Program, policy: Policy) -> list[str]:
     given = {
         "placement.learners": (1, program.placement.learners, "since each learner would train an encoder of its own"),
         "replay.shards": (1, replay.shards, "since the learner's process has the encoder"),
-        "replay.dataset": ("", replay.dataset or program.source.dataset, "since a data set has images"),
+        "replay.dataset": ("", replay.dataset or program.source.recorded, "since a data set has images"),
         "replay.relabel": (0, replay.relabel, "since an encoder tells no goals apart"),
     }
     return [
@@ -183,7 +156,7 @@ def _shard_problems(program: Program, replay: ReplaySettings) -> list[str]:
         )
     if replay.selector == "fifo":
         problems.append("replay.selector: expected uniform or prioritized with shards, which have no one order, got fifo")
-    if replay.dataset or program.source.dataset:
+    if replay.dataset or program.source.recorded:
         problems.append(f"replay.shards: expected 1 with a data set, which the learner's process reads, got {replay.shards}")
     return problems
 

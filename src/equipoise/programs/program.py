@@ -14,10 +14,22 @@ from equipoise import algorithms
 from equipoise.envs.hints import hidden, looked
 from equipoise.facts import AUTO, Fact, facts
 from equipoise.hints import hint, raised
+from equipoise.naming import called
 from equipoise.programs.fields import PARTS, classes
 from equipoise.programs.peer_names import algorithm_of_peer
 from equipoise.programs.settings import asked, convert, field_types
-from equipoise.types import Algorithm, Frozen, Learns, Optimizer, Policy, Program, ReplaySettings, Rewards
+from equipoise.types import (
+    SOURCES,
+    Algorithm,
+    Frozen,
+    Learns,
+    Optimizer,
+    Policy,
+    Program,
+    ReplaySettings,
+    Rewards,
+    SourceSettings,
+)
 
 __all__ = [
     "algorithm_class",
@@ -104,8 +116,12 @@ def algorithm_name(cls: type[Algorithm]) -> str:
     package, _, file = cls.__module__.rpartition(".")
     if package == BUILT_IN and algorithm_class(file) is cls:
         return file
+    return _class_name(cls, "an algorithm")
+
+
+def _class_name(cls: type[Any], what: str) -> str:
     if "<" in cls.__qualname__:  # "<locals>", "<lambda>": no import reaches it
-        raise ValueError(f"{cls.__qualname__}: expected an algorithm at the top of a module, so that a run can be read back")
+        raise ValueError(f"{cls.__qualname__}: expected {what} at the top of a module, so that a run can be read back")
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
@@ -115,6 +131,8 @@ def algorithm_name(cls: type[Algorithm]) -> str:
 def to_json(program: Program) -> dict[str, Any]:
     """Write a Program as plain dicts, lists and scalars; ValueError for a value that JSON cannot hold."""
     data = {name: _part_json(getattr(program, name)) for name, fact in facts(type(program)).items() if classes(fact.kind)}
+    if type(program.source) not in SOURCES:
+        data["source"] = {"kind": _class_name(type(program.source), "a source")} | data["source"]
     data["policies"] = {name: _policy_json(policy, f"policies.{name}") for name, policy in program.policies.items()}
     data["route"] = dict(program.route)
     return data
@@ -229,8 +247,18 @@ def _field(fact: Fact, value: Any, where: str) -> Any:
         return asked(value, fact, where)
     if value is None and type(None) not in get_args(fact.kind):
         raise ValueError(f"{where}: expected a JSON object, got None")
+    if fact.kind is SourceSettings and isinstance(value, Mapping) and "kind" in value:
+        return _read(_source_class(value["kind"], f"{where}.kind"), {k: v for k, v in value.items() if k != "kind"}, where)
     fits = [cls for cls in parts if isinstance(value, Mapping) and all(key in facts(cls) for key in value)]
     return _read((fits or parts)[0], value, where)
+
+
+def _source_class(name: Any, where: str) -> type[SourceSettings]:
+    """The settings of a source that is not built in, by ``module:Class``."""
+    cls: Any = called(str(name), where)
+    if not (inspect.isclass(cls) and issubclass(cls, SourceSettings)):
+        raise ValueError(f"{where}: expected the module:Class of a source, got {name!r}, which is {cls!r}")
+    return cls
 
 
 def _known(data: Any, known: Collection[str], where: str, required: tuple[str, ...] = ()) -> None:

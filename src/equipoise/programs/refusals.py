@@ -16,14 +16,13 @@ from equipoise.programs.program import algorithm_class, algorithm_name, algorith
 from equipoise.programs.ranges import out_of_range
 from equipoise.programs.sampling_refusals import device_env_problems, partial_problems
 from equipoise.programs.shard_refusals import shard_problems
+from equipoise.sources.source import source_of
 from equipoise.types import (
     PRECISIONS,
     EnvFactory,
     Frozen,
     Policy,
     Program,
-    RecordedSource,
-    TaskSource,
     learning,
 )  # fmt: skip
 
@@ -40,7 +39,7 @@ def check(program: Program) -> None:
 
 def problems(program: Program) -> list[str]:
     """Everything that cannot work, a sentence each; empty for a program that can."""
-    env = [] if program.source.env is None else _env_problems(program.source.env)
+    env = [] if program.source.played is None else _env_problems(program.source.played)
     env += device_env_problems(program)
     found = [*_run_problems(program), *_source_problems(program), *env, *_together_problems(program)]
     found += combination_problems(program)
@@ -84,7 +83,7 @@ def _run_problems(program: Program) -> list[str]:
         problems.append(
             f"placement.acting_precision: expected fp32 without actors, since none acts, got {place.acting_precision!r}"
         )
-    names: Any = program.source.metrics
+    names: Any = program.source.reported
     if isinstance(names, str):
         problems.append(f"source.metrics: expected a tuple of names, such as ('success',), got the text {names!r}")
     elif wrong := [name for name in names if not name.strip("/") or names.count(name) > 1]:
@@ -185,19 +184,9 @@ def _central_problems(program: Program) -> list[str]:
 
 
 def _source_problems(program: Program) -> list[str]:
-    source, problems = program.source, []
-    if isinstance(source, RecordedSource) and not source.dataset:
-        problems.append("source.dataset: expected a data set, by its id or directory, got ''")
-    if isinstance(source, TaskSource) and not source.task.strip():
-        problems.append("source.task: expected a task, such as sort or a JSONL file, got ''")
-    if isinstance(source, TaskSource) and not source.model.strip():
-        problems.append("source.model: expected a model, such as tiny or a directory, got ''")
-    if isinstance(source, TaskSource) and "" in source.stop:
-        problems.append(f"source.stop: expected texts of at least one letter, got {source.stop!r}")
-    if not source.dataset:
+    recorded, problems = program.source.recorded, source_of(program).problems()
+    if not recorded:
         return problems
-    if source.env is None and program.evaluation.episodes:
-        problems.append(f"evaluation.episodes: expected 0 without an env, got {program.evaluation.episodes}")
     for policy in learning(program).values():
         if policy.replay is None:
             problems.append(
@@ -205,7 +194,7 @@ def _source_problems(program: Program) -> list[str]:
             )
         elif policy.replay.dataset:
             problems.append(
-                f"replay.dataset: expected none with source.dataset={source.dataset}, whose rows are all there is, got "
+                f"replay.dataset: expected none with source.dataset={recorded}, whose rows are all there is, got "
                 f"{policy.replay.dataset}"
             )
     return problems

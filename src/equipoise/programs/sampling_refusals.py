@@ -8,7 +8,7 @@ from equipoise.types import Program
 def partial_problems(program: Program) -> list[str]:
     """What cannot go with streams that answer some at a time."""
     place, key, got = program.placement, "placement.partial_streams", program.placement.partial_streams
-    if not got or not program.actors or program.source.env is None:
+    if not got or not program.actors or program.source.played is None:
         return []
     if got >= place.envs_per_actor:
         return [f"{key}: expected 0 to {place.envs_per_actor - 1}, fewer than envs_per_actor, got {got}"]
@@ -28,23 +28,20 @@ def partial_problems(program: Program) -> list[str]:
 
 def device_env_problems(program: Program) -> list[str]:
     """What an env on a device cannot do: its rows are tensors, an unroll at a time."""
-    source, problems = program.source, []
-    if source.env is None or not source.env.on_device or source.dataset:
+    source, env, problems = program.source, program.source.played, []
+    if env is None or not env.on_device or source.recorded:
         return []
     if program.placement.inference == "central":
         problems.append(
-            f"placement.inference: expected local with {source.env.target}, whose policy acts beside it on its device, got "
-            "'central'"
+            f"placement.inference: expected local with {env.target}, whose policy acts beside it on its device, got 'central'"
         )
     if source.on_nonfinite != "stop":
         problems.append(
-            f"source.on_nonfinite: expected stop with {source.env.target}, whose rows are looked at once an unroll, got "
+            f"source.on_nonfinite: expected stop with {env.target}, whose rows are looked at once an unroll, got "
             f"{source.on_nonfinite!r}"
         )
-    if source.metrics:
-        problems.append(f"source.metrics: expected none with {source.env.target}, which has no info, got {source.metrics[0]!r}")
+    if source.reported:
+        problems.append(f"source.metrics: expected none with {env.target}, which has no info, got {source.reported[0]!r}")
     if len(program.policies) > 1:
-        problems.append(
-            f"policies: expected one with {source.env.target}, whose streams are one agent's, got {len(program.policies)}"
-        )
+        problems.append(f"policies: expected one with {env.target}, whose streams are one agent's, got {len(program.policies)}")
     return problems

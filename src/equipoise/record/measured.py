@@ -36,7 +36,7 @@ def measured(run: RunDirectory) -> Calibrated:
     where = run.path / METRICS
     if run.run["on"] == "serial":
         raise ValueError(f"{run.path}: expected a run on processes, got one on serial: its workers take other turns")
-    if run.program.source.dataset:
+    if run.program.source.recorded:
         raise ValueError(f"{run.path}: expected a run with actors, got one that learns from recorded rows alone")
     if run.program.placement.balance == "auto":
         raise ValueError(f"{run.path}: expected a run with --balance off, got one whose actors and lag changed meanwhile")

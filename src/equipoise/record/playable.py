@@ -8,7 +8,7 @@ the policy acts for. Statistics of observations are not in it: they are buffers 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,6 +23,7 @@ from equipoise.nets.decoder import DecoderConfig
 from equipoise.nets.threads import one_thread
 from equipoise.programs.program import algorithm_from_json, algorithm_json
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
+from equipoise.sources.envs import spec_json
 from equipoise.types import Algorithm, EnvSpec, Precision, Stack, TextSpec
 
 FORMAT = 1
@@ -65,13 +66,7 @@ def policy_json(algorithm: Any, spec: EnvSpec, *, learns: bool, where: str) -> d
     return {
         "algorithm": algorithm_json(algorithm, f"{where}.algorithm"),
         "learns": learns,
-        "observation": space_json.to_json(spec.observation, f"{where}.observation"),
-        "action": space_json.to_json(spec.action, f"{where}.action"),
-        "mask": list(spec.mask),
-        "stacks": {path: asdict(stack) for path, stack in spec.stacks.items()},
-        "frame_skip": spec.frame_skip,
-        "agents": list(spec.agents),
-        "places": list(spec.places),
+        **spec_json(spec, where),
     }
 
 

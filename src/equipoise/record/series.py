@@ -174,7 +174,7 @@ FAMILIES = (
     Family(
         metric="process_resident_bytes", words="Memory of a process.", labels=("process",), read=_by_name("usage", "rss"),
     ),
-    Family(metric="gpu_busy", words="Share of the time that a GPU works, 0 to 1.", labels=("gpu",), read=_by_name("gpus", "busy")),
+    Family(metric="gpu_busy", words="Share of time that a GPU works, 0 to 1.", labels=("gpu",), read=_by_name("gpus", "busy")),
     Family(metric="gpu_memory_bytes", words="Bytes of memory that a GPU uses.", labels=("gpu",), read=_by_name("gpus", "used")),
     Family(metric="gpu_power_watts", words="Watts that a GPU draws.", labels=("gpu",), read=_by_name("gpus", "power_w")),
     Family(

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import gymnasium
-from gymnasium import spaces
 
 from equipoise.balance.alarms import First, Limits, Moment, PolicyLimits
 from equipoise.plans.blueprint import Blueprint
 from equipoise.record.report import Report
 from equipoise.runtime.stats import RunStats
 from equipoise.runtime.usage import DRIVER
-from equipoise.types import EnvSpec, TextSpec
+from equipoise.sources.source import source_of
 from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS
 
 STARTED = 3  # blocks, updates or rounds after which a worker has allocated what it works with
-LITTLE = 0.05  # of the greatest entropy of discrete actions
-NARROW = -3.0  # nats of one number of a Box: a deviation of 0.012
 ACTIONS, ROOM = 64e6, 256e6  # bytes: of the actions that an env keeps which restarts, and what else comes with filling memory
 
 
@@ -32,7 +26,7 @@ def limits(blue: Blueprint) -> Limits:
             name: PolicyLimits(
                 algorithm=type(policy.algorithm).__name__,
                 bears_lag=policy.algorithm.bears_lag,
-                least_entropy=_least_entropy(blue.roles[name].spec),
+                least_entropy=source_of(blue.program).least_entropy(blue.roles[name].spec),
                 scale=policy.rewards.scale,
             )
             for name, policy in blue.policies.items()
@@ -40,23 +34,6 @@ def limits(blue: Blueprint) -> Limits:
         filling=_filling(blue),
         **_ratio(blue),
     )
-
-
-def _least_entropy(spec: EnvSpec | TextSpec) -> float | None:
-    if isinstance(spec, TextSpec):
-        return LITTLE * math.log(int(spec.model["vocab_size"]))
-    return least_entropy(spec.action)
-
-
-def least_entropy(action: gymnasium.Space[Any]) -> float | None:
-    """The entropy below which hardly anything is left to chance; None for actions of several kinds."""
-    if isinstance(action, spaces.Discrete):
-        return LITTLE * math.log(max(int(action.n), 2))
-    if isinstance(action, spaces.MultiDiscrete):
-        return LITTLE * sum(math.log(max(int(n), 2)) for n in action.nvec.reshape(-1))
-    if isinstance(action, spaces.Box):
-        return NARROW * math.prod(action.shape)
-    return None
 
 
 def _ratio(blue: Blueprint) -> dict[str, float]:

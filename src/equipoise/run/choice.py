@@ -78,7 +78,7 @@ def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str,
     ValueError where the weights cannot be rounded as the program says.
     """
     program, kept_ones, found = blue.program, known or {}, {}
-    for policy, role in blue.roles.items() if program.actors and program.source.env is not None else ():
+    for policy, role in blue.roles.items() if program.actors and program.source.played is not None else ():
         net, name = network(program, blue.spec, policy), _name(blue, policy)
         if blue.rolls_out:
             can_round(net, program.placement.acting_precision)

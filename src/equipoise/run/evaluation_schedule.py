@@ -6,85 +6,29 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.actors.evaluator import LONGEST, PATIENCE, Evaluator, load_params
-from equipoise.actors.examiner import Examiner, spread
-from equipoise.actors.playing import FixedPolicy
-from equipoise.actors.recorder import Recorder
-from equipoise.envs.failures.capsule import Failures
-from equipoise.plans.blueprint import Blueprint, env_maker
+from equipoise.actors.evaluator import LONGEST, PATIENCE, load_params
+from equipoise.plans.blueprint import Blueprint
 from equipoise.record.report import Evaluating, Evaluation
 from equipoise.schema import Number, Schema
-from equipoise.seeds import derive_seed
-from equipoise.sources import text as texts
-from equipoise.types import Program, TaskSource, WeightStore, learning
+from equipoise.sources.source import Acting, Exam, source_of
+from equipoise.types import WeightStore
 
-STREAMS = 100  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
-EVERY_PROMPT = 1 << 30  # more than any task holds out
 NEAR = 0.2  # of the goal: training returns this close make an evaluation worth its time
 ATTEMPTS = 1000  # to take the weights of all policies at one version
 SPACING = 0.1  # greatest share of the run's steps between two evaluations that look for the goal
 QUEUED, QUEUED_BYTES = 16, 1 << 28  # most snapshots that wait to be evaluated; one may be larger
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """A policy that writes, with a network of its own."""
-
-    net: Any
-
-
-Exam = Evaluator | Examiner
-
-
-def examiner(program: Program, nets: Mapping[str, Any], *, episodes: int) -> Examiner:
-    """Held-out prompts of the program's task, answered greedily; those that are learned from where none is held out."""
-    source: Any = program.source
-    text = texts.read(source, program.schedule.seed)
-    prompts = text.held_out if len(text.held_out) else text.train
-    numbers = spread(episodes, len(prompts)).tolist()
-    (name, policy), *_ = learning(program).items()
-    engine = texts.engine(program, text, policy.algorithm, nets[name], greedy=True, rows=min(len(numbers), STREAMS))
-    judge = texts.judge(program, text, prompts, None)
-    return Examiner(engine, prompts, numbers, judge, policy=name, limit=text.spec.completion, full=texts.full(program))
-
-
-def fixed_policies(blue: Blueprint) -> dict[str, Any]:
+def fixed_policies(blue: Blueprint) -> dict[str, Acting]:
     """The policies of a run with networks of their own, whose weights ``EvaluationSchedule`` and others copy into them."""
-    if isinstance(blue.program.source, TaskSource):
-        return {name: Writer(blue.network(name)) for name in blue.roles}
-    return {
-        name: FixedPolicy(
-            algorithm=role.algorithm, net=blue.network(name), noise=role.noise,
-            precision=blue.program.placement.precision,
-        )
-        for name, role in blue.roles.items()
-    }  # fmt: skip
-
-
-def evaluator(
-    program: Program, policies: Mapping[str, FixedPolicy], *, episodes: int, seed: int, failures: Failures | None = None,
-    deterministic: bool = True, step: int = 0, recorder: Recorder | None = None,
-) -> Evaluator:  # fmt: skip
-    """Fresh envs that share no seed with training nor with another ``seed``; all policies play together.
-
-    ``step`` of training: how much is explored where the policies are not deterministic. ``failures``: what an env's failure
-    costs; None: as the program says, and no capsule is written.
-    """
-    envs = 1 if program.outside else min(episodes, STREAMS)  # one world more than training has
-    costs = Failures(on_nonfinite=program.source.on_nonfinite) if failures is None else failures
-    metrics = program.source.metrics
-    env = env_maker(program)(streams=np.arange(envs), seed=seed, failures=costs, metrics=metrics)
-    return Evaluator(
-        policies, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic, step=step, recorder=recorder,
-        metrics=metrics,
-    )  # fmt: skip
+    source = source_of(blue.program)
+    return {name: source.acting(role.algorithm, blue.network(name), role.noise) for name, role in blue.roles.items()}
 
 
 def result(exam: Exam, *, learns: Collection[str], env_steps: int, version: int) -> Evaluation:
@@ -234,16 +178,8 @@ class EvaluationSchedule:
 
     def _begin(self, episodes: int, *, asked_for: bool = False) -> None:
         self._asked_for = asked_for
-        if isinstance(self._blue.program.source, TaskSource):
-            nets = {name: policy.net for name, policy in self._policies.items()}
-            every = EVERY_PROMPT if self._confirming else episodes  # greedy answers do not change: others are asked for
-            self._current = examiner(self._blue.program, nets, episodes=every)
-            return
-        # By the version: the same episodes, however many evaluations there were before it.
-        purpose = f"evaluation {self._version}{' again' if self._confirming else ''}"
-        seed = derive_seed(self._blue.program.schedule.seed, purpose)
-        self._current = evaluator(
-            self._blue.program, self._policies, episodes=episodes, seed=seed, failures=self._blue.failures()
+        self._current = source_of(self._blue.program).exam(
+            self._policies, episodes=episodes, version=self._version, again=self._confirming, failures=self._blue.failures()
         )
 
     def advance(self, until: float) -> Evaluation | None:

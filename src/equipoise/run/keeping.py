@@ -21,7 +21,7 @@ from equipoise.run.reporter import Reporter
 from equipoise.run.saving import Saving
 from equipoise.runtime.messages import Cut
 from equipoise.schema import check
-from equipoise.sources import text as texts
+from equipoise.sources.source import source_of
 
 CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
 
@@ -36,7 +36,7 @@ class Keeping:
 
     def __init__(self, blue: Blueprint, files: RunDirectory) -> None:
         self._blue, self._files = blue, files
-        texts.keep(blue.program, files.path)
+        source_of(blue.program).keep(files.path)
         self.version = -1  # of the newest whole checkpoint
         self.asked = Saving()
         self.summary: dict[str, Any] | None = None

@@ -23,7 +23,7 @@ from equipoise.programs.refusals import check
 from equipoise.record.checkpoint import Source
 from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.report import Report, step_of
-from equipoise.run import choice, recorded_rows
+from equipoise.run import choice
 from equipoise.run.attempt import Attempt
 from equipoise.run.choices import usual
 from equipoise.run.evaluation_schedule import EvaluationSchedule
@@ -36,6 +36,7 @@ from equipoise.run.session import SESSION, Interrupt
 from equipoise.run.starting import Runtime, start
 from equipoise.runtime.messages import Cut, Message, Note, Offered, Record
 from equipoise.runtime.process import forkserver
+from equipoise.sources.source import source_of
 from equipoise.types import On, Program
 from equipoise.workers.kind import Kind
 from equipoise.workers.kinds import KINDS
@@ -72,7 +73,7 @@ class Run:
         """
         check(program := usual(program))
         check_on(program, on)
-        program, said = recorded_rows.judged(program)
+        program, said = source_of(program).judged()
         self._processes, self._nodes, place = on != "serial", nodes, program.placement  # processes of their own for the workers
         self._warnings = [*notes, *said, *emulated(place.precision, place.acting_precision, place.device)]
         if self._processes:
@@ -86,18 +87,18 @@ class Run:
         self._source = source if resume is None or source is not None else resume.whole_checkpoint()
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
         blue = plan_run(program, weights=weights, learner=learner, resume=self._source)
-        self._warnings += recorded_rows.doubts(program, blue)
+        self._warnings += source_of(program).notes(blue.dataset, blue.spec)
         if resume is None:
-            if program.source.metrics:
-                self._warnings += unseen(program.env, program.source.metrics, seed=program.schedule.seed)
+            if program.source.reported:
+                self._warnings += unseen(program.env, program.source.reported, seed=program.schedule.seed)
             forward = choice.forwards(blue)
             self._files = RunDirectory.create(
                 out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb, spec=spec.to_json(blue),
-                extra=recorded_rows.described(blue) | self._extra(blue, chosen, forward, mirror), mirror=mirror,
+                extra=spec.described(blue) | self._extra(blue, chosen, forward, mirror), mirror=mirror,
             )  # fmt: skip
         else:
             assert self._source is not None
-            recorded_rows.check_same(resume.run, blue)
+            source_of(program).check_same(resume.run, blue.dataset, blue.spec)
             self.changes = differences(resume.program, program)
             forward = choice.forwards(blue, known := choice.kept(resume.run.get(choice.KEY, {}), self.changes))
             resume.go_on(

@@ -96,7 +96,7 @@ def lay_out(
 def _policy(arena: Arena, blue: Blueprint, name: str, plan: WeightPlan, share: Share | None) -> Callable[[], PolicyMemory]:
     """Reserve the memory of a policy -> what it is made by, once the arena is allocated."""
     program, role = blue.program, blue.roles[name]
-    columns, metrics = program.placement.group_envs * len(role.places), program.source.metrics
+    columns, metrics = program.placement.group_envs * len(role.places), program.source.reported
     rounds = role.frozen is None and program.placement.acting_precision != "fp32"
     weights = arena.reserve(plan.specs, partial(Weights, plan))
     episodes = [

@@ -1,249 +1,244 @@
-"""What a run on text works with, made of its Program: prompts as tokens, an engine, and a judge of what it writes."""
+"""Text that a model writes: prompts of a task, completed by generators and judged by rewards."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from equipoise import phases
 from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.engine.reciter import Reciter
 from equipoise.actors.engine.torch_engine import TorchEngine
-from equipoise.language import models, tasks
+from equipoise.actors.examiner import Examiner, spread
+from equipoise.actors.forward.noise import Noise
+from equipoise.envs.failures.capsule import Failures
+from equipoise.experience.layout import RowSpec
+from equipoise.experience.recorded.dataset import Dataset
 from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
-from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
-from equipoise.nets.decoder import DecoderConfig
 from equipoise.seeds import derive_seed
-from equipoise.types import Example, Learns, Program, RunSpec, Stop, Task, TaskSource, TextSpec, Tokenizer, learning
+from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
+from equipoise.sources.source import Source
+from equipoise.tree import ArraySpec
+from equipoise.types import Algorithm, Learns, Policy, Program, RunSpec, Stop, TaskSource, TextSpec, Tokenizer, learning
 from equipoise.types.packed import begun
 
-KEPT = "tokenizer"  # the directory in a run's, with the files of its tokenizer
-COMPLETION = 256  # tokens, where nobody says how many
+AT_ONCE = 100  # answers that an evaluation writes side by side, at most
+LITTLE = 0.05  # of the greatest entropy of a token
 
 
 @dataclass(frozen=True, slots=True)
-class Prompts:
-    """Examples as tokens."""
+class Writer:
+    """A policy that writes, with a network of its own."""
 
-    examples: Sequence[Example]
-    tokens: Sequence[Sequence[int]]
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def token(self, number: int) -> Sequence[int]:
-        return self.tokens[number]
+    net: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Voice:
-    """The facts and the tokenizer of a trained model, from a run's own files: enough to ask it or to export it."""
+class Texts(Source):
+    """Prompts of a task, which a model completes and rewards judge."""
 
-    tokenizer: Tokenizer
-    spec: TextSpec
-    config: DecoderConfig
+    settings: TaskSource
+    sampler = "generator"
+    writes = True
 
+    def text(self) -> Text:
+        """Read the task and the facts about its model; what was read is kept."""
+        return read(self.settings, self.program.schedule.seed)
 
-def keep(program: Program, directory: Path) -> None:
-    """Write the tokenizer of a run on text into its directory: ``voice`` reads it there when the model has moved."""
-    if not isinstance(program.source, TaskSource) or (place := directory / KEPT).is_dir():
-        return
-    if not (text := read(program.source, program.schedule.seed)).spec.alphabet:
-        place.mkdir()
-        text.tokenizer.save(place)
+    # ------------------------------------------------------------------------------------------------ before there is a run
 
+    def problems(self) -> list[str]:
+        source, problems = self.settings, []
+        if not source.task.strip():
+            problems.append("source.task: expected a task, such as sort or a JSONL file, got ''")
+        if not source.model.strip():
+            problems.append("source.model: expected a model, such as tiny or a directory, got ''")
+        if "" in source.stop:
+            problems.append(f"source.stop: expected texts of at least one letter, got {source.stop!r}")
+        return problems
 
-def voice(spec: TextSpec, directory: Path) -> Voice:
-    """The model of a run by the run's own files: its ``spec``, and the tokenizer in its ``directory``."""
-    tokenizer: Tokenizer = CharTokenizer(spec.alphabet) if spec.alphabet else HubTokenizer(directory / KEPT)
-    return Voice(tokenizer, spec, DecoderConfig(**spec.model))
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A task beside a model's tokenizer."""
-
-    task: Task
-    tokenizer: Tokenizer
-    spec: TextSpec
-    config: DecoderConfig
-    train: Prompts
-    held_out: Prompts
-
-    def order(self, seed: int) -> Callable[[int, int], int]:
-        """The prompt of each group of a run: all of them in a new order, again and again.
-
-        The second number says how many groups were dropped in that one's place: there the orders are others.
-        """
-
-        @lru_cache(8)
-        def shuffled(turn: int, refills: int) -> Any:
-            name = f"prompts {turn}" + (f", refill {refills}" if refills else "")
-            return np.random.default_rng(derive_seed(seed, name)).permutation(len(self.train))
-
-        return lambda group, refills: int(shuffled(group // len(self.train), refills)[group % len(self.train)])
-
-
-def read(source: TaskSource, seed: int) -> Text:
-    """Read a task and the facts about its model; ValueError where they do not go together.
-
-    What was read is kept, unless its file has changed since.
-    """
-    files = [Path(source.task), *(Path(one.partition("=")[2].strip()) for one in source.arguments)]
-    return _read(source, seed, max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0))
-
-
-@lru_cache(4)
-def _read(source: TaskSource, seed: int, _changed: int) -> Text:
-    task = tasks.make(source.task, seed=seed, arguments=tasks.arguments(source.arguments))
-    if task.tokenizer is None and models.is_shape(source.model):
-        raise ValueError(
-            f"--model {source.model}: expected a model with a tokenizer and a chat template, since prompts of {source.task} "
-            "are messages, got a shape to begin at random; name a directory or a hub id of a chat model"
-        )
-    model, tokenizer = models.find(source.model, None if task.tokenizer is None else task.tokenizer.size), task.tokenizer
-    if model.directory is not None:
-        has = any((model.directory / name).exists() for name in (TOKENIZER, CONFIG))
-        tokenizer = HubTokenizer(model.directory) if has else None
-    if tokenizer is None:
-        raise ValueError(f"source.model: expected one with a tokenizer, got {source.model}")
-    check_fits(tokenizer, model.config.vocab_size, f"source.model={source.model}")
-    completion = source.completion_tokens or task.completion or COMPLETION
-    most, notes = min(source.prompt_tokens, room(model.config, completion)), list(getattr(task, "notes", ()))
-    given = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
-    train, held_out = (_tokens(some, tokenizer, most, given, notes) for some in (task.train, task.held_out))
-    if not len(train):
-        raise ValueError(
-            f"source.task={source.task}: expected prompts of at most {most} tokens, got none among {len(task.train)}; "
-            f"source.prompt_tokens, or a shorter --max-completion-length, leaves more room, up to the model's "
-            f"{model.config.max_position_embeddings} positions"
-        )
-    longest = max(len(one) for one in (*train.tokens, *held_out.tokens))
-    spec = TextSpec(
-        model=asdict(model.config), weights=str(model.directory or ""), eos=tuple(tokenizer.eos), prompt=longest,
-        completion=completion, notes=tuple(notes), sha256=_digest(train, held_out),
-        alphabet=getattr(tokenizer, "alphabet", ""), chat=not any(isinstance(one.prompt, str) for one in train.examples),
-    )  # fmt: skip
-    return Text(task, tokenizer, spec, model.config, train, held_out)
-
-
-def spec_of(program: Program) -> RunSpec:
-    """Read the task of a program."""
-    phases.say(f"reading the task {program.name}")
-    source: Any = program.source
-    text = read(source, program.schedule.seed)
-    reads = all(policy.algorithm.reads_rewards for policy in learning(program).values())
-    named = source.reward or text.task.reward
-    if not named and (reads or program.evaluation.episodes):
-        less = "" if reads else ", or --evaluate-episodes 0"
-        raise ValueError(f"reward: expected module:function[,...]{less}, since {source.task} has none of its own, got none")
-    for one in functions(named, source.reward_weights) if named and (reads or program.evaluation.episodes) else ():
-        check_columns(one.name, load(one.name), text.train.examples[0].columns)  # refused before there is a directory
-    if not reads:
-        reciter(program, text)  # also refused before
-    return RunSpec(env=text.spec, policies=dict.fromkeys(program.policies, text.spec))
-
-
-def unjudged(program: Program) -> bool:
-    """Would evaluations of this program have no reward, which its algorithm does not need? (Its task is read for that.)"""
-    source = program.source
-    if not isinstance(source, TaskSource) or source.reward or not program.evaluation.episodes:
-        return False
-    if any(policy.algorithm.reads_rewards for policy in learning(program).values()):
-        return False
-    asked = program.evaluation.every is not None or program.evaluation.stop_at is not None
-    return not asked and not read(source, program.schedule.seed).task.reward
-
-
-def _digest(*prompts: Prompts) -> str:
-    """The hash of prompts, as tokens and in their order, and of what their rewards are told."""
-    said = []
-    for one in prompts:
-        for tokens, example in zip(one.tokens, one.examples, strict=True):
-            said.append([tokens, example.completion, dict(example.columns)])
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _tokens(
-    examples: Sequence[Example], tokenizer: Tokenizer, room: int, template: Mapping[str, Any], notes: list[str]
-) -> Prompts:
-    """The prompts that fit; how many do not, and the first of these, is added to ``notes``."""
-    kept, long = list[tuple[Example, Sequence[int]]](), list[str]()
-    for number, one in enumerate(examples):
-        where = one.at or f"prompt {number + 1}"
-        try:
-            tokens = tokenizer.prompt(one.prompt, {**template, **one.template})
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-        if not tokens:
-            raise ValueError(f"{where}: prompt: expected a text of at least one token, got {one.prompt!r:.80}, which has none")
-        if len(tokens) <= room:
-            kept.append((one, tokens))
-        else:
-            long.append(f"{where} of {len(tokens):,} tokens")
-    if long:
-        notes.append(
-            f"warning: {len(long):,} of {len(examples):,} prompts have more than {room:,} tokens and are left out, the first "
-            f"{long[0]} (source.prompt_tokens, or a shorter --max-completion-length, leaves more room)"
-        )
-    return Prompts([one for one, _ in kept], [tokens for _, tokens in kept])
-
-
-def room(config: DecoderConfig, completion: int) -> int:
-    """Tokens that a prompt may have beside a completion of so many."""
-    return config.max_position_embeddings - completion
-
-
-def at_once(program: Program) -> int:
-    """The most samples that a generator writes side by side: ``source.samples_at_once``, or as many as can be open."""
-    source, place, lag = program.source, program.placement, program.placement.max_lag
-    assert isinstance(source, TaskSource)
-    batch = max(policy.batch for policy in learning(program).values())
-    most = source.samples_at_once if lag is None else min(source.samples_at_once, (lag + 1) * batch)
-    return max(most, place.group_envs)
-
-
-def engine(
-    program: Program, text: Text | Voice, algorithm: Learns, net: Any, *, greedy: bool = False, rows: int = 0, length: int = 0,
-    device: str = "cpu",
-) -> TorchEngine:  # fmt: skip
-    """An engine for a policy's network, which is the engine's from now on.
-
-    ``rows``: samples at once, and ``length`` of a prompt with its completion, at most; 0 for those of the run.
-    """
-    source: Any = program.source
-    return TorchEngine(
-        net.to(device), rows=rows or at_once(program),
-        length=length or text.spec.prompt + text.spec.completion, eos=text.spec.eos,
-        seed=derive_seed(program.schedule.seed, "tokens"), temperature=getattr(algorithm, "temperature", 1.0), greedy=greedy,
-        on_update=source.on_update, stop=source.stop, decode=text.tokenizer.decode,
-    )  # fmt: skip
-
-
-def reciter(program: Program, text: Text) -> Reciter:
-    """An engine that gives the task's own completions; ValueError where a prompt has none, or one that is too long."""
-    end, found = text.spec.eos[0], list[list[int]]()
-    for number, example in enumerate(text.train.examples):
-        where = f"source.task={text.task.name}, prompt {number}"
-        if not example.completion:
-            raise ValueError(f"{where}: expected a completion to imitate (a column of that name), got none")
-        found.append([*text.tokenizer.encode(example.completion), end])
-        if len(found[-1]) > text.spec.completion:
-            raise ValueError(
-                f"{where}: expected a completion of at most {text.spec.completion} tokens, the end included, got "
-                f"{len(found[-1])}; --max-completion-length {len(found[-1])} has room for it"
+    def policy_problems(self, policy: Policy) -> list[str]:
+        place, name, size = self.program.placement, type(policy.algorithm).__name__, policy.algorithm.group_size
+        problems = []
+        if not policy.algorithm.needs_task:
+            problems.append(f"algorithm: expected one that learns from text, got {name}, which acts in an env")
+        if size is not None and place.envs_per_actor != size:
+            problems.append(
+                f"placement.envs_per_actor: expected the {size} samples of a group (algorithm.num_generations), got "
+                f"{place.envs_per_actor}"
             )
-    order = text.order(program.schedule.seed)
-    return Reciter(lambda group: found[order(group, 0)])
+        groups = policy.batch // place.envs_per_actor // place.learners
+        if policy.algorithm.minibatches > groups:
+            problems.append(
+                f"algorithm.minibatches: expected at most {groups}, the groups of a learner's batch, which stay whole, got "
+                f"{policy.algorithm.minibatches}"
+            )
+        if policy.unroll != 1:
+            problems.append(f"policy.unroll: expected 1, since a row is a whole sample, got {policy.unroll}")
+        if len(self.program.policies) > 1:
+            problems.append(f"policies: expected one with a task, got {', '.join(self.program.policies)}")
+        return problems
+
+    def judged(self) -> tuple[Program, list[str]]:
+        """Drop the evaluations if no reward can judge them and the algorithm needs none. (The task is read for that.)"""
+        program, wanted = self.program, self.program.evaluation
+        if self.settings.reward or not wanted.episodes or self._reads_rewards:
+            return program, []
+        if wanted.every is not None or wanted.stop_at is not None or self.text().task.reward:
+            return program, []
+        said = f"no evaluations: {program.name} has no reward of its own; --reward module:function judges held-out prompts"
+        return replace(program, evaluation=replace(wanted, episodes=0)), [said]
+
+    def spec(self, dataset: Dataset | None) -> RunSpec:
+        """Read the task."""
+        source, program, reads = self.settings, self.program, self._reads_rewards
+        phases.say(f"reading the task {program.name}")
+        text = self.text()
+        named = source.reward or text.task.reward
+        if not named and (reads or program.evaluation.episodes):
+            less = "" if reads else ", or --evaluate-episodes 0"
+            raise ValueError(f"reward: expected module:function[,...]{less}, since {source.task} has none of its own, got none")
+        for one in functions(named, source.reward_weights) if named and (reads or program.evaluation.episodes) else ():
+            check_columns(one.name, load(one.name), text.train.examples[0].columns)  # refused before there is a directory
+        if not reads:
+            self.reciter(text)  # also refused before
+        return RunSpec(env=text.spec, policies=dict.fromkeys(program.policies, text.spec))
+
+    @property
+    def _reads_rewards(self) -> bool:
+        return all(policy.algorithm.reads_rewards for policy in learning(self.program).values())
+
+    def row(self, learns: Policy, net: Any, spec: TextSpec) -> tuple[RowSpec, Noise]:
+        return sample_row(spec), Noise(0)
+
+    # ------------------------------------------------------------------------------------------------ what is written of it
+
+    def spec_json(self, spec: TextSpec, where: str) -> dict[str, Any]:
+        return {"text": asdict(spec)}
+
+    def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, Any]:
+        return {"task": {"sha256": spec.env.sha256}}
+
+    def check_same(self, run: Mapping[str, Any], dataset: Dataset | None, spec: RunSpec) -> None:
+        if (got := spec.env.sha256) != (began := run["task"]["sha256"]):
+            raise ValueError(
+                f"source.task: expected the prompts that the run began with (sha256 {began[:12]}...), got others "
+                f"({got[:12]}...)"
+            )
+
+    def notes(self, dataset: Dataset | None, spec: RunSpec) -> list[str]:
+        return [*spec.env.notes]
+
+    def keep(self, directory: Path) -> None:
+        """Write the tokenizer into a run's directory: ``voice`` reads it there when the model has moved."""
+        if not (place := directory / KEPT).is_dir() and not (text := self.text()).spec.alphabet:
+            place.mkdir()
+            text.tokenizer.save(place)
+
+    # ------------------------------------------------------------------------------------------------ evaluations and alarms
+
+    def acting(self, algorithm: Algorithm, net: Any, noise: Noise) -> Writer:
+        return Writer(net)
+
+    def exam(
+        self,
+        policies: Mapping[str, Any],
+        *,
+        episodes: int,
+        version: int = 0,
+        again: bool = False,
+        failures: Failures | None = None,
+    ) -> Examiner:
+        """Held-out prompts of the task, answered greedily; those that are learned from where none is held out."""
+        text = self.text()
+        prompts = text.held_out if len(text.held_out) else text.train
+        asked = len(prompts) if again else episodes  # greedy answers do not change: others are asked for
+        numbers = spread(asked, len(prompts)).tolist()
+        (name, policy), *_ = learning(self.program).items()
+        engine = self.engine(text, policy.algorithm, policies[name].net, greedy=True, rows=min(len(numbers), AT_ONCE))
+        weights = self.settings.reward_weights
+        full = sum(weights) if weights else float(self.settings.reward.count(",") + 1)  # nothing is wrong with the answer
+        judge = self.judge(text, prompts, None)
+        return Examiner(engine, prompts, numbers, judge, policy=name, limit=text.spec.completion, full=full)
+
+    def least_entropy(self, spec: TextSpec) -> float | None:
+        return LITTLE * math.log(int(spec.model["vocab_size"]))
+
+    def play_command(self) -> str:
+        return super().play_command() if self.settings.reward or self.program.evaluation.episodes else ""
+
+    # ------------------------------------------------------------------------------------------------ what generators work with
+
+    def at_once(self) -> int:
+        """The most samples that a generator writes side by side: ``source.samples_at_once``, or as many as can be open."""
+        place, lag, most = self.program.placement, self.program.placement.max_lag, self.settings.samples_at_once
+        batch = max(policy.batch for policy in learning(self.program).values())
+        return max(most if lag is None else min(most, (lag + 1) * batch), place.group_envs)
+
+    def engine(
+        self, text: Text | Voice, algorithm: Learns, net: Any, *, greedy: bool = False, rows: int = 0, length: int = 0,
+        device: str = "cpu",
+    ) -> TorchEngine:  # fmt: skip
+        """An engine for a policy's network, which is the engine's from now on.
+
+        ``rows``: samples at once, and ``length`` of a prompt with its completion, at most; 0 for those of the run.
+        """
+        return TorchEngine(
+            net.to(device), rows=rows or self.at_once(),
+            length=length or text.spec.prompt + text.spec.completion, eos=text.spec.eos,
+            seed=derive_seed(self.program.schedule.seed, "tokens"), temperature=getattr(algorithm, "temperature", 1.0),
+            greedy=greedy, on_update=self.settings.on_update, stop=self.settings.stop, decode=text.tokenizer.decode,
+        )  # fmt: skip
+
+    def reciter(self, text: Text) -> Reciter:
+        """An engine that gives the task's own completions; ValueError where a prompt has none, or one that is too long."""
+        end, found = text.spec.eos[0], list[list[int]]()
+        for number, example in enumerate(text.train.examples):
+            where = f"source.task={text.task.name}, prompt {number}"
+            if not example.completion:
+                raise ValueError(f"{where}: expected a completion to imitate (a column of that name), got none")
+            found.append([*text.tokenizer.encode(example.completion), end])
+            if len(found[-1]) > text.spec.completion:
+                raise ValueError(
+                    f"{where}: expected a completion of at most {text.spec.completion} tokens, the end included, got "
+                    f"{len(found[-1])}; --max-completion-length {len(found[-1])} has room for it"
+                )
+        order = text.order(self.program.schedule.seed)
+        return Reciter(lambda group: found[order(group, 0)])
+
+    def judge(self, text: Text, prompts: Prompts, capsules: str | None) -> Judge:
+        source = self.settings
+        if not (names := source.reward or text.task.reward):
+            raise ValueError(
+                f"reward: expected a run with a reward, or a task that has one, got none; {self.program.name} has none "
+                "of its own"
+            )
+        named = functions(names, source.reward_weights)
+        where = None if capsules is None else Path(capsules)
+        if text.task.quick and not source.reward:
+            return Judge(HereScorer(named, capsules=where), prompts, text.tokenizer)
+        return Judge(ProcessScorer(named, deadline_s=source.reward_deadline_s, capsules=where), prompts, text.tokenizer)
+
+
+def sample_row(spec: TextSpec) -> RowSpec:
+    """The row of a policy that writes: a sample (see ``nets/packing.py``)."""
+    number, tokens = ArraySpec((), "int64"), spec.completion
+    return RowSpec(
+        obs={}, state={}, action={"token": ArraySpec((tokens,), "int64")},
+        behaviour={
+            "logp": ArraySpec((tokens,), "float32"), "version": ArraySpec((tokens,), "int64"),
+            "chosen": ArraySpec((tokens,), "bool"), "length": number, "stop": number,
+        },
+        context={
+            "stream": number, "start": number, "task": number, "group": number, "refills": number,
+            "prompt_length": number,
+            "prompt": ArraySpec((spec.prompt,), "int64"),
+        },
+    )  # fmt: skip
 
 
 class Unjudged:
@@ -292,22 +287,3 @@ class Judge:
 
     def close(self) -> None:
         self._scorer.close()
-
-
-def full(program: Program) -> float:
-    """The reward of an answer that nothing is wrong with: 1 of each function, by its weight."""
-    source: Any = program.source
-    return sum(source.reward_weights) if source.reward_weights else float(source.reward.count(",") + 1)
-
-
-def judge(program: Program, text: Text, prompts: Prompts, capsules: str | None) -> Judge:
-    source: Any = program.source
-    if not (names := source.reward or text.task.reward):
-        raise ValueError(
-            f"reward: expected a run with a reward, or a task that has one, got none; {program.name} has none of its own"
-        )
-    named = functions(names, source.reward_weights)
-    where = None if capsules is None else Path(capsules)
-    if text.task.quick and not source.reward:
-        return Judge(HereScorer(named, capsules=where), prompts, text.tokenizer)
-    return Judge(ProcessScorer(named, deadline_s=source.reward_deadline_s, capsules=where), prompts, text.tokenizer)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, cast
 from equipoise.facts import AUTO, FREE, Count, Excludes, Flag, Help, Needs, NonNegative, Positive, Read, Share, Whole
 from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
 from equipoise.types.rows import ActingPrecision, Balance, Inference, Precision, Shard
-from equipoise.types.sources import LONG, OUT, REMOTE, WHAT, WHERE, EnvFactory, EnvSource, Live, RecordedSource, TaskSource
+from equipoise.types.sources import LONG, OUT, REMOTE, WHAT, WHERE, EnvFactory, Live, SourceSettings
 
 Prioritized = Read("selector", "prioritized", why="nothing is prioritized")
 
@@ -330,7 +330,7 @@ class Program:
     ``FREE`` is what a saved state is of: a run that goes on keeps it.
     """
 
-    source: EnvSource | RecordedSource | TaskSource
+    source: SourceSettings
     policies: Mapping[str, Policy | Frozen]  # usually one, "main"
     route: Mapping[str, str] = field(default_factory=dict)  # agent, or a pattern like "archer_*" -> policy; else it is "main"
     placement: Placement = Placement()
@@ -340,26 +340,24 @@ class Program:
     @property
     def env(self) -> EnvFactory:
         """The env that is stepped, or that evaluation plays; ValueError where there is none."""
-        if self.source.env is None:
+        if self.source.played is None:
             raise ValueError("source.env: expected an env, got none: this run knows recorded rows alone")
-        return self.source.env
+        return self.source.played
 
     @property
     def outside(self) -> bool:
         """Are the envs worlds outside, which connect to the run?"""
-        return self.source.env is not None and self.source.env.target.startswith(REMOTE)
+        return self.source.played is not None and self.source.played.target.startswith(REMOTE)
 
     @property
     def name(self) -> str:
         """The env's target, or the task or the data set where there is no env."""
-        if isinstance(self.source, TaskSource):
-            return self.source.task
-        return self.source.dataset if self.source.env is None else self.source.env.target
+        return self.source.title
 
     @property
     def actors(self) -> int:
         """Actors that run: none where rows are recorded."""
-        return 0 if self.source.dataset else self.placement.actors
+        return 0 if self.source.recorded else self.placement.actors
 
     @property
     def groups(self) -> int:

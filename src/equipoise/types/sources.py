@@ -40,8 +40,10 @@ Live = Read("source.dataset", "", why="there is no live experience")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where experience comes from: what the kinds have in common."""
+class SourceSettings:
+    """Where experience comes from: what the kinds have in common. The class that ``behaviour`` names does the work."""
+
+    behaviour: ClassVar[str]  # a subclass of ``sources.source.Source``, as module:Class
 
     on_nonfinite: Annotated[
         OnNonfinite,
@@ -49,16 +51,36 @@ class Source:
         Flag(WHERE, "stop|drop|clamp"),
     ] = "stop"
 
+    @property
+    def title(self) -> str:
+        """The name of the env, the data set or the task."""
+        raise NotImplementedError
+
+    @property
+    def played(self) -> EnvFactory | None:
+        """The env that is stepped, or that evaluation plays; None: no env is."""
+        return None
+
+    @property
+    def recorded(self) -> str:
+        """The name of the rows that are learned from alone, so that nothing acts; "": there are none."""
+        return ""
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        """The numbers of the env's info that are reported."""
+        return ()
+
     def stored(self) -> dict[str, Any]:
-        """How the weights lie in memory for those who act, as arguments of a plan."""
+        """How the weights lie in memory for the workers that act, as arguments of a plan."""
         return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvSource(Source):
+class EnvSource(SourceSettings):
     """Live experience: envs that actors step."""
 
-    dataset: ClassVar[str] = ""  # no recorded rows alone
+    behaviour: ClassVar[str] = "equipoise.sources.envs:Envs"
 
     env: EnvFactory
     metrics: Annotated[
@@ -67,26 +89,48 @@ class EnvSource(Source):
         Flag(OUT, "NAME[,NAME]"),
     ] = ()
 
+    @property
+    def title(self) -> str:
+        return self.env.target
+
+    @property
+    def played(self) -> EnvFactory:
+        return self.env
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        return self.metrics
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedSource(Source):
+class RecordedSource(SourceSettings):
     """Recorded experience alone: the rows of a data set. No env is stepped but for evaluation, and steps are updates."""
 
-    metrics: ClassVar[tuple[str, ...]] = ()  # no env is stepped
+    behaviour: ClassVar[str] = "equipoise.sources.recorded:Recorded"
 
     dataset: Annotated[
         str, Help("Learn from the recorded rows of a Minari data set alone, by its id or directory."), Flag(WHAT, "ID|DIR")
     ]
     env: EnvFactory | None = None  # that evaluation plays; None: no evaluation
 
+    @property
+    def title(self) -> str:
+        return self.dataset if self.env is None else self.env.target
+
+    @property
+    def played(self) -> EnvFactory | None:
+        return self.env
+
+    @property
+    def recorded(self) -> str:
+        return self.dataset
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSource(Source):
+class TaskSource(SourceSettings):
     """Text that a model writes: prompts of a task, answered by generators and judged by rewards. Steps are samples."""
 
-    dataset: ClassVar[str] = ""
-    env: ClassVar[EnvFactory | None] = None
-    metrics: ClassVar[tuple[str, ...]] = ()
+    behaviour: ClassVar[str] = "equipoise.sources.text:Texts"
 
     task: Annotated[str, Help("Prompts: a built-in task, a JSONL or parquet file, reasoning_gym:NAME or module:callable.")]
     arguments: Annotated[
@@ -134,5 +178,12 @@ class TaskSource(Source):
         int, Range(2, 16), Help("Versions that memory has room for: generators read one while others are written."), FREE
     ] = 3
 
+    @property
+    def title(self) -> str:
+        return self.task
+
     def stored(self) -> dict[str, Any]:
         return {"dtype": "bfloat16" if self.weights == "bf16" else None, "buffers": self.weight_buffers}
+
+
+SOURCES = (EnvSource, RecordedSource, TaskSource)  # that are built in, and found by their fields

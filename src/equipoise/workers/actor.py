@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from equipoise.actors.partial import PartialActor
 from equipoise.actors.worker import PARTS, ActorWorker
+from equipoise.sources.source import source_of
 from equipoise.types import stream_ids
 from equipoise.workers.agents import agents, compile_torso
 from equipoise.workers.env import SamplingKind, env_seed, say_what_was_restored
@@ -29,14 +30,15 @@ class ActorKind(SamplingKind):
     parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
-        return 0 if blue.inferences or blue.rolls_out or blue.program.source.env is None else blue.program.actors
+        return 0 if blue.inferences or blue.rolls_out or source_of(blue.program).sampler != self.name else blue.program.actors
 
     def build(self, job: Job, site: Site) -> ActorWorker:
         blue, shared, index = job.blueprint, job.shared, job.index
         acts = agents(blue, index, shared, site.queues, site.clock)
         env = blue.make_env(
             streams=stream_ids(index, blue.program.placement.group_envs), seed=env_seed(blue, shared, index, job.life),
-            failures=blue.failures(shared.actors[index], partial(site.clock.add, "reset")), metrics=blue.program.source.metrics,
+            failures=blue.failures(shared.actors[index], partial(site.clock.add, "reset")),
+            metrics=blue.program.source.reported,
         )  # fmt: skip
         worker = (PartialActor if blue.program.placement.partial_streams else ActorWorker)(env, acts, site.clock)
         if job.life:

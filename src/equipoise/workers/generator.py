@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from equipoise.actors.engine.torch_engine import TorchEngine
 from equipoise.actors.generator import PARTS, Generator
 from equipoise.errors import RewardsFailed
 from equipoise.plans.memory_needed import queue_plan
-from equipoise.sources import text as texts
-from equipoise.types import TaskSource, stream_ids
+from equipoise.sources.source import source_of
+from equipoise.sources.text import Texts, Unjudged
+from equipoise.types import stream_ids
 from equipoise.workers.env import SamplingKind
 from equipoise.workers.kind import Job, Queue, Site
 
@@ -35,31 +36,31 @@ class GeneratorKind(SamplingKind):
     final = (*SamplingKind.final, RewardsFailed, DifferentPrompts)
 
     def count(self, blue: Blueprint) -> int:
-        return blue.program.actors if isinstance(blue.program.source, TaskSource) else 0
+        return blue.program.actors if source_of(blue.program).sampler == self.name else 0
 
     def build(self, job: Job, site: Site) -> Generator:
         blue, shared, index = job.blueprint, job.shared, job.index
         name, *_ = blue.learns
         rank, program = blue.learner_of(index), blue.program
-        source: Any = program.source
-        text = texts.read(source, program.schedule.seed)
+        source = Texts(program)
+        text = source.text()
         if text.spec.sha256 != blue.spec.env.sha256:
             raise DifferentPrompts(
-                f"source.task={source.task}: expected the prompts that the run began with, got others; the files of a task and "
-                "of its tokenizer must be the same on every machine"
+                f"source.task={program.name}: expected the prompts that the run began with, got others; the files of a task "
+                "and of its tokenizer must be the same on every machine"
             )
         algorithm, judge = blue.roles[name].algorithm, None
         engine: TorchEngine | None = None
         if algorithm.reads_rewards:
-            engine = texts.engine(program, text, algorithm, blue.network(name), device=program.placement.device)
+            engine = source.engine(text, algorithm, blue.network(name), device=program.placement.device)
             if program.placement.max_lag != 0 and program.placement.device == "cpu":
                 engine.make_room()  # in lockstep nothing is drawn when weights come; on a GPU a copy takes no time
-            judge = texts.judge(program, text, text.train, blue.capsules)
+            judge = source.judge(text, text.train, blue.capsules)
         worker = Generator(
-            engine or texts.reciter(program, text), prompts=text.train, judge=judge or texts.Unjudged(),
+            engine or source.reciter(text), prompts=text.train, judge=judge or Unjudged(),
             blocks=site.queues[rank], weights=shared.policies[name].actor_weights.handle(), episodes=shared.actors[index],
             streams=stream_ids(index, program.placement.group_envs), policy=name,
-            at_once=texts.at_once(program), limit=text.spec.completion,
+            at_once=source.at_once(), limit=text.spec.completion,
             number=lambda block: block * blue.learners + rank, order=text.order(program.schedule.seed),
             refills=getattr(algorithm, "refills", 0),
             clock=site.clock, note=site.note, imitates=not algorithm.reads_rewards,

@@ -1,0 +1,158 @@
+"""A task as tokens: its prompts beside the tokenizer and the facts of a model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise.language import models, tasks
+from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
+from equipoise.nets.decoder import DecoderConfig
+from equipoise.seeds import derive_seed
+from equipoise.types import Example, Task, TaskSource, TextSpec, Tokenizer
+
+KEPT = "tokenizer"  # the directory in a run's, with the files of its tokenizer
+COMPLETION = 256  # tokens, where nobody says how many
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Examples as tokens."""
+
+    examples: Sequence[Example]
+    tokens: Sequence[Sequence[int]]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def token(self, number: int) -> Sequence[int]:
+        return self.tokens[number]
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """The facts and the tokenizer of a trained model, from a run's own files: enough to ask it or to export it."""
+
+    tokenizer: Tokenizer
+    spec: TextSpec
+    config: DecoderConfig
+
+
+def voice(spec: TextSpec, directory: Path) -> Voice:
+    """The model of a run by the run's own files: its ``spec``, and the tokenizer in its ``directory``."""
+    tokenizer: Tokenizer = CharTokenizer(spec.alphabet) if spec.alphabet else HubTokenizer(directory / KEPT)
+    return Voice(tokenizer, spec, DecoderConfig(**spec.model))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A task beside a model's tokenizer."""
+
+    task: Task
+    tokenizer: Tokenizer
+    spec: TextSpec
+    config: DecoderConfig
+    train: Prompts
+    held_out: Prompts
+
+    def order(self, seed: int) -> Callable[[int, int], int]:
+        """The prompt of each group of a run: all of them in a new order, again and again.
+
+        The second number says how many groups were dropped in that one's place: there the orders are others.
+        """
+
+        @lru_cache(8)
+        def shuffled(turn: int, refills: int) -> Any:
+            name = f"prompts {turn}" + (f", refill {refills}" if refills else "")
+            return np.random.default_rng(derive_seed(seed, name)).permutation(len(self.train))
+
+        return lambda group, refills: int(shuffled(group // len(self.train), refills)[group % len(self.train)])
+
+
+def read(source: TaskSource, seed: int) -> Text:
+    """Read a task and the facts about its model; ValueError where they do not go together.
+
+    What was read is kept, unless its file has changed since.
+    """
+    files = [Path(source.task), *(Path(one.partition("=")[2].strip()) for one in source.arguments)]
+    return _read(source, seed, max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0))
+
+
+@lru_cache(4)
+def _read(source: TaskSource, seed: int, _changed: int) -> Text:
+    task = tasks.make(source.task, seed=seed, arguments=tasks.arguments(source.arguments))
+    if task.tokenizer is None and models.is_shape(source.model):
+        raise ValueError(
+            f"--model {source.model}: expected a model with a tokenizer and a chat template, since prompts of {source.task} "
+            "are messages, got a shape to begin at random; name a directory or a hub id of a chat model"
+        )
+    model, tokenizer = models.find(source.model, None if task.tokenizer is None else task.tokenizer.size), task.tokenizer
+    if model.directory is not None:
+        has = any((model.directory / name).exists() for name in (TOKENIZER, CONFIG))
+        tokenizer = HubTokenizer(model.directory) if has else None
+    if tokenizer is None:
+        raise ValueError(f"source.model: expected one with a tokenizer, got {source.model}")
+    check_fits(tokenizer, model.config.vocab_size, f"source.model={source.model}")
+    completion = source.completion_tokens or task.completion or COMPLETION
+    most, notes = min(source.prompt_tokens, room(model.config, completion)), list(getattr(task, "notes", ()))
+    given = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
+    train, held_out = (_tokens(some, tokenizer, most, given, notes) for some in (task.train, task.held_out))
+    if not len(train):
+        raise ValueError(
+            f"source.task={source.task}: expected prompts of at most {most} tokens, got none among {len(task.train)}; "
+            f"source.prompt_tokens, or a shorter --max-completion-length, leaves more room, up to the model's "
+            f"{model.config.max_position_embeddings} positions"
+        )
+    longest = max(len(one) for one in (*train.tokens, *held_out.tokens))
+    spec = TextSpec(
+        model=asdict(model.config), weights=str(model.directory or ""), eos=tuple(tokenizer.eos), prompt=longest,
+        completion=completion, notes=tuple(notes), sha256=_digest(train, held_out),
+        alphabet=getattr(tokenizer, "alphabet", ""), chat=not any(isinstance(one.prompt, str) for one in train.examples),
+    )  # fmt: skip
+    return Text(task, tokenizer, spec, model.config, train, held_out)
+
+
+def _digest(*prompts: Prompts) -> str:
+    """The hash of prompts, as tokens and in their order, and of what their rewards are told."""
+    said = []
+    for one in prompts:
+        for tokens, example in zip(one.tokens, one.examples, strict=True):
+            said.append([tokens, example.completion, dict(example.columns)])
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _tokens(
+    examples: Sequence[Example], tokenizer: Tokenizer, room: int, template: Mapping[str, Any], notes: list[str]
+) -> Prompts:
+    """The prompts that fit; how many do not, and the first of these, is added to ``notes``."""
+    kept, long = list[tuple[Example, Sequence[int]]](), list[str]()
+    for number, one in enumerate(examples):
+        where = one.at or f"prompt {number + 1}"
+        try:
+            tokens = tokenizer.prompt(one.prompt, {**template, **one.template})
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        if not tokens:
+            raise ValueError(f"{where}: prompt: expected a text of at least one token, got {one.prompt!r:.80}, which has none")
+        if len(tokens) <= room:
+            kept.append((one, tokens))
+        else:
+            long.append(f"{where} of {len(tokens):,} tokens")
+    if long:
+        notes.append(
+            f"warning: {len(long):,} of {len(examples):,} prompts have more than {room:,} tokens and are left out, the first "
+            f"{long[0]} (source.prompt_tokens, or a shorter --max-completion-length, leaves more room)"
+        )
+    return Prompts([one for one, _ in kept], [tokens for _, tokens in kept])
+
+
+def room(config: DecoderConfig, completion: int) -> int:
+    """Tokens that a prompt may have beside a completion of so many."""
+    return config.max_position_embeddings - completion

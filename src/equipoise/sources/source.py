@@ -1,0 +1,127 @@
+"""The questions that a run asks its source of experience, and the one place where the class with the answers is found."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from equipoise.actors.forward.noise import Noise
+from equipoise.envs.failures.capsule import Failures
+from equipoise.experience.layout import RowSpec
+from equipoise.experience.recorded.dataset import Dataset
+from equipoise.types import Algorithm, Policy, Program, RunSpec, SourceSettings
+
+
+class Acting(Protocol):
+    """A policy with a network of its own, whose weights are replaced before each evaluation."""
+
+    @property
+    def net(self) -> Any: ...
+
+
+class Exam(Protocol):
+    """An evaluation under way."""
+
+    @property
+    def returns(self) -> Mapping[str, Sequence[float]]: ...  # by policy, of the episodes that ended
+    @property
+    def info(self) -> Mapping[str, float | None]: ...
+    @property
+    def progress(self) -> tuple[int, int, int]: ...  # episodes that ended, episodes in all, steps
+    @property
+    def done(self) -> bool: ...
+    def tick(self) -> object: ...
+    def close(self) -> None: ...
+
+
+class Source(ABC):
+    """A source of experience. It is made anew wherever it is asked, from the program alone."""
+
+    settings: SourceSettings
+    sampler: ClassVar[str] = ""  # the kind of worker (``workers/kinds.py``) that makes its rows; "": no worker does
+    writes: ClassVar[bool] = False  # do its policies write text, which 'equipoise generate' asks for?
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.settings = program, program.source
+
+    # ------------------------------------------------------------------------------------------------ before there is a run
+
+    def problems(self) -> list[str]:
+        """Return what cannot work in the settings of the source itself."""
+        return []
+
+    def policy_problems(self, policy: Policy) -> list[str]:
+        """Return what cannot work in a policy that learns from a queue of this source's rows."""
+        if not policy.algorithm.needs_task:
+            return []
+        name = type(policy.algorithm).__name__
+        return [f"source.task: expected a task, which {name} learns from, got {self.program.name}"]
+
+    def judged(self) -> tuple[Program, list[str]]:
+        """Return the program without evaluations that nothing can judge, and notes on that."""
+        return self.program, []
+
+    def dataset(self) -> Dataset | None:
+        """Find the recorded rows that are learned from, alone or beside live ones."""
+        return None
+
+    @abstractmethod
+    def spec(self, dataset: Dataset | None) -> RunSpec:
+        """Look at the env, the rows or the task: what the networks of all policies are made for."""
+
+    @abstractmethod
+    def row(self, learns: Policy, net: Any, spec: Any) -> tuple[RowSpec, Noise]:
+        """Lay out a row of a policy, and the random numbers that it acts with; ``spec``: the policy's own in ``spec()``."""
+
+    # ------------------------------------------------------------------------------------------------ what is written of it
+
+    @abstractmethod
+    def spec_json(self, spec: Any, where: str) -> dict[str, Any]:
+        """Return what ``spec.json`` holds of a policy's spec."""
+
+    def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, Any]:
+        """Return what ``run.json`` holds of the rows or the task: ``check_same`` reads it when the run goes on."""
+        return {}
+
+    def check_same(self, run: Mapping[str, Any], dataset: Dataset | None, spec: RunSpec) -> None:  # noqa: B027
+        """Raise ValueError if a run would go on with other rows or prompts than its checkpoint was saved with."""
+
+    def notes(self, dataset: Dataset | None, spec: RunSpec) -> list[str]:
+        """Return notes, and warnings of a run that is odd although it can be done."""
+        return []
+
+    def keep(self, directory: Path) -> None:  # noqa: B027
+        """Write into a new run's directory what its policies need when the source has moved."""
+
+    # ------------------------------------------------------------------------------------------------ evaluations and alarms
+
+    @abstractmethod
+    def acting(self, algorithm: Algorithm, net: Any, noise: Noise) -> Acting:
+        """Make a policy that evaluations play."""
+
+    @abstractmethod
+    def exam(self, policies: Mapping[str, Any], *, episodes: int, version: int, again: bool, failures: Failures | None) -> Exam:
+        """Begin an evaluation of weights of ``version``; ``again``: the second one, which confirms that a goal is reached."""
+
+    def least_entropy(self, spec: Any) -> float | None:
+        """The entropy below which a policy leaves hardly anything to chance; None: it is not known."""
+        return None
+
+    # ------------------------------------------------------------------------------------------------ commands for the reader
+
+    def play_command(self) -> str:
+        """The command that plays the policy of a run {}; "": there is none."""
+        return "evaluate {}"
+
+
+def source_of(program: Program) -> Source:
+    """Make the source of a program, of the class that its settings name."""
+    module, _, name = program.source.behaviour.partition(":")
+    made = getattr(importlib.import_module(module), name)
+    if not (inspect.isclass(made) and issubclass(made, Source)):
+        raise TypeError(f"{type(program.source).__name__}.behaviour: expected a subclass of Source, got {made!r}")
+    return made(program)
