@@ -14,6 +14,8 @@ import pytest
 
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.sac import SAC
+from equipoise.plans.beginning import Fresh
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from equipoise.types import (
     Batch,
@@ -102,7 +104,7 @@ def test_the_truth_table(kind: Any, n: int, mode: str, tmp_path: Any) -> None:
         schedule=Schedule(steps=1200),
         evaluation=EvaluationSettings(episodes=0),
     )
-    with Run(program, on="serial", out=tmp_path / "run") as going:
+    with Run(program, Fresh(out=tmp_path / "run"), Services(on="serial")) as going:
         for _ in going:
             pass
     ends, others = dict.fromkeys(range(4), 0), dict.fromkeys(range(4), 0)  # items of each stream

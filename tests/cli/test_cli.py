@@ -62,9 +62,10 @@ def api(monkeypatch):
             raise fake.refuse
         return fake.made
 
-    def train(made, *, on, cluster, out, init_from, init_what, tensorboard, wandb, tell, asked):
-        fake.asked |= {"program": made, "on": on, "out": out, "init_from": init_from, "init_what": init_what}
-        fake.asked |= {"tensorboard": tensorboard, "wandb": wandb, "cluster": cluster, "auto": asked}
+    def run_of(made, order):
+        fake.asked |= {"program": made, "on": order.on, "out": order.out, "init_from": order.init_from}
+        fake.asked |= {"init_what": order.init_what, "tensorboard": order.tensorboard, "wandb": order.wandb}
+        fake.asked |= {"cluster": order.cluster, "auto": order.asked}
         return fake.run
 
     def resume(directory, *, on, cluster, settings, tell, **fields):
@@ -80,11 +81,12 @@ def api(monkeypatch):
             raise fake.refuse
         return evaluation()
 
-    fake.program, fake.train, fake.resume, fake.evaluate = made_program, train, resume, evaluate
+    fake.program, fake.resume, fake.evaluate = made_program, resume, evaluate
     fake.NothingToDo = NothingToDo
     from equipoise.api import training
 
     monkeypatch.setattr(training, "like_its_source", lambda program, *_: program)  # "runs/old" is no run
+    monkeypatch.setattr(training, "run_of", run_of)
     monkeypatch.setattr(equipoise, "api", fake, raising=False)
     return fake
 

@@ -15,6 +15,7 @@ import equipoise as eq
 from equipoise import api, tree
 from equipoise.algorithms.bc import BC
 from equipoise.api.playing import weights_of
+from equipoise.plans.beginning import FromWeights
 from equipoise.plans.plan import plan_run
 from equipoise.record import checkpoint, cloned
 
@@ -98,7 +99,7 @@ def test_the_policy_acts_as_it_did_and_stays_so_during_the_warm_up(clone: Any, a
     run, said = begun(clone, algorithm, tmp_path, 128)
     assert any("algorithm.hidden=24,16" in one and "algorithm.value_warmup=" in one for one in said), said
     finish(run)
-    source, net = clone[0], plan_run(run.program, weights=weights_of(clone[0])).first_networks()["main"]
+    source, net = clone[0], plan_run(run.program, FromWeights(weights=weights_of(clone[0]))).first_networks()["main"]
     before, after = tree.named_tensors(net), checkpoint.load(weights_of(run.directory))[0]
     of_policy = [name for name in before if name.startswith(("actor.", "torso.", "policy_head.", "log_std"))]
     assert of_policy and all(torch.equal(before[name], after[name]) for name in of_policy), "to the bit"
@@ -122,7 +123,7 @@ def test_the_policy_acts_as_it_did_and_stays_so_during_the_warm_up(clone: Any, a
 def test_after_the_warm_up_the_policy_learns(clone: Any, tmp_path: Path) -> None:
     run, _ = begun(clone, "ppo", tmp_path, 256, "algorithm.value_warmup=1")
     finish(run)
-    net = plan_run(run.program, weights=weights_of(clone[0])).first_networks()["main"]
+    net = plan_run(run.program, FromWeights(weights=weights_of(clone[0]))).first_networks()["main"]
     after = checkpoint.load(weights_of(run.directory))[0]
     assert not torch.equal(tree.named_tensors(net)["policy_head.weight"], after["policy_head.weight"])
 

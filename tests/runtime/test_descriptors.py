@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from equipoise.plans.beginning import Fresh
 from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
 from equipoise.programs.limits import check_processes
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.crew import Crew
@@ -92,7 +94,7 @@ def test_more_actors_than_there_are_descriptors_for_are_refused(
     gc.collect()  # the memory of that run, which is mapped
     open_before = os.listdir("/proc/self/fd")
     with pytest.raises(ValueError, match=rf"actors: expected at most {most} with max_lag={max_lag} and {inference} inference"):
-        Run(too_many, out=tmp_path / "run")
+        Run(too_many, Fresh(out=tmp_path / "run"), Services())
     assert not list(tmp_path.iterdir()) and len(os.listdir("/proc/self/fd")) == len(open_before)
 
 

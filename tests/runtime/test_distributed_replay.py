@@ -11,6 +11,8 @@ import torch
 from equipoise import api, tree
 from equipoise.algorithms.r2d2 import R2D2
 from equipoise.errors import WorkerFailed
+from equipoise.plans.beginning import Fresh
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from equipoise.types import Batch, LossOutput, Optimizer, Policy, Program
 
@@ -85,7 +87,7 @@ SMALL: dict[str, Any] = {"hidden": (8,), "core_size": 8, "burn_in": 5, "length":
 def proven(algorithm: Recomputing, on: Any, path: Any, **options: Any) -> float:
     for kept in (Recomputing.weights, Recomputing.stored, Recomputing.unrolls, Recomputing.proven):
         kept.clear()
-    with Run(program(algorithm, **options), on=on, out=path) as run:
+    with Run(program(algorithm, **options), Fresh(out=path), Services(on=on)) as run:
         *_, last = run
     return last.metrics["proven"]
 
@@ -110,7 +112,7 @@ def test_updates_begin_with_the_first_whole_item(algorithm: str, tmp_path: Any) 
         "CartPole-v1", algorithm, recipe=False, actors=2, envs_per_actor=2, unroll=2, batch=4, max_lag=0, steps=200,
         evaluate_episodes=0, settings=small,
     )  # fmt: skip
-    with Run(made, on="serial", out=tmp_path / "run") as run:
+    with Run(made, Fresh(out=tmp_path / "run"), Services(on="serial")) as run:
         for _ in run:
             pass
     rounds = {"apex_dqn": 2, "r2d2": 9}[algorithm]  # windows of 4 and 17 rows

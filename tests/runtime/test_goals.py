@@ -9,8 +9,10 @@ import pytest
 
 from equipoise import api
 from equipoise.api.playing import read_policies
+from equipoise.plans.beginning import Fresh
 from equipoise.programs.settings import apply_settings
 from equipoise.record.directory import RunDirectory
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from equipoise.sources.envs import evaluator
 from tests.runtime.resuming import finish, told
@@ -26,7 +28,7 @@ def program(*settings: str, steps: int = 1200) -> Any:
 
 
 def parameters(made: Any, on: Any, path: Path) -> str:
-    with Run(made, on=on, out=path) as going:
+    with Run(made, Fresh(out=path), Services(on=on)) as going:
         for _ in going:
             pass
     assert going.summary is not None
@@ -63,7 +65,7 @@ def test_a_resumed_run_relabels_as_the_other_would_have(strategy: str, tmp_path:
 def test_an_env_without_goals_is_refused_before_there_is_a_directory(tmp_path: Path) -> None:
     made = api.program("CartPole-v1", "dqn", settings=["replay.relabel=0.8"])
     with pytest.raises(ValueError, match=r"replay\.relabel: expected an env whose observation is a Dict"):
-        Run(made, on="serial", out=tmp_path / "run").__enter__()
+        Run(made, Fresh(out=tmp_path / "run"), Services(on="serial")).__enter__()
     assert not (tmp_path / "run").exists()
 
 

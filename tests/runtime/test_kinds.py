@@ -13,9 +13,11 @@ import pytest
 
 from equipoise import api
 from equipoise.balance import verdict as verdicts
+from equipoise.plans.beginning import Fresh, Resumed
 from equipoise.plans.plan import plan_run
 from equipoise.record import checkpoint, statefile
 from equipoise.record.directory import RunDirectory
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from equipoise.runtime.serial import SerialRuntime
 from equipoise.workers.kinds import KINDS
@@ -57,8 +59,8 @@ def test_it_runs_beside_the_ring_and_goes_on_where_it_was_saved(on: Any, tmp_pat
         return verdicts.verdict(balance, **options)
 
     monkeypatch.setattr("equipoise.run.reporter.verdict", judge)
-    alone = finish(Run(program(), on=on, out=tmp_path / "alone"))
-    run = Run(program(steps=3200, schedule_steps=6400), on=on, out=tmp_path / "run", kinds=WITH)
+    alone = finish(Run(program(), Fresh(out=tmp_path / "alone"), Services(on=on)))
+    run = Run(program(steps=3200, schedule_steps=6400), Fresh(out=tmp_path / "run"), Services(on=on, kinds=WITH))
     half = finish(run)
     one = half["balance"]["ledger 1"]
     assert one["kind"] == "ledger" and one["worked"] + one["preempted"] > 0
@@ -68,7 +70,7 @@ def test_it_runs_beside_the_ring_and_goes_on_where_it_was_saved(on: Any, tmp_pat
     noted = [log(run.directory, index) for index in (0, 1)]
     assert all(len(one) > 1 and one == sorted(set(one)) for one in noted)
     again = RunDirectory.open(run.directory)
-    going_on = Run(program(), on=on, resume=again, kinds=WITH)
+    going_on = Run(program(), Resumed(directory=again, source=again.whole_checkpoint()), Services(on=on, kinds=WITH))
     whole = finish(going_on)
     for index, before in enumerate(noted):
         assert log(run.directory, index)[: len(before)] == before
@@ -78,7 +80,7 @@ def test_it_runs_beside_the_ring_and_goes_on_where_it_was_saved(on: Any, tmp_pat
 
 
 def test_one_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    run, pids = Run(program(steps=10_000_000, max_lag=1), out=tmp_path / "run", kinds=WITH), list[str]()
+    run, pids = Run(program(steps=10_000_000, max_lag=1), Fresh(out=tmp_path / "run"), Services(kinds=WITH)), list[str]()
     for _ in run:
         found = [line.split()[0] for line in descendants() if line.endswith("equipoise ledger 1")]
         if not pids and found:
@@ -94,7 +96,7 @@ def test_one_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 def test_two_workers_have_two_names(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected workers with names of their own, got two that are called 'ledger 0'"):
-        next(Run(program(), on="serial", out=tmp_path / "run", kinds=(*WITH, Ledger())))
+        next(Run(program(), Fresh(out=tmp_path / "run"), Services(on="serial", kinds=(*WITH, Ledger()))))
 
 
 def test_what_a_runtime_tells_of_a_run_is_plain_data(tmp_path: Path) -> None:

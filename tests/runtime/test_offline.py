@@ -15,8 +15,10 @@ from equipoise.envs.toys import ruler
 from equipoise.errors import WorkerFailed
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.experience.recorded import dataset as datasets
+from equipoise.plans.beginning import Fresh
 from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from equipoise.runtime import build
 from equipoise.runtime.ipc import Heap
@@ -37,7 +39,7 @@ def _minaris_folder(tmp_path: Any, monkeypatch: Any) -> None:
 
 
 def run(made: Program | Run, on: Any = "serial", path: Any = None) -> dict[str, Any]:
-    with made if isinstance(made, Run) else Run(made, on=on, out=path, tensorboard=False) as going:
+    with made if isinstance(made, Run) else Run(made, Fresh(out=path), Services(on=on, tensorboard=False)) as going:
         for _ in going:
             pass
     assert going.summary is not None
@@ -128,7 +130,7 @@ def test_beside_live_experience_serial_and_process_agree_to_the_bit(ruled: str, 
 def test_an_env_whose_spaces_are_others_is_refused_before_there_is_a_run(ruled: str, tmp_path: Any) -> None:
     made = eq.program("CartPole-v1", "bc", dataset=ruled, steps=10, evaluate_episodes=1)
     with pytest.raises(ValueError, match=r"^ruler/some-v0: observation: expected Box"):
-        Run(made, on="serial", out=tmp_path / "run")
+        Run(made, Fresh(out=tmp_path / "run"), Services(on="serial"))
     assert not (tmp_path / "run").exists()
 
 
@@ -190,7 +192,7 @@ def test_a_data_set_whose_first_episode_is_none_is_refused_before_there_is_a_run
     made = offline(ruled)
     damage(ruled, 0, what)
     with pytest.raises(ValueError, match=f"^ruler/some-v0: episode 0.*{FAULTS[what]}"):
-        Run(made, on="process", out=tmp_path / "run")
+        Run(made, Fresh(out=tmp_path / "run"), Services(on="process"))
     assert not (tmp_path / "run").exists()
 
 
@@ -201,7 +203,7 @@ def test_a_faulty_episode_ends_a_run_at_once(what: str, ruled: str, tmp_path: An
     notes: list[str] = []
 
     def follow() -> None:
-        with Run(offline(ruled), on="process", out=tmp_path / "run", tensorboard=False) as going:
+        with Run(offline(ruled), Fresh(out=tmp_path / "run"), Services(on="process", tensorboard=False)) as going:
             for report in going:
                 notes.extend(report.notes)
 

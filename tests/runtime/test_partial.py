@@ -13,7 +13,9 @@ import pytest
 from equipoise import api
 from equipoise.errors import WorkerFailed
 from equipoise.learners import worker
+from equipoise.plans.beginning import Fresh
 from equipoise.programs.refusals import check
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from equipoise.types import ReplaySettings
 from tests.conftest import descendants
@@ -28,7 +30,7 @@ UNBOUNDED = 1 << 30
 
 def run(made: Any, on: Any, path: Path) -> dict[str, Any]:
     ruling.LEDGER.at.clear()
-    with Run(made, on=on, out=path) as going:
+    with Run(made, Fresh(out=path), Services(on=on)) as going:
         for _ in going:
             pass
     assert going.summary is not None
@@ -130,13 +132,13 @@ def test_what_does_not_go_with_it(env: str, algorithm: str, given: dict[str, Any
 def test_a_core_that_learns_from_several_unrolls_at_once_is_refused(tmp_path: Path) -> None:
     made = api.program("CartPole-v1", "r2d2", envs_per_actor=8, recipe=False, max_lag=1, partial_streams=4, steps=20_000)
     with pytest.raises(ValueError, match="partial_streams: expected 0 with a recurrent network that learns from windows of"):
-        Run(made, on="serial", out=tmp_path / "run")
+        Run(made, Fresh(out=tmp_path / "run"), Services(on="serial"))
 
 
 @pytest.mark.thorough
 def test_a_killed_actor_is_replaced(tmp_path: Path) -> None:
     made, killed = ruled(4, steps=40_000, actors=2, algorithm={"gaps": True}, sleep_s=0.01), list[int]()
-    with Run(made, on="process", out=tmp_path / "run") as going:
+    with Run(made, Fresh(out=tmp_path / "run"), Services(on="process")) as going:
         for _ in going:
             if len(killed) < 2:
                 (pid,) = [int(one.split()[0]) for one in descendants() if one.endswith("equipoise actor 0")] or [0]

@@ -11,11 +11,13 @@ import pytest
 from equipoise import api
 from equipoise.errors import WorkerFailed
 from equipoise.plans import roles
+from equipoise.plans.beginning import Fresh
 from equipoise.plans.plan import plan_run
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import RunDirectory
 from equipoise.record.report import repeatable
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from equipoise.types import Frozen
 from tests.envs import herd
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.few(2)  # all cases: make test-all
 
 def run(made: Any, on: Any, out: Path) -> Any:
     herding.AT.clear()  # the serial learner is this process
-    with Run(made, on=on, out=out) as going:
+    with Run(made, Fresh(out=out), Services(on=on)) as going:
         reports = list(going)
     assert going.summary is not None
     return going.summary | {"reports": reports}
@@ -228,11 +230,11 @@ def test_policies_that_cannot_learn_together_are_refused() -> None:
     made: Any = program()
     goats = made.policies["goats"]
     with pytest.raises(ValueError, match="policies.dog.unroll: expected 5, that of 'goats'.*got 6"):
-        Run(replace(made, policies={**made.policies, "dog": replace(made.policies["dog"], unroll=6)}))
+        api.train(replace(made, policies={**made.policies, "dog": replace(made.policies["dog"], unroll=6)}))
     with pytest.raises(ValueError, match=r"route.b0: expected one of the policies, got 'dig'; did you mean 'dog'\?"):
-        Run(replace(made, route={"b0": "dig"}))
+        api.train(replace(made, route={"b0": "dig"}))
     with pytest.raises(ValueError, match="policies.goats: expected agents with the same observation space"):
-        Run(replace(made, policies={"goats": goats}, route={}), on="serial")
+        api.train(replace(made, policies={"goats": goats}, route={}), on="serial")
 
 
 # ------------------------------------------------------------------------------------------------------------------ kills

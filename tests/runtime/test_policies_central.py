@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.plans.beginning import Fresh
 from equipoise.programs.fields import alter
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from equipoise.types import Frozen, Program
 from tests.envs import herd
@@ -79,7 +81,7 @@ def signalling(*, actors: int = 2, envs: int = 4, frozen: bool = False, **option
 
 
 def bits(made: Program, on: Any, out: Path) -> str:
-    with Run(made, on=on, out=out) as going:
+    with Run(made, Fresh(out=out), Services(on=on)) as going:
         list(going)
     assert going.summary is not None
     return str(going.summary["params_sha256"])
@@ -110,7 +112,7 @@ def test_killed_workers_are_replaced_with_all_policies(max_lag: int | None, tmp_
     made = central(alter(signalling(), max_lag=max_lag, steps=10_000_000), inference_workers=2)
     names, replaced, until = ("actor 0", "inference 1"), 0, 500
     killed: list[str] = []
-    with Run(made, on="process", out=tmp_path / "run") as going:
+    with Run(made, Fresh(out=tmp_path / "run"), Services(on="process")) as going:
         for report in going:
             replaced += sum("replaced" in note for note in report.notes)
             if report.env_steps > until and replaced == len(killed):

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.plans.beginning import Fresh
 from equipoise.record.directory import RunDirectory
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from tests.runtime.herding import replaying
 from tests.runtime.test_central import central, pid_of
@@ -81,7 +83,7 @@ def dqns(*, on: Any, out: Path, steps: int = 512, settings: tuple[str, ...] = ()
         schedule_steps=512,
         settings=["replay.starts_at=100", "replay.capacity=300", "algorithm.hidden=16", "batch=16", *settings], **options,
     )  # fmt: skip
-    with Run(made, on=on, out=out) as going:
+    with Run(made, Fresh(out=out), Services(on=on)) as going:
         list(going)
     assert going.summary is not None
     return str(going.summary["params_sha256"])
@@ -114,7 +116,7 @@ def test_a_killed_worker_is_replaced(name: str, tmp_path: Path) -> None:
             route={"speaker": "speaker", "listener": "listener"}, envs_per_actor=2, evaluate_episodes=0, steps=10_000_000,
             settings=settings,
         )  # fmt: skip
-    with Run(made, on="process", out=tmp_path / "run") as going:
+    with Run(made, Fresh(out=tmp_path / "run"), Services(on="process")) as going:
         for report in going:
             if report.env_steps <= until:
                 continue
@@ -136,15 +138,15 @@ def test_policies_whose_rounds_differ_are_refused() -> None:
     made: Any = replaying()
     said = r"policies.dog.replay.updates: expected 2, that of 'goats'.*got 3; batch=16 learns from as many items a round"
     with pytest.raises(ValueError, match=said):
-        Run(replaying(dog={"updates": 3}))
+        api.train(replaying(dog={"updates": 3}))
     with pytest.raises(ValueError, match=r"policies.dog.replay: expected one, as 'goats' has, .*, got none"):
-        Run(replace(made, policies={**made.policies, "dog": replace(made.policies["dog"], replay=None)}))
+        api.train(replace(made, policies={**made.policies, "dog": replace(made.policies["dog"], replay=None)}))
     with pytest.raises(ValueError, match=r"policies.dog.replay.capacity: expected at least .* rows"):
-        Run(replaying(dog={"capacity": 50}), on="serial")
+        api.train(replaying(dog={"capacity": 50}), on="serial")
     with pytest.raises(
         ValueError, match=r"policies.dog.replay.relabel: expected one policy that learns, since it takes an env"
     ):
-        Run(replaying(dog={"relabel": 0.5}))
+        api.train(replaying(dog={"relabel": 0.5}))
 
 
 # --------------------------------------------------------------------------------------------------------------- learning

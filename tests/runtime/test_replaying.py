@@ -11,9 +11,11 @@ import pytest
 from equipoise import api
 from equipoise.algorithms.dqn import DQN
 from equipoise.errors import WorkerFailed
+from equipoise.plans.beginning import Fresh
 from equipoise.programs.program import from_json, to_json
 from equipoise.programs.refusals import check
 from equipoise.programs.settings import apply_settings
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from equipoise.types import (
     EnvFactory,
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.few(2)  # all cases: make test-all
 
 
 def run(made: Program, on: Any, path: Any) -> dict[str, Any]:
-    with Run(made, on=on, out=path) as going:
+    with Run(made, Fresh(out=path), Services(on=on)) as going:
         for _ in going:
             pass
     assert going.summary is not None

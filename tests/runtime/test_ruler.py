@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from equipoise.errors import WorkerFailed
+from equipoise.plans.beginning import Fresh
+from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from tests.runtime import ruling
 from tests.runtime.ruling import Ruling, program
@@ -18,7 +20,7 @@ VECTORISATIONS = ["equipoise/Ruler-v0", "python:equipoise/Ruler-v0", "tests.runt
 
 def run(made: Any, on: Any, path: Any) -> dict[str, Any]:
     ruling.LEDGER.at.clear()  # the serial learner is this process
-    with Run(made, on=on, out=path / "run") as going:
+    with Run(made, Fresh(out=path / "run"), Services(on=on)) as going:
         for _ in going:
             pass
     assert going.summary is not None

@@ -62,9 +62,9 @@ class Draft:
         """The keys of the settings."""
         return [key for key, _ in pairs(self.settings)]
 
-    def sets(self, *names: str) -> bool:
-        """Return whether an option or a setting gives one of these fields."""
-        return any(name in self.fields or any(key.endswith(name) for key in self.keys) for name in names)
+    def sets(self, name: str) -> bool:
+        """Return whether an option or a setting gives this field."""
+        return name in self.fields or any(key.endswith(name) for key in self.keys)
 
     def having(self, program: Program) -> Draft:
         return dataclasses.replace(self, program=program)

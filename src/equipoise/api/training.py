@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from equipoise.api.programs import program
 from equipoise.api.sizing import fitted
 from equipoise.facts import AUTO, facts
 from equipoise.files import is_url
+from equipoise.plans.beginning import Fresh, FromWeights, Resumed
 from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
 from equipoise.programs.program import differences
@@ -27,11 +29,12 @@ from equipoise.programs.settings import (
     pairs,
 )
 from equipoise.record import checkpoint, cloned, paths
-from equipoise.record.checkpoint import EXAMS
+from equipoise.record.checkpoint import EXAMS, Source
 from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.mirror import fetch, holds
 from equipoise.record.report import all_made, step_of
 from equipoise.run import choice
+from equipoise.run.beginnings import Services
 from equipoise.run.choices import settled, usual
 from equipoise.run.governing import check_on
 from equipoise.run.run import Run
@@ -87,59 +90,83 @@ def train(
     if isinstance(env, Program) and besides:
         raise TypeError(f"a Program says everything itself; got {', '.join(besides)} besides")
     if isinstance(env, Program):
-        made = env
+        check_program(made := env)
     else:
-        made, asked = program(env, algorithm, **options), {*asked, *asked_for(options, options.get("settings", ()))}
-        given = [*options, *(key for key, _ in pairs(options.get("settings", ())))]
-        made, sizes = fitted(made, given, recipe=options.get("recipe", True))
+        settings = options.get("settings", ())
+        made, keys = program(env, algorithm, **options), [key for key, _ in pairs(settings)]
+        asked = {*asked, *asked_for(options, settings)}
+        made, sizes = fitted(made, [*options, *keys], recipe=options.get("recipe", True))
         if sizes:
             tell(sizes)
-    if or_resume and out is None:
+        if init_from is not None:
+            made = like_its_source(made, init_from, keys, tell)
+    order = Order(
+        on=on, out=out, init_from=init_from, init_what=init_what, tensorboard=tensorboard, wandb=wandb, tell=tell, asked=asked,
+        cluster=cluster or {}, or_resume=or_resume, trust=trust, choices=choices or {},
+    )  # fmt: skip
+    return run_of(made, order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What ``train`` is given besides the program."""
+
+    on: On
+    out: str | os.PathLike[str] | None
+    init_from: str | os.PathLike[str] | None
+    init_what: str
+    tensorboard: bool
+    wandb: str | None
+    tell: Callable[[str], object]
+    asked: Collection[str]
+    cluster: Mapping[str, Any]
+    or_resume: bool
+    trust: Sequence[str]
+    choices: Mapping[str, Any]
+
+
+def run_of(made: Program, order: Order) -> Run:
+    """The run of a checked program, or the one at ``out`` that it goes on with."""
+    out, on, tell = order.out, order.on, order.tell
+    if order.or_resume and out is None:
         raise ValueError("or_resume: expected out, the directory or URL where the run may be, got none")
     url = out if is_url(out) else None
     held, notes = "nothing" if out is None else holds(out), list[str]()
-    if or_resume and held == "a run":
+    if order.or_resume and held == "a run":
         assert out is not None
-        return resume(out, on=on, trust=trust, cluster=cluster, same=made, tell=tell)
-    if url is not None and not or_resume and held != "nothing":
+        return resume(out, on=on, trust=order.trust, cluster=order.cluster, same=made, tell=tell)
+    if url is not None and not order.or_resume and held != "nothing":
         raise FileExistsError(f"{url}: expected no run there, got {held}; --or-resume goes on with it")
-    what: InitWhat = convert(init_what, InitWhat, "init_what")
-    if init_from is None and what != "weights":
-        raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")
-    weights = None if init_from is None else weights_of(init_from, whole=what == "learner")
-    if weights is not None and what == "learner" and made.schedule.schedule_steps is None:
-        made = alter(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))
-    if weights is not None and not isinstance(env, Program):
-        made = like_its_source(made, weights, [key for key, _ in pairs(options.get("settings", ()))], tell)
-    if weights is not None and not made.outside:  # what does not fit is refused before anything is measured
-        check_program(usual(made))
-        plan_run(usual(made), weights=weights, learner=what == "learner")
-    made, chosen = settled(made, on=on, asked=asked, tell=tell, known=choices or ())
-    local = None if out is None or url is not None else Path(out)
+    made, beginning = _beginning(made, order, None if out is None or url is not None else Path(out))
+    if (beginning.weights is not None or on == "ray") and not made.outside:  # found before anything is measured or connected
+        if on == "ray" and beginning.out is not None and not order.or_resume:
+            paths.check_vacant(beginning.out)
+        plan_run(usual(made), beginning)
+    made, chosen = settled(made, on=on, asked=order.asked, tell=tell, known=order.choices)
     check_on(made, on)
-    if on == "ray":  # to connect takes 20 s: what needs no cluster is found before
-        if local is not None and not or_resume:
-            paths.check_vacant(local)
-        check_program(usual(made))
-        plan_run(usual(made), weights=weights, learner=what == "learner")
-    nodes = connected(on, cluster or {})
+    nodes = connected(on, order.cluster)
     with _disconnected(nodes):
-        if or_resume and held == "a beginning":
+        if order.or_resume and held == "a beginning":
             kept = "its files are replaced" if out is None or url else f"what it left is now in {paths.set_aside(Path(out))}"
             notes = [f"{out}: a run ended there before its first checkpoint and begins anew; {kept}"]
-        return Run(
-            made,
-            on=on,
-            out=local,
-            weights=weights,
-            learner=what == "learner",
-            tensorboard=tensorboard,
-            wandb=wandb,
-            chosen={**(choices or {}), **chosen},
-            nodes=nodes,
-            mirror=url,
-            notes=notes,
-        )
+        services = Services(
+            on=on, nodes=nodes, tensorboard=order.tensorboard, wandb=order.wandb, mirror=url,
+            chosen={**order.choices, **chosen}, notes=notes,
+        )  # fmt: skip
+        return Run(made, beginning, services)
+
+
+def _beginning(made: Program, order: Order, out: Path | None) -> tuple[Program, Fresh | FromWeights]:
+    """The beginning of a new run, and its program: with a learner it has the schedule of that one, if it has none."""
+    what: InitWhat = convert(order.init_what, InitWhat, "init_what")
+    if order.init_from is None and what != "weights":
+        raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")
+    if order.init_from is None:
+        return made, Fresh(out=out)
+    weights = weights_of(order.init_from, whole=what == "learner")
+    if what == "learner" and made.schedule.schedule_steps is None:
+        check_program(made := alter(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps")))
+    return made, FromWeights(weights=weights, learner=what == "learner", out=out)
 
 
 def like_its_source(
@@ -151,6 +178,7 @@ def like_its_source(
     """
     made, said = cloned.adopted(made, weights_of(weights), given)
     if said:
+        check_program(made)
         tell(said)
     return made
 
@@ -199,42 +227,58 @@ def resume(
     ``directory`` may be a URL. ``same``: the program of a command that is given again; more steps than the run has extend it.
     ValueError where it is another program. Raises ``NothingToDo`` where the run is complete already.
     """
+    with _local(directory) as path:
+        run = RunDirectory.open(path, trusted=trust)
+        given = read_fields({key: value for key, value in fields.items() if value is not None}, run.program)
+        more, notes = ({}, []) if same is None else _again(run.program, same, directory)
+        given = {**given, **more}
+        made = _changed(run.program, given, settings)
+        source = run.whole_checkpoint()
+        _check_unfinished(run, source, made, given, directory)
+        where = on or run.run["on"]
+        check_on(made, where)
+        again = choice.asked_again(run.run.get(choice.KEY, {}), differences(run.program, made))
+        asked = {*asked_for(given, settings), *again}
+        at = step_of(source.meta)
+        made, chosen = settled(alter(made, **dict.fromkeys(again, AUTO.word)), on=where, asked=asked, tell=tell, at=at)
+        before = run.run.get(CLUSTER, {}) if where == "ray" else {}
+        nodes = connected(where, {**before, **(cluster or {})})
+        with _disconnected(nodes):
+            mirror = directory if is_url(directory) else None  # one that only the fetched run.json names is not written to
+            services = Services(on=where, nodes=nodes, mirror=mirror, chosen=chosen, notes=notes)
+            return Run(made, Resumed(directory=run, source=source), services)
+
+
+@contextlib.contextmanager
+def _local(directory: str | os.PathLike[str]) -> Iterator[Path]:
+    """The directory itself, or a copy of the one at a URL, which is removed where no run comes to be."""
     if not is_url(directory):
-        return _resumed(Path(directory), directory, on, settings, trust, cluster, same, tell, fields)
+        yield Path(directory)
+        return
     fetched = fetch(directory)
     try:
-        return _resumed(fetched, directory, on, settings, trust, cluster, same, tell, fields)
+        yield fetched
     except BaseException:
-        shutil.rmtree(fetched, ignore_errors=True)  # a copy
+        shutil.rmtree(fetched, ignore_errors=True)
         raise
 
 
-def _resumed(
-    path: Path,
-    place: str | os.PathLike[str],
-    on: On | None,
-    settings: Settings,
-    trust: Sequence[str],
-    cluster: Mapping[str, Any] | None,
-    same: Program | None,
-    tell: Callable[[str], object],
-    fields: dict[str, Any],
-) -> Run:
-    """``resume`` the run in the directory ``path``, which is at ``place`` for the user."""
-    run = RunDirectory.open(path, trusted=trust)
-    given = read_fields({key: value for key, value in fields.items() if value is not None}, run.program)
-    notes = list[str]()
-    if same is not None:
-        more, notes = _again(run.program, same, place)
-        given |= more
-    check_replays(run.program, [key for key, _ in pairs(settings)])
-    made = apply_settings(alter(run.program, **given), settings)
-    if made.schedule.steps != run.program.schedule.steps and made.schedule.schedule_steps is None:
-        made = alter(made, schedule_steps=run.program.schedule.steps)
-    check_resume(run.program, made)
-    check_program(made)
-    source, summary = run.whole_checkpoint(), run.summary()
-    at = step_of(source.meta)
+def _changed(was: Program, given: Mapping[str, Any], settings: Settings) -> Program:
+    """The program of a run that goes on, with what is to change; ValueError for what cannot be or does not fit its state."""
+    check_replays(was, [key for key, _ in pairs(settings)])
+    made = apply_settings(alter(was, **given), settings)
+    if made.schedule.steps != was.schedule.steps and made.schedule.schedule_steps is None:
+        made = alter(made, schedule_steps=was.schedule.steps)
+    if check_resume(was, made):
+        check_program(made)
+    return made
+
+
+def _check_unfinished(
+    run: RunDirectory, source: Source, made: Program, given: Mapping[str, Any], place: str | os.PathLike[str]
+) -> None:  # fmt: skip
+    """``NothingToDo`` where the run has reached what it is told to, ValueError where it is told to reach less."""
+    summary, at = run.summary(), step_of(source.meta)
     solved = summary is not None and summary["status"] == "solved" and made.evaluation.stop_at == run.program.evaluation.stop_at
     if solved and made.schedule.steps <= run.program.schedule.steps:
         raise NothingToDo(f"{place} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
@@ -244,17 +288,6 @@ def _resumed(
     # Without a summary it was killed between its last step and its last word.
     if at >= made.schedule.steps and summary is not None and not owed:
         raise NothingToDo(f"{place} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
-    where = on or run.run["on"]
-    check_on(made, where)
-    again = choice.asked_again(run.run.get(choice.KEY, {}), differences(run.program, made))
-    asked = asked_for(given, settings)
-    made, chosen = settled(alter(made, **dict.fromkeys(again, AUTO.word)), on=where, asked=(*asked, *again), tell=tell, at=at)
-    before = run.run.get(CLUSTER, {}) if where == "ray" else {}
-    nodes = connected(where, {**before, **(cluster or {})})
-    with _disconnected(nodes):
-        # A URL that only the fetched run.json names is not written to.
-        mirror = place if is_url(place) else None
-        return Run(made, on=where, resume=run, source=source, chosen=chosen, nodes=nodes, mirror=mirror, notes=notes)
 
 
 def _again(was: Program, now: Program, place: str | os.PathLike[str]) -> tuple[dict[str, int], list[str]]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise import phases
-from equipoise.cli.app import Debug, Prometheus, Trust, app, place, vouched
+from equipoise.cli.app import Debug, Prometheus, Trust, app, place
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings, cluster_words
 from equipoise.cli.seeds import train_seeds
 from equipoise.cli.show import show
@@ -167,7 +167,7 @@ def train(
                 prepare(central=options["inference"] in ("central", "auto"))
             from equipoise import api
             from equipoise.api.sizing import fitted
-            from equipoise.api.training import asked_for, like_its_source
+            from equipoise.api.training import Order, asked_for, like_its_source, run_of
             from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
             from equipoise.record.prometheus import Endpoint, read_address
@@ -218,21 +218,13 @@ def train(
                 into = None if out is None else Path(out)
                 sys.exit(train_seeds(program, count, jobs=beside, out=into, words=words, chosen=chosen))
             endpoint = None if prometheus is None else Endpoint(read_address(prometheus))
-            begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
-            begin |= {"or_resume": True, **vouched(trust)} if or_resume else {}
-            begin |= {} if choices is None else {"choices": read_choices(choices)}
+            order = Order(
+                on=where, cluster=of_cluster, out=None if out is None else place(out), init_from=init_from, init_what=init_what,
+                or_resume=or_resume, trust=trust or (), choices={} if choices is None else read_choices(choices),
+                tensorboard=tensorboard, wandb=wandb, tell=tell, asked=asked,
+            )  # fmt: skip
             try:
-                run = api.train(
-                    program,
-                    on=where,
-                    cluster=of_cluster,
-                    out=None if out is None else place(out),
-                    tensorboard=tensorboard,
-                    wandb=wandb,
-                    tell=tell,
-                    asked=asked,
-                    **begin,
-                )
+                run = run_of(program, order)
             except api.NothingToDo as done:
                 say(str(done))
                 sys.exit(0)

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from equipoise import phases
 from equipoise.experience.recorded import offline
 from equipoise.experience.replay import codec
 from equipoise.experience.replay.plan import ReplayPlan
-from equipoise.plans import begin
 from equipoise.plans import memory_needed as memory
+from equipoise.plans.beginning import FRESH, Beginning
 from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.replays import codecs_of, pace_of, replays_of, room, too_small
 from equipoise.plans.roles import learns_first, network, role_of, teacher
 from equipoise.programs.limits import check_devices, check_nvtx
 from equipoise.programs.refusals import refuse
 from equipoise.programs.shard_refusals import block_problems
-from equipoise.record import playable
-from equipoise.record.checkpoint import Source
 from equipoise.sources.source import source_of
 from equipoise.types import Program, RunSpec, learning
 
@@ -28,10 +25,8 @@ RECORDS = 200  # records of a run; at least one every RECORD_STEPS
 RECORD_STEPS = 50_000
 
 
-def plan_run(
-    program: Program, *, weights: Path | None = None, learner: bool = False, resume: Source | None = None
-) -> Blueprint:
-    """Look at one stream of the env and at one action of each policy; ``weights``, ``learner``: as for ``begin.take``."""
+def plan_run(program: Program, beginning: Beginning = FRESH) -> Blueprint:
+    """Look at one stream of the env, at one action of each policy, and at the weights that the run begins with."""
     check_devices(program.placement)
     check_nvtx(program.placement)
     source = source_of(program)
@@ -42,11 +37,7 @@ def plan_run(
     nets = {name: memory.built(partial(network, program, spec, name)) for name in learns_first(program)}
     phases.say("laying out the run")
     roles = {name: role_of(program, spec, name, net) for name, net in nets.items()}
-    before = None
-    if resume is not None:
-        playable.fill(nets, resume.params(), str(resume.path))  # refused now, before there is a directory
-    elif weights is not None:
-        before = begin.take(program, nets, weights, learner=learner)
+    before = beginning.fill(program, nets)  # refused now, before there is a directory
     if dataset is not None:
         one = next(role for role in roles.values() if role.frozen is None)
         offline.look(dataset, one.row, one.spec.stacks)
@@ -79,7 +70,8 @@ def plan_run(
         updates=updates, schedule_updates=schedule,
         record_every=max(record_steps // pace.rows, 1) * pace.updates,
         checkpoint_every=pace.between(program.schedule.checkpoint_every or 0), directory="",
-        weights=None if weights is None else str(weights), before=before, resume=resume, dataset=dataset,
+        weights=None if beginning.weights is None else str(beginning.weights), before=before, resume=beginning.source,
+        dataset=dataset,
     )  # fmt: skip
     sizes = {name: memory.nbytes(net) for name, net in nets.items()}
     memory.check_memory(program, partial(_parts, blue, sizes))

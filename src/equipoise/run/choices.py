@@ -89,6 +89,8 @@ def settled(
     for name, choice in found.items():
         if name != COMPILE and (choice.measured or name in asked):
             tell(f"{name}: {choice}")
+    if base != alter(program, auto=()):
+        check(base)
     return base, record(found)
 
 

@@ -5,29 +5,25 @@ from __future__ import annotations
 import inspect
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from equipoise import phases
-from equipoise.envs.check.info_probe import unseen
 from equipoise.errors import CannotStart, Damaged, WorkerFailed, forget_locals
 from equipoise.nets.precision import emulated
 from equipoise.nets.threads import crowded
-from equipoise.plans import spec
+from equipoise.plans.beginning import Beginning
 from equipoise.plans.plan import plan_run
 from equipoise.programs.limits import check_processes
-from equipoise.programs.program import differences
-from equipoise.programs.refusals import check
-from equipoise.record.checkpoint import Source
-from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.report import Report, step_of
-from equipoise.run import choice
+from equipoise.run import beginnings, choice
 from equipoise.run.attempt import Attempt
+from equipoise.run.beginnings import Services
 from equipoise.run.choices import usual
 from equipoise.run.evaluation_schedule import EvaluationSchedule
-from equipoise.run.governing import Governing, check_on
+from equipoise.run.governing import Governing
 from equipoise.run.keeping import Keeping
 from equipoise.run.outside import Worlds
 from equipoise.run.reporter import Reporter
@@ -37,12 +33,7 @@ from equipoise.run.starting import Runtime, start
 from equipoise.runtime.messages import Cut, Message, Note, Offered, Record
 from equipoise.runtime.process import forkserver
 from equipoise.sources.source import source_of
-from equipoise.types import On, Program
-from equipoise.workers.kind import Kind
-from equipoise.workers.kinds import KINDS
-
-if TYPE_CHECKING:
-    from equipoise.runtime.cluster.on_ray import RayNodes
+from equipoise.types import Program
 
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
@@ -56,59 +47,29 @@ class Run:
     the run and writes the summary.
     """
 
-    def __init__(
-        self, program: Program, *, on: On = "process", out: Path | None = None, weights: Path | None = None,
-        learner: bool = False, resume: RunDirectory | None = None, source: Source | None = None, tensorboard: bool = True,
-        wandb: str | None = None, chosen: choice.Known | None = None, kinds: Sequence[Kind] = KINDS,
-        nodes: RayNodes | None = None, mirror: str | None = None, notes: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        """A new run in ``out``, begun with the weights of the checkpoint ``weights``, and with ``learner`` all that its learner
-        had; or one that goes on (``resume``).
-
-        ``source``: the checkpoint that it goes on from, by default its newest whole one.
-        ``tensorboard``: does it write event files; ``wandb``: the W&B project that it reports to. A resume keeps both.
-        ``chosen``: the record of what was measured for this program. ``kinds`` of workers that the run is made of.
-        ``nodes``: with ``on="ray"``, the machines of the cluster, from which the run disconnects at its end.
-        ``mirror``: a URL that the run is copied to. ``notes``: sentences that its first report tells.
-        """
-        check(program := usual(program))
-        check_on(program, on)
-        program, said = source_of(program).judged()
-        self._processes, self._nodes, place = on != "serial", nodes, program.placement  # processes of their own for the workers
-        self._warnings = [*notes, *said, *emulated(place.precision, place.acting_precision, place.device)]
+    def __init__(self, program: Program, beginning: Beginning, services: Services) -> None:
+        """``program`` is checked already (``programs/refusals.py``); what it leaves ``auto`` has its usual value."""
+        program, said = source_of(program := usual(program)).judged()
+        on, nodes, place = services.on, services.nodes, program.placement
+        self._processes, self._nodes = on != "serial", nodes  # processes of their own for the workers
+        self._warnings = [*services.notes, *said, *emulated(place.precision, place.acting_precision, place.device)]
         if self._processes:
             if nodes is None:  # else it is known once the workers are dealt to machines
                 check_processes(program)
             forkserver.prepare(central=place.inference == "central")
             self._warnings += crowded(place.learners, place.threads)
-        self.program, self.on, self._kinds = program, on, tuple(kinds)
-        self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
+        self.program, self.on, self._kinds = program, on, tuple(services.kinds)
         self._worlds = Worlds(program, self)
-        self._source = source if resume is None or source is not None else resume.whole_checkpoint()
+        self._source = beginning.source
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
-        blue = plan_run(program, weights=weights, learner=learner, resume=self._source)
+        blue = plan_run(program, beginning)
         self._warnings += source_of(program).notes(blue.dataset, blue.spec)
-        if resume is None:
-            if program.source.reported:
-                self._warnings += unseen(program.env, program.source.reported, seed=program.schedule.seed)
-            forward = choice.forwards(blue)
-            self._files = RunDirectory.create(
-                out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb, spec=spec.to_json(blue),
-                extra=spec.described(blue) | self._extra(blue, chosen, forward, mirror), mirror=mirror,
-            )  # fmt: skip
-        else:
-            assert self._source is not None
-            source_of(program).check_same(resume.run, blue.dataset, blue.spec)
-            self.changes = differences(resume.program, program)
-            forward = choice.forwards(blue, known := choice.kept(resume.run.get(choice.KEY, {}), self.changes))
-            resume.go_on(
-                program, on=on, step=step_of(self._source.meta), changes=self.changes, mirror=mirror,
-                extra=self._extra(blue, known | {**(chosen or {})}, forward), spec=spec.to_json(blue), source=self._source,
-            )  # fmt: skip
-            self._files = resume
+        opened = beginnings.opened(blue, beginning, services)
+        self._files, self.changes = opened.files, opened.changes
+        self._warnings += opened.warnings
         self._blue = replace(
             blue, resume=None, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
-            forward=choice.forward_of(blue, forward), logs=self._files.logs,
+            forward=choice.forward_of(blue, opened.forward), logs=self._files.logs,
         )  # fmt: skip
         self._inbox: deque[Message] = deque()
         self._governing = Governing(self._blue, self._kinds, self._files.path)
@@ -186,10 +147,6 @@ class Run:
         finally:
             self._files.close()
             self._leave()
-
-    def _extra(self, blue: Any, chosen: choice.Known | None, forward: choice.Known, url: str | None = None) -> dict[str, Any]:
-        placed = {} if self._nodes is None else {CLUSTER: self._nodes.settings(blue, self._kinds)}
-        return {choice.KEY: {**(chosen or {}), **forward}} | placed | ({} if url is None else {"mirror": url})
 
     def _leave(self) -> None:
         """Disconnect from the cluster, and from worlds outside, if there are any."""

@@ -1,0 +1,86 @@
+"""What a run is begun with besides its program: its services, and its directory, which is new or goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise.envs.check.info_probe import unseen
+from equipoise.plans import spec
+from equipoise.plans.beginning import Beginning, Resumed
+from equipoise.plans.blueprint import Blueprint
+from equipoise.programs.program import differences
+from equipoise.record.directory import CLUSTER, RunDirectory
+from equipoise.record.report import step_of
+from equipoise.run import choice
+from equipoise.sources.source import source_of
+from equipoise.types import On
+from equipoise.workers.kind import Kind
+from equipoise.workers.kinds import KINDS
+
+if TYPE_CHECKING:
+    from equipoise.runtime.cluster.on_ray import RayNodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Where a run's workers are, and where its record goes besides its directory."""
+
+    on: On = "process"
+    kinds: Sequence[Kind] = KINDS  # of workers that the run is made of
+    nodes: RayNodes | None = None  # with on="ray": the machines of the cluster, which the run leaves at its end
+    tensorboard: bool = True  # are event files written; a resume keeps it
+    wandb: str | None = None  # the W&B project that it reports to; a resume keeps it
+    mirror: str | None = None  # a URL that the run is copied to
+    chosen: choice.Known = field(default_factory=dict)  # the record of what was measured for the program
+    notes: Sequence[str] = ()  # sentences that the first report tells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The directory of a run that begins, and what it says of the beginning."""
+
+    files: RunDirectory
+    forward: choice.Known  # the record of how each policy acts
+    changes: Mapping[str, list[Any]] = field(default_factory=dict)  # of a run that goes on: {setting: [before, now]}
+    warnings: Sequence[str] = ()
+
+
+def opened(blue: Blueprint, beginning: Beginning, services: Services) -> Opened:
+    """Make the directory of a run, or write again into the one that it goes on in."""
+    return _gone_on(blue, beginning, services) if isinstance(beginning, Resumed) else _made(blue, beginning.out, services)
+
+
+def _made(blue: Blueprint, out: Path | None, services: Services) -> Opened:
+    program = blue.program
+    metrics = program.source.reported
+    warnings = unseen(program.env, metrics, seed=program.schedule.seed) if metrics else []
+    forward = choice.forwards(blue)
+    url = {} if services.mirror is None else {"mirror": services.mirror}
+    files = RunDirectory.create(
+        out, program, on=services.on, notes=blue.notes, tensorboard=services.tensorboard, wandb=services.wandb,
+        spec=spec.to_json(blue), mirror=services.mirror,
+        extra=spec.described(blue) | _extra(blue, {**services.chosen, **forward}, services) | url,
+    )  # fmt: skip
+    return Opened(files=files, forward=forward, warnings=warnings)
+
+
+def _gone_on(blue: Blueprint, beginning: Resumed, services: Services) -> Opened:
+    files, program = beginning.directory, blue.program
+    source_of(program).check_same(files.run, blue.dataset, blue.spec)
+    changes = differences(files.program, program)
+    known = choice.kept(files.run.get(choice.KEY, {}), changes)
+    forward = choice.forwards(blue, known)
+    files.go_on(
+        program, on=services.on, step=step_of(beginning.source.meta), changes=changes, mirror=services.mirror,
+        extra=_extra(blue, {**known, **services.chosen, **forward}, services), spec=spec.to_json(blue), source=beginning.source,
+    )  # fmt: skip
+    return Opened(files=files, forward=forward, changes=changes)
+
+
+def _extra(blue: Blueprint, choices: choice.Known, services: Services) -> dict[str, Any]:
+    """What ``run.json`` says of the choices and of the cluster."""
+    cluster = {} if services.nodes is None else {CLUSTER: services.nodes.settings(blue, services.kinds)}
+    return {choice.KEY: choices} | cluster
