@@ -173,7 +173,7 @@ class Stepped(Message):
 
 @dataclass(frozen=True, slots=True)
 class Unstepped(Message):
-    """An ask has no such answer, since the envs were lost."""
+    """The step request cannot be answered because its envs died."""
 
     kind: ClassVar[Kind] = Kind.UNSTEPPED
     group: int = 0

@@ -112,7 +112,7 @@ class SiteHost:
         )  # fmt: skip
         counted = {number: place.part for number, place in places.items() if not place.meets}
         self._parts = SiteParts(counted, of_group, time.monotonic, meeting, known if meeting else {})
-        published = SiteWeights(weights, asks=not meeting)
+        published = SiteWeights(weights, asks=not meeting, follows=any(one.kind.movable for one in mine))
         keepers = {one.index: self._keeper(one.index) for one in mine if one.kind.side == "keeping"}
         self._blocks = SiteBlocks(
             self._shared.outbound, stacks, published, len(weights), self._parts.of_group, self._shared.waiting,

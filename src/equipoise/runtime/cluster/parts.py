@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from equipoise import tree
 from equipoise.learners.meeting import Together
+from equipoise.publishing import publish
 from equipoise.runtime.cluster.carried import Carried
 from equipoise.runtime.cluster.frames import Kind, Known, Message, Statistics
 from equipoise.runtime.cluster.wire import Refused
+from equipoise.types import Array
 from equipoise.workers.kind import Member
 from equipoise.workers.shared import Shared
 
@@ -55,7 +58,19 @@ class Arrays:
 
 
 class Words(Arrays):
-    """Words that tell of each other, such as an address and that it is there: they are read until two looks agree."""
+    """Words that tell of each other, such as an address and that it is there: they are read until two looks agree, and each is
+    published after those before it.
+    """
+
+    def __init__(self, *words: Array) -> None:
+        super().__init__(*words)
+        self._words = words
+
+    def write(self, data: Any) -> None:
+        at = 0
+        for words in self._words:
+            publish(words, ..., np.frombuffer(data, words.dtype, words.size, at).reshape(words.shape))
+            at += words.nbytes
 
     def read(self) -> bytes:
         found = super().read()
@@ -129,6 +144,9 @@ def parts(
         words, queue = shared.own[member.kind.name].views, shared.queues.get(member.index)
         found.append(Place(Words(*Together.said(words, member.index)), frozenset([member.title]), meets=True))
         found.append(None if queue is None else Place(Arrays(*queue.counters), frozenset([member.title])))
+    for name in dict.fromkeys(member.kind.name for member in members if member.kind.movable and member.kind.name in shared.own):
+        arrays = tree.leaves(shared.own[name].views)
+        found.append(Place(Arrays(*arrays), frozenset(member.title for member in members if member.kind.name == name)))
     return {number: place for number, place in enumerate(found) if place is not None}
 
 

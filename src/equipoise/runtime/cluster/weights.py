@@ -23,6 +23,9 @@ class Newest:
     def __len__(self) -> int:
         return len(self._versions)
 
+    def version(self, policy: int) -> int:
+        return self._versions[policy].version
+
     def versions(self) -> list[int]:
         return [one.version for one in self._versions]
 
@@ -39,7 +42,7 @@ class HomeWeights(Carried):
 
     def __init__(self, newest: Newest) -> None:
         self._newest = newest
-        self._asked: dict[int, int] = {}  # by policy, the version that the site has
+        self._asked: dict[int, int] = {}  # by policy, the version that the site has, until there is a newer one
         self.most = {Kind.ASK: 0}
 
     def take(self, message: Message) -> None:
@@ -50,11 +53,10 @@ class HomeWeights(Carried):
                 self._asked[policy] = version
 
     def ready(self) -> Iterator[Message]:
-        while self._asked:
-            policy, has = self._asked.popitem()
-            version, data = self._newest.fetch(policy)
-            if version > has:
-                yield Weights(policy, version, data)
+        for policy, has in list(self._asked.items()):
+            if self._newest.version(policy) > has:
+                del self._asked[policy]
+                yield Weights(policy, *self._newest.fetch(policy))
 
     def forget(self) -> None:
         self._asked.clear()
@@ -63,9 +65,11 @@ class HomeWeights(Carried):
 class SiteWeights(Carried):
     """The site's end, the one process that publishes into the stores, unless learners of the site do."""
 
-    def __init__(self, stores: Sequence[Store], *, asks: bool = True) -> None:
-        """``stores``: of each policy. ``asks``: False if learners of this site publish into them."""
-        self._stores, self._asks = stores, asks
+    def __init__(self, stores: Sequence[Store], *, asks: bool = True, follows: bool = False) -> None:
+        """``stores``: of each policy. ``asks``: False if learners of this site publish into them. ``follows``: each new version
+        is asked for, whether or not a block needs it.
+        """
+        self._stores, self._asks, self._follows = stores, asks, follows
         self.most = {Kind.WEIGHTS: max((store.nbytes for store in stores), default=0)}
         self.forget()
 
@@ -79,6 +83,8 @@ class SiteWeights(Carried):
         return not missing
 
     def ready(self) -> Iterator[Message]:
+        if self._follows:
+            self._wanted.update(range(len(self._stores)))
         for policy in sorted(self._wanted - self._asked) if self._asks else ():
             self._asked.add(policy)
             yield Ask(policy, self._stores[policy].version)
