@@ -34,7 +34,7 @@ from ray_machines import MARK, marked
 
 from equipoise import tracing
 from equipoise.runtime.cluster.runtime import ClusterRuntime
-from equipoise.runtime.cluster.site import SiteEnd
+from equipoise.runtime.cluster.weights import SiteWeights
 from tests.runtime.cables import Cabled, Cables, ip
 from tests.runtime.machines import blue_of, finish, run_site
 
@@ -43,9 +43,9 @@ A_HOST = 2  # actors
 
 def stamped(folder: str, job: Any, lifeline: Any) -> None:
     """A site that writes down when a version has come."""
-    came, begin = dict[int, float](), SiteEnd.__init__
+    came, begin = dict[int, float](), SiteWeights.__init__
 
-    def begins(self: Any, name: str, incarnation: int, link: Any, outbound: Any, stores: Any, *rest: Any, **more: Any) -> None:
+    def begins(self: Any, stores: Any, **more: Any) -> None:
         for store in stores:
             write = store.publish_bytes
 
@@ -54,9 +54,9 @@ def stamped(folder: str, job: Any, lifeline: Any) -> None:
                 came[version] = time.perf_counter()
 
             store.publish_bytes = writes
-        begin(self, name, incarnation, link, outbound, stores, *rest, **more)
+        begin(self, stores, **more)
 
-    SiteEnd.__init__ = begins  # type: ignore[method-assign]
+    SiteWeights.__init__ = begins  # type: ignore[method-assign]
     run_site(job, lifeline)
     Path(folder, f"{job.name}.json").write_text(json.dumps(came))
 

@@ -29,7 +29,7 @@ WORDS = {
     "runtime/cluster": {"asked", "answered", "life", "seen", "said", "epoch", "held"} | {"want", "full", "granted", "sent"},
 }
 OTHERS = {  # arrays of the same name that one process has for itself
-    "runtime/cluster/site.py: self._asked",
+    "runtime/cluster/weights.py: self._asked",
     "experience/queue/redeal.py: word[taken]",  # of a saved state
     "experience/queue/queue.py: self._limits[1]",  # published with the first
 }

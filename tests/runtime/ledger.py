@@ -48,6 +48,7 @@ class Ledger(Kind):
 
     name = "ledger"
     side = "beside"
+    movable = True
 
     def count(self, blue: Any) -> int:
         return 2

@@ -15,10 +15,13 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.tokens import LocalChannel
-from equipoise.runtime.cluster.parts import Arrays
+from equipoise.experience.queue.unstacked import Crossing
+from equipoise.runtime.cluster.blocks import HomeBlocks, Remote, SiteBlocks
+from equipoise.runtime.cluster.parts import Arrays, HomeParts, SiteParts
 from equipoise.runtime.cluster.proxy import Proxy, take_back
-from equipoise.runtime.cluster.remote import Remote
 from equipoise.runtime.cluster.site import SiteEnd
+from equipoise.runtime.cluster.weights import HomeWeights, Newest, SiteWeights
+from equipoise.runtime.cluster.wire import Tally
 from equipoise.runtime.ipc import Heap
 from equipoise.tree import ArraySpec
 from equipoise.types import Stack, stream_ids
@@ -115,7 +118,10 @@ class Way:
 class Home:
     """The queue, its learner and its driver, and the proxy."""
 
-    def __init__(self, plan: Plan, clock: Clock, proxy: type[Proxy] = Proxy, silent: float = SILENT, held: int = 1) -> None:
+    def __init__(
+        self, plan: Plan, clock: Clock, proxy: type[Proxy] = Proxy, silent: float = SILENT, held: int = 1,
+        blocks: type[HomeBlocks] = HomeBlocks,
+    ) -> None:  # fmt: skip
         self.plan, self.clock = plan, clock
         self.queue = Alone(
             plan, Heap("queue", plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel()
@@ -129,12 +135,19 @@ class Home:
         self.lags: list[int] = []
         self.seen = set[int]()
         self.batches: list[list[tuple[int, int]]] = []  # (actor, stamp) of each
-        remotes = [Remote(a, _Named(self.queue), stream_ids(a, plan.block), held) for a in range(plan.actors)]
-        self.proxy = proxy(
-            plan, remotes, [self.store], [Arrays(one) for one in self.counts], self.fences, lambda: self.cut, self, DIGEST,
-            STACKS, silent,
+        self.remotes = dict[int, Remote]()
+        self.proxy = proxy(Tally(self.fences["refused"]), lambda: self.cut, self, DIGEST, silent)
+        self._held, self._blocks, self._newest, self._reconciling = held, blocks, Newest([self.store]), False
+
+    def expect(self, name: str, incarnation: int, groups: range, way: Way) -> None:
+        plan = self.plan
+        made = {a: Remote(a, _Named(self.queue), stream_ids(a, plan.block), self._held) for a in groups}
+        self.remotes |= made
+        blocks = self._blocks(
+            plan, Crossing(plan, STACKS), made.values(), self._newest, self.fences, lambda: self.cut
         )  # fmt: skip
-        self._reconciling = False
+        parts = HomeParts(dict(enumerate(map(Arrays, self.counts))), groups)
+        self.proxy.expect(name, incarnation, way.home, [HomeWeights(self._newest), blocks, parts])
 
     def tick(self, *, drives: bool, learns: bool) -> None:
         self.proxy.tick(self.clock.now)
@@ -207,7 +220,7 @@ class Machine:
 
     def __init__(
         self, name: str, incarnation: int, plan: Plan, groups: range, way: Way, end: type[SiteEnd] = SiteEnd,
-        silent: float = SILENT, held: int = 1,
+        silent: float = SILENT, held: int = 1, blocks: type[SiteBlocks] = SiteBlocks, weights: type[SiteWeights] = SiteWeights,
     ) -> None:  # fmt: skip
         """``held``: blocks that an actor writes side by side, and hands in in any order."""
         self.plan, self.groups, self.way, self.held = plan, groups, way, held
@@ -217,11 +230,13 @@ class Machine:
         self.ended: list[str] = []
         self.cuts: list[tuple[int, int]] = []
         self.done: Counter[int] = Counter()  # unrolls that each actor handed in
+        counted = {group: Arrays(self.counts[group]) for group in groups}
+        parts = SiteParts(counted, {group: [group] for group in groups}, lambda: way.clock.now)
+        stores = weights([self.store])
+        self.blocks = blocks([self.outbound], STACKS, stores, 1, parts.of_group)
         self.end = end(
-            name, incarnation, way.join(), [self.outbound], [self.store],
-            {group: Arrays(self.counts[group]) for group in groups}, {group: [group] for group in groups}, digest=DIGEST,
-            cut=lambda number, step, last: self.cuts.append((number, step)), ended=self.ended.append, stacks=STACKS,
-            silent_s=silent,
+            name, incarnation, way.join(), [self.blocks, stores, parts], digest=DIGEST, ended=self.ended.append,
+            cut=lambda number, step, last: self.cuts.append((number, step)), silent_s=silent,
         )  # fmt: skip
         self.writing: dict[int, list[tuple[Any, int]]] = {}  # what each actor has, if it has something
         self.screens: dict[int, Any] = {}  # what the envs of a group show

@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from equipoise.runtime.cluster.frames import HEAD, LAYOUT, MAGIC, Kind, Lost, Piece, Said, Want, Weights, made
+from equipoise.runtime.cluster.blocks import HomeBlocks
+from equipoise.runtime.cluster.frames import HEAD, LAYOUT, MAGIC, Kind, Piece, Said, Want, made
 from equipoise.runtime.cluster.proxy import Proxy
 from equipoise.runtime.cluster.proxy_worker import ProxyWorker
-from equipoise.runtime.cluster.site import SiteEnd
+from equipoise.runtime.cluster.weights import SiteWeights
 from equipoise.runtime.cluster.wire import OUTSIDE, REASONS, WORDS, Refused, Tally, parse, read, words
 from equipoise.runtime.messages import CutBegun, Linked, Relayed, to_json
 from tests.runtime.sites import DIGEST, End
@@ -89,9 +90,9 @@ def tapped(end: End, fuzzer: Fuzzer, share: Callable[[], bool], thrown: Counter[
     end.receive = hear  # type: ignore[method-assign]
 
 
-def fuzz(seed: int, count: int, *, at: str, proxy: type[Proxy] = Proxy, end: type[SiteEnd] = SiteEnd) -> World:
+def fuzz(seed: int, count: int, *, at: str, **broken: Any) -> World:
     """Throw so many messages at home's end of site 0, or at site 0 -> the world after it."""
-    world, thrown = World(seed, 1, delay=2.0, proxy=proxy, end=end), Counter[str]()
+    world, thrown = World(seed, 1, delay=2.0, **broken), Counter[str]()
     chance, going = random.Random(seed + 1), True
     tapped(
         world.ways[0].home if at == "home" else world.ways[0].home.to[0], Fuzzer(chance),
@@ -144,14 +145,11 @@ def test_nothing_but_a_message_or_a_refusal_comes_of_any_bytes(count: int, seed:
     assert found.keys() >= {"no message", "unknown kind", "too large", "another session", "no JSON"}
 
 
-class TakesTheirWord(Proxy):
+class TakesTheirWord(HomeBlocks):
     """The group of a message is not looked at."""
 
-    def _take(self, site: Any, message: Any) -> None:
-        if isinstance(message, Want | Lost):
-            self._of_group(self._remotes[message.group], message)
-        else:
-            super()._take(site, message)
+    def _remote(self, message: Any, group: int, among: Any = None) -> Any:
+        return self._remotes[group]
 
 
 class EndsTheWrongSession(Proxy):
@@ -166,22 +164,20 @@ class EndsTheWrongSession(Proxy):
             raise
 
 
-class BelievesHome(SiteEnd):
+class BelievesHome(SiteWeights):
     """The policy of weights is not looked at."""
 
-    def _take(self, message: Any, now: float) -> None:
-        if isinstance(message, Weights):
-            self._stores[message.policy].publish_bytes(message.version, message.body)
-        else:
-            super()._take(message, now)
+    def take(self, message: Any) -> None:
+        self._stores[message.policy].publish_bytes(message.version, message.body)
 
 
 @pytest.mark.parametrize("broken", [TakesTheirWord, EndsTheWrongSession, BelievesHome], ids=lambda one: one.__name__)
 def test_an_end_that_believes_what_it_hears_is_caught(broken: Any) -> None:
     def hunt() -> None:
-        made = {"at": "home", "proxy": broken} if issubclass(broken, Proxy) else {"at": "site", "end": broken}
+        names = {Proxy: ("home", "proxy"), HomeBlocks: ("home", "home"), SiteWeights: ("site", "weights")}
+        at, name = next(found for base, found in names.items() if issubclass(broken, base))
         for seed in range(5):
-            fuzz(seed, 2500, **made)
+            fuzz(seed, 2500, at=at, **{name: broken})
 
     with pytest.raises((AssertionError, IndexError, KeyError, ValueError)):
         hunt()

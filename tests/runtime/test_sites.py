@@ -12,7 +12,8 @@ import pytest
 from equipoise.experience.queue.outbound import VOID
 from equipoise.experience.queue.queue import Plan
 from equipoise.runtime.cluster import site
-from equipoise.runtime.cluster.frames import Grant, Kind, Statistics
+from equipoise.runtime.cluster.blocks import HomeBlocks, SiteBlocks
+from equipoise.runtime.cluster.frames import Kind, Statistics
 from equipoise.runtime.cluster.line import PIECES, Line
 from equipoise.runtime.cluster.proxy import Proxy
 from equipoise.runtime.cluster.site import SiteEnd
@@ -32,19 +33,22 @@ class World:
 
     def __init__(
         self, seed: int, max_lag: int | None, *, delay: float, proxy: type[Proxy] = Proxy, end: type[SiteEnd] = SiteEnd,
-        slow: int = 1, silent: float = SILENT, held: int = 1,
+        slow: int = 1, silent: float = SILENT, held: int = 1, home: type[HomeBlocks] = HomeBlocks, **site: Any,
     ) -> None:  # fmt: skip
+        """``site``: classes that take the place of ``Machine``'s."""
         self.chance, self.clock, self.plan, self._end = random.Random(seed), Clock(), plan(max_lag=max_lag), end
-        self.home = Home(self.plan, self.clock, proxy, silent, held)
+        self.home = Home(self.plan, self.clock, proxy, silent, held, home)
         self.ways = [Way(self.clock, self.chance, delay) for _ in range(2)]
         self.incarnations, self.twins, self._slow, self._silent = [1, 1], list[Machine](), slow, silent
-        self._held = held
+        self._held, self._made = held, site
         self.sites = [self._site(i) for i in range(2)]
 
     def _site(self, i: int) -> Machine:
         name, groups = f"site {i}", range(2 * i, 2 * i + 2)
-        self.home.proxy.expect(name, self.incarnations[i], groups, groups, self.ways[i].home)
-        machine = Machine(name, self.incarnations[i], self.plan, groups, self.ways[i], self._end, self._silent, self._held)
+        self.home.expect(name, self.incarnations[i], groups, self.ways[i])
+        machine = Machine(
+            name, self.incarnations[i], self.plan, groups, self.ways[i], self._end, self._silent, self._held, **self._made
+        )  # fmt: skip
         for group, counts in machine.counts.items():  # a site goes on with what home knows
             counts[:] = self.home.counts[group]
         return machine
@@ -175,54 +179,49 @@ def test_nothing_is_lost_in_a_thousand_schedules(max_lag: int | None) -> None:
         schedule(seed, max_lag)
 
 
-class GrantsAtOnce(SiteEnd):
+class GrantsAtOnce(SiteBlocks):
     """A place is handed out before the weights of its version are here."""
 
-    def _grant(self) -> bool:
-        for group in self._groups.values():
-            for granted in group.pending:
-                granted.versions = granted.versions - 3
-        return super()._grant()
+    def _grant(self, group: Any) -> None:
+        for granted in group.pending:
+            granted.versions = granted.versions - 3
+        super()._grant(group)
 
 
-class SkipsAVersion(SiteEnd):
+class SkipsAVersion(SiteBlocks):
     """Weights are taken for newer than they are."""
 
-    def _take(self, message: Any, now: float) -> None:
-        if isinstance(message, Grant):
-            version, *sequences = np.frombuffer(message.body, np.int64).tolist()
-            message = replace(message, body=np.array([version - 1, *sequences]).tobytes())
-        super()._take(message, now)
+    def take(self, message: Any) -> None:
+        version, *sequences = np.frombuffer(message.body, np.int64).tolist()
+        super().take(replace(message, body=np.array([version - 1, *sequences]).tobytes()))
 
 
-class CountsAfterwards(SiteEnd):
+class CountsAfterwards(SiteBlocks):
     """Statistics follow the rows that they belong to."""
 
-    def _rows(self, o: int, at: int, group: Any) -> bool:
-        before, self._of_group = self._of_group, dict.fromkeys(self._of_group, ())
-        worked = super()._rows(o, at, group)
-        self._of_group = before
-        return worked
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._counted = lambda group: ()
 
 
-class RemembersAtTheSite(SiteEnd):
+class RemembersAtTheSite(SiteBlocks):
     """The rows of a session follow from those that were sent in the last one."""
 
-    def _ask(self, now: float) -> None:
+    def forget(self) -> None:
         known = [group.last.known for group in self._groups.values()]
-        super()._ask(now)
+        super().forget()
         for group, was in zip(self._groups.values(), known, strict=True):
             group.last.known = was
 
 
-class RemembersAtHome(Proxy):
+class RemembersAtHome(HomeBlocks):
     """The same at home, which would refuse them."""
 
-    def _hello(self, site: Any, hello: Any, now: float) -> None:
-        super()._hello(site, hello, now)
-        for group in site.groups:
-            if (last := self._remotes[group].last) is not None:
-                last.known = True
+    def forget(self) -> None:
+        super().forget()
+        for remote in self._remotes.values():
+            if remote.last is not None:
+                remote.last.known = True
 
 
 class AnySession(Line):
@@ -237,12 +236,14 @@ class AnySession(Line):
         return None
 
 
-class TakesFencedRows(Proxy):
-    """What was granted before the session ended is still taken."""
-
+class TakesAll(Proxy):
     def expect(self, name: str, *rest: Any) -> None:
         super().expect(name, *rest)
         self._sites[name].line.__class__ = AnySession
+
+
+class TakesFencedRows(HomeBlocks):
+    """What was granted before the session ended is still taken."""
 
     def _let_go(self, remote: Any) -> None:
         before = dict(remote.open)
@@ -250,27 +251,26 @@ class TakesFencedRows(Proxy):
         remote.open.update(before)
 
 
-class SaysSoTooEarly(Proxy):
+class SaysSoTooEarly(HomeBlocks):
     """The driver is told to take the blocks back while the proxy still grants them."""
 
-    def _serve(self, site: Any) -> bool:
-        cancelled, self._cancelled = self._cancelled, self._gone
-        worked = super()._serve(site)
-        self._cancelled = cancelled
-        return worked
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._cancelled = self._gone
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "broken",
     [
-        (GrantsAtOnce,), (SkipsAVersion,), (CountsAfterwards,), (TakesFencedRows,), (SaysSoTooEarly,),
+        (GrantsAtOnce,), (SkipsAVersion,), (CountsAfterwards,), (TakesFencedRows, TakesAll), (SaysSoTooEarly,),
         (RemembersAtTheSite, RemembersAtHome),
     ],
     ids=lambda broken: broken[0].__name__,
 )  # fmt: skip
 def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
-    made = {"proxy" if issubclass(one, Proxy) else "end": one for one in broken}
+    names = {Proxy: "proxy", HomeBlocks: "home", SiteBlocks: "blocks"}
+    made = {name: one for one in broken for base, name in names.items() if issubclass(one, base)}
 
     def hunt() -> None:
         for seed in range(20):
@@ -283,7 +283,7 @@ def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
 def test_the_same_actors_go_on_after_a_partition() -> None:
     world = World(0, 1, delay=2.0)
     world.tick(100)
-    while not all(world.home.proxy._remotes[group].open for group in (0, 1)):
+    while not all(world.home.remotes[group].open for group in (0, 1)):
         world.tick()
     world.ways[0].cut(5 * SILENT, told=False)
     world.tick(int(5 * SILENT))

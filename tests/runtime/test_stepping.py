@@ -11,16 +11,15 @@ import pytest
 from equipoise import tree
 from equipoise.actors.inference.exchange import EPOCH, EnvSide, Exchange, PolicySizes
 from equipoise.runtime.cluster.frames import Hold, Step, Stepped, Unstepped
-from equipoise.runtime.cluster.parts import Arrays
+from equipoise.runtime.cluster.parts import Arrays, HomeParts, SiteParts
 from equipoise.runtime.cluster.proxy import Proxy, take_back
-from equipoise.runtime.cluster.remote import Remote
 from equipoise.runtime.cluster.site import SiteEnd
-from equipoise.runtime.cluster.stepping import Asker, StandIn
+from equipoise.runtime.cluster.stepping import Asker, HomeSteps, SiteSteps, StandIn
+from equipoise.runtime.cluster.wire import Tally
 from equipoise.runtime.ipc import Heap
 from equipoise.tree import ArraySpec
 from equipoise.types import Stack, TimeStep
-from tests.runtime.sites import DIGEST, SILENT, Clock, Store, Way
-from tests.runtime.test_sites import plan
+from tests.runtime.sites import DIGEST, SILENT, Clock, Way
 
 GROUPS = 4
 OBS = {"state": ArraySpec((3,), "int64"), "screen": ArraySpec((3, 2), "uint8")}
@@ -78,17 +77,18 @@ class Machine:
     """A site that only steps."""
 
     def __init__(
-        self, number: int, incarnation: int, way: Way, end: type[SiteEnd], asker: type[Asker], envs: dict[int, Env] | None
+        self, number: int, incarnation: int, way: Way, steps: type[SiteSteps], asker: type[Asker], envs: dict[int, Env] | None
     ) -> None:
         self.groups, self.exchange, self.ended = range(2 * number, 2 * number + 2), exchange(), list[str]()
         askers = {group: asker(self.exchange, group, STACKS) for group in self.groups}
         self.failures = {group: np.zeros(1, np.int64) for group in self.groups}
         self.envs = envs or {group: Env() for group in self.groups}
         self.sides = {group: EnvSide(self.exchange, group, STREAM) for group in self.groups}
-        self.end = end(
-            f"site {number}", incarnation, way.join(), [], [Store()], {g: Arrays(self.failures[g]) for g in self.groups},
-            {group: [group] for group in self.groups}, digest=DIGEST, cut=lambda *_: None, ended=self.ended.append, stacks={},
-            silent_s=SILENT, askers=askers,
+        counted = {group: Arrays(self.failures[group]) for group in self.groups}
+        parts = SiteParts(counted, {group: [group] for group in self.groups}, lambda: way.clock.now)
+        self.end = SiteEnd(
+            f"site {number}", incarnation, way.join(), [steps(askers, parts.changed), parts], digest=DIGEST,
+            cut=lambda *_: None, ended=self.ended.append, silent_s=SILENT,
         )  # fmt: skip
 
     def work(self, group: int) -> None:
@@ -117,14 +117,14 @@ class World:
     """Home, whose inference worker checks each row, and two sites."""
 
     def __init__(
-        self, seed: int, delay: float = 8.0, proxy: type[Proxy] = Proxy, end: type[SiteEnd] = SiteEnd,
+        self, seed: int, delay: float = 8.0, steps: type[SiteSteps] = SiteSteps,
         asker: type[Asker] = Asker, stand_in: type[StandIn] = StandIn,
     ) -> None:  # fmt: skip
-        self.chance, self.clock, self._end, self._asker = random.Random(seed), Clock(), end, asker
+        self.chance, self.clock, self._steps, self._asker = random.Random(seed), Clock(), steps, asker
         self.exchange, self.fences = exchange(), tree.zeros(Proxy.specs(GROUPS))
         self.words, self.failures = self.exchange.words, np.zeros((GROUPS, 1), np.int64)
         self.stand_ins = {group: stand_in(self.exchange, group, STACKS) for group in range(GROUPS)}
-        self._proxy, self._stand_in = proxy, stand_in
+        self._stand_in = stand_in
         self.ways = [Way(self.clock, self.chance, delay) for _ in range(2)]
         self.incarnations, self.sites, self.twins = [0, 0], list[Machine](), list[Machine]()
         self.seen: list[tuple[int, int, int] | None] = [None] * GROUPS  # what the agent of a group saw last
@@ -136,17 +136,18 @@ class World:
 
     def _begin(self) -> None:
         """Home's proxy begins, or a successor does."""
-        remotes = list[Remote]()
-        self.proxy = self._proxy(
-            plan(actors=GROUPS), remotes, [Store(0)], [Arrays(one) for one in self.failures], self.fences,
-            lambda: (0, 0, False), self, DIGEST, {}, SILENT, self.stand_ins,
-        )  # fmt: skip
+        self.proxy = Proxy(Tally(self.fences["refused"]), lambda: (0, 0, False), self, DIGEST, SILENT)
+
+    def _expect(self, i: int, groups: range) -> None:
+        parts = HomeParts({number: Arrays(one) for number, one in enumerate(self.failures)}, groups)
+        steps = HomeSteps({group: self.stand_ins[group] for group in groups}, self.fences)
+        self.proxy.expect(f"site {i}", self.incarnations[i], self.ways[i].home, [parts, steps])
 
     def _start(self, i: int, envs: dict[int, Env] | None = None) -> None:
         self.incarnations[i] += 1
         groups = range(2 * i, 2 * i + 2)
-        self.proxy.expect(f"site {i}", self.incarnations[i], (), groups, self.ways[i].home, groups)
-        made = Machine(i, self.incarnations[i], self.ways[i], self._end, self._asker, envs)
+        self._expect(i, groups)
+        made = Machine(i, self.incarnations[i], self.ways[i], self._steps, self._asker, envs)
         for group in groups:
             made.failures[group][:] = self.failures[group]
         if len(self.sites) > i:
@@ -190,7 +191,7 @@ class World:
         self._begin()
         for i, site in enumerate(self.sites):
             self.ways[i].cut(0, told=True)
-            self.proxy.expect(f"site {i}", self.incarnations[i], (), site.groups, self.ways[i].home, site.groups)
+            self._expect(i, site.groups)
             if site.end.leaving:
                 self.proxy.let_go(f"site {i}")
 
@@ -351,13 +352,10 @@ class AsksOnce(StandIn):
             super().forget()
 
 
-class GoesOnWhileItLeaves(SiteEnd):
+class GoesOnWhileItLeaves(SiteSteps):
     """What home asks is passed on while the envs are handed over."""
 
-    def _take(self, frame: Any, now: float) -> None:
-        before, self.leaving = self.leaving, False
-        super()._take(frame, now)
-        self.leaving = self.leaving or before
+    def leave(self) -> None: ...
 
 
 class RemembersStacks(Asker):
@@ -375,14 +373,11 @@ class TrustsHalfAnAnswer(StandIn):
         return None if (found := super().asks()) is None else (found[0], False, found[2])
 
 
-class CountsAfterwards(SiteEnd):
+class CountsAfterwards(SiteSteps):
     """What the envs count follows their rows."""
 
-    def _answer(self, group: int, asker: Any) -> bool:
-        before, self._of_group = self._of_group, dict.fromkeys(self._of_group, ())
-        worked = super()._answer(group, asker)
-        self._of_group = before
-        return worked
+    def __init__(self, askers: Any, counted: Any) -> None:
+        super().__init__(askers, lambda group: ())
 
 
 @pytest.mark.thorough
@@ -393,7 +388,7 @@ class CountsAfterwards(SiteEnd):
     ids=lambda one: one.__name__,
 )  # fmt: skip
 def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
-    parts = {Asker: "asker", StandIn: "stand_in", SiteEnd: "end"}
+    parts = {Asker: "asker", StandIn: "stand_in", SiteSteps: "steps"}
     made = {name: broken for base, name in parts.items() if issubclass(broken, base)}
 
     def hunt() -> None:

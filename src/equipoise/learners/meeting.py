@@ -146,8 +146,8 @@ class Together:
 
     @staticmethod
     def said(words: Any, rank: int) -> list[Any]:
-        """The words that a learner writes, as views: they are what the others' machines have to know."""
-        names = ("address", "bytes", "met", "seen", "fresh", "done", "freed", "ready", "passed")
+        """The words of a learner, as views: what the others' machines have to know, in the order in which they are stored."""
+        names = ("address", "bytes", "met", "fresh", "done", "freed", "ready", "passed", "seen")
         return [words[name][rank : rank + 1] for name in names]
 
     @property

@@ -89,6 +89,7 @@ class Kind(ABC):
     parts: ClassVar[tuple[str, ...]] = ()  # of its work, each of which has a row of the board (``clock.py``)
     stands_in: ClassVar[bool] = False  # receives wake-ups meant for workers on other machines
     writes: ClassVar[bool] = False  # reserves blocks of the queue for its ``groups``
+    movable: ClassVar[bool] = False  # its workers may be on another machine, all on the same; they get every policy's weights
     reloads: ClassVar[bool] = True  # a replacement loads the state again if the worker before it died without progress
     final: ClassVar[tuple[type[Exception], ...]] = (EnvFailed, WrongValue, NoNumber)  # a replacement would fail in the same way
 

@@ -173,7 +173,7 @@ class Stepped(Message):
 
 @dataclass(frozen=True, slots=True)
 class Unstepped(Message):
-    """An ask has no such answer, since the envs were lost."""
+    """The step request cannot be answered because its envs died."""
 
     kind: ClassVar[Kind] = Kind.UNSTEPPED
     group: int = 0
@@ -363,6 +363,7 @@ _SITES = (
     Hello, Want, Rows, Statistics, Ask, Lost, Restarted, Said, File, Stepped, Unstepped, Kept, Brought, Answered, Emptied,
 )  # fmt: skip
 _HOMES = (Welcome, Expelled, Denied, Grant, Weights, Cut, LetGo, Stop, Step, Hold, Known, Asked)
+FROM_SITES = frozenset(one.kind.name for one in _SITES)
 _MESSAGES: dict[Kind, type[Message]] = {one.kind: one for one in (*_SITES, *_HOMES, Beat, Probe, Piece, Taken)}
 _NAMES = {kind: tuple(one.name for one in fields(made) if one.name != "body") for kind, made in _MESSAGES.items()}
 _NUMBERS: dict[type[Message], Callable[[Message], tuple[int, int, int]]] = {

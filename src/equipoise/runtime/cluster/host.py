@@ -6,7 +6,7 @@ import mmap
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,18 +18,20 @@ from equipoise.publishing import check_order
 from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Source
 from equipoise.runtime import build
+from equipoise.runtime.cluster.blocks import SiteBlocks
 from equipoise.runtime.cluster.keeping import Keeper, SiteShards
-from equipoise.runtime.cluster.parts import parts
+from equipoise.runtime.cluster.parts import SiteParts, parts
 from equipoise.runtime.cluster.placing import groups_of_shard
 from equipoise.runtime.cluster.proxy_worker import Home, stacks_of
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.sockets import SiteLink
-from equipoise.runtime.cluster.stepping import Asker
+from equipoise.runtime.cluster.stepping import Asker, SiteSteps
+from equipoise.runtime.cluster.weights import SiteWeights
 from equipoise.runtime.ipc import Event, PipeChannel, Segment
 from equipoise.runtime.messages import Failed, HandedOver, Lost, Message, Note, Saved, Written, to_json
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.crew import Crew, Died, ring
-from equipoise.runtime.process.handles import Carried
+from equipoise.runtime.process.handles import SiteSlots
 from equipoise.runtime.process.process import queue_of
 from equipoise.types import Tick
 from equipoise.workers.kind import Kind, Member, stepped, written
@@ -103,33 +105,38 @@ class SiteHost:
         self._carrier = Event()
         self._crew = Crew(blue, mine, self._shared, self._board, [segment, self._carrier, *channels], lives=job.lives)
         weights = [policy.weights for policy in self._shared.policies.values()]
-        self._shards = self._shards_of(mine)
         address = f"{job.home.address}:{job.home.port}"
         keys = job.home.keys.public, job.home.sites
         self._link = SiteLink(
             job.name, job.incarnation, address, *keys, groups=len(groups), silent_s=job.home.silent_s
         )  # fmt: skip
+        counted = {number: place.part for number, place in places.items() if not place.meets}
+        self._parts = SiteParts(counted, of_group, time.monotonic, meeting, known if meeting else {})
+        published = SiteWeights(weights, asks=not meeting, follows=any(one.kind.movable for one in mine))
+        keepers = {one.index: self._keeper(one.index) for one in mine if one.kind.side == "keeping"}
+        self._blocks = SiteBlocks(
+            self._shared.outbound, stacks, published, len(weights), self._parts.of_group, self._shared.waiting,
+            {group for index in keepers for group in groups_of_shard(blue, index)},
+        )  # fmt: skip
+        carried = [
+            self._blocks, published, SiteSteps(askers, self._parts.changed), self._parts,
+            SiteShards(keepers, self._blocks.taken),
+        ]  # fmt: skip
         self.end = SiteEnd(
-            job.name, job.incarnation, self._link, self._shared.outbound, weights,
-            {number: place.part for number, place in places.items() if not place.meets}, of_group, digest=job.home.digest,
-            cut=self._cut, ended=self._ended, stacks=stacks, silent_s=job.home.silent_s, askers=askers,
-            meeting=meeting, known=known if meeting else {}, shards=self._shards,
+            job.name, job.incarnation, self._link, carried, digest=job.home.digest, cut=self._cut, ended=self._ended,
+            silent_s=job.home.silent_s,
         )  # fmt: skip
         self._askers, self._crew.elsewhere = askers, self._carrier
         self._queues = {rank: queue_of(blue, mine, self._crew.bells, one, rank) for rank, one in self._shared.queues.items()}
         self._reconciling = False  # a queue here may not yet be certain of what a dead actor held
-        carried = [Carried(outbound, self._carrier, self._shared.waiting) for outbound in self._shared.outbound]
-        self._crew.start([self._queues.get(rank, one) for rank, one in enumerate(carried)])
+        slots = [SiteSlots(outbound, self._carrier, self._shared.waiting) for outbound in self._shared.outbound]
+        self._crew.start([self._queues.get(rank, one) for rank, one in enumerate(slots)])
 
-    def _shards_of(self, mine: Sequence[Member]) -> SiteShards:
-        """The shards among these workers."""
-        shards = [one.index for one in mine if one.kind.side == "keeping"]
-        found, waiting = dict[int, Keeper](), self._shared.waiting
-        for index in shards:
-            policy, number = self._blue.shards[index]
-            assert waiting is not None
-            found[index] = Keeper(self._shared.posts[policy][0], number, waiting)
-        return SiteShards(found, waiting, {group for index in shards for group in groups_of_shard(self._blue, index)})
+    def _keeper(self, index: int) -> Keeper:
+        """The site's half of a shard among these workers."""
+        policy, number = self._blue.shards[index]
+        assert self._shared.waiting is not None
+        return Keeper(self._shared.posts[policy][0], number, self._shared.waiting)
 
     def _workers(self, group: int) -> set[str]:
         """The titles of the workers that step this group or act for it."""
@@ -149,7 +156,9 @@ class SiteHost:
             self._reconciling = not all(certain)
         with suppress(BlockingIOError):
             self._carrier.clear()
-        while self.end.tick(time.monotonic()) is Tick.WORKED:
+        worked = True
+        while worked:
+            worked = self.end.tick(time.monotonic()) is Tick.WORKED
             ring(self._crew.bells, self._job.titles, always=False)
         if self._handing is not None and self._handed_in != self.end.sessions:
             self._handing = None  # home may not have got all of it, and may have got none: once more
@@ -180,7 +189,7 @@ class SiteHost:
             self._handed_over(title, said)
             return
         if isinstance(said, Saved):
-            self.end.count()
+            self.end.send(self._parts.all())
             self.end.files(title, self._read(said), then=to_json(said))
         elif isinstance(said, Written):
             self._written(title, said)
@@ -193,10 +202,10 @@ class SiteHost:
             self._sent, self._sent_in = {}, self.end.sessions
         try:
             files = self._read(said) if said.error is None else {}
-            self._shards.late(title, self._step, files, self._rows(said), to_json(said))
+            self.end.late(title, self._step, files, self._rows(said), to_json(said))
         except OSError as error:  # another cut has begun, which gave this one up
             failed = Written(cut=said.cut, error=f"{type(error).__name__}: {error}")
-            self._shards.late(title, self._step, {}, (), to_json(failed))
+            self.end.late(title, self._step, {}, (), to_json(failed))
 
     def _rows(self, said: Written) -> Iterator[tuple[str, int, memoryview]]:
         """(segment, first new byte, new bytes), read from the disk as they are sent; what is of no more use is emptied."""
@@ -228,7 +237,7 @@ class SiteHost:
             return
         self._missing.discard(title)
         if not self._missing:
-            self.end.count()
+            self.end.send(self._parts.all())
         self.end.files(title, self._read(said), then=None if self._missing else to_json(HandedOver(site=self._job.name)))
 
     def _failed(self, error: WorkerFailed) -> None:
@@ -239,6 +248,8 @@ class SiteHost:
 
     def _cut(self, number: int, step: int, last: bool) -> None:
         """Home's workers save for a cut: those here do, too. ``last``: now the learners."""
+        if not last:
+            self._blocks.bring()
         if last and number == self._board.cut["save"][0]:
             self._board.cut["save_last"][0] = number
             ring(self._crew.bells, self._job.titles)

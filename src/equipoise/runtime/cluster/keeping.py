@@ -11,9 +11,7 @@ buried by the learner, as on one machine: home is told its next life, and the fi
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,17 +20,15 @@ from equipoise import tree
 from equipoise.experience.layout import columns
 from equipoise.experience.queue.outbound import block_bytes
 from equipoise.experience.queue.queue import Plan
-from equipoise.experience.queue.waiting import Waiting, mark, marked, put_back, raw
+from equipoise.experience.queue.waiting import Waiting, marked, raw
 from equipoise.experience.replay.mailbox import BUFFERS, Request, ShardMailbox
 from equipoise.publishing import publish
-from equipoise.runtime.cluster.frames import Answered, Asked, Brought, Emptied, File, Kept, Kind, Said
-from equipoise.runtime.cluster.line import Line
-from equipoise.runtime.cluster.protocols import Queue
-from equipoise.runtime.cluster.wire import Refused, words
-from equipoise.types import Array, Slot, Trajectory
+from equipoise.runtime.cluster.carried import Carried
+from equipoise.runtime.cluster.frames import Answered, Asked, Emptied, Kind, Message
+from equipoise.runtime.cluster.wire import Refused
+from equipoise.types import Array, Trajectory
 
 REQUEST = 4 * 8  # bytes: a kind and three numbers
-CHUNK = 1 << 22  # bytes of new rows of a segment that home writes at once
 SAID = 3 * 8  # bytes: the items of the shard, their mass, and the blocks that it took in
 
 
@@ -106,64 +102,41 @@ class StandInShard:
         return True
 
 
-class HomeShards:
-    """What the proxy does for the shards of all sites."""
+class HomeShards(Carried):
+    """Home's end, for the shards of one site."""
 
-    def __init__(
-        self, shards: Mapping[int, StandInShard] = MappingProxyType({}), answered: Callable[[], object] = lambda: None
-    ) -> None:  # fmt: skip
-        """``shards``: by number; ``answered`` is called where one has an answer."""
+    def __init__(self, shards: Mapping[int, StandInShard], answered: Callable[[], object]) -> None:
+        """``shards``: by number; ``answered`` is called when one has an answer."""
         self._shards, self._answered = shards, answered
+        self.most = {Kind.ANSWERED: max((one.most for one in shards.values()), default=0), Kind.EMPTIED: 0}
 
-    def most(self, plan: Plan) -> dict[Kind, int]:
-        """The most bytes of what may come, by kind."""
-        answer = max((one.most for one in self._shards.values()), default=0)
-        return {Kind.KEPT: 0, Kind.BROUGHT: block_bytes(plan) if answer else 0, Kind.ANSWERED: answer, Kind.EMPTIED: 0}
-
-    def kept(self, message: Kept, slots: Mapping[str, Slot] | None, queue: Queue, streams: Array) -> None:
-        """The rows of a block are complete, and wait at the site. ``slots``: of the block, if the group has it."""
-        if slots is None:
-            raise Refused("wrong numbers", f"kept: expected a block that group {message.group} has, got {message.sequence}")
-        mark(slots, streams, message.sequence)
-        queue.commit(slots)
-
-    def brought(self, message: Brought, plan: Plan, queue: Queue, streams: Array) -> None:
-        """Rows that wait at a site come, so that a checkpoint has them."""
-        block = queue.block(message.sequence % plan.blocks)
-        stream = int(next(iter(block.values())).context["stream"][0])
-        if marked(block) != message.sequence or stream != int(streams[0]):
-            return  # home had taken the block back before it heard that the rows were complete
-        try:
-            put_back(plan, block, message.body)
-        except ValueError as error:
-            raise Refused("wrong numbers", f"brought: {error}") from error
-
-    def take(self, message: Answered | Emptied) -> None:
-        """A shard has an answer, or was lost."""
-        shard = self._shards[message.shard]
-        try:
-            if isinstance(message, Emptied):
-                news = shard.died(message.life)
-            else:
-                news = shard.answer(message.request, message.life, message.body)
-        except ValueError as error:
-            raise Refused("wrong numbers", f"answered: {error}") from error
+    def take(self, message: Message) -> None:
+        match message:
+            case Answered(shard, request, life, body):
+                try:
+                    news = self._shard(message, shard).answer(request, life, body)
+                except ValueError as error:
+                    raise Refused("wrong numbers", f"answered: {error}") from error
+            case Emptied(shard, life):
+                news = self._shard(message, shard).died(life)
+            case _:
+                news = False
         if news:
             self._answered()
 
-    def ask(self, line: Line, numbers: Sequence[int]) -> bool:
-        """Pass on to the shards of a site what the learner asks."""
-        worked = False
-        for shard in numbers:
-            for request, life, body in self._shards[shard].asks():
-                line.send(Asked(shard, request, life, body))
-                worked = True
-        return worked
+    def _shard(self, message: Message, shard: int) -> StandInShard:
+        if shard not in self._shards:
+            raise Refused("wrong numbers", f"{message.kind.name}: expected a shard of {sorted(self._shards)}, got {shard}")
+        return self._shards[shard]
 
-    def forget(self, numbers: Sequence[int]) -> None:
-        """The session with the site of these shards has ended."""
-        for shard in numbers:
-            self._shards[shard].forget()
+    def ready(self) -> Iterator[Message]:
+        for number, shard in self._shards.items():
+            for request, life, body in shard.asks():
+                yield Asked(number, request, life, body)
+
+    def forget(self) -> None:
+        for shard in self._shards.values():
+            shard.forget()
 
 
 class Keeper:
@@ -254,81 +227,36 @@ class Keeper:
         return life
 
 
-class SiteShards:
-    """What a site's end does for the shards there, and for the rows that wait for them."""
+class SiteShards(Carried):
+    """The site's end."""
 
-    def __init__(
-        self, keepers: Mapping[int, Keeper] = MappingProxyType({}), waiting: Waiting | None = None, kept: Collection[int] = ()
-    ) -> None:
-        """``keepers``: by the number of the shard; ``kept``: the groups whose rows they keep."""
-        self._keepers, self._waiting, self.kept = keepers, waiting, frozenset(kept)
-        self._wait: dict[int, tuple[int, int]] = {}  # by place, the group and the sequence of each block that waits
-        self._late: deque[tuple[Any, dict[str, Any]]] = deque()  # files and rows for home, and what is said of them
-        self.most = max((one.most for one in keepers.values()), default=0)  # bytes of a request
+    def __init__(self, keepers: Mapping[int, Keeper], taken: Callable[[int], object]) -> None:
+        """``keepers``: by the number of the shard. ``taken`` is called with the place of a block that a shard takes in."""
+        self._keepers, self._taken = keepers, taken
+        self.most = {Kind.ASKED: max((one.most for one in keepers.values()), default=0)}
+
+    def take(self, message: Message) -> None:
+        match message:
+            case Asked(shard, request, life, body):
+                if shard not in self._keepers:
+                    raise Refused("wrong numbers", f"asked: expected a shard of {sorted(self._keepers)}, got {shard}")
+                try:
+                    place = self._keepers[shard].ask(request, life, body)
+                except ValueError as error:
+                    raise Refused("wrong numbers", f"asked: {error}") from error
+                if place is not None:
+                    self._taken(place)
+
+    def ready(self) -> Iterator[Message]:
+        for number, keeper in self._keepers.items():
+            for request, life, body in keeper.answers():
+                yield Answered(number, request, life, body)
+            if (lost := keeper.died()) is not None:
+                yield Emptied(number, lost)
 
     def forget(self) -> None:
-        """A session has ended: what was sent in it may not have come."""
         for keeper in self._keepers.values():
             keeper.forget()
-        self._late.clear()
-
-    def ask(self, message: Asked) -> None:
-        """Pass a request on."""
-        if message.shard not in self._keepers:
-            raise Refused("wrong numbers", f"asked: expected a shard of {sorted(self._keepers)}, got {message.shard}")
-        try:
-            place = self._keepers[message.shard].ask(message.request, message.life, message.body)
-        except ValueError as error:
-            raise Refused("wrong numbers", f"asked: {error}") from error
-        if place is not None:
-            self._wait.pop(place, None)  # the learner has taken it
-
-    def keep(self, line: Line, group: int, sequence: int, data: Any) -> None:
-        """Let a complete block wait for its shard."""
-        assert self._waiting is not None
-        place = sequence % self._waiting.plan.blocks
-        self._waiting.write(place, data)
-        self._wait[place] = group, sequence
-        line.send(Kept(group, sequence))
-
-    def bring(self, line: Line) -> None:
-        """Send all blocks that wait: a checkpoint is to have them."""
-        for place, (group, sequence) in self._wait.items():
-            assert self._waiting is not None
-            line.send(Brought(group, sequence, self._waiting.read(place).tobytes()))
-
-    def late(
-        self, title: str, step: int, files: Mapping[str, bytes], rows: Iterable[tuple[str, int, Any]],
-        then: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        """Send what a worker has written since the cut of that step: its ``files``, and new ``rows``; then what it said.
-
-        The rows: (segment, its first new byte, bytes). They are read from the disk as the line has room for them.
-        """
-        for name, data in files.items():
-            self._late.append((data, {"title": title, "name": name, "step": step}))
-        for name, first, data in rows:
-            for at in range(0, len(data), CHUNK):
-                self._late.append((data[at : at + CHUNK], {"title": title, "name": name, "at": first + at}))
-        self._late.append((None, {"title": title, "message": dict(then)}))
-
-    def tell(self, line: Line) -> bool:
-        """Send what shards have answered, which were lost, and what they have written."""
-        worked = False
-        for number, keeper in self._keepers.items() if line.session else ():
-            for request, life, body in keeper.answers():
-                line.send(Answered(number, request, life, body))
-                worked = True
-            if (lost := keeper.died()) is not None:
-                line.send(Emptied(number, lost))
-                worked = True
-        while self._late and line.session and not line.full:
-            data, said = self._late.popleft()
-            if data is not None:
-                line.send(File(data))
-            line.send(Said(words(**said)))
-            worked = True
-        return worked
 
 
 def _drawn(post: ShardMailbox, buffer: int, begin: int, count: int) -> list[Array]:

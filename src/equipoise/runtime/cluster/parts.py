@@ -7,18 +7,28 @@ site, and at home the proxy.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from equipoise import tree
 from equipoise.learners.meeting import Together
+from equipoise.publishing import publish
+from equipoise.runtime.cluster.carried import Carried
+from equipoise.runtime.cluster.frames import Kind, Known, Message, Statistics
+from equipoise.runtime.cluster.wire import Refused
+from equipoise.types import Array
 from equipoise.workers.kind import Member
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
+
+
+STATISTICS_S = 0.25  # between two reports of what workers count, where no rows take them along
 
 
 class Part(Protocol):
@@ -48,7 +58,19 @@ class Arrays:
 
 
 class Words(Arrays):
-    """Words that tell of each other, such as an address and that it is there: they are read until two looks agree."""
+    """Words that tell of each other, such as an address and that it is there: they are read until two looks agree, and each is
+    published after those before it.
+    """
+
+    def __init__(self, *words: Array) -> None:
+        super().__init__(*words)
+        self._words = words
+
+    def write(self, data: Any) -> None:
+        at = 0
+        for words in self._words:
+            publish(words, ..., np.frombuffer(data, words.dtype, words.size, at).reshape(words.shape))
+            at += words.nbytes
 
     def read(self) -> bytes:
         found = super().read()
@@ -122,4 +144,95 @@ def parts(
         words, queue = shared.own[member.kind.name].views, shared.queues.get(member.index)
         found.append(Place(Words(*Together.said(words, member.index)), frozenset([member.title]), meets=True))
         found.append(None if queue is None else Place(Arrays(*queue.counters), frozenset([member.title])))
+    for name in dict.fromkeys(member.kind.name for member in members if member.kind.movable and member.kind.name in shared.own):
+        arrays = tree.leaves(shared.own[name].views)
+        found.append(Place(Arrays(*arrays), frozenset(member.title for member in members if member.kind.name == name)))
     return {number: place for number, place in enumerate(found) if place is not None}
+
+
+class HomeParts(Carried):
+    """Home's end, for the parts that workers of one site write."""
+
+    def __init__(
+        self, parts: Mapping[int, Part], counts: Collection[int], meeting: Collection[int] = (),
+        met: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
+        """``parts``: of the whole run, by number; ``counts``: those of the site. ``meeting``: what learners say to each other.
+
+        What learners elsewhere say is sent to a site with learners. ``met`` is called when one of the site said something.
+        """
+        self._parts, self._counts, self._met, self._meeting = parts, frozenset(counts), met, frozenset(meeting)
+        self._elsewhere = sorted(self._meeting - self._counts) if self._meeting & self._counts else []
+        self._known: dict[int, bytes] = {}  # what the site was told that learners elsewhere say, by part
+        self.most = {Kind.STATISTICS: max((parts[number].nbytes for number in self._counts), default=0)}
+
+    def take(self, message: Message) -> None:
+        match message:
+            case Statistics(part, body):
+                if part not in self._counts or self._parts[part].nbytes != len(body):
+                    got = f"{part} with {len(body):,} bytes"
+                    raise Refused("wrong numbers", f"statistics: expected a part of this site, got {got}")
+                self._parts[part].write(body)
+                if part in self._meeting:
+                    self._met()
+
+    def ready(self) -> Iterator[Message]:
+        for number in self._elsewhere:
+            if (said := self._parts[number].read()) != self._known.get(number):
+                self._known[number] = said
+                yield Known(number, said)
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+class SiteParts(Carried):
+    """The site's end."""
+
+    def __init__(
+        self, parts: Mapping[int, Part], of_group: Mapping[int, Iterable[int]], clock: Callable[[], float],
+        meeting: Mapping[int, Part] = MappingProxyType({}), known: Mapping[int, Part] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """``parts``: what the workers here count, by home's numbers; ``of_group``: those that go home before a group's rows do.
+
+        ``clock``: gives seconds. ``meeting``: what learners here say to the others, and ``known``: what those say.
+        """
+        self._parts, self._of_group, self._meeting, self._known, self._clock = parts, of_group, meeting, known, clock
+        self._sent: dict[int, bytes] = {}  # what home was sent in this session of parts that are sent if they have changed
+        self._counted_at = 0.0
+        self.most = {Kind.KNOWN: max(part.nbytes for part in known.values())} if known else {}
+
+    def all(self) -> Iterator[Message]:
+        """Yield what all workers here count."""
+        return (Statistics(number, part.read()) for number, part in self._parts.items())
+
+    def of_group(self, group: int) -> Iterator[Message]:
+        """Yield the parts of a group."""
+        return (Statistics(number, self._parts[number].read()) for number in self._of_group[group])
+
+    def changed(self, group: int) -> Iterator[Message]:
+        """Yield the parts of a group that are not as they were sent."""
+        for number in self._of_group[group]:
+            if (counted := self._parts[number].read()) != self._sent.get(number):
+                self._sent[number] = counted
+                yield Statistics(number, counted)
+
+    def ready(self) -> Iterator[Message]:
+        for number, part in self._meeting.items():
+            if (said := part.read()) != self._sent.get(number):
+                self._sent[number] = said
+                yield from self.all()  # what had been counted when it said so
+                yield Statistics(number, said)
+        if (now := self._clock()) - self._counted_at >= STATISTICS_S:
+            self._counted_at = now
+            yield from self.all()
+
+    def take(self, message: Message) -> None:
+        match message:
+            case Known(part, body):
+                if part not in self._known or self._known[part].nbytes != len(body):
+                    raise Refused("wrong numbers", f"known: expected what learners elsewhere say, got part {part}")
+                self._known[part].write(body)
+
+    def forget(self) -> None:
+        self._sent.clear()

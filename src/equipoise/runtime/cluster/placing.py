@@ -103,31 +103,35 @@ class Dealt:
 def cells(
     blue: Blueprint, members: Sequence[Member], inference_at: At = "actors", learners_at: At = "home", shards_at: At = "home"
 ) -> list[Cell]:
-    """The cells of a run, those with learners last, else in the order of their first envs.
+    """The cells of a run: in the order of their first envs, then kinds that are ``movable``, and those with learners last.
 
     Inference workers that stay with the learner are in none, nor are learners and shards that stay at home.
     """
-    found: list[tuple[set[int], list[Member]]] = []
+    found: list[tuple[set[int | str], list[Member]]] = []
     for member in members:
+        groups: set[int | str]
         if member.kind.side == "learning" and member.index > 0 and learners_at == "actors":
             groups = set(blue.groups_of(member.index))
         elif member.kind.side == "keeping" and shards_at == "actors":
             groups = set(groups_of_shard(blue, member.index))
         elif member.kind.side == "sampling" and not (member.kind.serves and inference_at == "home"):
             groups = set(member.kind.groups(blue, member.index))
+        elif member.kind.movable:
+            groups = {member.kind.name}
         else:
             continue
         mine = [cell for cell in found if cell[0] & groups]
         found = [cell for cell in found if not cell[0] & groups]
         found.append((groups.union(*(cell[0] for cell in mine)), [one for cell in mine for one in cell[1]] + [member]))
-    found.sort(key=lambda cell: (any(one.kind.side == "learning" for one in cell[1]), min(cell[0])))
+    first = [min((group for group in groups if isinstance(group, int)), default=blue.program.groups) for groups, _ in found]
+    order = sorted(range(len(found)), key=lambda at: (any(one.kind.side == "learning" for one in found[at][1]), first[at]))
     return [
         Cell(
             tuple(one.title for one in cell),
             sum(one.kind.side == "sampling" and not one.kind.serves for one in cell),
             sum(one.kind.threads(blue) for one in cell),
         )
-        for _, cell in found
+        for cell in (found[at][1] for at in order)
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the proxy finds at home, and knows no more of: queues, weights, and the driver."""
+"""What the two ends find on their machines: queues, stores of weights, and the driver."""
 
 from __future__ import annotations
 
@@ -18,11 +18,21 @@ class Queue(Protocol):
 
 
 class Versions(Protocol):
-    """The weights of one policy, as bytes."""
+    """The weights of one policy at home, as bytes."""
 
     @property
     def version(self) -> int: ...
     def fetch_bytes(self, newer_than: int) -> tuple[int, Any] | None: ...
+
+
+class Store(Protocol):
+    """The weights of one policy at a site."""
+
+    @property
+    def nbytes(self) -> int: ...  # of ``publish_bytes``
+    @property
+    def version(self) -> int: ...
+    def publish_bytes(self, version: int, data: Any) -> None: ...
 
 
 class Heard(Protocol):

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise.experience.queue.unstacked import Crossing
 from equipoise.files import sync_directory, write_synced
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.record import checkpoint
+from equipoise.runtime.cluster.blocks import HomeBlocks, Remote
+from equipoise.runtime.cluster.carried import Carried, most_bytes
 from equipoise.runtime.cluster.keeping import HomeShards, StandInShard
-from equipoise.runtime.cluster.parts import parts
-from equipoise.runtime.cluster.proxy import Proxy
-from equipoise.runtime.cluster.remote import Remote, Traffic
+from equipoise.runtime.cluster.parts import HomeParts, parts
+from equipoise.runtime.cluster.proxy import MOST, Proxy
+from equipoise.runtime.cluster.remote import Traffic
 from equipoise.runtime.cluster.sockets import Keys, Listener
-from equipoise.runtime.cluster.stepping import StandIn
-from equipoise.runtime.cluster.wire import Refused
+from equipoise.runtime.cluster.stepping import HomeSteps, StandIn
+from equipoise.runtime.cluster.weights import HomeWeights, Newest
+from equipoise.runtime.cluster.wire import Refused, Tally
 from equipoise.runtime.ipc import Outbox
 from equipoise.runtime.messages import from_json
 from equipoise.tree import ArraySpec
@@ -143,10 +147,65 @@ def stacks_of(blue: Blueprint) -> dict[str, Mapping[str, Stack]]:
     return {name: role.spec.stacks for name, role in blue.roles.items()}
 
 
-def _stand_in(blue: Blueprint, shared: Shared, site: Site, index: int) -> StandInShard:
-    """Home's half of a shard on another machine."""
-    policy, number = blue.shards[index]
-    return StandInShard(queue_plan(blue), shared.posts[policy][0], number, site.queues[0].block)
+class _Carriers:
+    """Makes home's ends of what is shared with a site."""
+
+    def __init__(self, job: ProxyJob, site: Site) -> None:
+        self._blue, self._shared, self._site, self._members = job.blueprint, job.shared, site, job.members
+        self._fences = job.shared.own[ProxyKind.name].views["fences"]
+        rows = {member.title: site.board(member.title) for member in job.members}
+        self._places = parts(self._blue, self._shared, rows, job.members)
+        self._held, self._stacks = held_at_once(self._blue, job.members), stacks_of(self._blue)
+        self._plan = queue_plan(self._blue)
+        self._crossing = Crossing(self._plan, self._stacks)
+        self._newest = Newest([policy.weights.handle() for policy in self._shared.policies.values()])
+        self._away = {title for expected in job.expected for title in expected.titles}
+
+    def of(self, site: Expected) -> list[Carried]:
+        """In the order in which they are served: a shard first does what was asked before a cut."""
+        counts = [number for number, place in self._places.items() if place.of(site.titles)]
+        meeting = [number for number, place in self._places.items() if place.meets]
+        counted = {number: place.part for number, place in self._places.items()}
+        found: list[Carried] = [
+            HomeWeights(self._newest),
+            HomeBlocks(
+                self._plan, self._crossing, map(self._remote, site.groups), self._newest, self._fences, self._site.cutting,
+                site.kept,
+            ),
+        ]  # fmt: skip
+        if site.shards:
+            found.append(HomeShards({index: self._shard(index) for index in site.shards}, self._learners(always=True)))
+        found.append(HomeParts(counted, counts, meeting, self._learners(always=self._blue.apart)))
+        if site.stepped:
+            assert self._shared.exchange is not None
+            stand_ins = {group: StandIn(self._shared.exchange, group, self._stacks) for group in site.stepped}
+            found.append(HomeSteps(stand_ins, self._fences, self._servers(site.stepped)))
+        return found
+
+    def _remote(self, group: int) -> Remote:
+        rank = self._blue.learner_of(group)
+        return Remote(group, self._site.queues[rank], self._blue.streams(group), self._held)
+
+    def _shard(self, index: int) -> StandInShard:
+        policy, number = self._blue.shards[index]
+        return StandInShard(self._plan, self._shared.posts[policy][0], number, self._site.queues[0].block)
+
+    def _servers(self, groups: Sequence[int]) -> Callable[[int], object]:
+        """Ring the inference worker of a group."""
+        servers = [member.title for member in self._members if member.kind.serves]
+        bells = {group: self._site.bell(servers[self._blue.server(group)]) for group in groups}
+        return lambda group: bells[group]()
+
+    def _learners(self, *, always: bool) -> Callable[[], object]:
+        """Ring the learners at home, if they wait for what sites do."""
+        here = [one.title for one in self._members if one.kind.side == "learning" and one.title not in self._away]
+        bells = [self._site.bell(title) for title in here if always]
+
+        def ring() -> None:
+            for bell in bells:
+                bell()
+
+        return ring
 
 
 class ProxyWorker:
@@ -164,39 +223,16 @@ class ProxyWorker:
         self._files = {member.title: member.files for member in job.members}
         self._entries: dict[str, dict[str, Any]] = {}  # of the files that have come from a worker, by title
         self._errors: dict[str, str] = {}  # why it could not be written
-        rows = {member.title: site.board(member.title) for member in job.members}
-        self._places = parts(blue, shared, rows, job.members)
         self._titles: dict[str, tuple[str, ...]] = {}  # of the workers of each site
-        counted = [place.part for place in self._places.values()]
-        groups = range(blue.program.groups)
-        held = held_at_once(blue, job.members)
-        remotes = [Remote(group, site.queues[blue.learner_of(group)], blue.streams(group), held) for group in groups]
-        exchange, stacks = shared.exchange, stacks_of(blue)
-        stepped = [group for expected in job.expected for group in expected.stepped]
-        stand_ins = {group: StandIn(exchange, group, stacks) for group in stepped if exchange is not None}
-        servers = [member.title for member in job.members if member.kind.serves]
-        bells = {group: site.bell(servers[blue.server(group)]) for group in stepped}
-        away = {title for expected in job.expected for title in expected.titles}
-        here = [one.title for one in job.members if one.kind.side == "learning" and one.title not in away]
-        shards = {number: _stand_in(blue, shared, site, number) for one in job.expected for number in one.shards}
-        learners = [site.bell(title) for title in here if blue.apart or shards]
-
-        def ring() -> None:
-            for bell in learners:
-                bell()
-
-        versions = [policy.weights.handle() for policy in shared.policies.values()]
-        self.proxy = Proxy(
-            queue_plan(blue), remotes, versions, counted, own["fences"], site.cutting, self,
-            home.digest, stacks, home.silent_s, stand_ins, lambda group: bells[group](),
-            [number for number, place in self._places.items() if place.meets], ring, HomeShards(shards, ring),
-        )  # fmt: skip
+        self._carriers = _Carriers(job, site)
+        most = MOST | most_bytes(carried for expected in job.expected for carried in self._carriers.of(expected))
+        self.proxy = Proxy(Tally(own["fences"]["refused"]), site.cutting, self, home.digest, home.silent_s)
         self._traffic = own["traffic"]
         self._before = {name: array.copy() for name, array in self._traffic.items()}  # what a predecessor counted
         self._names = [one.name for one in job.expected]
         self._counted_at = 0.0
         self.listener = Listener(
-            home.address, home.keys, home.sites.public, self.proxy.most, self.proxy.refused,
+            home.address, home.keys, home.sites.public, most, self.proxy.refused,
             groups=blue.program.groups, port=home.port, silent_s=home.silent_s,
         )  # fmt: skip
         for expected in job.expected:
@@ -205,11 +241,8 @@ class ProxyWorker:
     def _expect(self, site: Expected) -> None:
         self._leaving.discard(site.name)
         self._titles[site.name] = site.titles
-        counts = [n for n, one in self._places.items() if one.of(site.titles)]
         link = self.listener.end(site.name, site.incarnation)
-        self.proxy.expect(
-            site.name, site.incarnation, site.groups, counts, link, site.stepped, site.shards, frozenset(site.kept)
-        )  # fmt: skip
+        self.proxy.expect(site.name, site.incarnation, link, self._carriers.of(site))
         if site.leaving:
             self._let_go(site.name)
 

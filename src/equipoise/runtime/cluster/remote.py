@@ -1,47 +1,28 @@
-"""What home knows of each site, and of each group of envs there."""
+"""What home knows of each site."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from equipoise.experience.queue.unstacked import Last
+from equipoise.runtime.cluster.carried import Carried
+from equipoise.runtime.cluster.frames import Kind
 from equipoise.runtime.cluster.line import Line
-from equipoise.runtime.cluster.protocols import Queue
-from equipoise.types import Array, Slot
-
-
-@dataclass(slots=True)
-class Remote:
-    """One group of envs on another machine."""
-
-    group: int
-    queue: Queue
-    streams: Array
-    held: int = 1  # blocks that its actor writes at a time
-    wanted: int = 0  # places that it waits for
-    life: int = 0  # of its actor, as the site counts
-    open: dict[int, Mapping[str, Slot]] = field(default_factory=dict)  # by sequence: granted, and the rows have not come
-    last: Last | None = None  # of its rows that have come in this session
 
 
 @dataclass(slots=True)
 class Site:
-    """One machine with actors, as home sees it."""
+    """One machine with workers, as home sees it."""
 
     name: str
     incarnation: int  # the newest that was started; messages of an older one are refused
     line: Line
-    groups: tuple[int, ...]  # whose rows are written there
-    stepped: tuple[int, ...]  # those whose envs are stepped there, and acted for at home
-    counts: frozenset[int]  # the numbers of the parts that its workers write
-    shards: tuple[int, ...]  # that keep rows there
-    kept: frozenset[int]  # the groups whose rows they keep
+    carried: Sequence[Carried]  # home's ends of what it shares with that machine, in the order in which they are served
+    by_kind: Mapping[Kind, Carried]
     nonce: int = 0  # of the session; 0: there is none
     newest: int = 0  # the newest nonce so far: what asks with an older one is late
     told: tuple[int, int, bool] | None = None  # the cut, its step, and whether the learners save, that it was told
-    known: dict[int, bytes] = field(default_factory=dict)  # what it was told that learners elsewhere say, by part
-    leaving: bool = False  # it gets no more blocks, and hands its actors over
+    leaving: bool = False  # its workers are to move
     file: bytes = b""  # that has come, and whose name is said next
 
 

@@ -268,7 +268,7 @@ class ClusterRuntime(ProcessRuntime):
     def _replace(self, name: str, how: str) -> None:
         """A site is verified dead: its workers begin anew, at once, on whatever machine there is.
 
-        One that home never heard of has had no worker that did anything: its workers begin elsewhere as they would have there.
+        A site that never connected did no work, so its workers start elsewhere as if for the first time.
         """
         unborn = name not in self._reached
         self._lost[name] += not unborn

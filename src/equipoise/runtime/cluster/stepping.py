@@ -10,7 +10,7 @@ they are until the next ask. So no step is lost with a session, and none is take
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,10 @@ import numpy as np
 from equipoise.actors.inference.exchange import EPOCH, Exchange
 from equipoise.experience.queue.unstacked import stack_paths
 from equipoise.publishing import publish
+from equipoise.runtime.cluster.carried import Carried
+from equipoise.runtime.cluster.frames import Hold, Kind, Message, Step, Stepped, Unstepped
 from equipoise.runtime.cluster.parts import Arrays
+from equipoise.runtime.cluster.wire import Refused
 from equipoise.types import Array, Stack
 
 NEVER = -1 << EPOCH  # of ``asked``: nobody has asked yet
@@ -99,7 +102,7 @@ class StandIn:
     def asks(self) -> tuple[int, bool, bytes] | None:
         """(ask, whole stacks, actions) that was not passed on yet; None: there is none.
 
-        Whole ones where a predecessor may have written half of an answer, or a site has not seen the last one.
+        Full stacks are wanted if the last answer may be half-written or the site missed it.
         """
         asked, whole = int(self._words["asked"][self._g]), self._passed == NEVER
         if asked == self._passed or not self._open(asked):
@@ -227,3 +230,96 @@ class Asker:
         self._owed = False
         self._told = bool(self.asked & FIRST) or anew
         return self.asked, anew, self.rows.read() if self._told else b""
+
+
+class HomeSteps(Carried):
+    """Home's end, for the groups of one site that are acted for at home."""
+
+    def __init__(
+        self, stand_ins: Mapping[int, StandIn], fences: Mapping[str, Array], wake: Callable[[int], object] = lambda group: None
+    ) -> None:
+        """``stand_ins``: by group; ``fences``: as ``Proxy.specs``. ``wake`` is called with a group that has an answer."""
+        self._stand_ins, self._gone, self._cancelled, self._wake = stand_ins, fences["gone"], fences["cancelled"], wake
+        self.most = {Kind.STEPPED: max((one.rows.most for one in stand_ins.values()), default=0), Kind.UNSTEPPED: 0}
+
+    def take(self, message: Message) -> None:
+        match message:
+            case Stepped(group, ask, anew, body):
+                try:
+                    news = self._stand_in(message, group).answer(ask, bool(anew), body)
+                except ValueError as error:
+                    raise Refused("wrong numbers", f"stepped: {error}") from error
+                if news:
+                    self._wake(group)
+            case Unstepped(group, ask):
+                if self._stand_in(message, group).waits(ask) and self._gone[group] == self._cancelled[group]:
+                    self._gone[group] += 1  # the driver begins their episodes anew
+
+    def _stand_in(self, message: Message, group: int) -> StandIn:
+        if group not in self._stand_ins:
+            raise Refused("wrong numbers", f"{message.kind.name}: expected a group of {sorted(self._stand_ins)}, got {group}")
+        return self._stand_ins[group]
+
+    def ready(self) -> Iterator[Message]:
+        for group, stand_in in self._stand_ins.items():
+            if (found := stand_in.asks()) is not None:
+                ask, whole, actions = found
+                yield Step(group, ask, int(whole), actions)
+            if held := stand_in.holds():
+                yield Hold(group, held)
+
+    def forget(self) -> None:
+        for stand_in in self._stand_ins.values():
+            stand_in.forget()
+
+
+class SiteSteps(Carried):
+    """The site's end."""
+
+    def __init__(self, askers: Mapping[int, Asker], counted: Callable[[int], Iterable[Message]]) -> None:
+        """``askers``: by group. ``counted``: what home is sent before an answer for the group."""
+        self._askers, self._counted, self._leaving = askers, counted, False
+        self._put_off: dict[int, Step] = {}  # asks that came while this site leaves, by group
+        self.most = {Kind.STEP: max((one.actions.nbytes for one in askers.values()), default=0), Kind.HOLD: 0}
+
+    @property
+    def quiet(self) -> bool:
+        """Do all envs wait for what is asked next?"""
+        return all(asker.quiet for asker in self._askers.values())
+
+    def leave(self) -> None:
+        self._leaving = True
+
+    def forget(self) -> None:
+        self._put_off.clear()
+        for asker in self._askers.values():
+            asker.forget()
+
+    def take(self, message: Message) -> None:
+        match message:
+            case Step(group, ask, whole, body):
+                asker = self._asker(message, group)
+                if len(body) != (asker.actions.nbytes if ask & FIRST else 0):
+                    raise Refused("wrong numbers", f"step: expected {asker.actions.nbytes} bytes of actions, got {len(body)}")
+                if self._leaving and asker.quiet and ask != asker.asked:  # another machine will take that step
+                    self._put_off[group] = message
+                else:
+                    self._put_off.pop(group, None)
+                    asker.ask(ask, bool(whole), body)
+            case Hold(group, cut):
+                self._asker(message, group).hold(cut)
+
+    def _asker(self, message: Message, group: int) -> Asker:
+        if group not in self._askers:
+            raise Refused("wrong numbers", f"{message.kind.name}: expected a group that is stepped here, got {group}")
+        return self._askers[group]
+
+    def ready(self) -> Iterator[Message]:
+        for group, asker in self._askers.items():
+            if not asker.quiet and (step := self._put_off.pop(group, None)) is not None:  # its envs were lost before they moved
+                asker.ask(step.ask, bool(step.whole), step.body)
+            if (answer := asker.answers()) is None:
+                continue
+            asked, anew, rows = answer
+            yield from self._counted(group)
+            yield Unstepped(group, asked) if rows is None else Stepped(group, asked, int(anew), rows)

@@ -75,7 +75,7 @@ class SharedQueue:
         self._queue.load(state)
 
 
-class Carried:
+class SiteSlots:
     """The slots of a machine without a queue, as its workers see them: what carries their rows is rung."""
 
     def __init__(self, outbound: Outbound, carrier: Event, waiting: Waiting | None = None) -> None:
