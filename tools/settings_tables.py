@@ -35,7 +35,7 @@ TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end of settings -->)",
 def current(text: str) -> str:
     """The page with its tables as they should be."""
     text = TABLE.sub(lambda found: found[1] + table(*named(found[2])) + found[3], text)
-    text = SERIES.sub(lambda found: found[1] + "\n".join([*series.table(), ""]) + found[2], text)
+    text = SERIES.sub(lambda found: found[1] + numbers() + found[2], text)
     return COMBINATIONS.sub(lambda found: found[1] + combinations() + found[2], text)
 
 
@@ -53,6 +53,21 @@ def combinations() -> str:
     return "\n".join(
         ["| setting, if changed | | other setting | if it is | the sentence |", "|---|---|---|---|---|", *rows, ""]
     )
+
+
+def numbers() -> str:
+    """The numbers of a run, a row each, and those with labels."""
+    rows = ["| number | unit | | TensorBoard, W&B | Prometheus | live.json | summary.json | plot |", "|" + "---|" * 8]
+    for one in series.SERIES:
+        metric = f"equipoise_{one.metric}{'_total' * one.rises}" if one.metric else ""
+        places = (one.scalar, metric, one.live, one.name * one.summary, one.curve)
+        cells = [f"`{place}`" if place else "" for place in places]
+        rows.append(f"| `{one.name}` | {one.unit} | {one.words} | {' | '.join(cells)} |")
+    rows += ["", "| by labels, in Prometheus | labels | |", "|---|---|---|"]
+    for family in series.FAMILIES:
+        name = f"equipoise_{family.metric}{'_total' * family.rises}"
+        rows.append(f"| `{name}` | {', '.join(f'`{label}`' for label in family.labels)} | {family.words} |")
+    return "\n".join([*rows, ""])
 
 
 def named(name: str) -> tuple[type[Any], str]:

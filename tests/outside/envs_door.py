@@ -308,7 +308,7 @@ def served(said: dict[str, Any], space: Any, folder: Path) -> None:
     from equipoise.serving.messages import Act
     from equipoise.serving.service import Service
     from equipoise.serving.sessions import Sessions
-    from equipoise.serving.shield import Rules
+    from equipoise.serving.settings import Rules
     from equipoise.serving.store import Store
     from equipoise.serving.versions import Versions
 

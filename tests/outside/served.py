@@ -20,7 +20,7 @@ from equipoise.serving.guard import Guard
 from equipoise.serving.openapi import openapi
 from equipoise.serving.service import Service
 from equipoise.serving.sessions import Sessions
-from equipoise.serving.shield import Rules
+from equipoise.serving.settings import Rules
 from equipoise.serving.store import Store
 from equipoise.serving.versions import Versions
 from tests.serving.servers import registry

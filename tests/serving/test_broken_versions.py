@@ -19,7 +19,7 @@ import pytest
 from equipoise.client import Client
 from equipoise.registry import Registry
 from equipoise.serving.messages import Refused
-from equipoise.serving.shield import Rules
+from equipoise.serving.settings import Rules
 from equipoise.serving.trial import Exceeded, Trial
 from equipoise.serving.versions import Versions
 from tests.artifacts import artifact

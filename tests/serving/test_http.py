@@ -23,8 +23,8 @@ import pytest
 from equipoise import frames
 from equipoise.client import Client
 from equipoise.registry import RegistryReader
-from equipoise.serving.server import Settings, serve
-from equipoise.serving.shield import Rules
+from equipoise.serving.server import serve
+from equipoise.serving.settings import Rules, Settings
 from tests.serving.servers import OBS, Running, exchange, read_answer, registry, serving
 
 MSGPACK = "application/msgpack"

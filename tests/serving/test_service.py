@@ -19,7 +19,7 @@ from equipoise.serving import messages
 from equipoise.serving.messages import Act, Decision, Outcome, Refused
 from equipoise.serving.service import Service
 from equipoise.serving.sessions import Sessions
-from equipoise.serving.shield import Rules
+from equipoise.serving.settings import Rules
 from equipoise.serving.store import Store
 from equipoise.serving.trial import Trial
 from equipoise.serving.versions import Loaded, Versions

@@ -107,7 +107,7 @@ def test_shares_and_verdict_change_on_the_page(place: Path, browser: Any) -> Non
     with opened(place) as client:
         window = Window(browser, client)
         window.page.wait_for_function("() => document.querySelector('.sentence')?.innerText?.startsWith('Sampling-bound')")
-        workers = [{"name": "actor 0", "side": "sampling", "shares": {"worked": 0.25, "blocked": 0.75}}]
+        workers = [{"name": "actor 0", "side": "sampling", "station": 0, "shares": {"worked": 0.25, "blocked": 0.75}}]
         write_live(place / "going", cause="Learning-bound", verdict="Learning-bound: use --max-lag 2.", workers=workers)
         window.page.wait_for_function(
             "() => document.querySelector('.sentence')?.innerText?.startsWith('Learning-bound')", timeout=20_000
@@ -161,7 +161,7 @@ def test_text_of_a_run_is_never_html(tmp_path: Path, browser: Any) -> None:
                phases={HOSTILE: HOSTILE},
                ring={"stations": [{"name": HOSTILE, "noun": HOSTILE, "shares": {"worked": 1.0}} for _ in range(2)],
                      "arrows": [{"level": 2, "waits": [[HOSTILE, "blocked", 0.5]]}], "back": None},
-               workers=[{"name": HOSTILE, "side": "sampling", "shares": {"worked": 1.0}}])  # fmt: skip
+               workers=[{"name": HOSTILE, "side": "sampling", "station": 0, "shares": {"worked": 1.0}}])  # fmt: skip
     with opened(place) as client:
         window = Window(browser, client)
         window.page.wait_for_selector(".said .alarm")

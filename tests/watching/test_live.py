@@ -14,7 +14,11 @@ from typing import Any
 import pytest
 
 import equipoise as eq
+from equipoise.balance.shares import Shares
 from equipoise.record import live
+from equipoise.record.live import picture
+from equipoise.record.ring import Rates
+from tests.cli.samples import program, report
 
 
 @pytest.mark.thorough
@@ -90,3 +94,18 @@ def test_a_resume_writes_it_again(tmp_path: Path) -> None:
             pass
     after = json.loads((tmp_path / "copy" / live.LIVE).read_text())
     assert after["step"] > before["step"] and after["steps"] == 4096
+
+
+def test_each_worker_stands_at_its_station_in_the_order_of_the_ring() -> None:
+    balance = {
+        "learner": Shares(worked=1, side="learning"),
+        "inference 0": Shares(worked=1, side="sampling", serves=True),
+        "driver": Shares(worked=1, side="beside"),
+        "actor 0": Shares(worked=1, side="sampling"),
+    }
+    found = picture(report(balance=balance), program(inference="central"), Rates())
+    names = [one["name"] for one in found["ring"]["stations"]]
+    assert [(one["name"], one["station"]) for one in found["workers"]] == [
+        ("actor 0", 0), ("inference 0", 1), ("learner", 3), ("driver", None),
+    ]  # fmt: skip
+    assert names[1:] == ["1 inference worker", "queue", "learner"]

@@ -35,7 +35,7 @@ def told(**said: object) -> dict:
             ],
             "back": {"level": 1, "bytes_per_s": 5e4},
         },
-        "workers": [{"name": "actor 0", "side": "sampling", "shares": {"worked": 0.5, "blocked": 0.5}}],
+        "workers": [{"name": "actor 0", "side": "sampling", "station": 0, "shares": {"worked": 0.5, "blocked": 0.5}}],
     } | said  # fmt: skip
 
 

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.cli.app import Debug, app
-from equipoise.cli.serve import TRIAL_MEMORY, TRIAL_TIME, limits
 from equipoise.console.help import Sections, fail, plain_errors
 from equipoise.console.mistakes import OneLineErrors
+from equipoise.console.options import read_fields
 from equipoise.console.place import printable
+from equipoise.serving.settings import CPU_S, MEMORY, Settings
 
 PLACE = Path("registry")
 SHOWN = 10  # versions and records that 'show' prints, the newest ones
@@ -91,8 +92,8 @@ def add(
         str | None, typer.Option(metavar="ALIAS", help="Move this alias to the version, too.", autocompletion=_aliases)
     ] = None,
     reason: Reason = "",
-    trial_time: Annotated[str, typer.Option(metavar="S", help="Processor time of the trial.")] = TRIAL_TIME,
-    trial_memory: Annotated[str, typer.Option(metavar="BYTES", help="Memory of the trial.")] = TRIAL_MEMORY,
+    trial_time: Annotated[str, typer.Option(metavar="S", help="Processor time of the trial.")] = f"{CPU_S:g}",
+    trial_memory: Annotated[str, typer.Option(metavar="BYTES", help="Memory of the trial.")] = str(MEMORY),
     as_json: Json = False,
     at: At = PLACE,
     debug: Debug = False,
@@ -108,9 +109,9 @@ def add(
 
         if alias is not None:
             check_alias(alias)
-        cpu_s, memory = limits(trial_time, trial_memory)
+        limits = read_fields(Settings, {"trial_time": trial_time, "trial_memory": trial_memory})
         to = Registry(at, create=True)
-        trial = Trial(cpu_s=cpu_s, memory=memory)
+        trial = Trial(cpu_s=limits["trial_s"], memory=limits["trial_memory"])
         try:
             version = to.add(artifact, name, reason=reason, trial=trial)
         finally:

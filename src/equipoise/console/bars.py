@@ -8,6 +8,7 @@ from rich.text import Text
 
 from equipoise.balance.shares import STATES, Shares, add
 from equipoise.console.picture import WIDTH, brief
+from equipoise.record.ring import STEPPING, place_of
 
 BAR = 60  # columns of a worker's bar at most
 NAME = 10  # columns of a worker's name at least
@@ -44,8 +45,8 @@ def balance_lines(
 
 def _fold(balance: Mapping[str, Shares], rows: int) -> list[tuple[str, Shares]]:
     """Order the workers as in the ring, actors first."""
-    actors = [(name, shares) for name, shares in balance.items() if shares.side == "sampling" and not shares.serves]
-    others = [(name, shares) for name, shares in balance.items() if shares.side != "sampling" or shares.serves]
+    actors = [(name, shares) for name, shares in balance.items() if place_of(shares.side, shares.serves) == STEPPING]
+    others = [(name, shares) for name, shares in balance.items() if place_of(shares.side, shares.serves) != STEPPING]
     if len(balance) > rows and len(actors) > 1:
         actors = [(f"{len(actors)} actors", add(shares for _, shares in actors))]
     return actors + others

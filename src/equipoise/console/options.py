@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +20,7 @@ from equipoise.facts import Fact, facts, said
 from equipoise.programs.fields import rooms
 from equipoise.types import LONG, OUT, WHAT, WHERE, Optimizer, ReplaySettings
 
-__all__ = ["TrainHelp", "read", "settings_options"]
+__all__ = ["TrainHelp", "field_options", "read", "read_fields", "settings_options"]
 
 SECTIONS = (WHAT, WHERE, LONG, OUT)
 
@@ -64,15 +64,21 @@ def settings_options(
         ]
         both = sorted((one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *made)), key=_section)
 
-        @functools.wraps(command)
-        def run(**given: Any) -> None:
-            command(**given)
-
-        run.__signature__ = signature.replace(parameters=both)  # type: ignore[attr-defined]  # where typer looks
-        run.__annotations__ = {one.name: one.annotation for one in both}
-        return run
+        return _with_parameters(command, both)
 
     return decorate
+
+
+def _with_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
+    """A command that typer sees with these parameters."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        command(**given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where typer looks
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 def _option(name: str, fact: Fact) -> inspect.Parameter:
@@ -80,6 +86,57 @@ def _option(name: str, fact: Fact) -> inspect.Parameter:
     option = typer.Option(f"--{name}", metavar=fact.flag.metavar, help=fact.help, rich_help_panel=fact.flag.section)
     kind = Annotated[str | None, option]
     return inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def field_options(*classes: type[object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with an option for each field with a ``Flag``, which it takes as keywords for ``read_fields``."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        first, *own = (one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD)
+        made = [_field_option(fact) for cls in classes for fact in facts(cls).values() if fact.flag is not None]
+        return _with_parameters(command, [first, *made, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)])
+
+    return decorate
+
+
+def _field_option(fact: Fact) -> inspect.Parameter:
+    """An option whose default is that of the field, as a text."""
+    assert fact.flag is not None
+    name, default = _name(fact), fact.default
+    kind: Any = str | None
+    names = [f"--{name}"]
+    if fact.kind is bool:
+        kind, names = bool, [f"--{name}/--no-{name}"]
+    elif isinstance(default, tuple):
+        kind, default = list[str] | None, None
+    elif default is dataclasses.MISSING:
+        kind, default = str, inspect.Parameter.empty
+    elif default is not None:
+        kind, default = str, f"{default:g}" if isinstance(default, float) else str(default)
+    metavar = None if kind is bool else fact.flag.metavar
+    option = typer.Option(*names, metavar=metavar, help=fact.help, rich_help_panel=fact.flag.section or None)
+    return inspect.Parameter(
+        name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+def read_fields(cls: type[object], texts: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, read by the types of the fields of ``cls``; ValueError for a value out of its range."""
+    from equipoise.files import parse_json
+    from equipoise.programs.ranges import beyond
+    from equipoise.programs.settings import convert
+
+    found: dict[str, Any] = {}
+    for fact in facts(cls).values():
+        if fact.flag is None or (given := texts.get(_name(fact).replace("-", "_"))) is None:
+            continue
+        where = f"--{_name(fact)}"
+        value = parse_json(given.encode(), where) if fact.kind is Any else convert(given, fact.kind, where)
+        for number, limit in beyond(value, fact.annotated):
+            raise ValueError(f"{where}: expected {limit}, got {number}")
+        found[fact.name] = value
+    return found
 
 
 def _section(parameter: inspect.Parameter) -> int:

@@ -21,19 +21,20 @@ def out_of_range(instance: Any, before: str = "") -> list[str]:
     return wrong + [
         f"{before}{name}: expected {limit}, got {found}"
         for name, value, fact in given
-        for found, limit in _beyond(value, fact.annotated)
+        for found, limit in beyond(value, fact.annotated)
     ]
 
 
-def _beyond(value: Any, kind: Any) -> Iterator[tuple[Any, Range]]:
+def beyond(value: Any, kind: Any) -> Iterator[tuple[Any, Range]]:
+    """The numbers in a value that are outside of a range in the annotation, each with that range."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         if isinstance(value, int | float):
             yield from ((value, limit) for limit in args[1:] if isinstance(limit, Range) and value not in limit)
-        yield from _beyond(value, args[0])
+        yield from beyond(value, args[0])
     elif origin in (Union, types.UnionType):
-        yield from (found for arg in args for found in _beyond(value, arg))
+        yield from (found for arg in args for found in beyond(value, arg))
     elif origin is tuple and isinstance(value, tuple):
-        yield from (found for item in value for found in _beyond(item, args[0]))
+        yield from (found for item in value for found in beyond(item, args[0]))
     elif origin is Mapping and isinstance(value, Mapping):
-        yield from (found for item in value.values() for found in _beyond(item, args[1]))
+        yield from (found for item in value.values() for found in beyond(item, args[1]))

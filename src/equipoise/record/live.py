@@ -19,7 +19,7 @@ from typing import Any, Literal
 from equipoise.balance.shares import STATES, Shares
 from equipoise.files import plain, read_json, write_atomic
 from equipoise.record.report import Evaluation, Report
-from equipoise.record.ring import Rates, level, ring
+from equipoise.record.ring import Rates, level, place_of, ring
 from equipoise.record.series import SERIES, lag_name
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check
 from equipoise.types import Program
@@ -73,7 +73,9 @@ def picture(report: Report, program: Program, rates: Rates) -> dict[str, Any]:
     lag["now"] = (report.governor or {}).get("max_lag")
     numbers = {one.live: one.read(report) for one in SERIES if one.live}
     lag |= {key.removeprefix("lag."): numbers.pop(key) for key in list(numbers) if key.startswith("lag.")}
-    workers = [_worker(name, one, report, rates) for name, one in report.balance.items()]
+    at = {station.place: i for i, station in enumerate(stations)}
+    placed = sorted(((place_of(one.side, one.serves), name, one) for name, one in report.balance.items()), key=lambda it: it[0])
+    workers = [_worker(name, one, report, rates) | {"station": at.get(place)} for place, name, one in placed]
     return {
         **numbers, "lag": lag, "step": report.step, "steps": program.schedule.steps, "final": report.final,
         "evaluating": plain(report.evaluating),

@@ -42,12 +42,23 @@ def _number(found: Any, *names: str) -> float:
     return found or 0.0
 
 
+STEPPING, SERVING, KEEPING, LEARNING, BESIDE = range(5)  # places of workers, in the order in which rows pass them
+
+
+def place_of(side: str, serves: bool) -> int:
+    """The place of a worker in the ring."""
+    if side == "sampling":
+        return SERVING if serves else STEPPING
+    return {"keeping": KEEPING, "learning": LEARNING}.get(side, BESIDE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Station:
     """Workers of one sort, or a store of rows."""
 
     name: str
     noun: str = ""
+    place: int | None = None  # of its workers
     shares: Shares | None = None  # of workers
     full: float | None = None  # of a store, 0..1
 
@@ -82,27 +93,31 @@ def ring(report: Report, program: Program, rates: Rates) -> tuple[list[Station],
 
 
 def _stations(report: Report, program: Program) -> list[Station]:
-    workers, place, stores = report.balance.values(), program.placement, report.occupancy
-    actors = add(one for one in workers if one.side == "sampling" and not one.serves)
+    place, stores = program.placement, report.occupancy
+    shares = [add(one for one in report.balance.values() if place_of(one.side, one.serves) == at) for at in range(BESIDE)]
     acting = "" if report.governor is None else f"{report.governor['actors']} of "
     named = f"{acting}{count(program.actors, 'actor')} × {count(place.envs_per_actor, 'env')}"
-    found = [Station(name=named, noun="actors", shares=actors) if program.actors else Station(name="data set")]
+    found = [
+        Station(name=named, noun="actors", place=STEPPING, shares=shares[STEPPING])
+        if program.actors
+        else Station(name="data set")
+    ]
     if place.inference == "central":
-        servers = add(one for one in workers if one.serves)
-        found.append(Station(name=count(place.inference_workers, "inference worker"), noun="inference", shares=servers))
+        name = count(place.inference_workers, "inference worker")
+        found.append(Station(name=name, noun="inference", place=SERVING, shares=shares[SERVING]))
     replays = [one.replay for one in learning(program).values() if one.replay is not None]
     shards = sum(replay.shards for replay in replays if replay.shards > 1)
     kept = [share for name, share in stores.items() if name != "queue"]
     full = sum(kept) / len(kept) if kept else None
     if shards:
-        keeping = add(one for one in workers if one.side == "keeping")
-        found.append(Station(name=count(shards, "shard"), noun="shards", shares=keeping, full=full))
+        name = count(shards, "shard")
+        found.append(Station(name=name, noun="shards", place=KEEPING, shares=shares[KEEPING], full=full))
     elif program.actors:
         name = ("replay", "replays")[len(replays) > 1] if replays else "queue"
         found.append(Station(name=name, full=full if replays else stores.get("queue")))
-    learners = add(one for one in workers if one.side == "learning")
     name = "learner" if place.learners == 1 else count(place.learners, "learner")
-    return [*found, Station(name=name, noun="learners" if place.learners > 1 else "learner", shares=learners)]
+    noun = "learners" if place.learners > 1 else "learner"
+    return [*found, Station(name=name, noun=noun, place=LEARNING, shares=shares[LEARNING])]
 
 
 def _flows(report: Report, program: Program, rates: Rates) -> list[dict[str, Any]]:

@@ -196,18 +196,3 @@ FAMILIES = (
         words="Blocks of rows, by the seconds from their env steps to the end of their updates.",
     ),
 )  # fmt: skip
-
-
-def table() -> list[str]:
-    """Return the lines of the tables of a page."""
-    rows = ["| number | unit | | TensorBoard, W&B | Prometheus | live.json | summary.json | plot |", "|" + "---|" * 8]
-    for one in SERIES:
-        metric = f"equipoise_{one.metric}{'_total' * one.rises}" if one.metric else ""
-        places = (one.scalar, metric, one.live, one.name * one.summary, one.curve)
-        cells = [f"`{place}`" if place else "" for place in places]
-        rows.append(f"| `{one.name}` | {one.unit} | {one.words} | {' | '.join(cells)} |")
-    rows += ["", "| by labels, in Prometheus | labels | |", "|---|---|---|"]
-    for family in FAMILIES:
-        name = f"equipoise_{family.metric}{'_total' * family.rises}"
-        rows.append(f"| `{name}` | {', '.join(f'`{label}`' for label in family.labels)} | {family.words} |")
-    return rows

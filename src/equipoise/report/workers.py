@@ -9,6 +9,7 @@ from typing import Any
 from equipoise.balance.shares import STATES
 from equipoise.console.picture import clock, short
 from equipoise.record.described import clipped
+from equipoise.record.ring import BESIDE, KEEPING, LEARNING, SERVING, STEPPING, place_of
 from equipoise.report.elements import NONE, lags_of, mean_text, more, section, short_name
 from equipoise.report.figures import Track, ring, spans, stacked, states_legend, ticks, x_label_at
 from equipoise.report.markup import Html, tag
@@ -29,9 +30,10 @@ def shares_of(seconds: Mapping[str, Any]) -> dict[str, float]:
 def sides(balance: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str], list[str]]:
     """Names of the workers that sample, of those that learn or keep rows, and of those beside the ring, in natural order."""
     names = sorted(balance, key=_natural)
-    left = [name for name in names if balance[name]["side"] == "sampling"]
-    right = [name for name in names if balance[name]["side"] in ("learning", "keeping")]
-    return left, right, [name for name in names if name not in left and name not in right]
+    places = {name: place_of(balance[name]["side"], bool(balance[name].get("serves"))) for name in names}
+    left = [name for name in names if places[name] in (STEPPING, SERVING)]
+    right = [name for name in names if places[name] in (KEEPING, LEARNING)]
+    return left, right, [name for name in names if places[name] == BESIDE]
 
 
 def _natural(name: str) -> tuple[str, int, str]:

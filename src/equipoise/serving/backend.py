@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from equipoise.serving.settings import Backend
+
 Array = np.ndarray[Any, np.dtype[Any]]
-Backend = Literal["onnx", "torch"]
 
 
 class Model(Protocol):

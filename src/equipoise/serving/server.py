@@ -10,56 +10,24 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from equipoise import web
 from equipoise.listening import BACKLOG, listen
 from equipoise.serving.app import App
-from equipoise.serving.backend import Backend
 from equipoise.serving.frames_server import FrameServer
 from equipoise.serving.guard import Guard
 from equipoise.serving.service import Service
 from equipoise.serving.sessions import Sessions
-from equipoise.serving.shield import Rules
+from equipoise.serving.settings import Settings
 from equipoise.serving.store import Store
-from equipoise.serving.trial import CPU_S, MEMORY, Trial
+from equipoise.serving.trial import Trial
 from equipoise.serving.versions import Source, Versions
 
 log = logging.getLogger("equipoise.serving")
 SWEEP_S = 0.25  # between two looks at frames that take too long, and at episodes that nobody asks for
 SWITCH_S = 2e-4  # the longest that the loop waits for the thread that writes decisions or loads versions; Python's own is 5 ms
 QUIET_S = 0.3  # after SIGTERM: callers are told by their next answer to go elsewhere, before idle connections are closed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What ``equipoise serve`` is told. Times in seconds, sizes in bytes."""
-
-    policy: str
-    host: str = "127.0.0.1"
-    port: int | None = 8000
-    uds: Path | None = None
-    token: str | None = None
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    backend: Backend = "onnx"
-    threads: int = 1
-    trusted: tuple[str, ...] = ()
-    batch: int = 64
-    seed: int | None = None
-    decisions: Path | None = None
-    observations: bool = True
-    session_timeout_s: float = 600.0
-    most_sessions: int = 10_000
-    most_body: int = 8 << 20
-    most_connections: int = 1024
-    request_s: float = 10.0
-    drain_s: float = 10.0
-    deadline_ms: float | None = None
-    rules: Rules = field(default_factory=Rules)
-    trial: tuple[float, int] = (CPU_S, MEMORY)  # processor time and bytes that the trial of a version may take
 
 
 class Server(web.Server):
@@ -78,7 +46,7 @@ def serve(source: Source, settings: Settings, started: Callable[[list[str]], Non
     guard = Guard(settings.host, settings.token, hosts=settings.hosts, origins=settings.origins)
     if settings.port is None and settings.uds is None:
         raise ValueError("expected a port or a unix socket to listen on, got neither; --port N or --uds PATH")
-    trial = Trial(settings.backend, settings.trusted, settings.batch, *settings.trial)
+    trial = Trial(settings.backend, settings.trusted, settings.batch, settings.trial_s, settings.trial_memory)
     versions = Versions(
         source, settings.policy, settings.rules, settings.backend, settings.threads, settings.trusted, settings.batch,
         trial=trial,

@@ -14,35 +14,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from equipoise.edge import branches, choices, path_of
+from equipoise.serving.settings import Rules
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REASONS = ("outside", "limits", "not-finite", "failed", "deadline", "unlogged")
-Fallback = Literal["best", "safe"]
 
 
 class UnfitRules(ValueError):
     """The error of a user's rules that do not fit the policy, which no other version would mend."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What the user asks for. ``low`` and ``high``: a number, or nested lists as the action (a Box) has them.
-
-    ``fallback``: "best" takes the policy's deterministic action where it passes, "safe" always the safe action. ``safe``: that
-    action, as JSON has it; None: the middle of a Box, the first allowed action otherwise.
-    """
-
-    low: Any = None
-    high: Any = None
-    margin: float | None = None
-    fallback: Fallback = "best"
-    safe: Any = None
 
 
 class Shield:

@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from equipoise.serving.backend import Backend, load
+from equipoise.serving.backend import load
+from equipoise.serving.settings import CPU_S, MEMORY, Backend
 
-CPU_S = 20.0  # seconds of processor time of a trial, without its imports
-MEMORY = 1 << 30  # bytes that a trial may take, without its imports
 WALL = 10  # the deadline, in multiples of the processor time: for a machine that does ten other things
 
 

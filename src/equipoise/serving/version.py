@@ -11,7 +11,8 @@ import numpy as np
 
 from equipoise.edge import branches, escaped, plain
 from equipoise.serving.backend import Model
-from equipoise.serving.shield import Rules, Shield, middle, not_finite
+from equipoise.serving.settings import Rules
+from equipoise.serving.shield import Shield, middle, not_finite
 
 Array = np.ndarray[Any, np.dtype[Any]]
 INLINE_S = 1e-4  # a run of one row below this is done in the event loop: a thread would cost more

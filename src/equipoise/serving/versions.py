@@ -21,9 +21,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from equipoise.hints import hint
-from equipoise.serving.backend import Backend, load
+from equipoise.serving.backend import load
 from equipoise.serving.messages import Refused
-from equipoise.serving.shield import Rules, UnfitRules
+from equipoise.serving.settings import Backend, Rules
+from equipoise.serving.shield import UnfitRules
 from equipoise.serving.trial import Exceeded, Trial
 from equipoise.serving.version import Version
 

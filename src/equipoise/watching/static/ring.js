@@ -31,13 +31,9 @@ const places = (stations) => {
 };
 
 /** The arcs of a station: its workers, each one, or where they are many all as one. */
-const tracks = (station, i, stations, workers) => {
+const tracks = (station, i, workers) => {
   if (!station.shares) return [];
-  const mine = workers.filter((one) =>
-    station.noun === "inference" || station.noun === "inference workers" ? one.serves
-      : station.noun === "shards" ? one.side === "keeping"
-        : i === stations.length - 1 ? one.side === "learning"
-          : one.side === "sampling" && !one.serves);
+  const mine = workers.filter((one) => one.station === i);
   const some = mine.length && mine.length <= MOST_TRACKS ? mine : [{ name: station.name, shares: station.shares }];
   return some.map((one) => ({ name: one.name, shares: one.shares ?? {} }));
 };
@@ -88,7 +84,7 @@ export class Ring {
     this.told = told;
     const stations = told.ring?.stations ?? [];
     if (!this.width || stations.length < 2) { this.svg.replaceChildren(); this.shape = ""; return; }
-    const all = stations.map((one, i) => tracks(one, i, stations, told.workers ?? []));
+    const all = stations.map((one, i) => tracks(one, i, told.workers ?? []));
     const shape = JSON.stringify([this.width, rem(), stations.map((one, i) => [one.noun, !!one.shares, all[i].length]), !!told.ring.back]);
     if (shape !== this.shape) { this.shape = shape; this.build(stations, all, !!told.ring.back); }
     this.show(told, stations, all);

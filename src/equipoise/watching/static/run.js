@@ -133,8 +133,7 @@ export class RunView {
   }
 
   workers(told) {
-    const rank = (one) => (one.side === "sampling" ? (one.serves ? 1 : 0) : one.side === "keeping" ? 2 : one.side === "learning" ? 3 : 4);
-    const list = [...(told.workers ?? [])].sort((a, b) => rank(a) - rank(b)).slice(0, 64);
+    const list = (told.workers ?? []).slice(0, 64);
     keyed(this.parts.workers, list, (one) => one.name, (one) => {
       const cells = [h("th", { scope: "row" }, one.name), h("td", { class: "bar" }, h("div", { class: "shares", role: "img" }, STATES.map((state) => h("i", { class: `fill ${state}` })))), ...[0, 1, 2, 3, 4].map(() => h("td", { class: "num" })), h("td", { class: "note" })];
       return Object.assign(h("tr", null, cells), { fields: cells });
