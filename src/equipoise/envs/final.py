@@ -53,7 +53,7 @@ def given(info: Any, rows: Array) -> Array:
     return there
 
 
-def by_env(value: Any) -> bool:
+def by_env(value: object) -> bool:
     """Is it one value for each env, any of which may be None?"""
     return isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1)
 

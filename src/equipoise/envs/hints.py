@@ -93,7 +93,7 @@ def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any
 
 
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-WORDS: dict[Any, Any] = {  # words for True and False; 0 and 1 equal them and count as the same
+WORDS: dict[object, object] = {  # words for True and False; 0 and 1 equal them and count as the same
     **dict.fromkeys((*TRUE_WORDS, 1), True),
     **dict.fromkeys((*FALSE_WORDS, 0), False),
 }
@@ -121,7 +121,7 @@ def typed(name: str, value: Any, kind: type) -> None:
 
 
 @contextlib.contextmanager
-def unexpected(target: str, kwargs: Mapping[str, Any], known: Callable[[], Iterable[str]]) -> Iterator[None]:
+def unexpected(target: str, kwargs: Mapping[str, object], known: Callable[[], Iterable[str]]) -> Iterator[None]:
     """Turn the TypeError of a constructor behind a class's ``**kwargs`` into the error of ``arguments``.
 
     ``known``: the names that may be meant.

@@ -13,7 +13,7 @@ import numpy as np
 
 from equipoise.envs.values import NUMBERS, NoArray, described, flags, plain
 
-_ABSENT: Any = object()
+_ABSENT: object = object()
 
 
 class NoNumber(ValueError):
@@ -84,7 +84,7 @@ def _find(info: Mapping[str, Any], name: str) -> Any:
     return _ABSENT
 
 
-def _below(info: Mapping[str, Any], name: str) -> Iterator[tuple[str, str]]:
+def _below(info: Mapping[str, object], name: str) -> Iterator[tuple[str, str]]:
     """Return each key that a name may begin with and the rest of the name: a key may have a slash itself."""
     for i, letter in enumerate(name):
         if letter == "/" and isinstance(info.get(name[:i]), Mapping):

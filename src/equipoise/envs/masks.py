@@ -94,7 +94,7 @@ def fits(mask: Any, action: Any, place: str) -> None:
         )
 
 
-def counted(place: str, mask: Tree, action: Any) -> Iterator[tuple[str, Array, Array]]:
+def counted(place: str, mask: Tree, action: object) -> Iterator[tuple[str, Array, Array]]:
     """(place, [B, n], where each choice begins [k]) of every array of a mask; the arrays are views."""
     inner, counts = tree.branches(action), sizes(action)
     if isinstance(mask, dict):
@@ -207,7 +207,7 @@ class VectorInfoMask(VectorWrapper):
             rows.append(flat(mask, self._masks, self.env.single_action_space, i))
         return {"obs": obs, KEY: tree.stack(rows)}
 
-    def _there(self, info: Mapping[str, Any]) -> Array:
+    def _there(self, info: Mapping[str, object]) -> Array:
         """[B] bool: the envs that give a mask."""
         if info.get(KEY) is None:
             return np.zeros(self.num_envs, np.bool_)
@@ -226,7 +226,7 @@ def with_mask(observation: Any, mask: spaces.Space[object]) -> spaces.Dict:
     return spaces.Dict(OrderedDict({"obs": observation, KEY: mask}))
 
 
-def one_of(value: Any, i: int) -> Any:
+def one_of(value: object, i: int) -> object:
     """Pick one env's mask among those of B; WrongValue where there is none for it."""
     if isinstance(value, Mapping):
         return {key: one_of(inner, i) for key, inner in value.items()}

@@ -91,7 +91,7 @@ def _named(inner: Mapping[Any, Any], role: str, space: Any, place: str) -> Itera
     return inner.items()
 
 
-def _unsupported(role: str, space: Any, place: str, supported: str, wrapper: str) -> UnsupportedSpace:
+def _unsupported(role: str, space: object, place: str, supported: str, wrapper: str) -> UnsupportedSpace:
     instead = next((words for kind, words in INSTEAD.items() if isinstance(space, kind)), "turn it into one of those")
     where = f" at {place}" if "/" in place else ""
     return UnsupportedSpace(
@@ -99,7 +99,7 @@ def _unsupported(role: str, space: Any, place: str, supported: str, wrapper: str
     )
 
 
-def differ(place: str, mine: spaces.Space[object], other: spaces.Space[object]) -> tuple[str, Any, Any] | None:
+def differ(place: str, mine: spaces.Space[object], other: spaces.Space[object]) -> tuple[str, object, object] | None:
     """The first place at which rows of one space are no rows of the other: (place, the other space, this space).
 
     Bounds of an observation do not matter; those of an action do, since networks scale by them.

@@ -104,7 +104,7 @@ def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> A
     return array[()]
 
 
-def flag(value: Any, index: int | None, key: str) -> bool:
+def flag(value: object, index: int | None, key: str) -> bool:
     """True or False; WrongValue for anything but these and numbers equal to them."""
     if type(value) in FLAGS:
         return bool(value)
@@ -127,7 +127,7 @@ def flags(value: Any, count: int, key: str) -> Array:
     return _column(value, count, key, FLAG, flag)
 
 
-def _column(value: Any, count: int, key: str, expected: str, one: Callable[..., Any]) -> Array:
+def _column(value: object, count: int, key: str, expected: str, one: Callable[..., object]) -> Array:
     try:
         given = value if isinstance(value, list | tuple) or type(value) is np.ndarray else plain(value)
     except NoArray as error:
@@ -169,7 +169,7 @@ def taken(spec: Tree, value: Any, index: int | None, key: str = "obs") -> Tree:
     return array
 
 
-def uncast(space: spaces.Space[object], index: int, obs: Any, key: str = "obs") -> WrongValue | None:
+def uncast(space: spaces.Space[object], index: int, obs: object, key: str = "obs") -> WrongValue | None:
     """Find the first part of a well-formed observation that has to be cast: no array, or not of its Box's dtype."""
     if (inside := tree.branches(space)) is not None:
         found = (uncast(inner, index, member(obs, name), f"{key}/{name}") for name, inner in inside.items())

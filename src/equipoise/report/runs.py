@@ -192,7 +192,7 @@ class Group:
                 continue
         return found
 
-    def curve(self, found: Sequence[tuple[Path, Any, Any]]) -> Curve | None:
+    def curve(self, found: Sequence[tuple[Path, object, object]]) -> Curve | None:
         """The mean of several runs and its interval; None where they do not overlap."""
         try:
             return averaged(self.name, found)

@@ -160,7 +160,7 @@ def stretches(lines: Sequence[Mapping[str, Any]], end: float) -> dict[str, list[
     return found
 
 
-def _verdicts(lines: Sequence[Mapping[str, Any]], end: float) -> list[Html]:
+def _verdicts(lines: Sequence[Mapping[str, object]], end: float) -> list[Html]:
     found = stretches(lines, end)
     rows = [
         tag(

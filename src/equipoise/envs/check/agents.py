@@ -128,7 +128,7 @@ class Told:
         self._env, self._clock, self._steps = env, clock, 0
         self.unwrapped = getattr(env, "unwrapped", env)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._env, name)
 
     def reset(self, *given: Any, **named: Any) -> Any:

@@ -79,7 +79,7 @@ class Endings:
                 cost = "If the env resets with the next step in truth, episodes are glued together; else nothing more is lost."
                 self.found.note("the last observation of an episode is nowhere", where, seen, cost)
 
-    def _read_finals(self, where: str, info: Any, cut: Array) -> None:
+    def _read_finals(self, where: str, info: object, cut: Array) -> None:
         """Read the last observations of the streams ``cut`` [B] bool, as training does, and judge them."""
         try:
             there = final.read(self.lasts, info, cut)
@@ -132,7 +132,7 @@ class Endings:
         return f"{count:,} ended{how} after {np.mean(self.lengths):,.1f} steps on average{clock}{limit}"
 
 
-def clocks(env: Any) -> dict[str, int]:
+def clocks(env: object) -> dict[str, int]:
     """Find the limits that the env itself keeps, by attribute name."""
     found = {name: getattr(core(env), name, None) for name in CLOCKS}
     return {name: int(limit) for name, limit in found.items() if isinstance(limit, int | np.integer) and limit > 1}

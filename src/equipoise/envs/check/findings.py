@@ -126,7 +126,7 @@ def _judge_bounds(found: Findings, place: str, space: spaces.Box) -> None:
 # ------------------------------------------------------------------------------------------------------------- the values
 
 
-def flatten(found: Findings, space: spaces.Space[object], obs: Any, where: str, place: str = "obs") -> Flat:
+def flatten(found: Findings, space: spaces.Space[object], obs: object, where: str, place: str = "obs") -> Flat:
     """Return {place: value} as the env gave it; Broken if a key of the space is missing."""
     if isinstance(space, spaces.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
@@ -259,7 +259,7 @@ CLOCK = (
 )
 
 
-def _both(one: Any, other: Any) -> bool:
+def _both(one: object, other: object) -> bool:
     """Are two flags, of whatever kind they are, True for the same stream?"""
     try:
         return bool(np.any(np.logical_and(plain(one), plain(other))))

@@ -171,7 +171,7 @@ class Probe:
             seconds=seconds,
         )  # fmt: skip
 
-    def _judge_form(self, where: str, result: Any) -> None:
+    def _judge_form(self, where: str, result: object) -> None:
         if isinstance(result, tuple) and len(result) == 4:
             what = "step() returns 4 values, as Gym did before 0.26"
             self._refuse(what, where, "(obs, reward, terminated, truncated, info)", result, old=True)
@@ -179,7 +179,7 @@ class Probe:
             self._refuse("step() does not return 5 values", where, "(obs, reward, terminated, truncated, info)", result)
         self._judge_list("step", where, result)
 
-    def _judge_list(self, method: str, where: str, result: Any) -> None:
+    def _judge_list(self, method: str, where: str, result: object) -> None:
         if isinstance(result, list):
             seen = f"expected a tuple of {len(result)}, got a list"
             self.found.note(
@@ -227,7 +227,7 @@ class Probe:
         self.found.error(f"{method}() raises {type(error).__name__}", where, seen, cost)
 
 
-def global_generators() -> tuple[Any, Any]:
+def global_generators() -> tuple[object, object]:
     return np.random.get_state(), random.getstate()
 
 

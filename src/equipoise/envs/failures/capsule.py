@@ -39,7 +39,7 @@ from equipoise.envs.failures.row_checks import Kind, WrongValue
 from equipoise.files import read_json, write_synced
 from equipoise.hints import message
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check, described
-from equipoise.types import EnvFactory, OnNonfinite, Tree
+from equipoise.types import Array, EnvFactory, OnNonfinite, Tree
 
 FORMAT = 2
 LIMIT = 20  # capsules of one cause in a run; what comes after is counted only
@@ -302,7 +302,7 @@ def _need(right: object, file: Path, name: str, expected: str, got: Any) -> None
         raise ValueError(f"{file}: {name}: expected {expected}, got {described(got)}")
 
 
-def read_arrays(path: Path) -> dict[str, Any]:
+def read_arrays(path: Path) -> dict[str, Array]:
     """Read the arrays of an npz file: numbers only, of a bounded size; nothing is unpacked to the disk."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -312,7 +312,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: expected numpy's npz, got {error}") from error
     if total > LARGEST:
         raise ValueError(f"{path}: expected at most {LARGEST} bytes of arrays, got {total}")
-    flat, name = dict[str, Any](), ""
+    flat, name = dict[str, Array](), ""
     try:
         with np.load(path, allow_pickle=False) as file:
             for name in names:

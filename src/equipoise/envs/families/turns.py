@@ -25,7 +25,7 @@ def is_turns(env: object) -> bool:
     return hasattr(env, "possible_agents") and callable(getattr(env, "last", None)) and hasattr(env, "agent_iter")
 
 
-def at_once(make: Callable[[], Any]) -> Any:
+def at_once(make: Callable[[], object]) -> object:
     """Return the AEC env that ``make`` makes as a parallel one."""
     env = make()
     if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
@@ -35,7 +35,7 @@ def at_once(make: Callable[[], Any]) -> Any:
     return aec_to_parallel(env)
 
 
-def turns_of(env: Any) -> str:
+def turns_of(env: object) -> str:
     """A sentence on how a parallel env plays a game in turns; "" if its agents act together by themselves."""
     inner = env.env if isinstance(env, Seats) else env
     if isinstance(inner, Turns):
@@ -110,7 +110,7 @@ class Turns(Around):
         seen |= {agent: self._seen(agent) for agent in self.agents}
         return seen, rewards, terminated, truncated, {agent: {} for agent in seen}
 
-    def _by_agent(self, name: str) -> dict[Any, Any]:
+    def _by_agent(self, name: str) -> dict[object, object]:
         if not isinstance(given := getattr(self.env, name, None), Mapping):
             raise ValueError(f"env.{name}: expected a dict with one for each agent, got {type(given).__name__}")
         return dict(given)
@@ -211,7 +211,7 @@ class Seats(Around):
         given = self.env.step({self._seat[player]: action for player, action in actions.items()})
         return tuple(self._dealt(part) if isinstance(part, Mapping) else part for part in given)
 
-    def _dealt(self, by_seat: Mapping[Any, Any]) -> ByAgent:
+    def _dealt(self, by_seat: Mapping[object, object]) -> ByAgent:
         return {self._player.get(seat, seat): value for seat, value in by_seat.items()}
 
 

@@ -187,7 +187,7 @@ def cast(read: np.ndarray, dtype: str, place: str) -> np.ndarray:
     return read.astype(to)
 
 
-def plain_rows(form: ActionForm, actions: Tree) -> list[Any]:
+def plain_rows(form: ActionForm, actions: Tree) -> list[object]:
     """Each row of actions [B, ...] as plain numbers, lists and maps."""
     return actions.tolist() if form.inner is None else [plain(one) for one in form.each(actions)]
 
