@@ -80,7 +80,9 @@ def hidden(module: str) -> str:
     return f"; {top!r} is {where}, which comes before {mine.origin}: give yours another name"
 
 
-def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, also: tuple[str, ...] = ()) -> None:
+def arguments(
+    target: str, kwargs: Mapping[str, object], accepted: Mapping[str, object] | None, also: tuple[str, ...] = ()
+) -> None:
     """Raise ValueError for an argument that ``accepted`` (names of a signature; "**": any) does not have."""
     if accepted is None or "**" in accepted:
         return
@@ -137,7 +139,7 @@ def unexpected(target: str, kwargs: Mapping[str, object], known: Callable[[], It
         raise ValueError(f"{target} takes no argument {named[1]!r}{hint}: {error}") from error
 
 
-def required(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, given: Iterable[str]) -> None:
+def required(target: str, kwargs: Mapping[str, object], accepted: Mapping[str, Any] | None, given: Iterable[str]) -> None:
     """Raise ValueError for a parameter of ``accepted`` without a default that neither ``kwargs`` nor ``given`` has."""
     missing = [
         name

@@ -70,7 +70,7 @@ def plain(value: Any) -> Array:
     raise NoArray(why)
 
 
-def hidden(value: Any) -> bool:
+def hidden(value: object) -> bool:
     """Is it an array of ``numpy.ma``, or a list or tuple with one, of which NumPy would give what the mask hides?"""
     if isinstance(value, list | tuple):
         return any(type(one) not in NUMBERS and isinstance(one, np.ma.MaskedArray) and hidden(one) for one in value)
@@ -86,7 +86,7 @@ def _detached(value: Any) -> Any:
         return held.float().numpy()
 
 
-def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> Any:
+def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> Array:
     """The number that ``value`` is; WrongValue for anything else. ``index``: the stream's place in the batch."""
     if type(value) is int and not -(1 << 63) <= value < 1 << 63:  # NumPy makes an object of it
         try:
@@ -113,14 +113,14 @@ def flag(value: object, index: int | None, key: str) -> bool:
     return bool(read)  # not of the value itself: an object of another library may be true whatever it holds
 
 
-def numbers(value: Any, count: int, key: str) -> Array:
+def numbers(value: Array, count: int, key: str) -> Array:
     """The numbers [B] of a vector env."""
     if type(value) is np.ndarray and value.shape == (count,) and value.dtype.kind in "fiub":
         return value
     return _column(value, count, key, NUMBER, number)
 
 
-def flags(value: Any, count: int, key: str) -> Array:
+def flags(value: Array, count: int, key: str) -> Array:
     """The flags [B] bool of a vector env."""
     if type(value) is np.ndarray and value.shape == (count,) and value.dtype.kind == "b":
         return value
@@ -141,7 +141,7 @@ def _column(value: object, count: int, key: str, expected: str, one: Callable[..
     return np.array([one(each, i, key) for i, each in enumerate(given)])
 
 
-def taken(spec: Tree, value: Any, index: int | None, key: str = "obs") -> Tree:
+def taken(spec: Tree, value: Tree, index: int | None, key: str = "obs") -> Tree:
     """The arrays of an observation of these specs; WrongValue names the part that is no such array."""
     if isinstance(spec, dict):
         if isinstance(value, tuple | list):

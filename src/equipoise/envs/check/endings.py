@@ -14,7 +14,7 @@ from equipoise.envs.check.findings import CLOCK, Findings, judge_observation
 from equipoise.envs.check.places import core
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.spaces import observation_spec
-from equipoise.types import Array
+from equipoise.types import Array, Tree
 
 CLOCKS = (
     "_max_episode_steps",
@@ -52,7 +52,7 @@ class Endings:
     def reset(self) -> None:
         self.length[:] = 0
 
-    def step(self, where: str, terminated: Array, truncated: Array, reward: Array, info: Any) -> None:
+    def step(self, where: str, terminated: Array, truncated: Array, reward: Array, info: Tree) -> None:
         """Take in one row; every argument is [B]."""
         seam = self.over if self.vector and not self.same_step else np.zeros_like(self.over)
         self.seams += [(self.steps, int(b)) for b in np.flatnonzero(seam)]

@@ -73,7 +73,7 @@ class Failures:
 
     on_nonfinite: OnNonfinite = "stop"
     capsules: Path | None = None  # where they are written; None: nowhere
-    counts: Any = field(default_factory=lambda: np.zeros(len(COUNTED), np.int64))
+    counts: Array = field(default_factory=lambda: np.zeros(len(COUNTED), np.int64))
     causes: Causes = field(default_factory=Causes)  # of the aborted ones
     warned: set[str] = field(default_factory=set)
     resetting: Callable[[float], object] = _nothing  # called after each reset of an env with the seconds that it took
@@ -272,7 +272,7 @@ SCHEMA: dict[str, Schema] = {
 TARGET = re.compile(r"(python:|envpool:)?([A-Za-z_][\w.]*:)?[\w./-]+")
 
 
-def _capsule(data: Any, arrays: dict[str, Any], file: Path) -> Capsule:
+def _capsule(data: Any, arrays: dict[str, Array], file: Path) -> Capsule:
     if isinstance(data, dict):
         _need(data.get("format") == FORMAT, file, "format", f"{FORMAT}, since this is equipoise {_version('equipoise')}",
               data.get("format"))  # fmt: skip
