@@ -35,7 +35,7 @@ class FixedPolicy:
     precision: Precision = "fp32"
 
 
-def noise_of(algorithm: Algorithm, net: Any, action: gymnasium.Space[object]) -> Noise:
+def noise_of(algorithm: Algorithm, net: object, action: gymnasium.Space[object]) -> Noise:
     """The noise of an action: a number a dimension, one for whether to explore where the algorithm does, and those it holds."""
     explores = bool(tree.leaves(algorithm.explore(np.zeros(1, np.int64), 1, 0)))
     held, every = algorithm.held_noise(net)

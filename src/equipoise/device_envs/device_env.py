@@ -17,7 +17,7 @@ counts as a termination, and a note says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import gymnasium
 import numpy as np
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from equipoise import tree
 from equipoise.hints import raised
-from equipoise.types import TimeStep, Tree
+from equipoise.types import Array, TimeStep, Tree
 
 Autoreset = Literal["next_step", "same_step"]
 MODES: tuple[Autoreset, ...] = ("next_step", "same_step")
@@ -186,13 +186,13 @@ def probe(name: str, env: DeviceEnv, observation: Tree, streams: Tensor, action:
     check_state(name, state, after)
 
 
-def _called(where: str, function: Callable[..., tuple[Tree, TimeStep]], *args: Any) -> tuple[Tree, TimeStep]:
+def _called(where: str, function: Callable[..., tuple[Tree, TimeStep]], *args: object) -> tuple[Tree, TimeStep]:
     try:
         return function(*args)
     except Exception as error:  # of a user's code, whatever it is
         raise ValueError(f"device env {where}: expected rows, got {raised(error)}") from error
 
 
-def streams_on(streams: Sequence[int] | Any, device: torch.device | str) -> Tensor:
+def streams_on(streams: Sequence[int] | Array, device: torch.device | str) -> Tensor:
     """[B] int64 stream numbers on a device."""
     return torch.as_tensor(np.asarray(streams, np.int64)).to(device)

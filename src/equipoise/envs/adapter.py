@@ -309,7 +309,7 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     """Return ``metadata["autoreset_mode"]``; ValueError where it is missing or says that the env never resets."""
     about = getattr(env, "metadata", None)
     said = about.get("autoreset_mode") if isinstance(about, Mapping) else None
-    modes: dict[Any, AutoresetMode] = {name: mode for mode in AutoresetMode for name in (mode, mode.value)}
+    modes: dict[object, AutoresetMode] = {name: mode for mode in AutoresetMode for name in (mode, mode.value)}
     if (mode := next((mode for name, mode in modes.items() if name == said), None)) is None:
         raise ValueError(
             f"{env} does not say in metadata['autoreset_mode'] what it does after an episode's end (found {said!r}); "

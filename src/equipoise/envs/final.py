@@ -24,7 +24,7 @@ def note(env: VectorEnv) -> tuple[str, ...]:
     return () if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else (UNKNOWN,)
 
 
-def read(target: Tree, info: Any, rows: Array) -> Array:
+def read(target: Tree, info: Tree, rows: Array) -> Array:
     """Copy the last observations of ``rows`` [B] bool from ``info`` into ``target`` [B, ...] -> [B] bool, which were there.
 
     Gymnasium gives an array of objects, each one env's observation or None; a list of those is as good. Other envs may give
@@ -41,7 +41,7 @@ def read(target: Tree, info: Any, rows: Array) -> Array:
     return there
 
 
-def given(info: Any, rows: Array) -> Array:
+def given(info: Tree, rows: Array) -> Array:
     """[B] bool: the rows among ``rows`` [B] bool whose last observation is in ``info``."""
     if (key := named(info)) is None:
         return np.zeros_like(rows)
@@ -53,12 +53,12 @@ def given(info: Any, rows: Array) -> Array:
     return there
 
 
-def by_env(value: Any) -> bool:
+def by_env(value: object) -> bool:
     """Is it one value for each env, any of which may be None?"""
     return isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1)
 
 
-def _row(value: Any, i: int, count: int, spec: Tree, key: str) -> Any:
+def _row(value: Any, i: int, count: int, spec: Tree, key: str) -> Tree:
     """Pick one env's part of a batch: of objects, or of arrays [B, ...] in the form of the space."""
     if isinstance(spec, dict) and isinstance(value, Mapping):
         return {name: _row(inner, i, count, spec.get(name), f"{key}/{name}") for name, inner in value.items()}
@@ -76,6 +76,6 @@ def _row(value: Any, i: int, count: int, spec: Tree, key: str) -> Any:
     return rows[i]
 
 
-def named(info: Any) -> str | None:
+def named(info: Tree) -> str | None:
     """Return the key of ``info`` that holds them."""
     return next((key for key in KEYS if isinstance(info, Mapping) and info.get(key) is not None), None)

@@ -80,7 +80,9 @@ def hidden(module: str) -> str:
     return f"; {top!r} is {where}, which comes before {mine.origin}: give yours another name"
 
 
-def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, also: tuple[str, ...] = ()) -> None:
+def arguments(
+    target: str, kwargs: Mapping[str, object], accepted: Mapping[str, object] | None, also: tuple[str, ...] = ()
+) -> None:
     """Raise ValueError for an argument that ``accepted`` (names of a signature; "**": any) does not have."""
     if accepted is None or "**" in accepted:
         return
@@ -93,7 +95,7 @@ def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any
 
 
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-WORDS: dict[Any, Any] = {  # words for True and False; 0 and 1 equal them and count as the same
+WORDS: dict[object, object] = {  # words for True and False; 0 and 1 equal them and count as the same
     **dict.fromkeys((*TRUE_WORDS, 1), True),
     **dict.fromkeys((*FALSE_WORDS, 0), False),
 }
@@ -121,7 +123,7 @@ def typed(name: str, value: Any, kind: type) -> None:
 
 
 @contextlib.contextmanager
-def unexpected(target: str, kwargs: Mapping[str, Any], known: Callable[[], Iterable[str]]) -> Iterator[None]:
+def unexpected(target: str, kwargs: Mapping[str, object], known: Callable[[], Iterable[str]]) -> Iterator[None]:
     """Turn the TypeError of a constructor behind a class's ``**kwargs`` into the error of ``arguments``.
 
     ``known``: the names that may be meant.
@@ -137,7 +139,7 @@ def unexpected(target: str, kwargs: Mapping[str, Any], known: Callable[[], Itera
         raise ValueError(f"{target} takes no argument {named[1]!r}{hint}: {error}") from error
 
 
-def required(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, given: Iterable[str]) -> None:
+def required(target: str, kwargs: Mapping[str, object], accepted: Mapping[str, Any] | None, given: Iterable[str]) -> None:
     """Raise ValueError for a parameter of ``accepted`` without a default that neither ``kwargs`` nor ``given`` has."""
     missing = [
         name

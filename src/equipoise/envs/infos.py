@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from equipoise.envs.values import NUMBERS, NoArray, described, flags, plain
+from equipoise.types import Array, Tree
 
-_ABSENT: Any = object()
+_ABSENT: object = object()
 
 
 class NoNumber(ValueError):
@@ -28,7 +29,7 @@ class Infos:
         self.value = np.full((streams, len(self.names)), np.nan)
         self.seen: set[str] | None = None  # every name that appeared; None: not collected
 
-    def read_one(self, i: int, info: Any) -> None:
+    def read_one(self, i: int, info: Tree) -> None:
         """Read the row of stream ``i`` from its own ``info``; NoNumber where a value is no number.
 
         An ``info`` that is no dict has no names.
@@ -43,7 +44,7 @@ class Infos:
                 found = _find(info, name)
             self.value[i, j] = np.nan if found is _ABSENT or found is None else _number(found, name)
 
-    def read_all(self, info: Any, rows: Any = None) -> None:
+    def read_all(self, info: Tree, rows: Array | None = None) -> None:
         """Read all rows, or those where ``rows`` [B] bool, from a vector env's ``info``: arrays [B], with ``_key`` as masks.
 
         A list with a dict for each env is also read.
@@ -75,7 +76,7 @@ def paths(info: Mapping[Any, Any], before: str = "", above: tuple[int, ...] = ()
             yield f"{before}{key}"
 
 
-def _find(info: Mapping[str, Any], name: str) -> Any:
+def _find(info: Mapping[str, Tree], name: str) -> Tree:
     if name in info:
         return info[name]
     for inner, rest in _below(info, name):
@@ -84,14 +85,14 @@ def _find(info: Mapping[str, Any], name: str) -> Any:
     return _ABSENT
 
 
-def _below(info: Mapping[str, Any], name: str) -> Iterator[tuple[str, str]]:
+def _below(info: Mapping[str, object], name: str) -> Iterator[tuple[str, str]]:
     """Return each key that a name may begin with and the rest of the name: a key may have a slash itself."""
     for i, letter in enumerate(name):
         if letter == "/" and isinstance(info.get(name[:i]), Mapping):
             yield name[:i], name[i + 1 :]
 
 
-def _column(info: Mapping[str, Any], name: str) -> tuple[Any, Any]:
+def _column(info: Mapping[str, Tree], name: str) -> tuple[Array, Array]:
     """Return the array behind a name and the mask of its valid rows (None: all); absent: (``_ABSENT``, None)."""
     if name in info:
         return info[name], info.get(f"_{name}")
@@ -119,13 +120,13 @@ def _number(value: Any, name: str) -> float:
     raise NoNumber(f"metrics: expected a number in the env's info[{name!r}], got {type(value).__name__}{shape}")
 
 
-def _numbers(found: Any, mask: Any, count: int, name: str) -> Any:
+def _numbers(found: Array, mask: Array, count: int, name: str) -> Array:
     """Return [B] float64, nan where absent."""
     if found is _ABSENT or found is None:
         return np.nan
     there = np.ones(count, np.bool_) if mask is None else flags(mask, count, f"info/_{name}")
     if isinstance(found, list | tuple) and len(found) == count:
-        values: Any = found
+        values: Array = found
     else:
         try:
             values = found if isinstance(found, np.ndarray) else plain(found)

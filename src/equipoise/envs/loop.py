@@ -310,7 +310,7 @@ class Log:
         small = sum(x.nbytes for x in tree.leaves(ts.obs)) <= self.SMALL
         self._rings = [(x, np.zeros((self.SHOWN, *x.shape), x.dtype)) for x in tree.leaves(ts.obs)] if small else []
 
-    def begin(self, i: int, env: Any, seed: int | None = None) -> None:
+    def begin(self, i: int, env: gymnasium.Env, seed: int | None = None) -> None:
         """Note that the env of stream ``i`` is about to be reset."""
         self._episode[i] = self._count
         self._resets[i] += 1

@@ -126,7 +126,7 @@ def named(target: str) -> Any:
     return resolve(target)
 
 
-def parallel(name: str, **kwargs: Any) -> Any:
+def parallel(name: str, **kwargs: object) -> object:
     """Make an env of PettingZoo's registry: the parallel one of that name, else the one whose agents act in turns."""
     import pettingzoo
     from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
@@ -279,11 +279,11 @@ def offered(accepted: Mapping[str, Any] | None, kwargs: Mapping[str, Any], offer
     return {key: value for key, value in offer.items() if accepted and key in accepted and key not in kwargs}
 
 
-def loaded(entry_point: str | Callable[..., Any]) -> Callable[..., Any]:
+def loaded(entry_point: str | Callable[..., object]) -> Callable[..., object]:
     return entry_point if callable(entry_point) else load_env_creator(entry_point)
 
 
-def handed_on(found: Any) -> list[str]:
+def handed_on(found: object) -> list[str]:
     """The argument names of the constructors of an env's class and of all its parents."""
     made: Any = gymnasium.registry[found.id] if isinstance(found, atari.Game | minigrid.Grid) else found
     if isinstance(made, Registered):

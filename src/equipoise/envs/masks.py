@@ -76,7 +76,7 @@ def place_of(choice: str, observation: spaces.Space[object], action: spaces.Spac
     return keys
 
 
-def fits(mask: Any, action: Any, place: str) -> None:
+def fits(mask: Tree, action: spaces.Space[object], place: str) -> None:
     """Raise UnsupportedSpace where ``mask`` is not the space of a mask of ``action``."""
     inner, masks = tree.branches(action), tree.branches(mask)
     counts = sizes(action)
@@ -94,7 +94,7 @@ def fits(mask: Any, action: Any, place: str) -> None:
         )
 
 
-def counted(place: str, mask: Tree, action: Any) -> Iterator[tuple[str, Array, Array]]:
+def counted(place: str, mask: Tree, action: object) -> Iterator[tuple[str, Array, Array]]:
     """(place, [B, n], where each choice begins [k]) of every array of a mask; the arrays are views."""
     inner, counts = tree.branches(action), sizes(action)
     if isinstance(mask, dict):
@@ -104,7 +104,7 @@ def counted(place: str, mask: Tree, action: Any) -> Iterator[tuple[str, Array, A
         yield place, mask.reshape(len(mask), -1), np.cumsum([0, *counts[:-1]])
 
 
-def legal(action: Any, actions: Tree, mask: Any) -> None:
+def legal(action: Any, actions: Tree, mask: Tree) -> None:
     """Replace, in place, forbidden actions among [B, ...] by allowed ones, where the mask allows any."""
     inner, counts = tree.branches(action), sizes(action)
     if inner is not None:
@@ -123,7 +123,7 @@ def legal(action: Any, actions: Tree, mask: Any) -> None:
                     row[j] = starts[j] + np.flatnonzero(fine)[row[j] % fine.sum()]
 
 
-def _numbers(mask: Any, rows: int, count: int) -> Array:
+def _numbers(mask: Tree, rows: int, count: int) -> Array:
     """[rows, count]"""
     numbers = plain(mask)
     if numbers.size != rows * count:
@@ -148,12 +148,12 @@ class InfoMask(gymnasium.Wrapper):
         obs, info = self.env.reset(seed=seed, options=options)
         return self._with(obs, info, False), info
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: Tree) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
         ended = flag(terminated, 0, "terminated") or flag(truncated, 0, "truncated")
         return self._with(obs, info, ended), reward, terminated, truncated, info
 
-    def _with(self, obs: Any, info: Any, ended: bool) -> dict[str, Any]:
+    def _with(self, obs: Tree, info: Tree, ended: bool) -> dict[str, Tree]:
         mask = given(info, isinstance(info, Mapping) and info.get(KEY) is not None, ended)
         return {"obs": obs, KEY: flat(mask, self._masks, self.env.action_space)}
 
@@ -171,13 +171,13 @@ class VectorInfoMask(VectorWrapper):
         obs, info = self.env.reset(seed=seed, options=options)
         return self._with(obs, info, np.zeros(self.num_envs, np.bool_)), info
 
-    def step(self, actions: Any) -> Any:
+    def step(self, actions: Tree) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(actions)
         ended = [flags(value, self.num_envs, key) for key, value in (("terminated", terminated), ("truncated", truncated))]
         masked = self._with(obs, info, np.logical_or(*ended))
         return masked, reward, terminated, truncated, self._finals(info)
 
-    def _finals(self, info: Any) -> Any:
+    def _finals(self, info: Tree) -> Tree:
         """Give final observations (SAME_STEP) the form of all others, with masks of ones where they have none."""
         if (key := final.named(info)) is None:
             return info
@@ -189,14 +189,14 @@ class VectorInfoMask(VectorWrapper):
             for i in range(self.num_envs)
         ]
         if final.by_env(found) and len(found) == self.num_envs:
-            finals: Any = np.full(self.num_envs, None, object)
+            finals: Array = np.full(self.num_envs, None, object)
             for i, mask in enumerate(masks):
                 finals[i] = None if found[i] is None else {"obs": found[i], KEY: mask}
         else:
             finals = {"obs": found, KEY: tree.stack(masks)}
         return {**info, key: finals}
 
-    def _with(self, obs: Any, info: Any, ended: Any) -> dict[str, Any]:
+    def _with(self, obs: Tree, info: Tree, ended: Array) -> dict[str, Tree]:
         there = self._there(info if isinstance(info, Mapping) else {})
         rows = []
         for i in range(self.num_envs):
@@ -207,7 +207,7 @@ class VectorInfoMask(VectorWrapper):
             rows.append(flat(mask, self._masks, self.env.single_action_space, i))
         return {"obs": obs, KEY: tree.stack(rows)}
 
-    def _there(self, info: Mapping[str, Any]) -> Array:
+    def _there(self, info: Mapping[str, object]) -> Array:
         """[B] bool: the envs that give a mask."""
         if info.get(KEY) is None:
             return np.zeros(self.num_envs, np.bool_)
@@ -226,7 +226,7 @@ def with_mask(observation: Any, mask: spaces.Space[object]) -> spaces.Dict:
     return spaces.Dict(OrderedDict({"obs": observation, KEY: mask}))
 
 
-def one_of(value: Any, i: int) -> Any:
+def one_of(value: object, i: int) -> object:
     """Pick one env's mask among those of B; WrongValue where there is none for it."""
     if isinstance(value, Mapping):
         return {key: one_of(inner, i) for key, inner in value.items()}
@@ -238,7 +238,7 @@ def one_of(value: Any, i: int) -> Any:
         raise WrongValue("invalid", i, f"info/{KEY}", "a mask of each env", described(value)) from None
 
 
-def given(info: Any, there: bool, ended: bool, index: int = 0) -> Any:
+def given(info: Tree, there: bool, ended: bool, index: int = 0) -> Tree:
     """Read the mask from ``info``; None, which allows everything, at an episode's end only."""
     if there or ended:
         return info.get(KEY) if there else None
@@ -246,7 +246,7 @@ def given(info: Any, there: bool, ended: bool, index: int = 0) -> Any:
     raise WrongValue("invalid", index, f"info/{KEY}", "a mask, since action_mask=info", keys)
 
 
-def flat(mask: Any, space: Any, action: Any, index: int = 0, place: str = f"info/{KEY}") -> Tree:
+def flat(mask: Tree, space: Any, action: Any, index: int = 0, place: str = f"info/{KEY}") -> Tree:
     """Turn an env's mask into arrays [n] int8; all ones for a part that is missing."""
     if isinstance(space, spaces.Dict):
         if isinstance(mask, tuple | list):
@@ -272,7 +272,7 @@ def flat(mask: Any, space: Any, action: Any, index: int = 0, place: str = f"info
     return values.astype(np.int8)
 
 
-def parts(mask: Any) -> Iterator[Any]:
+def parts(mask: Tree) -> Iterator[Tree]:
     """Return the arrays in a (nested) tuple; anything else is returned itself."""
     if isinstance(mask, tuple | list) and mask and not np.isscalar(mask[0]):
         for one in mask:

@@ -11,7 +11,7 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
@@ -22,6 +22,7 @@ import numpy as np
 from equipoise import tree
 from equipoise.envs.base import RESUMES
 from equipoise.envs.failures.capsule import Failures
+from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.families.joint import Joint
 from equipoise.envs.families.pettingzoo import SingleEnv
 from equipoise.envs.loop import LoopEnv
@@ -90,7 +91,7 @@ class Together(Failures):
         with self.lock:
             Failures.aborted(self, error)
 
-    def warn_once(self, error: Any) -> bool:
+    def warn_once(self, error: WrongValue) -> bool:
         with self.lock:
             return Failures.warn_once(self, error)
 
@@ -244,7 +245,7 @@ class ThreadedEnv:
 _END = object()
 
 
-def _copies(ts: Any, i: int, one: Any) -> Any:
+def _copies(ts: TimeStep, i: int, one: TimeStep) -> Iterator[tuple[Array, Array]]:
     """The pairs (to, from) of arrays by which an answer of stream i gets into the rows."""
     for to, of in zip(tree.leaves(ts.obs), tree.leaves(one.obs), strict=True):
         yield to[i : i + 1], of

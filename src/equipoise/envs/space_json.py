@@ -23,6 +23,7 @@ from gymnasium import spaces
 
 from equipoise.envs.hints import UnsupportedSpace
 from equipoise.hints import shortened
+from equipoise.types import Array
 
 DEPTH = 32  # of spaces within spaces
 MOST_NUMBERS = 1 << 24  # of a Box; the shape that is read may come from a foreign file
@@ -50,7 +51,7 @@ def to_json(space: spaces.Space[object], place: str = "space") -> dict[str, Any]
     raise UnsupportedSpace(f"{place}: expected a {KINDS} space of at most {MOST_NUMBERS:,} numbers, got {space}")
 
 
-def _numbers(array: Any) -> Any:
+def _numbers(array: Array) -> object:
     """One number where all are the same, else nested lists."""
     flat = np.asarray(array).reshape(-1)
     same = len(flat) > 0 and bool((flat == flat[0]).all())
@@ -63,7 +64,7 @@ def _text(value: float) -> str:
     return "inf" if value > 0 else "-inf"
 
 
-def _nested(flat: list[Any], shape: tuple[int, ...]) -> Any:
+def _nested(flat: list[object], shape: tuple[int, ...]) -> object:
     if len(shape) < 2:
         return flat
     size = len(flat) // max(shape[0], 1)
@@ -136,14 +137,14 @@ READERS = {
 }  # fmt: skip
 
 
-def _whole(value: Any, place: str, least: int | None = None) -> int:
+def _whole(value: object, place: str, least: int | None = None) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
         wanted = "a whole number" + (f" of at least {least}" if least is not None else "")
         raise ValueError(f"{place}: expected {wanted}, got {shortened(repr(value))}")
     return value
 
 
-def _shape(value: Any, place: str) -> tuple[int, ...]:
+def _shape(value: object, place: str) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise ValueError(f"{place}: expected a list of sizes, got {shortened(repr(value))}")
     shape = tuple(_whole(one, place, 0) for one in value)
@@ -167,7 +168,7 @@ def _fits(n: int, start: int, dtype: np.dtype, place: str) -> None:
         raise ValueError(f"{place}: expected values of {dtype}, at most {most:,}, got {n:,} values from {start:,}")
 
 
-def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype, place: str) -> Any:
+def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype, place: str) -> Array:
     """One number for all places, or nested lists of the shape; the dtype must hold every one."""
 
     def number(one: Any) -> Any:

@@ -82,7 +82,7 @@ def _choices(space: spaces.Space[object], role: str, place: str) -> None:
         raise UnsupportedSpace(f"{role} space {space} at {place} is not supported: expected at least one number, got none")
 
 
-def _named(inner: Mapping[Any, Any], role: str, space: Any, place: str) -> Iterable[tuple[str, Any]]:
+def _named(inner: Mapping[Any, Any], role: str, space: object, place: str) -> Iterable[tuple[str, Any]]:
     # Keys are names in files and graphs, where a zero ends a name and half of a character (a lone surrogate) is none.
     wrong = [key for key in inner if not isinstance(key, str) or re.search("[\0\ud800-\udfff]", key)]
     if wrong or not inner:
@@ -91,7 +91,7 @@ def _named(inner: Mapping[Any, Any], role: str, space: Any, place: str) -> Itera
     return inner.items()
 
 
-def _unsupported(role: str, space: Any, place: str, supported: str, wrapper: str) -> UnsupportedSpace:
+def _unsupported(role: str, space: object, place: str, supported: str, wrapper: str) -> UnsupportedSpace:
     instead = next((words for kind, words in INSTEAD.items() if isinstance(space, kind)), "turn it into one of those")
     where = f" at {place}" if "/" in place else ""
     return UnsupportedSpace(
@@ -99,7 +99,7 @@ def _unsupported(role: str, space: Any, place: str, supported: str, wrapper: str
     )
 
 
-def differ(place: str, mine: spaces.Space[object], other: spaces.Space[object]) -> tuple[str, Any, Any] | None:
+def differ(place: str, mine: spaces.Space[object], other: spaces.Space[object]) -> tuple[str, object, object] | None:
     """The first place at which rows of one space are no rows of the other: (place, the other space, this space).
 
     Bounds of an observation do not matter; those of an action do, since networks scale by them.
@@ -115,7 +115,7 @@ def differ(place: str, mine: spaces.Space[object], other: spaces.Space[object]) 
     return None if mine == other else (place, other, mine)
 
 
-def member(value: Any, key: str) -> Any:
+def member(value: Tree, key: str) -> Tree:
     """Return the member of an env's dict or tuple at a key of the tree."""
     return value[key] if isinstance(value, Mapping) else value[int(key)]
 
@@ -160,8 +160,8 @@ class ActionForm:
         action_spec(space, place)  # raises for an unsupported space
         self.place, self.batch = place, batch
         self.tuple = isinstance(space, spaces.Tuple)
-        self.low: Any = None
-        self.high: Any = None
+        self.low: Array = None
+        self.high: Array = None
         self.inner: dict[str, ActionForm] | None = None
         if (inner := tree.branches(space)) is not None:
             self.inner = {key: ActionForm(one, batch, f"{place}/{key}") for key, one in inner.items()}
@@ -199,20 +199,20 @@ class ActionForm:
             np.copyto(form, action, casting="same_kind")
         return form
 
-    def each(self, actions: Tree) -> Iterable[Any]:
+    def each(self, actions: Tree) -> Iterable[Tree]:
         """Yield the rows of arrays [n, ...], as one env takes them."""
         if self.inner is None:
             return actions if not self._scalar else [actions[i, ...] for i in range(len(actions))]
         rows = zip(*(form.each(actions[key]) for key, form in self.inner.items()))
         return rows if self.tuple else (dict(zip(self.inner, row)) for row in rows)
 
-    def together(self, actions: Tree) -> Any:
+    def together(self, actions: Tree) -> Tree:
         """Return all rows as a vector env takes them."""
         if self.inner is None:
             return actions
         rows = {key: form.together(actions[key]) for key, form in self.inner.items()}
         return tuple(rows.values()) if self.tuple else rows
 
-    def one(self, actions: Tree) -> Any:
+    def one(self, actions: Tree) -> Tree:
         """Return the first row, as one env takes it."""
         return next(iter(self.each(actions)))

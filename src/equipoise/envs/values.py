@@ -70,7 +70,7 @@ def plain(value: Any) -> Array:
     raise NoArray(why)
 
 
-def hidden(value: Any) -> bool:
+def hidden(value: object) -> bool:
     """Is it an array of ``numpy.ma``, or a list or tuple with one, of which NumPy would give what the mask hides?"""
     if isinstance(value, list | tuple):
         return any(type(one) not in NUMBERS and isinstance(one, np.ma.MaskedArray) and hidden(one) for one in value)
@@ -86,7 +86,7 @@ def _detached(value: Any) -> Any:
         return held.float().numpy()
 
 
-def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> Any:
+def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> Array:
     """The number that ``value`` is; WrongValue for anything else. ``index``: the stream's place in the batch."""
     if type(value) is int and not -(1 << 63) <= value < 1 << 63:  # NumPy makes an object of it
         try:
@@ -104,7 +104,7 @@ def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> A
     return array[()]
 
 
-def flag(value: Any, index: int | None, key: str) -> bool:
+def flag(value: object, index: int | None, key: str) -> bool:
     """True or False; WrongValue for anything but these and numbers equal to them."""
     if type(value) in FLAGS:
         return bool(value)
@@ -113,21 +113,21 @@ def flag(value: Any, index: int | None, key: str) -> bool:
     return bool(read)  # not of the value itself: an object of another library may be true whatever it holds
 
 
-def numbers(value: Any, count: int, key: str) -> Array:
+def numbers(value: Array, count: int, key: str) -> Array:
     """The numbers [B] of a vector env."""
     if type(value) is np.ndarray and value.shape == (count,) and value.dtype.kind in "fiub":
         return value
     return _column(value, count, key, NUMBER, number)
 
 
-def flags(value: Any, count: int, key: str) -> Array:
+def flags(value: Array, count: int, key: str) -> Array:
     """The flags [B] bool of a vector env."""
     if type(value) is np.ndarray and value.shape == (count,) and value.dtype.kind == "b":
         return value
     return _column(value, count, key, FLAG, flag)
 
 
-def _column(value: Any, count: int, key: str, expected: str, one: Callable[..., Any]) -> Array:
+def _column(value: object, count: int, key: str, expected: str, one: Callable[..., object]) -> Array:
     try:
         given = value if isinstance(value, list | tuple) or type(value) is np.ndarray else plain(value)
     except NoArray as error:
@@ -141,7 +141,7 @@ def _column(value: Any, count: int, key: str, expected: str, one: Callable[..., 
     return np.array([one(each, i, key) for i, each in enumerate(given)])
 
 
-def taken(spec: Tree, value: Any, index: int | None, key: str = "obs") -> Tree:
+def taken(spec: Tree, value: Tree, index: int | None, key: str = "obs") -> Tree:
     """The arrays of an observation of these specs; WrongValue names the part that is no such array."""
     if isinstance(spec, dict):
         if isinstance(value, tuple | list):
@@ -169,7 +169,7 @@ def taken(spec: Tree, value: Any, index: int | None, key: str = "obs") -> Tree:
     return array
 
 
-def uncast(space: spaces.Space[object], index: int, obs: Any, key: str = "obs") -> WrongValue | None:
+def uncast(space: spaces.Space[object], index: int, obs: object, key: str = "obs") -> WrongValue | None:
     """Find the first part of a well-formed observation that has to be cast: no array, or not of its Box's dtype."""
     if (inside := tree.branches(space)) is not None:
         found = (uncast(inner, index, member(obs, name), f"{key}/{name}") for name, inner in inside.items())

@@ -101,7 +101,7 @@ def spec_json(name: str, one: Playable, policy: FixedPolicy, graph: PolicyGraph,
     return playable.signed(policies, "fp32") | {"artifact": about}
 
 
-def _described(specs: Mapping[str, ArraySpec]) -> dict[str, Any]:
+def _described(specs: Mapping[str, ArraySpec]) -> dict[str, object]:
     return {path: {"dtype": s.dtype, "shape": list(s.shape)} for path, s in specs.items()}
 
 

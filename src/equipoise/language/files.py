@@ -75,7 +75,7 @@ def read_config(directory: Path) -> DecoderConfig:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _size(data: Mapping[str, Any], name: str, default: int | None = None) -> int:
+def _size(data: Mapping[str, object], name: str, default: int | None = None) -> int:
     value = data.get(name)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int):
@@ -155,7 +155,7 @@ def write(
     write_atomic(directory / WEIGHTS, save(tensors, metadata={"format": "pt"}))
 
 
-def config_json(config: DecoderConfig, eos: tuple[int, ...] = (), special: Mapping[str, int] = NONE) -> dict[str, Any]:
+def config_json(config: DecoderConfig, eos: tuple[int, ...] = (), special: Mapping[str, int] = NONE) -> dict[str, object]:
     """The fields of ``config.json``; ``eos``: the tokens that end a text; ``special``: others, by their fields."""
     fields = asdict(config)
     family = fields.pop("family")

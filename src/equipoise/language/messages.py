@@ -18,7 +18,7 @@ from equipoise.types.packed import Example, Prompt
 ROLES = ("system", "user", "assistant", "tool", "developer")
 
 
-def read_prompt(value: Any, at: str) -> Prompt:
+def read_prompt(value: object, at: str) -> Prompt:
     """A prompt: a text, or messages. ValueError, which begins with ``at``, for anything else."""
     if isinstance(value, str) and value:
         return value
@@ -54,7 +54,7 @@ def _text(content: Any, at: str) -> str:
     return "".join(one["text"] for one in content)
 
 
-def _call(value: Mapping[str, Any], at: str) -> dict[str, Any]:
+def _call(value: Mapping[str, object], at: str) -> dict[str, object]:
     """A call of a tool. OpenAI's has its arguments as a text of JSON; templates write them as JSON themselves."""
     function = value.get("function", value)
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -87,7 +87,7 @@ def _given(value: Any) -> Any:
     return [_given(one) for one in value] if isinstance(value, list) else value
 
 
-def _parsed(text: str, at: str) -> Any:
+def _parsed(text: str, at: str) -> object:
     return parse_json(text.encode(errors="replace"), at) if text.strip() else None
 
 
@@ -98,7 +98,7 @@ def asked(example: Example) -> str:
     return json.dumps(said, sort_keys=True, default=str)
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> object:
     if isinstance(value, str):
         return unicodedata.normalize("NFC", " ".join(value.split()))
     if isinstance(value, Mapping):

@@ -95,7 +95,7 @@ def from_scratch(text: str, vocabulary: int | None = None) -> DecoderConfig:
     return DecoderConfig(family=family, **given)  # type: ignore[arg-type]
 
 
-def _value(name: str, text: str) -> Any:
+def _value(name: str, text: str) -> object:
     default = FIELDS[name].default
     kind = int if default is MISSING else type(default)
     try:

@@ -50,7 +50,7 @@ def wrong_end(path: Path) -> str:
     return f"expected a file that ends in {' or '.join(SUFFIXES)}, got {path.suffix or 'none'}{fix}"
 
 
-def _lines(path: Path) -> Iterator[tuple[int, Any]]:
+def _lines(path: Path) -> Iterator[tuple[int, object]]:
     with path.open("rb") as file:
         number = 0
         while line := file.readline(LARGEST_JSON + 1):
@@ -61,7 +61,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, parse_json(line, path, number)
 
 
-def _table(path: Path) -> Iterator[tuple[int, Any]]:
+def _table(path: Path) -> Iterator[tuple[int, object]]:
     try:
         from pyarrow import ArrowException, parquet
     except ModuleNotFoundError as error:
@@ -142,7 +142,7 @@ def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Exa
     ]  # fmt: skip
 
 
-def _listed(row: Mapping[str, Any]) -> str:
+def _listed(row: Mapping[str, object]) -> str:
     if isinstance(row.get("messages"), list):  # a conversation with its answer: as a prompt, the model would go on with it
         return (
             f"{shortened(', '.join(row))}; 'prompt' is the messages up to the answer, 'completion' a list of the answer alone"
@@ -151,7 +151,7 @@ def _listed(row: Mapping[str, Any]) -> str:
     return (shortened(", ".join(row)) if row else "none") + (f"; rename {near!r}, if that is it" if near else "")
 
 
-def _completion(value: Any, at: str) -> str:
+def _completion(value: object, at: str) -> str:
     """The wanted completion: a text, or the assistant's message alone."""
     if value is None or isinstance(value, str):
         return value or ""

@@ -75,7 +75,7 @@ def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) 
 
 def arguments(given: Sequence[str], what: str = "arguments") -> dict[str, Any]:
     """KEY=VALUE each -> the arguments of a task, or ``what`` they are: values are JSON where they can be, else texts."""
-    found = dict[str, Any]()
+    found = dict[str, object]()
     for one in given:
         key, equals, value = (part.strip() for part in one.partition("="))
         if not (key.isidentifier() and equals):
@@ -89,7 +89,7 @@ def arguments(given: Sequence[str], what: str = "arguments") -> dict[str, Any]:
     return found
 
 
-def _only(target: str, given: dict[str, Any], *known: str) -> dict[str, Any]:
+def _only(target: str, given: dict[str, object], *known: str) -> dict[str, object]:
     for name in given:
         if name not in known:
             raise ValueError(f"task {target!r}: unknown argument {name!r}{hint(name, known)}")
@@ -145,7 +145,7 @@ def _parted(name: str, examples: Sequence[Example], seed: int) -> TextTask:
     return TextTask(name=name, train=train, held_out=held_out, tokenizer=letters(examples))
 
 
-def _called(target: str, given: dict[str, Any], seed: int) -> TextTask:
+def _called(target: str, given: dict[str, object], seed: int) -> TextTask:
     function = called(target, "task")
     known = inspect.signature(function).parameters
     if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):

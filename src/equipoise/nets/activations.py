@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from equipoise.nets.function import Context
 
 LARGE = 2**14  # numbers: below it the additional calls of ``of_sigmoid_`` cost as much as they save
 VECTORS = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
@@ -36,14 +36,14 @@ class _Tanh(torch.autograd.Function):
     """``of_sigmoid_`` with the gradient of tanh, 1 - y^2, which needs the output y alone."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor) -> Tensor:
         y = of_sigmoid_(x)
         ctx.mark_dirty(x)
         ctx.save_for_backward(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Context, grad: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
         gradient: Tensor = torch.ops.aten.tanh_backward(grad, y)  # one pass, where grad * (1 - y^2) takes three
         return gradient

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.nets.function import Context
 from equipoise.nets.layout import Batch, Layout
 from equipoise.private.torch import attention, attention_backward, softmax_backward
 
@@ -58,7 +59,7 @@ class _WholeGroups(torch.autograd.Function):
     """A batch of [K * groups] products, of all queries that share a key head."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    def forward(ctx: Context, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         heads, keys, size = q.shape[1], k.shape[1], q.shape[2]
         whole = layout.whole
         if (heads, keys) not in layout.cached:
@@ -80,7 +81,7 @@ class _WholeGroups(torch.autograd.Function):
         return _joined(outs).index_select(0, place).view(-1, heads, size)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         heads, keys = ctx.heads
         indices, (place, key_place) = ctx.layout.cached[heads, keys]
         size, kept = grad.shape[2], ctx.saved_tensors
@@ -102,7 +103,7 @@ class _WholeGroups(torch.autograd.Function):
 
 class _Split(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    def forward(ctx: Context, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         split = layout.split
         parts = [attend(*(_heads(x, batch) for x in (q, k, v)), causal=True) for batch in split.causal]
         out, lse = (_rows([part[n] for part in parts]).index_select(0, split.place) for n in range(2))
@@ -122,7 +123,7 @@ class _Split(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         split: Any = ctx.layout.split
         q, k, v, out, lse = ctx.saved_tensors
         parts = [

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from equipoise.nets.core import State, spread_time_constants
+from equipoise.nets.function import Context
 from equipoise.nets.torso import linear
 
 
@@ -71,13 +70,13 @@ class _Recurrence(torch.autograd.Function):
     """The gradient is the same recurrence backwards in time: g_t = dL/dh_t + a_{t+1} g_{t+1}."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, h: Tensor) -> Tensor:
+    def forward(ctx: Context, a: Tensor, b: Tensor, h: Tensor) -> Tensor:
         out = scan(a, torch.cat([torch.addcmul(b[:1], a[:1], h), b[1:]]))
         ctx.save_for_backward(a, h, out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         a, h, out = ctx.saved_tensors
         following = torch.cat([torch.zeros_like(a[:1]), a[1:].flip(0)])
         g = scan(following, grad.flip(0)).flip(0)

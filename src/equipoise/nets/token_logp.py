@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from equipoise.nets.decoder import Decoder
+from equipoise.nets.function import Context
 from equipoise.nets.layout import Layout
 from equipoise.types.packed import Packed
 
@@ -47,7 +46,7 @@ class _HeadLogp(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, temperature: float, chunk: int, entropy: bool
+        ctx: Context, hidden: Tensor, weight: Tensor, target: Tensor, temperature: float, chunk: int, entropy: bool
     ) -> tuple[Tensor, Tensor]:
         logps, spreads = [], []
         for at in range(0, len(hidden), chunk):
@@ -65,7 +64,7 @@ class _HeadLogp(torch.autograd.Function):
         return logp, spread
 
     @staticmethod
-    def backward(ctx: Any, grad_logp: Tensor, grad_spread: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+    def backward(ctx: Context, grad_logp: Tensor, grad_spread: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
         hidden, weight, target, spread = ctx.saved_tensors
         grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=grad_logp.dtype)
         for at in range(0, len(hidden), ctx.chunk):

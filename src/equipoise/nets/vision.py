@@ -30,7 +30,7 @@ from equipoise.nets.torso import MLP, encode, encoded_size, ordered, scale_of
 from equipoise.nets.vae import Encoder
 from equipoise.types import Tree
 
-IMAGES: dict[str, Callable[..., Any]] = {
+IMAGES: dict[str, Callable[..., object]] = {
     "auto": Nature,
     "nature": Nature,
     "resnet": ResNet,
@@ -145,7 +145,7 @@ def torso(kind: str, observation: spaces.Space[object], *, hidden: Sequence[int]
     return Latent(vision, hidden, activation) if kind == "vae" else vision
 
 
-def custom(name: str, observation: spaces.Space[object]) -> Any:
+def custom(name: str, observation: spaces.Space[object]) -> object:
     """``module:Class`` called with the observation space."""
     module, _, attribute = name.partition(":")
     try:

@@ -12,7 +12,7 @@ from equipoise.record.described import clipped
 from equipoise.report.elements import more, named, section, short_name
 from equipoise.report.figures import STYLES, Line, bars, chart, legend, part_swatch, sample, segments, tick_text
 from equipoise.report.markup import Html, tag
-from equipoise.report.runs import Group, Told
+from equipoise.report.runs import Entry, Group, Told
 from equipoise.report.workers import MOST_TIMELINES, MOST_TRACKS, folded, sides
 
 LEAST_PART = 0.005  # of the work, for a part to be named
@@ -50,7 +50,7 @@ def _workers(group: Group) -> list[Html]:
     return [_work(name, parts) for name, inside in rows.items() if (parts := parts_of([balance[one] for one in inside]))]
 
 
-def parts_of(workers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def parts_of(workers: Sequence[Entry]) -> dict[str, float]:
     """The share of each part in the work of some workers, 0..1; of estimates that are more than the work, in their sum."""
     seconds: dict[str, float] = {}
     for name, x in itertools.chain.from_iterable(one.get("parts", {}).items() for one in workers):
@@ -151,11 +151,11 @@ def _time(seconds: float) -> str:
     return clock(seconds) if seconds >= 8 else f"{seconds:g} s"
 
 
-def cores_of(lines: Sequence[Mapping[str, Any]], kind: str) -> tuple[list[float], list[float]]:
+def cores_of(lines: Sequence[Entry], kind: str) -> tuple[list[float], list[float]]:
     """(seconds of the run, cores at work between them) of the processes of a kind."""
     x, y = [], []
     apart = max(LEAST_S, lines[-1]["wall_s"] / BINS) if lines else LEAST_S
-    before: Mapping[str, Any] | None = None
+    before: Entry | None = None
     for line in lines:
         if before is None:
             before = line
@@ -169,12 +169,12 @@ def cores_of(lines: Sequence[Mapping[str, Any]], kind: str) -> tuple[list[float]
     return x, y
 
 
-def _since(cpu_s: float, then: Mapping[str, Any] | None) -> float:
+def _since(cpu_s: float, then: Entry | None) -> float:
     """The seconds since then; of a process that another one has replaced, all that the new one has used."""
     return cpu_s - then["cpu_s"] if then is not None and cpu_s >= then["cpu_s"] else cpu_s
 
 
-def memory_of(lines: Sequence[Mapping[str, Any]], kind: str) -> tuple[list[float], list[float]]:
+def memory_of(lines: Sequence[Entry], kind: str) -> tuple[list[float], list[float]]:
     """(seconds of the run, MB resident) of the processes of a kind."""
     sums = [sum(of["rss"] for name, of in line["usage"].items() if _kind(name) == kind) for line in lines]
     return [line["wall_s"] for line in lines], [x / 1e6 for x in sums]

@@ -21,6 +21,8 @@ from equipoise.record.report import METRICS, read_reports
 from equipoise.record.summary import SUMMARY as SUMMARY_FILE
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
 
+Entry = Mapping[str, Any]  # an object of the JSON that a run wrote
+Balance = Mapping[str, Entry]  # seconds and counts by worker
 MOST_RUNS = 64
 SECONDS, COUNT, REAL = Number(0, 1e12), Number(0, (1 << 63) - 1), Number(-1e100, 1e100)
 SHARES: Schema = {  # seconds, of which differences of two clocks may be a little below 0
@@ -59,9 +61,9 @@ class Told:
     """One run: its row in a listing, its run.json, its reports, and its summary once it has ended."""
 
     row: RunRow
-    run: Mapping[str, Any]
-    lines: Sequence[Mapping[str, Any]]
-    summary: Mapping[str, Any] | None
+    run: Entry
+    lines: Sequence[Entry]
+    summary: Entry | None
     left_out: tuple[str, ...]  # damaged lines, a sentence each
 
     @property
@@ -77,7 +79,7 @@ class Told:
         return self.row.status == "running"
 
     @property
-    def last(self) -> Mapping[str, Any]:
+    def last(self) -> Entry:
         return self.lines[-1]
 
     @property
@@ -98,10 +100,10 @@ class Told:
         return {"on": str(self.run.get("on")), **found}
 
     @cached_property
-    def balance(self) -> Mapping[str, Mapping[str, Any]]:
+    def balance(self) -> Balance:
         """The seconds of each worker in each state, of the whole run so far."""
         if self.summary is not None:
-            found: Mapping[str, Mapping[str, Any]] = self.summary["balance"]
+            found: Balance = self.summary["balance"]
             return found
         if self.last["final"]:
             return self.last["balance"]  # type: ignore[no-any-return]
@@ -129,15 +131,15 @@ class Told:
         return str((self.run.get("versions") or {}).get("equipoise"))
 
     @property
-    def remedies(self) -> Sequence[Mapping[str, Any]]:
+    def remedies(self) -> Sequence[Entry]:
         """The changes that would help, the best first."""
-        found: Sequence[Mapping[str, Any]] = (self.summary or self.last).get("remedies") or ()
+        found: Sequence[Entry] = (self.summary or self.last).get("remedies") or ()
         return found
 
     @property
-    def alarms(self) -> Sequence[Mapping[str, Any]] | None:
+    def alarms(self) -> Sequence[Entry] | None:
         """All alarms so far; None for a run that knows none."""
-        found: Sequence[Mapping[str, Any]] | None = (self.summary or self.last).get("alarms")
+        found: Sequence[Entry] | None = (self.summary or self.last).get("alarms")
         return found
 
     @cached_property
@@ -174,7 +176,7 @@ class Group:
         cause = self.causes().most_common(1)[0][0]
         return next(one for one in self.runs if one.cause == cause)
 
-    def balance(self) -> Mapping[str, Mapping[str, Any]]:
+    def balance(self) -> Balance:
         return summed([one.balance for one in self.runs])
 
     def values(self, key: str) -> list[float]:
@@ -192,7 +194,7 @@ class Group:
                 continue
         return found
 
-    def curve(self, found: Sequence[tuple[Path, Any, Any]]) -> Curve | None:
+    def curve(self, found: Sequence[tuple[Path, object, object]]) -> Curve | None:
         """The mean of several runs and its interval; None where they do not overlap."""
         try:
             return averaged(self.name, found)
@@ -205,7 +207,7 @@ def axis_of(groups: Sequence[Group]) -> Axis:
     return "steps" if any(one.last["env_steps"] for group in groups for one in group.runs) else "updates"
 
 
-def summed(balances: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+def summed(balances: Sequence[Balance]) -> dict[str, dict[str, Any]]:
     """Seconds by worker and by the parts of its work, added up."""
     found: dict[str, dict[str, Any]] = {}
     for balance in balances:

@@ -6,7 +6,6 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.filesize import decimal
 
@@ -15,7 +14,7 @@ from equipoise.record.described import clipped
 from equipoise.report.elements import NONE, lags_of, mean_text, more, named, section, short_name, table
 from equipoise.report.figures import sample
 from equipoise.report.markup import LONGEST_SENTENCE, Html, joined, tag
-from equipoise.report.runs import Group, Told, differences
+from equipoise.report.runs import Entry, Group, Told, differences
 
 MOST_NOTES = 40  # of a run
 MOST_SAID = 200  # of a page
@@ -73,7 +72,7 @@ def _remedies(one: Told) -> Html | None:
     return joined(head, tag("ol", *items, class_="remedies"))
 
 
-def _remedy(remedy: Mapping[str, Any]) -> tuple[Html, ...]:
+def _remedy(remedy: Entry) -> tuple[Html, ...]:
     interval = tag("span", f"{remedy['low']:.2f} to {remedy['high']:.2f}", class_="note")
     return (
         tag("bdi", clipped(remedy["change"], 80), class_="change"),
@@ -233,7 +232,7 @@ def alarms_section(groups: Sequence[Group]) -> Html | None:
     return section("Alarms", tag("ul", *items[:MOST_SAID], class_="notes"))
 
 
-def _alarm(group: Group, one: Told, alarm: Mapping[str, Any]) -> Html:
+def _alarm(group: Group, one: Told, alarm: Entry) -> Html:
     sign = tag("strong", clipped(alarm["name"], 80))
     owner, moment = clipped(alarm["owner"], 80), f"{clock(alarm['wall_s'])}, step {short(alarm['step'])}"
     text = clipped(f"{alarm['evidence']}; {alarm['action']}", LONGEST_SENTENCE)

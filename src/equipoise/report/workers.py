@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from equipoise.balance.shares import STATES
 from equipoise.console.picture import clock, short
@@ -13,7 +12,7 @@ from equipoise.record.ring import BESIDE, KEEPING, LEARNING, SERVING, STEPPING, 
 from equipoise.report.elements import NONE, lags_of, mean_text, more, section, short_name
 from equipoise.report.figures import Track, ring, spans, stacked, states_legend, ticks, x_label_at
 from equipoise.report.markup import Html, tag
-from equipoise.report.runs import Group, Told
+from equipoise.report.runs import Balance, Entry, Group, Told
 
 MOST_TRACKS = 8  # workers of a side of the ring, and twice as many strips; beyond it several workers are one
 MOST_TIMELINES = 16
@@ -21,13 +20,13 @@ BINS = 72  # of a strip
 LEAST_SHARE = 0.005  # of the time, for a verdict to have a line
 
 
-def shares_of(seconds: Mapping[str, Any]) -> dict[str, float]:
+def shares_of(seconds: Entry) -> dict[str, float]:
     """The share of each state, 0..1; empty where no time was measured."""
     total = sum(seconds[state] for state in STATES)
     return {state: seconds[state] / total for state in STATES} if total > 0 else {}
 
 
-def sides(balance: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str], list[str]]:
+def sides(balance: Balance) -> tuple[list[str], list[str], list[str]]:
     """Names of the workers that sample, of those that learn or keep rows, and of those beside the ring, in natural order."""
     names = sorted(balance, key=_natural)
     places = {name: place_of(balance[name]["side"], bool(balance[name].get("serves"))) for name in names}
@@ -51,7 +50,7 @@ def folded(names: Sequence[str], most: int) -> dict[str, list[str]]:
     return {part[0] if len(part) == 1 else f"{part[0]} to {part[-1].rpartition(' ')[2]}": part for part in parts}
 
 
-def _added(balance: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
+def _added(balance: Balance, names: Sequence[str]) -> dict[str, float]:
     there = [balance[name] for name in names if name in balance]
     return {state: sum(max(one[state], 0.0) for one in there) for state in STATES}
 
@@ -84,7 +83,7 @@ def _ring(group: Group) -> Html:
     )  # fmt: skip
 
 
-def _counted(names: Sequence[str], balance: Mapping[str, Mapping[str, Any]]) -> str:
+def _counted(names: Sequence[str], balance: Balance) -> str:
     """The workers by kind: 4 actors, 2 shards."""
     kinds: dict[str, int] = {}
     for name in names:
@@ -122,7 +121,7 @@ def _timeline(one: Told) -> Html:
     return tag("div", head, *strips, _clock_axis(end), *_verdicts(lines, end), class_="timeline")
 
 
-def binned(lines: Sequence[Mapping[str, Any]], names: Sequence[str], end: float, bins: int = BINS) -> list[dict[str, float]]:
+def binned(lines: Sequence[Entry], names: Sequence[str], end: float, bins: int = BINS) -> list[dict[str, float]]:
     """The shares of some workers in each of ``bins`` stretches of 0..``end`` seconds; empty where nothing was measured.
 
     A report tells of the time since the one before it, and counts for each stretch by how much of it lies there.
@@ -147,7 +146,7 @@ def _clock_axis(end: float) -> Html:
     return tag("div", tag("span"), tag("div", *names, class_="xs"), class_="row axis")
 
 
-def stretches(lines: Sequence[Mapping[str, Any]], end: float) -> dict[str, list[tuple[float, float]]]:
+def stretches(lines: Sequence[Entry], end: float) -> dict[str, list[tuple[float, float]]]:
     """When each cause held: from the report before to the one that says it, neighbours joined."""
     found: dict[str, list[tuple[float, float]]] = {}
     begin = 0.0
@@ -162,7 +161,7 @@ def stretches(lines: Sequence[Mapping[str, Any]], end: float) -> dict[str, list[
     return found
 
 
-def _verdicts(lines: Sequence[Mapping[str, Any]], end: float) -> list[Html]:
+def _verdicts(lines: Sequence[Mapping[str, object]], end: float) -> list[Html]:
     found = stretches(lines, end)
     rows = [
         tag(

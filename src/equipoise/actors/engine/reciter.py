@@ -49,7 +49,7 @@ class Reciter:
     def update(self, version: int, params: Mapping[str, Any]) -> None:
         self.version = version
 
-    def take(self, version: int, params: Mapping[str, Any], whole: Callable[[], bool]) -> Iterator[None]:
+    def take(self, version: int, params: Mapping[str, object], whole: Callable[[], bool]) -> Iterator[None]:
         self.version = version
         yield from ()
 

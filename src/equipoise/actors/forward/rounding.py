@@ -88,7 +88,7 @@ def told(actors: Sequence[Rounding], kind: str, version: int) -> dict[str, float
     return {f"acting/{kind}_mean": mean, f"acting/{kind}_max": float(most.max())}
 
 
-def kind_of(net: Any, action: Tree) -> str:
+def kind_of(net: object, action: Tree) -> str:
     """The kind of error that fits; ``action``: arrays or specs."""
     dtypes = [np.dtype(str(x.dtype).removeprefix("torch.")) for x in tree.leaves(action)]
     numbers = any(dtype.kind == "f" for dtype in dtypes)

@@ -19,7 +19,7 @@ from equipoise.envs.check.probe import sample
 from equipoise.envs.families.joint import Joint
 from equipoise.envs.masks import legal, place_of
 from equipoise.envs.spaces import member
-from equipoise.types import Array
+from equipoise.types import Array, Tree
 
 HARMLESS = ("revived", "exact same space object")  # rules that training does not need: it knows agents that come back
 TOOLS = "Training does without it; PettingZoo's wrappers and conversions do not."
@@ -44,7 +44,7 @@ class JointMasks:
             if path
         ]
 
-    def __call__(self, action: Array, obs: Any) -> None:
+    def __call__(self, action: Array, obs: Tree) -> None:
         """Change ``action`` [1, D] in place by the observation ``obs`` of the joint env."""
         for name, space, path, columns, shape, dtype in self._masked:
             one = action[:, columns].reshape(1, *shape).astype(dtype)
@@ -128,14 +128,14 @@ class Told:
         self._env, self._clock, self._steps = env, clock, 0
         self.unwrapped = getattr(env, "unwrapped", env)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._env, name)
 
-    def reset(self, *given: Any, **named: Any) -> Any:
+    def reset(self, *given: object, **named: object) -> Tree:
         self._clock.call(f"reset({', '.join(named)})")
         return self._env.reset(*given, **named)
 
-    def step(self, actions: Any) -> Any:
+    def step(self, actions: Tree) -> Tree:
         self._steps += 1
         self._clock.call(f"step {self._steps}")
         return self._env.step(actions)

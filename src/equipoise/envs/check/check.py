@@ -310,7 +310,7 @@ class _Check:
             self.found.note("some steps take far longer than most", "step()", said, cost)
         return rows, endings
 
-    def note_mask(self, answer: Any, probe: Probe) -> None:
+    def note_mask(self, answer: Tree, probe: Probe) -> None:
         if isinstance(answer.info, Mapping) and KEY in answer.info and self.factory.action_mask == "auto" and not probe.mask:
             self.facts["action mask"] = f"in info['{KEY}'], and not used: --set source.env.action_mask=info does"
 

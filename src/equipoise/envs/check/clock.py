@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
-Tell = Callable[[str, Any], None]  # (kind of event, JSON value)
+Tell = Callable[[str, object], None]  # (kind of event, JSON value)
 
 REPORT_S = 0.5  # between two partial reports
 
@@ -21,7 +20,7 @@ class Clock:
     def __init__(self, seconds: float, tell: Tell | None = None) -> None:
         self.began = time.monotonic()
         self.until = self.limit = self.began + seconds  # limit: when the probe under way is to end
-        self.report: Callable[[], Any] = dict
+        self.report: Callable[[], object] = dict
         self._since = self.began
         self._tell = tell
         self._report_at = self.began
@@ -62,6 +61,6 @@ class Clock:
             self._report_at = time.monotonic() + REPORT_S
             self._tell("report", self.report())
 
-    def tell(self, kind: str, value: Any) -> None:
+    def tell(self, kind: str, value: object) -> None:
         if self._tell is not None:
             self._tell(kind, value)

@@ -80,7 +80,7 @@ class Comparisons:
             cost = "An episode depends on those before it, so it can be neither evaluated nor played again by itself."
             self.found.error("reset(seed) does not begin anew", parted.where, parted.what, cost)
 
-    def seams_ignore_actions(self, rows: Rows, actions: Tree, endings: Endings, space: Any) -> None:
+    def seams_ignore_actions(self, rows: Rows, actions: Tree, endings: Endings, space: object) -> None:
         """Check that NEXT_STEP ignores the action after an end: other actions there must give the same rows."""
         others = tree.map(np.array, actions)
         for step, stream in endings.seams:

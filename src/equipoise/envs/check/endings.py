@@ -14,7 +14,7 @@ from equipoise.envs.check.findings import CLOCK, Findings, judge_observation
 from equipoise.envs.check.places import core
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.spaces import observation_spec
-from equipoise.types import Array
+from equipoise.types import Array, Tree
 
 CLOCKS = (
     "_max_episode_steps",
@@ -52,7 +52,7 @@ class Endings:
     def reset(self) -> None:
         self.length[:] = 0
 
-    def step(self, where: str, terminated: Array, truncated: Array, reward: Array, info: Any) -> None:
+    def step(self, where: str, terminated: Array, truncated: Array, reward: Array, info: Tree) -> None:
         """Take in one row; every argument is [B]."""
         seam = self.over if self.vector and not self.same_step else np.zeros_like(self.over)
         self.seams += [(self.steps, int(b)) for b in np.flatnonzero(seam)]
@@ -79,7 +79,7 @@ class Endings:
                 cost = "If the env resets with the next step in truth, episodes are glued together; else nothing more is lost."
                 self.found.note("the last observation of an episode is nowhere", where, seen, cost)
 
-    def _read_finals(self, where: str, info: Any, cut: Array) -> None:
+    def _read_finals(self, where: str, info: object, cut: Array) -> None:
         """Read the last observations of the streams ``cut`` [B] bool, as training does, and judge them."""
         try:
             there = final.read(self.lasts, info, cut)
@@ -132,7 +132,7 @@ class Endings:
         return f"{count:,} ended{how} after {np.mean(self.lengths):,.1f} steps on average{clock}{limit}"
 
 
-def clocks(env: Any) -> dict[str, int]:
+def clocks(env: object) -> dict[str, int]:
     """Find the limits that the env itself keeps, by attribute name."""
     found = {name: getattr(core(env), name, None) for name in CLOCKS}
     return {name: int(limit) for name, limit in found.items() if isinstance(limit, int | np.integer) and limit > 1}

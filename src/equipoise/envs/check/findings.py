@@ -19,10 +19,10 @@ from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.scales import ADVICE, large, large_seen
 from equipoise.envs.spaces import part_spec
 from equipoise.envs.values import FLAG, NUMBER, NoArray, described, flag, flags, number, numbers, plain
-from equipoise.types import Array
+from equipoise.types import Array, Tree
 
 Severity = Literal["error", "note"]
-Flat = dict[str, Any]  # place -> what stands there
+Flat = dict[str, Array]  # place -> what stands there
 
 STOPS = "In training it costs that episode, and a capsule tells of it; a vector env ends the run."
 POISON = "It would reach the loss and from there every weight: a run stops at it, or drops or clamps it (--on-nonfinite)."
@@ -75,7 +75,7 @@ class Findings:
 # ------------------------------------------------------------------------------------------------------------- the spaces
 
 
-def bounds(space: Any) -> tuple[Any, Any]:
+def bounds(space: Any) -> tuple[Array, Array]:
     """The least and the largest values of an array's space."""
     if isinstance(space, spaces.Box):
         return space.low, space.high
@@ -126,7 +126,7 @@ def _judge_bounds(found: Findings, place: str, space: spaces.Box) -> None:
 # ------------------------------------------------------------------------------------------------------------- the values
 
 
-def flatten(found: Findings, space: spaces.Space[object], obs: Any, where: str, place: str = "obs") -> Flat:
+def flatten(found: Findings, space: spaces.Space[object], obs: object, where: str, place: str = "obs") -> Flat:
     """Return {place: value} as the env gave it; Broken if a key of the space is missing."""
     if isinstance(space, spaces.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
@@ -153,7 +153,9 @@ def flatten(found: Findings, space: spaces.Space[object], obs: Any, where: str, 
     return flat
 
 
-def judge_row(found: Findings, spaces_of: dict[str, Any], obs: Flat, answer: Any, lead: tuple[int, ...]) -> None:
+def judge_row(
+    found: Findings, spaces_of: dict[str, spaces.Space[object]], obs: Flat, answer: Tree, lead: tuple[int, ...]
+) -> None:
     """Judge the ``Answer`` of one call; ``obs`` is its flat observation."""
     for place, space in spaces_of.items():
         judge_observation(found, space, place, obs[place], lead, answer.where)
@@ -164,7 +166,7 @@ def judge_row(found: Findings, spaces_of: dict[str, Any], obs: Flat, answer: Any
     judge_info(found, answer.info, answer.terminated, answer.where)
 
 
-def judge_observation(found: Findings, space: Any, place: str, value: Any, lead: tuple[int, ...], where: str) -> None:
+def judge_observation(found: Findings, space: Any, place: str, value: Array, lead: tuple[int, ...], where: str) -> None:
     """Judge one leaf of an observation by its space."""
     try:
         array = plain(value)
@@ -206,7 +208,7 @@ def judge_observation(found: Findings, space: Any, place: str, value: Any, lead:
         found.error(f"{place} leaves its space", where, f"expected within [{low}, {high}], got {got}{at}", cost)
 
 
-def judged(found: Findings, place: str, value: Any, lead: tuple[int, ...], where: str) -> Any:
+def judged(found: Findings, place: str, value: Array, lead: tuple[int, ...], where: str) -> Array:
     """A reward or a flag as training takes it, [*lead]; a finding and None where it does not."""
     expected = NUMBER if place == "reward" else FLAG
     try:
@@ -227,7 +229,7 @@ def judged(found: Findings, place: str, value: Any, lead: tuple[int, ...], where
         return None
 
 
-def judge_reward(found: Findings, value: Any, lead: tuple[int, ...], where: str) -> None:
+def judge_reward(found: Findings, value: Array, lead: tuple[int, ...], where: str) -> None:
     array = judged(found, "reward", value, lead, where)
     if array is None:
         return
@@ -238,13 +240,13 @@ def judge_reward(found: Findings, value: Any, lead: tuple[int, ...], where: str)
         found.error("reward is not finite", where, f"expected a finite number, got {got}{at}", POISON)
 
 
-def judge_flag(found: Findings, place: str, value: Any, lead: tuple[int, ...], where: str) -> None:
+def judge_flag(found: Findings, place: str, value: Array, lead: tuple[int, ...], where: str) -> None:
     if judged(found, place, value, lead, where) is not None and plain(value).dtype.kind != "b":
         said = described(value) if not lead else f"dtype {plain(value).dtype}"
         found.note(f"{place} is no bool", where, f"expected True or False, got {said}", "It is read as its truth value.")
 
 
-def judge_info(found: Findings, info: Any, terminated: Any, where: str) -> None:
+def judge_info(found: Findings, info: Tree, terminated: Array, where: str) -> None:
     if not isinstance(info, Mapping):
         seen = f"expected a dict, got {type(info).__name__}"
         found.note("info is no dict", where, seen, "Equipoise does not read it; wrappers that do will fail.")
@@ -259,7 +261,7 @@ CLOCK = (
 )
 
 
-def _both(one: Any, other: Any) -> bool:
+def _both(one: object, other: object) -> bool:
     """Are two flags, of whatever kind they are, True for the same stream?"""
     try:
         return bool(np.any(np.logical_and(plain(one), plain(other))))
@@ -267,6 +269,6 @@ def _both(one: Any, other: Any) -> bool:
         return False
 
 
-def _first(wrong: Array, array: Array) -> tuple[str, Any]:
+def _first(wrong: Array, array: Array) -> tuple[str, Array]:
     at = np.argwhere(wrong)[0].tolist()
     return (f" at {at}" if at else ""), array[tuple(at)]

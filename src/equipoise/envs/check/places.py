@@ -9,7 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
@@ -86,7 +86,7 @@ def is_ours(file: str) -> bool:
     return Path(file).is_relative_to(OURS) and not Path(file).is_relative_to(TOYS)
 
 
-def home_of(env: Any) -> str:
+def home_of(env: object) -> str:
     """The folder of the class behind all wrappers, or its whole package; "" where it has no file."""
     try:
         file = Path(inspect.getfile(type(core(env))))
@@ -98,7 +98,7 @@ def home_of(env: Any) -> str:
     return str(file.parent)
 
 
-def core(env: Any) -> Any:
+def core(env: object) -> object:
     """The env behind the wrappers, and behind our adapter of several agents."""
     inner = getattr(env, "unwrapped", env)
     joint = getattr(inner, "env", inner) if type(inner).__module__.startswith("equipoise.") else inner
@@ -111,7 +111,7 @@ def words(error: BaseException) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
 
-def line_of(error: BaseException, env: Any = None, method: str = "step") -> str:
+def line_of(error: BaseException, env: object = None, method: str = "step") -> str:
     """Where an env raised: "file.py:12, in Env.step". If only machinery raised, where the env's ``method`` begins."""
     frame = env_frame(frames := of_error(error), home_of(env) if env is not None else "")
     if frame is None and env is not None:

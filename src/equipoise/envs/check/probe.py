@@ -37,11 +37,11 @@ class Answer:
     """The answer of one call. After a ``reset`` only the observation means anything."""
 
     where: str  # "reset(seed)", "step 17", "reset() before step 18"
-    obs: Any
-    reward: Any = 0.0
-    terminated: Any = False
-    truncated: Any = False
-    info: Any
+    obs: Tree
+    reward: Array = 0.0
+    terminated: Array = False
+    truncated: Array = False
+    info: Tree
     reset: bool
     seconds: float
 
@@ -53,7 +53,7 @@ class Probe:
 
     def __init__(
         self, made: SyncEnv, found: Findings, clock: Clock, *, reset_at: int, index: int = 0, watch: bool = False,
-        masks: Callable[[Array, Any], None] | None = None,
+        masks: Callable[[Array, Tree], None] | None = None,
     ) -> None:  # fmt: skip
         """``index``: the Python env to probe. ``watch``: look whether a call touches a global random generator (slow).
 
@@ -162,7 +162,7 @@ class Probe:
         self._judge_list("reset", where, result)
         return Answer(where=where, obs=result[0], info=result[1], reset=True, seconds=seconds)
 
-    def _step(self, where: str, action: Any) -> Answer:
+    def _step(self, where: str, action: Tree) -> Answer:
         result, seconds = self._call(where, lambda: self.env.step(action), action)
         self._judge_form(where, result)
         obs, reward, terminated, truncated, info = result
@@ -171,7 +171,7 @@ class Probe:
             seconds=seconds,
         )  # fmt: skip
 
-    def _judge_form(self, where: str, result: Any) -> None:
+    def _judge_form(self, where: str, result: object) -> None:
         if isinstance(result, tuple) and len(result) == 4:
             what = "step() returns 4 values, as Gym did before 0.26"
             self._refuse(what, where, "(obs, reward, terminated, truncated, info)", result, old=True)
@@ -179,20 +179,20 @@ class Probe:
             self._refuse("step() does not return 5 values", where, "(obs, reward, terminated, truncated, info)", result)
         self._judge_list("step", where, result)
 
-    def _judge_list(self, method: str, where: str, result: Any) -> None:
+    def _judge_list(self, method: str, where: str, result: object) -> None:
         if isinstance(result, list):
             seen = f"expected a tuple of {len(result)}, got a list"
             self.found.note(
                 f"{method}() returns a list", where, seen, "Training reads it as a tuple; Gymnasium's own checker does not."
             )
 
-    def _refuse(self, what: str, where: str, expected: str, result: Any, *, old: bool = False) -> None:
+    def _refuse(self, what: str, where: str, expected: str, result: object, *, old: bool = False) -> None:
         got = f"a {type(result).__name__} of {len(result)}" if isinstance(result, tuple | list) else type(result).__name__
         cost = f"{STOPS} If this is old gym's interface, {advice(self.env.unwrapped, old=True)}." if old else STOPS
         self.found.error(what, where, f"expected {expected}, got {got}", cost)
         raise Broken
 
-    def _call(self, where: str, call: Any, action: Any = None) -> tuple[Any, float]:
+    def _call(self, where: str, call: Callable[..., Tree], action: Tree = None) -> tuple[Tree, float]:
         """Return what the call returns, and its seconds without those that it waited for a core. An exception is a finding."""
         self.clock.call(where)
         before = global_generators() if self.watch and not self.touched else None
@@ -227,7 +227,7 @@ class Probe:
         self.found.error(f"{method}() raises {type(error).__name__}", where, seen, cost)
 
 
-def global_generators() -> tuple[Any, Any]:
+def global_generators() -> tuple[object, object]:
     return np.random.get_state(), random.getstate()
 
 
@@ -270,7 +270,7 @@ def same(one: Array, other: Array) -> bool:
     return np.array_equal(one, other) or (one.dtype.kind == "f" and np.array_equal(one, other, equal_nan=True))
 
 
-def sample(space: Any, count: int, lead: tuple[int, ...], seed: int) -> Tree:
+def sample(space: spaces.Space[object], count: int, lead: tuple[int, ...], seed: int) -> Tree:
     """Draw actions [count, *lead, ...] in the env's dtypes: uniform; a quarter of a Box's numbers lie on its bounds.
 
     A dimension without bounds gets normal noise. All streams get the same.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from equipoise.envs.check.findings import Findings
 
@@ -13,7 +12,7 @@ SETTINGS = {  # Gymnasium's classes, for one env and for a vector of them -> our
 }
 
 
-def chain(env: Any) -> Iterator[Any]:
+def chain(env: object) -> Iterator[object]:
     """The env and all that it wraps, outermost first, also those inside a vector env."""
     seen: set[int] = set()
     while env is not None and id(env) not in seen:
@@ -24,7 +23,7 @@ def chain(env: Any) -> Iterator[Any]:
         env = getattr(env, "__dict__", {}).get("env")
 
 
-def judge_statistics(found: Findings, env: Any) -> bool:
+def judge_statistics(found: Findings, env: object) -> bool:
     """Find wrappers with running statistics; returns whether there is one."""
     names: dict[str, str] = {}
     for one in chain(env):

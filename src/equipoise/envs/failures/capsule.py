@@ -39,7 +39,7 @@ from equipoise.envs.failures.row_checks import Kind, WrongValue
 from equipoise.files import read_json, write_synced
 from equipoise.hints import message
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check, described
-from equipoise.types import EnvFactory, OnNonfinite, Tree
+from equipoise.types import Array, EnvFactory, OnNonfinite, Tree
 
 FORMAT = 2
 LIMIT = 20  # capsules of one cause in a run; what comes after is counted only
@@ -73,7 +73,7 @@ class Failures:
 
     on_nonfinite: OnNonfinite = "stop"
     capsules: Path | None = None  # where they are written; None: nowhere
-    counts: Any = field(default_factory=lambda: np.zeros(len(COUNTED), np.int64))
+    counts: Array = field(default_factory=lambda: np.zeros(len(COUNTED), np.int64))
     causes: Causes = field(default_factory=Causes)  # of the aborted ones
     warned: set[str] = field(default_factory=set)
     resetting: Callable[[float], object] = _nothing  # called after each reset of an env with the seconds that it took
@@ -272,7 +272,7 @@ SCHEMA: dict[str, Schema] = {
 TARGET = re.compile(r"(python:|envpool:)?([A-Za-z_][\w.]*:)?[\w./-]+")
 
 
-def _capsule(data: Any, arrays: dict[str, Any], file: Path) -> Capsule:
+def _capsule(data: Any, arrays: dict[str, Array], file: Path) -> Capsule:
     if isinstance(data, dict):
         _need(data.get("format") == FORMAT, file, "format", f"{FORMAT}, since this is equipoise {_version('equipoise')}",
               data.get("format"))  # fmt: skip
@@ -302,7 +302,7 @@ def _need(right: object, file: Path, name: str, expected: str, got: Any) -> None
         raise ValueError(f"{file}: {name}: expected {expected}, got {described(got)}")
 
 
-def read_arrays(path: Path) -> dict[str, Any]:
+def read_arrays(path: Path) -> dict[str, Array]:
     """Read the arrays of an npz file: numbers only, of a bounded size; nothing is unpacked to the disk."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -312,7 +312,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: expected numpy's npz, got {error}") from error
     if total > LARGEST:
         raise ValueError(f"{path}: expected at most {LARGEST} bytes of arrays, got {total}")
-    flat, name = dict[str, Any](), ""
+    flat, name = dict[str, Array](), ""
     try:
         with np.load(path, allow_pickle=False) as file:
             for name in names:

@@ -7,12 +7,12 @@ only writer: it writes a text before it counts, so that a reader sees no count w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from equipoise import tree
 from equipoise.tree import ArraySpec
+from equipoise.types import Array
 
 MOST = 6  # causes of one group of envs; the last place counts all that have none
 SIZE = 192  # bytes of a text
@@ -24,7 +24,7 @@ class Causes:
 
     specs = {"times": ArraySpec((MOST,), "int64"), "texts": ArraySpec((MOST, SIZE), "uint8")}
 
-    def __init__(self, views: dict[str, Any] | None = None) -> None:
+    def __init__(self, views: dict[str, Array] | None = None) -> None:
         """``views``: arrays of these ``specs``; None: arrays of its own."""
         views = tree.zeros(self.specs) if views is None else views
         self._times, self._texts = views["times"], views["texts"]

@@ -185,7 +185,7 @@ def padding(spec: AtariSpec, native: Padding, count: int) -> Callable[..., None]
 
 def of_pool(
     task: str, kwargs: Mapping[str, object], accepted: Mapping[str, object]
-) -> tuple[AtariSpec, dict[str, Any], list[str]]:
+) -> tuple[AtariSpec, dict[str, object], list[str]]:
     """The spec, EnvPool's own arguments for it, and the points in which EnvPool cannot keep it."""
     target = f"envpool:{task}"
     spec = parse(target, kwargs, tuple(name for name in accepted if name in ("num_threads", "thread_affinity_offset")))

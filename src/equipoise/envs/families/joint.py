@@ -5,7 +5,7 @@ Nothing here imports PettingZoo: an env is recognised by its attributes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -106,7 +106,7 @@ class Joint(gymnasium.Env):
         if resume.offers_state(self.env):
             self.get_state, self.set_state = self._get_state, self._set_state
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Any, dict[str, object]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Tree, dict[str, object]]:
         super().reset(seed=seed)
         obs, _ = answered("reset", self.env.reset(seed=int(self.np_random.integers(2**31 - 1))), ("observations", "infos"))
         self._flags.fill(0)
@@ -117,7 +117,7 @@ class Joint(gymnasium.Env):
         self._look_at_masks(row["agents"])
         return row, {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, object]]:
+    def step(self, action: Tree) -> tuple[Tree, float, bool, bool, dict[str, object]]:
         acts = {self.ids[i]: self._action(action, i) for i, here in enumerate(self._here()) if here}
         obs, reward, terminated, truncated, _ = answered("step", self.env.step(acts), STEP)
         flags, live = self._flags, self._live
@@ -146,7 +146,7 @@ class Joint(gymnasium.Env):
         self._look_at_masks(row["agents"])
         return row, 0.0, not any(here), False, {}
 
-    def _look_at_masks(self, rows: Mapping[str, Any]) -> None:
+    def _look_at_masks(self, rows: Mapping[str, Tree]) -> None:
         for i, name in enumerate(self.names):
             for path, begins in self._masks[i] if self._live[i] else ():
                 try:
@@ -161,7 +161,7 @@ class Joint(gymnasium.Env):
                     which = f" for choice {int(allowed.argmin())} of {len(begins)}" if len(begins) > 1 else ""
                     raise WrongValue("invalid", 0, key, ALLOWED, f"none{which}")
 
-    def _space(self, kind: str, agent: Any) -> Any:
+    def _space(self, kind: str, agent: Hashable) -> Tree:
         space = getattr(self.env, kind)(agent)
         if not isinstance(space, spaces.Space):
             got = described(space)
@@ -179,11 +179,11 @@ class Joint(gymnasium.Env):
             here[self._index[agent]] = True
         return here
 
-    def _action(self, action: Any, i: int) -> Any:
+    def _action(self, action: Tree, i: int) -> Tree:
         part, shape, dtype = self.parts[i]
         return action[part].reshape(shape).astype(dtype)[()]
 
-    def _row(self, obs: Mapping[Any, Any], shown: Sequence[bool]) -> dict[str, Any]:
+    def _row(self, obs: Mapping[Hashable, Tree], shown: Sequence[bool]) -> dict[str, Tree]:
         rows = {}
         for i, (agent, name) in enumerate(zip(self.ids, self.names, strict=True)):
             if shown[i] and agent not in obs:
@@ -206,7 +206,7 @@ class Joint(gymnasium.Env):
         return str(self.env)
 
 
-def answered(method: str, given: Any, parts: Sequence[str]) -> Any:
+def answered(method: str, given: Tree, parts: Sequence[str]) -> Tree:
     """Return the answer of a parallel env; WrongValue unless it has a dict by agent for each of ``parts``."""
     if not isinstance(given, tuple | list) or len(given) != len(parts):
         got = f"a tuple of {len(given)}" if isinstance(given, tuple) else described(given)
@@ -217,12 +217,12 @@ def answered(method: str, given: Any, parts: Sequence[str]) -> Any:
     return given
 
 
-def ends(flags: Mapping[Any, Any], agent: Any, name: str) -> bool:
+def ends(flags: Mapping[Hashable, Tree], agent: Hashable, name: str) -> bool:
     value = flags.get(agent, False)
     return bool(value) if type(value) in FLAGS else flag(value, 0, f"agent {agent!r}, {name}")
 
 
-def blank(space: spaces.Space[object]) -> Any:
+def blank(space: spaces.Space[object]) -> Tree:
     """The observation in the row of an agent that is absent."""
     if isinstance(space, spaces.Dict):
         return {

@@ -8,16 +8,17 @@ learns nothing from the actions it takes while it waits, and ``gamma`` is per mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 from gymnasium import spaces
 
 from equipoise.envs.masks import KEY, mask_space, sizes
+from equipoise.types import Tree
 
 Seating = Literal["fixed", "swap"]
-ByAgent = dict[Any, Any]
+ByAgent = dict[Hashable, Tree]
 
 
 def is_turns(env: object) -> bool:
@@ -25,7 +26,7 @@ def is_turns(env: object) -> bool:
     return hasattr(env, "possible_agents") and callable(getattr(env, "last", None)) and hasattr(env, "agent_iter")
 
 
-def at_once(make: Callable[[], Any]) -> Any:
+def at_once(make: Callable[[], object]) -> object:
     """Return the AEC env that ``make`` makes as a parallel one."""
     env = make()
     if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
@@ -35,7 +36,7 @@ def at_once(make: Callable[[], Any]) -> Any:
     return aec_to_parallel(env)
 
 
-def turns_of(env: Any) -> str:
+def turns_of(env: object) -> str:
     """A sentence on how a parallel env plays a game in turns; "" if its agents act together by themselves."""
     inner = env.env if isinstance(env, Seats) else env
     if isinstance(inner, Turns):
@@ -55,13 +56,13 @@ class Around:
         self.unwrapped = getattr(env, "unwrapped", env)
         self.possible_agents: list[Any] = list(env.possible_agents)
 
-    def observation_space(self, agent: Any) -> Any:
+    def observation_space(self, agent: Hashable) -> Any:
         return self.env.observation_space(agent)
 
-    def action_space(self, agent: Any) -> Any:
+    def action_space(self, agent: Hashable) -> Any:
         return self.env.action_space(agent)
 
-    def render(self) -> Any:
+    def render(self) -> Tree:
         return self.env.render()
 
     def close(self) -> None:
@@ -81,13 +82,13 @@ class Turns(Around):
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self.agents: list[Any] = []
-        self._spaces: dict[Any, spaces.Space[object]] = {
+        self._spaces: dict[Hashable, spaces.Space[object]] = {
             agent: _masked(env.observation_space(agent), env.action_space(agent)) for agent in self.possible_agents
         }
         self._has_mask = {agent: _has_mask(env.observation_space(agent)) for agent in self.possible_agents}
         self._waits = {agent: _first_alone(env.action_space(agent)) for agent in self.possible_agents}
 
-    def observation_space(self, agent: Any) -> spaces.Space[object]:
+    def observation_space(self, agent: Hashable) -> Any:
         return self._spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[ByAgent, ByAgent]:
@@ -110,7 +111,7 @@ class Turns(Around):
         seen |= {agent: self._seen(agent) for agent in self.agents}
         return seen, rewards, terminated, truncated, {agent: {} for agent in seen}
 
-    def _by_agent(self, name: str) -> dict[Any, Any]:
+    def _by_agent(self, name: str) -> dict[object, object]:
         if not isinstance(given := getattr(self.env, name, None), Mapping):
             raise ValueError(f"env.{name}: expected a dict with one for each agent, got {type(given).__name__}")
         return dict(given)
@@ -135,7 +136,7 @@ class Turns(Around):
         agent, left = env.agent_selection, list(env.agents)
         raise ValueError(f"agent {agent!r} has ended: expected step(None) to take it out of env.agents, got {left}")
 
-    def _seen(self, agent: Any) -> Any:
+    def _seen(self, agent: Hashable) -> Tree:
         seen, wait = self.env.observe(agent), self._waits[agent]
         if wait is None:
             return seen
@@ -152,14 +153,14 @@ def _has_mask(observation: spaces.Space[object]) -> bool:
     return isinstance(observation, spaces.Dict) and KEY in observation.spaces
 
 
-def _masked(observation: spaces.Space[object], action: spaces.Space[object]) -> Any:
+def _masked(observation: spaces.Space[object], action: spaces.Space[object]) -> Tree:
     if _has_mask(observation):
         return observation
     mask = mask_space(action) if sizes(action) else None
     return observation if mask is None else spaces.Dict({"obs": observation, KEY: mask})
 
 
-def _first_alone(action: spaces.Space[object]) -> Any:
+def _first_alone(action: spaces.Space[object]) -> Tree:
     """The flat mask [sum of the choices] that allows the first of each choice; None where nothing can be masked."""
     if not (counts := sizes(action)):
         return None
@@ -168,7 +169,7 @@ def _first_alone(action: spaces.Space[object]) -> Any:
     return mask
 
 
-def _like(mask: Any, flat: Any) -> Any:
+def _like(mask: Tree, flat: Tree) -> Tree:
     """``flat`` in the form of the env's own ``mask``: an array, or a tuple of one for each choice."""
     if not isinstance(mask, tuple):
         return flat.reshape(np.shape(mask)).astype(getattr(mask, "dtype", flat.dtype))
@@ -211,7 +212,7 @@ class Seats(Around):
         given = self.env.step({self._seat[player]: action for player, action in actions.items()})
         return tuple(self._dealt(part) if isinstance(part, Mapping) else part for part in given)
 
-    def _dealt(self, by_seat: Mapping[Any, Any]) -> ByAgent:
+    def _dealt(self, by_seat: Mapping[object, object]) -> ByAgent:
         return {self._player.get(seat, seat): value for seat, value in by_seat.items()}
 
 

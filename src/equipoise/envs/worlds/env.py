@@ -206,7 +206,7 @@ class RemoteEnv(SyncEnv):
             self._playing[i] = message is not None
             self._session[i] = self._session[i] if message is None else message["session"]
             ts.first[i], ts.valid[i] = begins, not begins
-            row: Mapping[str, Any] = {} if begins or message is None else message
+            row: Mapping[str, Tree] = {} if begins or message is None else message
             reward = float(row.get("reward", 0.0))
             ts.reward[i] = math.copysign(math.inf, reward) if abs(reward) > FLOAT32 else reward
             ts.terminated[i], ts.truncated[i] = row.get("terminated", False), row.get("truncated", False)
@@ -268,5 +268,5 @@ class RemoteEnv(SyncEnv):
     def _record(self, i: int | None, error: Exception) -> None:
         """Write no capsule: the world cannot be brought back to where it was."""
 
-    def _one(self, i: int | None) -> Any:
+    def _one(self, i: int | None) -> object:
         return self._target if i is None else f"{self._target} ({self._seats[i].name})"

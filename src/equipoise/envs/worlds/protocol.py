@@ -18,7 +18,7 @@ from equipoise.envs.spaces import ActionForm, action_spec, differ, member, obser
 from equipoise.frames import BadFrame, Message, array
 from equipoise.schema import Anything, Text, check, count
 from equipoise.tree import ArraySpec
-from equipoise.types import Tree
+from equipoise.types import Array, Tree
 
 VERSION = 1
 HELLO_BYTES = 1 << 22  # of a hello: spaces may state a bound for each number
@@ -141,7 +141,7 @@ class Reader:
         flat = isinstance(spec, ArraySpec) and spec.dtype == "float32" and len(spec.shape) == 1
         self._length = spec.shape[0] if flat else -1  # of a list of numbers, the usual case
 
-    def __call__(self, i: int, value: Any) -> None:
+    def __call__(self, i: int, value: Tree) -> None:
         """``value``: of a message. BadFrame says at which place it is not what the spec says."""
         if type(value) is list and len(value) == self._length:
             try:
@@ -151,7 +151,7 @@ class Reader:
                 pass
         self._put(i, self._spec, self._rows, value, self._place)
 
-    def _put(self, i: int, spec: Tree, rows: Any, value: Any, place: str) -> None:
+    def _put(self, i: int, spec: Tree, rows: Array, value: Tree, place: str) -> None:
         if type(spec) is ArraySpec:
             read = array(value, place)
             if read.shape != spec.shape:
@@ -187,7 +187,7 @@ def cast(read: np.ndarray, dtype: str, place: str) -> np.ndarray:
     return read.astype(to)
 
 
-def plain_rows(form: ActionForm, actions: Tree) -> list[Any]:
+def plain_rows(form: ActionForm, actions: Tree) -> list[object]:
     """Each row of actions [B, ...] as plain numbers, lists and maps."""
     return actions.tolist() if form.inner is None else [plain(one) for one in form.each(actions)]
 

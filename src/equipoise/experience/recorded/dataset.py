@@ -285,7 +285,7 @@ def _tree(space: gymnasium.Space[object], value: Any, escaped: bool) -> Tree:
     return {key: _tree(one, value[_stored(key) if escaped else key], escaped) for key, one in inner.items()}
 
 
-def _minaris(space: gymnasium.Space[object], value: Tree) -> Any:
+def _minaris(space: gymnasium.Space[object], value: Tree) -> object:
     """Turn a tree into Minari's dicts and tuples of arrays."""
     inner = tree.branches(space)
     if inner is None:

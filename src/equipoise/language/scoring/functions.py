@@ -91,7 +91,7 @@ def load(name: str) -> Callable[..., Any]:
         raise ValueError(f"reward {name!r}: {raised(error)}") from error
 
 
-def check_columns(name: str, function: Callable[..., Any], columns: Collection[str]) -> None:
+def check_columns(name: str, function: Callable[..., object], columns: Collection[str]) -> None:
     """``WrongReward`` where the function wants an argument that no sample of a task with these columns has."""
     try:
         _accepted(function, dict.fromkeys((*columns, *TOLD)))
@@ -164,7 +164,7 @@ def _checked(answer: Any, count: int) -> Part:
     return [_number(one, i) for i, one in enumerate(answer)]
 
 
-def _number(value: Any, i: int) -> float | None:
+def _number(value: object, i: int) -> float | None:
     if value is None:
         return None
     number = value
@@ -183,7 +183,7 @@ def _number(value: Any, i: int) -> float | None:
     return found
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value in short, or its type if its repr raises."""
     if inspect.iscoroutine(value):
         value.close()  # it is never awaited

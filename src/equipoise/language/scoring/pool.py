@@ -163,7 +163,7 @@ class _Process:
             while self._unsent:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
 
-    def receive(self) -> tuple[list[dict[str, Any]], bool]:
+    def receive(self) -> tuple[list[dict[str, object]], bool]:
         """The whole messages that have arrived, and whether no more will."""
         ended = False
         with contextlib.suppress(BlockingIOError):
