@@ -90,19 +90,6 @@ class Envs(Source):
     def spec_json(self, spec: EnvSpec, where: str) -> dict[str, Any]:
         return spec_json(spec, where)
 
-    def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, Any]:
-        if dataset is None:
-            return {}
-        facts = {"path": str(dataset.path), "episodes": dataset.episodes, "steps": dataset.steps, "sha256": dataset.sha256()}
-        return {"dataset": {"name": dataset.name} | facts}
-
-    def check_same(self, run: Mapping[str, Any], dataset: Dataset | None, spec: RunSpec) -> None:
-        if dataset is not None and (got := dataset.sha256()) != (wanted := run["dataset"]["sha256"]):
-            raise ValueError(
-                f"{dataset.name}: expected the rows that the run began with (sha256 {wanted[:12]}...), got others "
-                f"({got[:12]}...) in {dataset.path}"
-            )
-
     def notes(self, dataset: Dataset | None, spec: RunSpec) -> list[str]:
         if dataset is None:
             return []

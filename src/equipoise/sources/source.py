@@ -85,10 +85,18 @@ class Source(ABC):
 
     def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, Any]:
         """Return what ``run.json`` holds of the rows or the task: ``check_same`` reads it when the run goes on."""
-        return {}
+        if dataset is None:
+            return {}
+        facts = {"path": str(dataset.path), "episodes": dataset.episodes, "steps": dataset.steps, "sha256": dataset.sha256()}
+        return {"dataset": {"name": dataset.name} | facts}
 
-    def check_same(self, run: Mapping[str, Any], dataset: Dataset | None, spec: RunSpec) -> None:  # noqa: B027
+    def check_same(self, run: Mapping[str, Any], dataset: Dataset | None, spec: RunSpec) -> None:
         """Raise ValueError if a run would go on with other rows or prompts than its checkpoint was saved with."""
+        if dataset is not None and (got := dataset.sha256()) != (wanted := run["dataset"]["sha256"]):
+            raise ValueError(
+                f"{dataset.name}: expected the rows that the run began with (sha256 {wanted[:12]}...), got others "
+                f"({got[:12]}...) in {dataset.path}"
+            )
 
     def notes(self, dataset: Dataset | None, spec: RunSpec) -> list[str]:
         """Return notes, and warnings of a run that is odd although it can be done."""
