@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.algorithms._memory import Remembers
-from equipoise.facts import UNSET, Fact, facts, said
+from equipoise.facts import UNSET, Fact, as_text, facts
 from equipoise.programs import fields
 from equipoise.programs.program import algorithm_class
 from equipoise.record import series
@@ -46,7 +46,7 @@ def combinations() -> str:
         for fact in facts(cls).values():
             for one in (*fact.excludes, *fact.needs):
                 other = one.setting if "." in one.setting else room + one.setting
-                values = " or ".join(f"`{said(value)}`" for value in one.values)
+                values = " or ".join(f"`{as_text(value)}`" for value in one.values)
                 state = "set" if one.values == UNSET else f"other than {values}" if one.unless else values
                 verdict = "needs" if one in fact.needs else "excludes"
                 rows.append(f"| `{room}{fact.name}` | {verdict} | `{other}` | {state} | {one.why.replace('{}', '...')} |")
@@ -98,7 +98,7 @@ def optimizers(cls: type[Learns]) -> Iterator[Fact]:
 
 def row(fact: Fact, *, kept: bool) -> str:
     """``kept``: name what a resume keeps; else what it may change."""
-    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", (), {}) else said(fact.default)
+    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", (), {}) else as_text(fact.default)
     parts = [fact.help, *(f"Read {read}." for read in fact.reads)]
     if fact.flag is not None:
         parts.append(f"`--{fact.flag.name or fact.name.replace('_', '-')}`.")

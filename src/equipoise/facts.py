@@ -20,8 +20,27 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 __all__ = [
-    "AUTO", "FREE", "KEPT", "Auto", "Count", "Excludes", "Fact", "Flag", "Fraction", "Help", "Needs", "NonNegative", "OnResume",
-    "Positive", "Range", "Rate", "Read", "Share", "Whole", "facts", "said",
+    "AUTO",
+    "FREE",
+    "KEPT",
+    "Auto",
+    "Excludes",
+    "Fact",
+    "Flag",
+    "Fraction",
+    "Help",
+    "Needs",
+    "NonNegativeFloat",
+    "NonNegativeInt",
+    "OnResume",
+    "PositiveFloat",
+    "PositiveInt",
+    "Range",
+    "Rate",
+    "Read",
+    "UnitInterval",
+    "as_text",
+    "facts",
 ]  # fmt: skip
 
 UNSET = (None, 0, False, "")
@@ -47,13 +66,13 @@ class Range:
         return f"more than {self.low:g} and at most {self.high:g}" if self.above else f"{self.low:g} to {self.high:g}"
 
 
-Share = Annotated[float, Range(0, 1)]
-NonNegative = Annotated[float, Range(0)]
-Positive = Annotated[float, Range(0, above=True)]
+UnitInterval = Annotated[float, Range(0, 1)]
+NonNegativeFloat = Annotated[float, Range(0)]
+PositiveFloat = Annotated[float, Range(0, above=True)]
 Fraction = Annotated[float, Range(0, 1, above=True)]
 Rate = Annotated[float, Range(0, 10)]  # of learning: beyond it no update stays finite
-Count = Annotated[int, Range(1)]
-Whole = Annotated[int, Range(0)]
+PositiveInt = Annotated[int, Range(1)]
+NonNegativeInt = Annotated[int, Range(0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +139,7 @@ class Read:
             return f"where `{self.setting}` is set"
         if all(value in UNSET for value in self.values) and not self.unless:
             return f"where `{self.setting}` is not set"
-        values = " or ".join(said(value) for value in self.values)
+        values = " or ".join(as_text(value) for value in self.values)
         return f"unless `{self.setting}={values}`" if self.unless else f"where `{self.setting}={values}`"
 
 
@@ -163,15 +182,15 @@ class Fact:
     def limits(self) -> str:
         """The range in words, or the choices; "" where every value of the type makes sense."""
         ranges = dict.fromkeys(str(one) for one in _ranges(self.annotated))
-        choices = dict.fromkeys(said(arg) for one in (self.kind, *typing.get_args(self.kind)) for arg in _choices(one))
+        choices = dict.fromkeys(as_text(arg) for one in (self.kind, *typing.get_args(self.kind)) for arg in _choices(one))
         values = ", ".join((" or ".join(choices), *ranges) if choices else ranges)
         return f"{values} or {AUTO.word}" if self.auto and values else values
 
 
-def said(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value as ``--set`` takes it."""
     if isinstance(value, tuple):
-        return ",".join(map(said, value))
+        return ",".join(map(as_text, value))
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 

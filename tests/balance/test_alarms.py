@@ -12,7 +12,7 @@ from equipoise.balance.shares import Shares
 
 ACTOR, LEARNER = Shares(worked=1.0, side="sampling"), Shares(worked=1.0, side="learning")
 LIMITS = Limits(
-    steps=100_000, unroll=16, policies={"main": PolicyLimits(algorithm="PPO", bears_lag=8.0, least_entropy=0.035)},
+    steps=100_000, unroll=16, policies={"main": PolicyLimits(algorithm="PPO", max_sensible_lag=8.0, least_entropy=0.035)},
     filling={"learner": 500e6},
 )  # fmt: skip
 FIRST = First(episodes=32, mean=22.0, std=12.0)  # of CartPole

@@ -20,5 +20,5 @@ def limits() -> dict[str, float | None]:
 
 def test_the_page_of_lags_says_what_each_algorithm_bears() -> None:
     assert {name: limits().get(name, "missing") for name in algorithm_names()} == {
-        name: algorithm_class(name).bears_lag for name in algorithm_names()
+        name: algorithm_class(name).max_sensible_lag for name in algorithm_names()
     }

@@ -26,7 +26,7 @@ from equipoise.types import (
     Learns,
     Optimizer,
     Policy,
-    Positive,
+    PositiveFloat,
     Program,
     Range,
     RecordedSource,
@@ -430,7 +430,7 @@ def test_whole_numbers_that_floats_would_miss():
 class Ranged(Toy):
     """An algorithm of one's own says its ranges beside its fields."""
 
-    heat: Positive | None = None
+    heat: PositiveFloat | None = None
     tilt: Annotated[float, Range(-1, 2)] = -1.0
 
 

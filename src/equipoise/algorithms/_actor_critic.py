@@ -13,12 +13,23 @@ from equipoise.algorithms._memory import Remembers
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic
 from equipoise.nets.vision import Torso
-from equipoise.types import Algorithm, Count, EnvSpec, LossOutput, Pool, Positive, Share, Trajectory, Tree, Whole
+from equipoise.types import (
+    Algorithm,
+    EnvSpec,
+    LossOutput,
+    NonNegativeInt,
+    Pool,
+    PositiveFloat,
+    PositiveInt,
+    Trajectory,
+    Tree,
+    UnitInterval,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticAlgorithm(Algorithm, Remembers):
-    hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (64, 64)
+    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (64, 64)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "tanh"
     shared: Annotated[bool, Help("One torso for policy and value; images always share theirs."), KEPT] = False
     torso: Torso = "auto"
@@ -27,16 +38,16 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
         float, Help("Logarithm of the deviation of Box actions, at first; with sde_every of the weights of their noise.")
     ] = 0.0
     sde_every: Annotated[
-        Whole,
+        NonNegativeInt,
         Help("Box: steps of a stream for which the noise is one function of the state (gSDE). 0: each step has its own noise."),
         KEPT,
     ] = 0
-    gamma: Annotated[Share, Help("Discount of a step.")] = 0.99
+    gamma: Annotated[UnitInterval, Help("Discount of a step.")] = 0.99
     normalize_obs: Annotated[
         bool, Help("Normalise observations by the running mean and deviation of each number of a Box."), KEPT
     ] = False
     clip_obs: Annotated[
-        Positive,
+        PositiveFloat,
         Help("Bound of a normalised observation, in deviations."),
         Read("normalize_obs", why="observations stay as they are"),
     ] = 10.0

@@ -7,22 +7,24 @@ from typing import Annotated, Any
 
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.cores import CoreKind, CoreOptions
-from equipoise.types import Count, Whole
+from equipoise.types import NonNegativeInt, PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remembers:
     core: Annotated[CoreKind, Help("Memory, between one torso and the heads."), KEPT] = "none"
-    core_size: Annotated[Count, Help("Size of the memory's state."), Read("core", "none", unless=True), KEPT] = 64
+    core_size: Annotated[PositiveInt, Help("Size of the memory's state."), Read("core", "none", unless=True), KEPT] = 64
     core_span: Annotated[
-        Whole,
+        NonNegativeInt,
         Help("Rows that a fresh memory remembers, about. 0: two or three."),
         Read("core", "lstm", "gru", "mingru"),
     ] = 0
-    core_layers: Annotated[Count, Help("Layers of the memory."), Read("core", "mingru", "gtrxl"), KEPT] = 1
-    core_heads: Annotated[Count, Help("Attention heads of a layer; a divisor of core_size."), Read("core", "gtrxl"), KEPT] = 4
+    core_layers: Annotated[PositiveInt, Help("Layers of the memory."), Read("core", "mingru", "gtrxl"), KEPT] = 1
+    core_heads: Annotated[
+        PositiveInt, Help("Attention heads of a layer; a divisor of core_size."), Read("core", "gtrxl"), KEPT
+    ] = 4
     core_window: Annotated[
-        Count, Help("Rows before its own that a row attends to, in each layer."), Read("core", "gtrxl"), KEPT
+        PositiveInt, Help("Rows before its own that a row attends to, in each layer."), Read("core", "gtrxl"), KEPT
     ] = 64
 
     @property

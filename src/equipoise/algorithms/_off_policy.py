@@ -12,7 +12,18 @@ from equipoise import tree
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.q import QNetwork, any_of, greedy
 from equipoise.nets.vision import Torso
-from equipoise.types import Algorithm, Array, Count, LossOutput, Optimizer, Range, Share, Trajectory, Tree, Whole
+from equipoise.types import (
+    Algorithm,
+    Array,
+    LossOutput,
+    NonNegativeInt,
+    Optimizer,
+    PositiveInt,
+    Range,
+    Trajectory,
+    Tree,
+    UnitInterval,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,18 +34,18 @@ class OffPolicyAlgorithm(Algorithm):
     needs_replay: ClassVar[bool] = True
     default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant", epsilon=1e-8, max_grad_norm=0.0)
 
-    hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
+    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "relu"
     torso: Torso = "auto"
     encoder_rows: Annotated[
-        Whole,
+        NonNegativeInt,
         Help("First rows of the run, which the encoder of torso=vae learns from; a replay has the later ones. 0: as it is."),
         Read("torso", "vae", why="there is no encoder"),
         KEPT,
     ] = 20_000
-    gamma: Annotated[Share, Help("Discount of a step.")] = 0.99
+    gamma: Annotated[UnitInterval, Help("Discount of a step.")] = 0.99
     n_step: Annotated[
-        Count, Help("Rewards of the return before it goes on with a value; it ends where the episode does."), KEPT
+        PositiveInt, Help("Rewards of the return before it goes on with a value; it ends where the episode does."), KEPT
     ] = 1
     epochs: Annotated[int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")] = 1
     minibatches: Annotated[int, Range(1, 1), Help("No other.")] = 1

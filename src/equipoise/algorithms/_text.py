@@ -36,19 +36,19 @@ from equipoise.nets.token_logp import token_logp
 from equipoise.returns import at_last, ends, group_range
 from equipoise.types import (
     Batch,
-    Count,
     Learns,
     LossOutput,
-    NonNegative,
+    NonNegativeFloat,
+    NonNegativeInt,
     Optimizer,
     Packed,
     Pool,
-    Positive,
+    PositiveFloat,
+    PositiveInt,
     Stop,
     TextSpec,
     Trajectory,
     Tree,
-    Whole,
 )
 
 NEVER = 1 << 40  # updates: the reference stays the first policy
@@ -62,8 +62,10 @@ class TextLearns(Learns):
     default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant", epsilon=1e-8, max_grad_norm=1.0)
     needs_task: ClassVar[bool] = True
 
-    micro_batch: Annotated[Whole, Help("Tokens of the parts that a step is gone over in, at most. 0: all at once.")] = 0
-    temperature: Annotated[Positive, Help("Temperature at which tokens are drawn, and all probabilities are taken.")] = 1.0
+    micro_batch: Annotated[
+        NonNegativeInt, Help("Tokens of the parts that a step is gone over in, at most. 0: all at once.")
+    ] = 0
+    temperature: Annotated[PositiveFloat, Help("Temperature at which tokens are drawn, and all probabilities are taken.")] = 1.0
 
     def network(self, spec: TextSpec) -> nn.Module:
         """The language model, with the weights of the directory that the spec names."""
@@ -86,17 +88,17 @@ class PolicyText(TextLearns):
 
     has_target: ClassVar[bool] = True
 
-    num_generations: Annotated[Count, Help("Samples of a prompt: the size of a group.")] = 8
-    epsilon: Annotated[NonNegative, Help("How far below 1 the ratio counts. 0: it is not clipped.")] = 0.2
+    num_generations: Annotated[PositiveInt, Help("Samples of a prompt: the size of a group.")] = 8
+    epsilon: Annotated[NonNegativeFloat, Help("How far below 1 the ratio counts. 0: it is not clipped.")] = 0.2
     epsilon_high: Annotated[
-        NonNegative | None, Help("How far above 1 the ratio counts. none: as far as below."), Read("epsilon")
+        NonNegativeFloat | None, Help("How far above 1 the ratio counts. none: as far as below."), Read("epsilon")
     ] = None
     loss_type: Annotated[
         Literal["dapo", "dr_grpo", "grpo"],
         Help("Mean over the step's tokens; sum over samples of the longest length; mean over samples of the mean in each."),
     ] = "dapo"
     max_completion: Annotated[
-        Whole, Help("The longest length of dr_grpo. 0: what a completion may have."), Read("loss_type", "dr_grpo")
+        NonNegativeInt, Help("The longest length of dr_grpo. 0: what a completion may have."), Read("loss_type", "dr_grpo")
     ] = 0
     anchor: Annotated[
         Literal["engine", "recomputed"],
@@ -107,9 +109,9 @@ class PolicyText(TextLearns):
         Help("Weight for start against engine: none, truncated by token or by sample, or 0 beyond the cap on either side."),
         Read("anchor", "recomputed", why="the ratio is against the engine's policy already"),
     ] = "token_tis"
-    cap: Annotated[Positive, Help("Greatest weight of the correction."), Read("anchor", "recomputed")] = 2.0
+    cap: Annotated[PositiveFloat, Help("Greatest weight of the correction."), Read("anchor", "recomputed")] = 2.0
     beta: Annotated[
-        NonNegative,
+        NonNegativeFloat,
         Help("Weight of the divergence from the reference: the first policy, or with target_every its last copy."),
     ] = 0.0
     kl: Annotated[Literal["k1", "k2", "k3"], Help("Estimator of the divergence."), Read("beta")] = "k3"
@@ -119,7 +121,7 @@ class PolicyText(TextLearns):
         Help("Weigh the divergence by the ratio, so that k3 has the gradient of KL(policy || reference)."),
         Read("kl_in", "loss"),
     ] = False
-    entropy: Annotated[NonNegative, Help("Weight of the entropy of each token's distribution.")] = 0.0
+    entropy: Annotated[NonNegativeFloat, Help("Weight of the entropy of each token's distribution.")] = 0.0
     equal_groups: Annotated[
         Literal["keep", "skip"], Help("Groups whose rewards are all equal: keep, or skip, so that they count in no mean.")
     ] = "keep"
@@ -127,7 +129,7 @@ class PolicyText(TextLearns):
         bool, Help("Learn from no token of a completion that the limit cut; its reward counts in its group's mean.")
     ] = False
     refills: Annotated[
-        Whole, Help("How often a group whose rewards are all equal is dropped and another one written, at most.")
+        NonNegativeInt, Help("How often a group whose rewards are all equal is dropped and another one written, at most.")
     ] = 0
     force: Annotated[bool, Help("Allow an unclipped loss with max_lag above 1.")] = False
 

@@ -16,15 +16,15 @@ from typing import Annotated, ClassVar
 
 from equipoise.algorithms.a3c import A3C
 from equipoise.facts import Help
-from equipoise.types import NonNegative, Optimizer, Share
+from equipoise.types import NonNegativeFloat, Optimizer, UnitInterval
 
 
 @dataclass(frozen=True, kw_only=True)
 class A2C(A3C):
     default_optimizer: ClassVar[Optimizer] = replace(A3C.default_optimizer, schedule="constant")
-    bears_lag: ClassVar[float | None] = 1.0
+    max_sensible_lag: ClassVar[float | None] = 1.0
     defaults: ClassVar[Mapping[str, object]] = {"policy.unroll": 5, "placement.max_lag": 0}
 
-    lambda_: Annotated[Share, Help("Lambda of GAE. 1: n-step returns to the end of the unroll.")] = 1.0
-    entropy: NonNegative = 0.0
-    value: NonNegative = 1.0
+    lambda_: Annotated[UnitInterval, Help("Lambda of GAE. 1: n-step returns to the end of the unroll.")] = 1.0
+    entropy: NonNegativeFloat = 0.0
+    value: NonNegativeFloat = 1.0

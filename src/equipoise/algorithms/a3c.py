@@ -22,18 +22,18 @@ from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_r
 from equipoise.facts import Help
 from equipoise.nets import ActorCritic
 from equipoise.returns import lambda_returns
-from equipoise.types import Batch, LossOutput, NonNegative, Optimizer, Share
+from equipoise.types import Batch, LossOutput, NonNegativeFloat, Optimizer, UnitInterval
 
 
 @dataclass(frozen=True, kw_only=True)
 class A3C(ActorCriticAlgorithm):
     default_optimizer: ClassVar[Optimizer] = Optimizer(name="rmsprop", learning_rate=7e-4)
-    bears_lag: ClassVar[float | None] = 16.0
+    max_sensible_lag: ClassVar[float | None] = 16.0
     defaults: ClassVar[Mapping[str, object]] = {"policy.unroll": 8, "placement.max_lag": None}
 
-    lambda_: Annotated[Share, Help("Lambda of the returns. 1: the paper's n-step returns.")] = 1.0
-    entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.01
-    value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
+    lambda_: Annotated[UnitInterval, Help("Lambda of the returns. 1: the paper's n-step returns.")] = 1.0
+    entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.01
+    value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
 
     def loss(
         self, net: ActorCritic, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator

@@ -27,7 +27,7 @@ from equipoise.algorithms._off_policy import epsilon_greedy, ladder
 from equipoise.algorithms.dqn import DQN
 from equipoise.facts import Help
 from equipoise.nets.q import QNetwork
-from equipoise.types import Array, Count, NonNegative, Optimizer, Share, Trajectory, Tree, Whole
+from equipoise.types import Array, NonNegativeFloat, NonNegativeInt, Optimizer, PositiveInt, Trajectory, Tree, UnitInterval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,13 @@ class ApexDQN(DQN):
     }  # fmt: skip
 
     dueling: bool = True
-    n_step: Count = 3
-    epsilon: Annotated[Share, Help("Share of random actions in the first env; the other envs' shares are powers of it.")] = 0.4
-    epsilon_alpha: Annotated[NonNegative, Help("The power of the last env is 1 and this.")] = 7.0
-    epsilon_steps: Annotated[Whole, Help("Env steps from epsilon_start to the env's own share, linearly.")] = 0
-    target_every: Count = 2500
+    n_step: PositiveInt = 3
+    epsilon: Annotated[
+        UnitInterval, Help("Share of random actions in the first env; the other envs' shares are powers of it.")
+    ] = 0.4
+    epsilon_alpha: Annotated[NonNegativeFloat, Help("The power of the last env is 1 and this.")] = 7.0
+    epsilon_steps: Annotated[NonNegativeInt, Help("Env steps from epsilon_start to the env's own share, linearly.")] = 0
+    target_every: PositiveInt = 2500
 
     @property
     def item_rows(self) -> int:

@@ -26,30 +26,31 @@ from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_r
 from equipoise.facts import Help
 from equipoise.nets import ActorCritic
 from equipoise.returns import vtrace
-from equipoise.types import Batch, Count, LossOutput, NonNegative, Pool, Range, Share, Trajectory, Tree
+from equipoise.types import Batch, LossOutput, NonNegativeFloat, Pool, PositiveInt, Range, Trajectory, Tree, UnitInterval
 
 
 @dataclass(frozen=True, kw_only=True)
 class APPO(ActorCriticAlgorithm):
     has_target: ClassVar[bool] = True
-    bears_lag: ClassVar[float | None] = 16.0
+    max_sensible_lag: ClassVar[float | None] = 16.0
 
-    lambda_: Annotated[Share, Help("Lambda of the V-trace targets.")] = 0.95
-    clip: Annotated[NonNegative, Help("Bound of the probability ratio, around 1.")] = 0.2
-    clip_rho: Annotated[NonNegative, Help("Bound of the importance weight of a row's error (rho).")] = 1.0
-    clip_c: Annotated[NonNegative, Help("Bound of the importance weights of a trace (c).")] = 1.0
+    lambda_: Annotated[UnitInterval, Help("Lambda of the V-trace targets.")] = 0.95
+    clip: Annotated[NonNegativeFloat, Help("Bound of the probability ratio, around 1.")] = 0.2
+    clip_rho: Annotated[NonNegativeFloat, Help("Bound of the importance weight of a row's error (rho).")] = 1.0
+    clip_c: Annotated[NonNegativeFloat, Help("Bound of the importance weights of a trace (c).")] = 1.0
     clip_worker: Annotated[
         float, Range(1), Help("How much likelier than under the target policy an action that was taken may count as.")
     ] = 2.0
     kl: Annotated[
-        NonNegative, Help("Weight of the KL divergence from the target policy; above 0 it costs a pass of the target network.")
+        NonNegativeFloat,
+        Help("Weight of the KL divergence from the target policy; above 0 it costs a pass of the target network."),
     ] = 0.0
-    entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.01
-    value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
+    entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.01
+    value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
     normalize_advantage: Annotated[bool, Help("Scale the advantages of a batch to mean 0 and deviation 1.")] = True
-    target_every: Count = 1
-    epochs: Count = 2
-    minibatches: Count = 4
+    target_every: PositiveInt = 1
+    epochs: PositiveInt = 2
+    minibatches: PositiveInt = 4
 
     def targets(self, net: ActorCritic, target_net: ActorCritic, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         """Once a batch is exact, not an economy: the target network does not move while the batch lasts."""

@@ -24,13 +24,13 @@ from equipoise.nets.vision import Torso
 from equipoise.types import (
     Algorithm,
     Batch,
-    Count,
     EnvSpec,
     LossOutput,
-    NonNegative,
+    NonNegativeFloat,
     Optimizer,
     Pool,
-    Positive,
+    PositiveFloat,
+    PositiveInt,
     Range,
     Trajectory,
     Tree,
@@ -44,7 +44,7 @@ class BC(Algorithm):
     reads_rewards: ClassVar[bool] = False
     default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant", epsilon=1e-8)
 
-    hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
+    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "relu"
     torso: Torso = "auto"
     squash: Annotated[bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")] = False
@@ -53,11 +53,11 @@ class BC(Algorithm):
         bool, Help("Normalise observations by the running mean and deviation of each number of a Box."), KEPT
     ] = False
     clip_obs: Annotated[
-        Positive,
+        PositiveFloat,
         Help("Bound of a normalised observation, in deviations."),
         Read("normalize_obs", why="observations stay as they are"),
     ] = 10.0
-    entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.0
+    entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.0
     epochs: Annotated[int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")] = 1
     minibatches: Annotated[int, Range(1, 1), Help("No other.")] = 1
 

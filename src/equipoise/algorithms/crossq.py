@@ -31,7 +31,7 @@ from equipoise.facts import KEPT, Help
 from equipoise.nets.actor import Bounds
 from equipoise.nets.renorm import RenormMLP, RenormTwins, by_batch, norms
 from equipoise.nets.twin import TwinCritic
-from equipoise.types import Batch, Count, EnvSpec, LossOutput, Optimizer, Pool, Trajectory, Tree, Whole
+from equipoise.types import Batch, EnvSpec, LossOutput, NonNegativeInt, Optimizer, Pool, PositiveInt, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +39,10 @@ class CrossQ(SAC):
     has_target: ClassVar[bool] = False
     default_optimizer: ClassVar[Optimizer] = replace(SAC.default_optimizer, learning_rate=1e-3, betas=(0.5, 0.999))
 
-    hidden: Annotated[tuple[Count, ...], Help("Sizes of the actor's hidden layers."), KEPT] = (256, 256)
-    critic_hidden: Annotated[tuple[Count, ...], Help("Sizes of the critics' hidden layers."), KEPT] = (1024, 1024)
-    delay: Annotated[Count, Help("Updates of the critics to one of the actor and the temperature.")] = 3
-    target_every: Annotated[Whole, Help("No other: there is no target network.")] = 0
+    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the actor's hidden layers."), KEPT] = (256, 256)
+    critic_hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the critics' hidden layers."), KEPT] = (1024, 1024)
+    delay: Annotated[PositiveInt, Help("Updates of the critics to one of the actor and the temperature.")] = 3
+    target_every: Annotated[NonNegativeInt, Help("No other: there is no target network.")] = 0
 
     def network(self, spec: EnvSpec) -> SoftActorCritic:
         bounds = Bounds(spec.action, "crossq")

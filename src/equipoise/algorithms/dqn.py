@@ -33,7 +33,20 @@ from equipoise import tree
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, epsilon_propensity, weighed
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.q import QNetwork, greedy
-from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, Optimizer, Pool, Positive, Share, Trajectory, Tree, Whole
+from equipoise.types import (
+    Array,
+    Batch,
+    EnvSpec,
+    LossOutput,
+    NonNegativeInt,
+    Optimizer,
+    Pool,
+    PositiveFloat,
+    PositiveInt,
+    Trajectory,
+    Tree,
+    UnitInterval,
+)
 
 C51, QUANTILE = Read("distribution", "c51"), Read("distribution", "quantile")
 
@@ -50,18 +63,18 @@ class DQN(OffPolicyAlgorithm):
     distribution: Annotated[
         Literal["none", "c51", "quantile"], Help("Learn the distribution of returns instead of their mean."), KEPT
     ] = "none"
-    atoms: Annotated[Count, Help("Atoms of the distribution."), C51, KEPT] = 51
+    atoms: Annotated[PositiveInt, Help("Atoms of the distribution."), C51, KEPT] = 51
     v_min: Annotated[float, Help("The lowest return."), C51] = -10.0
     v_max: Annotated[float, Help("The highest return."), C51] = 10.0
-    quantiles: Annotated[Count, Help("Quantiles of the distribution."), QUANTILE, KEPT] = 200
-    kappa: Annotated[Positive, Help("Where the Huber function becomes linear."), QUANTILE] = 1.0
+    quantiles: Annotated[PositiveInt, Help("Quantiles of the distribution."), QUANTILE, KEPT] = 200
+    kappa: Annotated[PositiveFloat, Help("Where the Huber function becomes linear."), QUANTILE] = 1.0
     error: Annotated[Literal["huber", "mse"], Help("Function of the TD error."), Read("distribution", "none")] = "huber"
     epsilon_start: Annotated[
-        Share, Help("Share of random actions at first."), Read("epsilon_steps", why="epsilon does not change")
+        UnitInterval, Help("Share of random actions at first."), Read("epsilon_steps", why="epsilon does not change")
     ] = 1.0
-    epsilon: Annotated[Share, Help("Share of random actions at last, in every env.")] = 0.05
-    epsilon_steps: Annotated[Whole, Help("Env steps from the one share to the other, linearly.")] = 50_000
-    target_every: Count = 250
+    epsilon: Annotated[UnitInterval, Help("Share of random actions at last, in every env.")] = 0.05
+    epsilon_steps: Annotated[NonNegativeInt, Help("Env steps from the one share to the other, linearly.")] = 50_000
+    target_every: PositiveInt = 250
 
     def network(self, spec: EnvSpec) -> QNetwork:
         if self.distribution == "c51" and not (self.v_min < self.v_max and self.atoms > 1):

@@ -15,20 +15,20 @@ from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_r
 from equipoise.facts import Help
 from equipoise.nets import ActorCritic
 from equipoise.returns import vtrace
-from equipoise.types import Batch, LossOutput, NonNegative, Optimizer, Share
+from equipoise.types import Batch, LossOutput, NonNegativeFloat, Optimizer, UnitInterval
 
 
 @dataclass(frozen=True, kw_only=True)
 class IMPALA(ActorCriticAlgorithm):
     default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=6e-4)
-    bears_lag: ClassVar[float | None] = 16.0
+    max_sensible_lag: ClassVar[float | None] = 16.0
 
-    lambda_: Annotated[Share, Help("Lambda of the V-trace targets.")] = 1.0
-    clip_rho: Annotated[NonNegative, Help("Bound of the importance weight of a row's error (rho).")] = 1.0
-    clip_c: Annotated[NonNegative, Help("Bound of the importance weights of a trace (c).")] = 1.0
-    clip_pg_rho: Annotated[NonNegative, Help("Bound of the importance weight of the policy's gradient.")] = 1.0
-    entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.01
-    value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
+    lambda_: Annotated[UnitInterval, Help("Lambda of the V-trace targets.")] = 1.0
+    clip_rho: Annotated[NonNegativeFloat, Help("Bound of the importance weight of a row's error (rho).")] = 1.0
+    clip_c: Annotated[NonNegativeFloat, Help("Bound of the importance weights of a trace (c).")] = 1.0
+    clip_pg_rho: Annotated[NonNegativeFloat, Help("Bound of the importance weight of the policy's gradient.")] = 1.0
+    entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.01
+    value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
 
     def loss(
         self, net: ActorCritic, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator

@@ -22,7 +22,19 @@ from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_r
 from equipoise.facts import Help
 from equipoise.nets import ActorCritic
 from equipoise.returns import gae
-from equipoise.types import Batch, Count, LossOutput, NonNegative, Optimizer, Pool, Positive, Share, Trajectory, Tree, Whole
+from equipoise.types import (
+    Batch,
+    LossOutput,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Optimizer,
+    Pool,
+    PositiveFloat,
+    PositiveInt,
+    Trajectory,
+    Tree,
+    UnitInterval,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,21 +42,25 @@ class PPO(ActorCriticAlgorithm):
     defaults: ClassVar[Mapping[str, object]] = {"placement.max_lag": 0}
     default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant")
     minibatch_rows: ClassVar[int] = 64
-    bears_lag: ClassVar[float | None] = 8.0
+    max_sensible_lag: ClassVar[float | None] = 8.0
 
-    lambda_: Annotated[Share, Help("Lambda of GAE.")] = 0.95
-    clip: Annotated[NonNegative, Help("Bound of the probability ratio, around 1.")] = 0.2
+    lambda_: Annotated[UnitInterval, Help("Lambda of GAE.")] = 0.95
+    clip: Annotated[NonNegativeFloat, Help("Bound of the probability ratio, around 1.")] = 0.2
     anneal_clip: Annotated[bool, Help("The clip goes to 0 with the learning rate's schedule.")] = False
-    value_clip: Annotated[NonNegative, Help("Bound of a new value around the value at the start of the batch. 0: off.")] = 0.0
-    entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.0
-    value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
+    value_clip: Annotated[
+        NonNegativeFloat, Help("Bound of a new value around the value at the start of the batch. 0: off.")
+    ] = 0.0
+    entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.0
+    value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
     normalize_advantage: Annotated[bool, Help("Scale the advantages of a batch to mean 0 and deviation 1.")] = True
     target_kl: Annotated[
-        Positive | None, Help("The rest of a batch is left out once approx_kl is 1.5 times as much. none: never.")
+        PositiveFloat | None, Help("The rest of a batch is left out once approx_kl is 1.5 times as much. none: never.")
     ] = None
-    value_warmup: Annotated[Whole, Help("Updates at first that change the value alone. After a start from bc: 10.")] = 0
-    epochs: Count = 10
-    minibatches: Count = 4
+    value_warmup: Annotated[
+        NonNegativeInt, Help("Updates at first that change the value alone. After a start from bc: 10.")
+    ] = 0
+    epochs: PositiveInt = 10
+    minibatches: PositiveInt = 4
 
     def held(self, net: ActorCritic, version: int) -> list[nn.Parameter]:
         """Until the warm-up is over: all but the value's own layers."""

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Literal
 
 from equipoise.algorithms.dqn import DQN
 from equipoise.facts import KEPT, Help
-from equipoise.types import Count, Optimizer, Share
+from equipoise.types import Optimizer, PositiveInt, UnitInterval
 
 BATCH = 32
 
@@ -28,5 +28,5 @@ class QRDQN(DQN):
 
     double: bool = False
     distribution: Annotated[Literal["quantile"], Help("No other."), KEPT] = "quantile"
-    epsilon: Share = 0.01
-    target_every: Count = 2500
+    epsilon: UnitInterval = 0.01
+    target_every: PositiveInt = 2500

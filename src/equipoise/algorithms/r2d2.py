@@ -34,7 +34,19 @@ from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.cores import CoreKind
 from equipoise.nets.q import QNetwork, greedy
 from equipoise.returns import nstep, rescale, retrace, unscale
-from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegative, Optimizer, Share, Trajectory, Tree, Whole
+from equipoise.types import (
+    Array,
+    Batch,
+    EnvSpec,
+    LossOutput,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Optimizer,
+    PositiveInt,
+    Trajectory,
+    Tree,
+    UnitInterval,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,26 +61,28 @@ class R2D2(OffPolicyAlgorithm, Remembers):
         "placement.max_lag": None,
     }  # fmt: skip
 
-    hidden: tuple[Count, ...] = (128,)
+    hidden: tuple[PositiveInt, ...] = (128,)
     dueling: Annotated[bool, Help("A head for the state, and one for what actions add to it."), KEPT] = True
     core: CoreKind = "lstm"
-    core_size: Count = 128
-    burn_in: Annotated[Whole, Help("Rows of a window that only bring the recurrent state up to date."), KEPT] = 40
+    core_size: PositiveInt = 128
+    burn_in: Annotated[NonNegativeInt, Help("Rows of a window that only bring the recurrent state up to date."), KEPT] = 40
     length: Annotated[
-        Count,
+        PositiveInt,
         Help("Rows of a window that are learned from; windows begin every unroll rows."),
         KEPT,
     ] = 80
     stored_state: Annotated[bool, Help("Windows begin with the state that the actor had. false: with zeros.")] = True
-    gamma: Share = 0.997
-    n_step: Count = 5
+    gamma: UnitInterval = 0.997
+    n_step: PositiveInt = 5
     target: Annotated[Literal["nstep", "retrace"], Help("The returns that are learned.")] = "nstep"
-    lambda_: Annotated[Share, Help("Lambda of Retrace."), Read("target", "retrace")] = 0.95
+    lambda_: Annotated[UnitInterval, Help("Lambda of Retrace."), Read("target", "retrace")] = 0.95
     rescale: Annotated[bool, Help("Learn h(Q) in place of Q.")] = True
-    eta: Annotated[Share, Help("Share of the greatest error in a priority; the rest is the mean's.")] = 0.9
-    epsilon: Annotated[Share, Help("Share of random actions in the first env; the other envs' shares are powers of it.")] = 0.4
-    epsilon_alpha: Annotated[NonNegative, Help("The power of the last env is 1 and this.")] = 7.0
-    target_every: Count = 2500
+    eta: Annotated[UnitInterval, Help("Share of the greatest error in a priority; the rest is the mean's.")] = 0.9
+    epsilon: Annotated[
+        UnitInterval, Help("Share of random actions in the first env; the other envs' shares are powers of it.")
+    ] = 0.4
+    epsilon_alpha: Annotated[NonNegativeFloat, Help("The power of the last env is 1 and this.")] = 7.0
+    target_every: PositiveInt = 2500
 
     @property
     def item_rows(self) -> int:

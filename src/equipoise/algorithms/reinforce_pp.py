@@ -21,7 +21,7 @@ from equipoise.algorithms._actor_critic import standardized
 from equipoise.algorithms._text import PolicyText, per_sample
 from equipoise.facts import Help
 from equipoise.returns import at_last, group_mean, token_gae
-from equipoise.types import Packed, Pool, Share, Tree
+from equipoise.types import Packed, Pool, Tree, UnitInterval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class ReinforcePP(PolicyText):
     baseline: Annotated[
         Literal["none", "group"], Help("Taken from a sample's reward: nothing, or the mean reward of its group.")
     ] = "group"
-    gamma: Annotated[Share, Help("Discount of a token.")] = 1.0
+    gamma: Annotated[UnitInterval, Help("Discount of a token.")] = 1.0
     kl: Literal["k1", "k2", "k3"] = "k1"
     kl_in: Literal["loss", "reward"] = "reward"
 

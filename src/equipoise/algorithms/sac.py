@@ -46,7 +46,19 @@ from equipoise.nets.actor import Bounds, CategoricalActor, GaussianActor, StateN
 from equipoise.nets.distributions import Categorical, taken_by
 from equipoise.nets.q import any_of
 from equipoise.nets.twin import TwinCritic
-from equipoise.types import Array, Batch, Count, EnvSpec, Fraction, LossOutput, Pool, Positive, Trajectory, Tree, Whole
+from equipoise.types import (
+    Array,
+    Batch,
+    EnvSpec,
+    Fraction,
+    LossOutput,
+    NonNegativeInt,
+    Pool,
+    PositiveFloat,
+    PositiveInt,
+    Trajectory,
+    Tree,
+)
 
 OF_UNIFORM = 0.98  # share of the greatest entropy that a Discrete policy keeps (Christodoulou 2019, code)
 
@@ -74,17 +86,19 @@ class SAC(OffPolicyAlgorithm):
     # One stream and an update a step, as the authors have it: more streams are as many steps without news.
     defaults: ClassVar[Mapping[str, object]] = {"replay.updates": 1, "placement.envs_per_actor": 1}
 
-    temperature: Annotated[Positive, Help("Weight of the entropy at first; for good where it is not learned.")] = 1.0
+    temperature: Annotated[PositiveFloat, Help("Weight of the entropy at first; for good where it is not learned.")] = 1.0
     learn_temperature: Annotated[bool, Help("Follow the target entropy with the temperature."), KEPT] = True
     target_entropy: Annotated[
         float | None,
         Help("Entropy to aim at, in nats. none: -dim for a Box, 0.98 log(actions) for a Discrete."),
         Read("learn_temperature", why="the temperature stays as it is"),
     ] = None
-    random_steps: Annotated[Whole, Help("Env steps of uniform actions at the start.")] = 1_000
-    value_warmup: Annotated[Whole, Help("Updates at first that change the critics alone. After a start from bc: 5,000.")] = 0
+    random_steps: Annotated[NonNegativeInt, Help("Env steps of uniform actions at the start.")] = 1_000
+    value_warmup: Annotated[
+        NonNegativeInt, Help("Updates at first that change the critics alone. After a start from bc: 5,000.")
+    ] = 0
     sde_every: Annotated[
-        Whole,
+        NonNegativeInt,
         Help("Box: steps of a stream for which the noise is one function of the state (gSDE). 0: each step has its own noise."),
         KEPT,
     ] = 0
@@ -94,7 +108,7 @@ class SAC(OffPolicyAlgorithm):
         Read("sde_every", why="the noise is no function of the state"),
         KEPT,
     ] = -3.0
-    target_every: Count = 1
+    target_every: PositiveInt = 1
     tau: Fraction = 0.005
 
     def network(self, spec: EnvSpec) -> SoftActorCritic:

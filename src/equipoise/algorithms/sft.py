@@ -19,7 +19,7 @@ from equipoise.algorithms._text import TextLearns, over
 from equipoise.facts import Help
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.token_logp import token_logp
-from equipoise.types import Batch, LossOutput, NonNegative
+from equipoise.types import Batch, LossOutput, NonNegativeFloat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class SFT(TextLearns):
         "placement.envs_per_actor": 1
     }  # a completion is learned from once, not in a group
 
-    entropy: Annotated[NonNegative, Help("Weight of the entropy of each token's distribution.")] = 0.0
+    entropy: Annotated[NonNegativeFloat, Help("Weight of the entropy of each token's distribution.")] = 0.0
 
     def loss(
         self, net: Decoder, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator

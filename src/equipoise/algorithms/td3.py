@@ -29,7 +29,19 @@ from equipoise.algorithms._off_policy import OffPolicyAlgorithm, at_random, stan
 from equipoise.facts import Help, Read
 from equipoise.nets.actor import Bounds, DeterministicActor, normal
 from equipoise.nets.twin import TwinCritic
-from equipoise.types import Array, Batch, Count, EnvSpec, Fraction, LossOutput, NonNegative, Pool, Trajectory, Tree, Whole
+from equipoise.types import (
+    Array,
+    Batch,
+    EnvSpec,
+    Fraction,
+    LossOutput,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Pool,
+    PositiveInt,
+    Trajectory,
+    Tree,
+)
 
 
 class ActorAndCritic(nn.Module):
@@ -48,15 +60,17 @@ class ActorAndCritic(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TD3(OffPolicyAlgorithm):
-    delay: Annotated[Count, Help("Updates of the critics to one of the actor.")] = 2
-    noise: Annotated[NonNegative, Help("Deviation of the noise that explores, in halves of the Box.")] = 0.1
-    target_noise: Annotated[NonNegative, Help("Deviation of the noise that smooths the target.")] = 0.2
+    delay: Annotated[PositiveInt, Help("Updates of the critics to one of the actor.")] = 2
+    noise: Annotated[NonNegativeFloat, Help("Deviation of the noise that explores, in halves of the Box.")] = 0.1
+    target_noise: Annotated[NonNegativeFloat, Help("Deviation of the noise that smooths the target.")] = 0.2
     noise_clip: Annotated[
-        NonNegative, Help("Bound of the noise that smooths the target."), Read("target_noise", why="there is none")
+        NonNegativeFloat, Help("Bound of the noise that smooths the target."), Read("target_noise", why="there is none")
     ] = 0.5
-    random_steps: Annotated[Whole, Help("Env steps of uniform actions at the start.")] = 1_000
-    value_warmup: Annotated[Whole, Help("Updates at first that change the critics alone. After a start from bc: 5,000.")] = 0
-    target_every: Count = 2
+    random_steps: Annotated[NonNegativeInt, Help("Env steps of uniform actions at the start.")] = 1_000
+    value_warmup: Annotated[
+        NonNegativeInt, Help("Updates at first that change the critics alone. After a start from bc: 5,000.")
+    ] = 0
+    target_every: PositiveInt = 2
     tau: Fraction = 0.005
 
     def network(self, spec: EnvSpec) -> ActorAndCritic:

@@ -25,7 +25,7 @@ from equipoise.facts import KEPT, Help
 from equipoise.nets.layout import Layout
 from equipoise.nets.token_logp import token_logp
 from equipoise.returns import token_gae
-from equipoise.types import Batch, LossOutput, NonNegative, Packed, Pool, Share, TextSpec, Tree
+from equipoise.types import Batch, LossOutput, NonNegativeFloat, Packed, Pool, TextSpec, Tree, UnitInterval
 
 
 class Critic(nn.Module):
@@ -48,10 +48,10 @@ class TokenPPO(PolicyText):
     critic: Annotated[
         Literal["head", "own"], Help("The critic: a head on the policy, or a network of its own with its own optimiser."), KEPT
     ] = "head"
-    gamma: Annotated[Share, Help("Discount of a token.")] = 1.0
-    lambda_: Annotated[Share, Help("Lambda of GAE.")] = 0.95
-    value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
-    value_clip: Annotated[NonNegative, Help("Bound of a new value around that at the start of the step. 0: off.")] = 0.0
+    gamma: Annotated[UnitInterval, Help("Discount of a token.")] = 1.0
+    lambda_: Annotated[UnitInterval, Help("Lambda of GAE.")] = 0.95
+    value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
+    value_clip: Annotated[NonNegativeFloat, Help("Bound of a new value around that at the start of the step. 0: off.")] = 0.0
     normalize_advantage: Annotated[bool, Help("Scale the advantages of a step to mean 0 and deviation 1.")] = True
     kl: Literal["k1", "k2", "k3"] = "k1"
     kl_in: Literal["loss", "reward"] = "reward"

@@ -25,14 +25,14 @@ from equipoise.algorithms.sac import SAC, SoftActorCritic
 from equipoise.facts import KEPT, Help
 from equipoise.nets.actor import Bounds
 from equipoise.nets.twin import TwinCritic
-from equipoise.types import Batch, Count, EnvSpec, LossOutput, Tree, Whole
+from equipoise.types import Batch, EnvSpec, LossOutput, NonNegativeInt, PositiveInt, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
 class TQC(SAC):
-    critics: Annotated[Count, Help("Critics."), KEPT] = 2
-    quantiles: Annotated[Count, Help("Quantiles of a critic."), KEPT] = 25
-    drop: Annotated[Whole, Help("Quantiles a critic, of all critics' largest, that a target leaves out.")] = 2
+    critics: Annotated[PositiveInt, Help("Critics."), KEPT] = 2
+    quantiles: Annotated[PositiveInt, Help("Quantiles of a critic."), KEPT] = 25
+    drop: Annotated[NonNegativeInt, Help("Quantiles a critic, of all critics' largest, that a target leaves out.")] = 2
 
     def network(self, spec: EnvSpec) -> SoftActorCritic:
         if self.drop >= self.quantiles:

@@ -61,7 +61,7 @@ class PolicyLimits:
     """The numbers of a policy that rules compare with; None: the rule does not apply."""
 
     algorithm: str
-    bears_lag: float | None = None  # versions of lag that its correction bears
+    max_sensible_lag: float | None = None  # versions of lag that its correction bears
     least_entropy: float | None = None  # below it hardly anything is left to chance
     scale: float = 1.0  # factor of the rewards that are learned from
 
@@ -149,9 +149,9 @@ def disagreeing(factors: Sequence[float]) -> str:
 
 def lagging(lags: Sequence[float], limits: PolicyLimits) -> str:
     """Experience is older than the algorithm's correction bears."""
-    if limits.bears_lag is None or len(lags) < FEW or min(lags[-FEW:]) <= limits.bears_lag:
+    if limits.max_sensible_lag is None or len(lags) < FEW or min(lags[-FEW:]) <= limits.max_sensible_lag:
         return ""
-    return f"experience is {lags[-1]:.1f} versions old on average, and {limits.algorithm} bears {limits.bears_lag:g}"
+    return f"experience is {lags[-1]:.1f} versions old on average, and {limits.algorithm} bears {limits.max_sensible_lag:g}"
 
 
 def ratio(samples: float | None, updates: float) -> str:

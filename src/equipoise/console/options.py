@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.console.help import Sections, plain_errors
-from equipoise.facts import Fact, facts, said
+from equipoise.facts import Fact, facts
 from equipoise.programs.fields import rooms
 from equipoise.types import LONG, OUT, WHAT, WHERE, Optimizer, ReplaySettings
 
@@ -246,6 +246,6 @@ def _listed(algorithm: str | None) -> dict[str, list[tuple[str, Fact]]]:
 
 def described(fact: Fact) -> str:
     """Help, values and default of a setting, in one text."""
-    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", (), {}) else f"default {said(fact.default)}"
+    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", (), {}) else f"default {as_text(fact.default)}"
     values = "; ".join(part for part in (fact.limits, default) if part)
     return f"{fact.help} ({values})" if values else fact.help

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from equipoise.facts import Read, said
+from equipoise.facts import Read, as_text
 from equipoise.programs import fields
 from equipoise.types import Program
 
@@ -22,7 +22,7 @@ def _problems(program: Program, setting: fields.Setting) -> Iterator[str]:
     for one in fact.excludes:
         _, value = _looked_up(program, setting, one)
         if one.by(value):
-            usual, why = said(fact.default) or "none", one.why.format(said(value))
+            usual, why = as_text(fact.default) or "none", one.why.format(as_text(value))
             yield f"{setting.key}: expected {usual} {why}, got {shown(setting.value)}"
     for need in fact.needs:
         path, value = _looked_up(program, setting, need)
@@ -38,4 +38,4 @@ def _looked_up(program: Program, setting: fields.Setting, other: Read) -> tuple[
 
 
 def shown(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else said(value)
+    return repr(value) if isinstance(value, str) else as_text(value)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from equipoise.facts import AUTO, Fact, Read, facts, said
+from equipoise.facts import AUTO, Fact, Read, facts
 from equipoise.types import (
     SOURCES,
     Frozen,
@@ -210,8 +210,8 @@ def why_unread(program: Program, setting: Setting) -> str:
             continue  # it is not known yet
         path, value = _looked_up(program, setting, read)
         if not read.by(value):
-            state = f"{path}={said(value)}"
-            return f"{read.why} ({state})" if read.why else f"{path} is {said(value)}"
+            state = f"{path}={as_text(value)}"
+            return f"{read.why} ({state})" if read.why else f"{path} is {as_text(value)}"
     return ""
 
 

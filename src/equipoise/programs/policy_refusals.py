@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from equipoise.facts import said
 from equipoise.programs.limits import block_problems
 from equipoise.programs.ranges import out_of_range
 from equipoise.sources.source import source_of
@@ -130,7 +129,7 @@ def _latent_problems(program: Program, policy: Policy) -> list[str]:
         "replay.relabel": (0, replay.relabel, "since an encoder tells no goals apart"),
     }
     return [
-        f"{key}: expected {said(usual)} with algorithm.torso=vae, {why}, got {said(got)}"
+        f"{key}: expected {as_text(usual)} with algorithm.torso=vae, {why}, got {said(got)}"
         for key, (usual, got, why) in given.items()
         if got != usual
     ]

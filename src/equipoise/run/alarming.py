@@ -25,7 +25,7 @@ def limits(blue: Blueprint) -> Limits:
         policies={
             name: PolicyLimits(
                 algorithm=type(policy.algorithm).__name__,
-                bears_lag=policy.algorithm.bears_lag,
+                max_sensible_lag=policy.algorithm.max_sensible_lag,
                 least_entropy=source_of(blue.program).least_entropy(blue.roles[name].spec),
                 scale=policy.rewards.scale,
             )

@@ -18,7 +18,7 @@ from equipoise.record.mirror import END_S
 from equipoise.record.report import METRICS, Report, read_reports, step_of
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.reporter import Reporter
-from equipoise.run.saving import Saving
+from equipoise.run.saving import SaveRequest
 from equipoise.runtime.messages import Cut
 from equipoise.schema import check
 from equipoise.sources.source import source_of
@@ -31,14 +31,14 @@ def told_of(line: Mapping[str, Any]) -> bool:
     return not line["final"] and line["evaluation"] is not None
 
 
-class Keeping:
+class Checkpointing:
     """What is saved of a run, whole or weights alone. A full disk costs a checkpoint, not the run."""
 
     def __init__(self, blue: Blueprint, files: RunDirectory) -> None:
         self._blue, self._files = blue, files
         source_of(blue.program).keep(files.path)
         self.version = -1  # of the newest whole checkpoint
-        self.asked = Saving()
+        self.asked = SaveRequest()
         self.summary: dict[str, Any] | None = None
         self._began: tuple[dict[str, Entry], Any] | None = None  # a checkpoint whose rest is written: files, the driver's state
         self._at = time.monotonic()

@@ -24,7 +24,7 @@ from equipoise.run.beginnings import Services
 from equipoise.run.choices import usual
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.governing import Governing
-from equipoise.run.keeping import Keeping
+from equipoise.run.keeping import Checkpointing
 from equipoise.run.outside import Worlds
 from equipoise.run.reporter import Reporter
 from equipoise.run.saving import RunState, doubts, one_line, promise
@@ -73,7 +73,7 @@ class Run:
         )  # fmt: skip
         self._inbox: deque[Message] = deque()
         self._governing = Governing(self._blue, self._kinds, self._files.path)
-        self._keeping = Keeping(self._blue, self._files)
+        self._keeping = Checkpointing(self._blue, self._files)
         self._known = RunState(steps=program.schedule.steps, directory=self._files.path)
         self._reports = self._run()
         SESSION.close_at_exit(self)

@@ -41,7 +41,7 @@ class RunState:
 
 
 @dataclass(slots=True)
-class Saving:
+class SaveRequest:
     """A checkpoint that a caller waits for: wanted, then asked of the workers, then there, or an error."""
 
     result: Path | str | None = None  # the checkpoint, or why there is none

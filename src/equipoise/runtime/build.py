@@ -34,7 +34,7 @@ from equipoise.tracing import FOLDER
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
 from equipoise.workers.kind import Kind, Member, crew, held_at_once, written
-from equipoise.workers.shared import Own, PolicyMemory, Shared
+from equipoise.workers.shared import KindMemory, PolicyMemory, Shared
 
 
 def lay_out(
@@ -72,17 +72,17 @@ def lay_out(
     policies = {name: _policy(arena, blue, name, plans[name], share) for name in blue.roles}
     keeps = site is not None and any(one.kind.side == "keeping" for one in site)
     sharded = dict.fromkeys(name for name, _ in blue.shards if keeps or site is None)
-    posts = {name: _mailboxes(arena, blue, name) for name in sharded}
+    mailboxes = {name: _mailboxes(arena, blue, name) for name in sharded}
     waiting = arena.reserve(Waiting.specs(plan), partial(Waiting, plan)) if keeps else None
     exchanged = exchange_sizes(blue) if blue.inferences else {}
     exchange = arena.reserve(Exchange.specs(**exchanged), partial(Exchange, **exchanged)) if exchanged else None
     wanted = {kind.name: kind.memory(blue) for kind in kinds if kind.count(blue)}
-    owned = {name: arena.reserve(specs, partial(Own, specs)) for name, specs in wanted.items() if tree.leaves(specs)}
+    owned = {name: arena.reserve(specs, partial(KindMemory, specs)) for name, specs in wanted.items() if tree.leaves(specs)}
     whole = arena.allocate(memory)
     shared = Shared(
         queues={rank: one() for rank, one in queues.items()},
         policies={name: made() for name, made in policies.items()},
-        posts={name: [one() for one in boxes] for name, boxes in posts.items()},
+        mailboxes={name: [one() for one in boxes] for name, boxes in mailboxes.items()},
         exchange=None if exchange is None else exchange(),
         outbound=[one() for one in outbound],
         waiting=None if waiting is None else waiting(),

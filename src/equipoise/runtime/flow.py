@@ -48,10 +48,10 @@ def occupancy(blue: Blueprint, shared: Shared) -> dict[str, float]:
         found["queue"] = sum(one["held"] for one in rows) / capacity
     for name in blue.replays:
         plan, title = blue.replay(name, 0), f"replay {name}" if several else "replay"
-        if name in shared.posts:
+        if name in shared.mailboxes:
             for number, (policy, index) in enumerate(blue.shards):
                 if policy == name:
-                    mine = shared.posts[name][index % blue.learners].shards[index // blue.learners]
+                    mine = shared.mailboxes[name][index % blue.learners].shards[index // blue.learners]
                     places = plan.slots * plan.block * plan.of_shard(index // blue.learners)
                     found[f"shard {number}"] = int(mine["items"][0]) / places
         elif rows:

@@ -113,7 +113,7 @@ def _rows_of_queues(shared: Shared) -> dict[str, int]:
 def _rows_of_shards(shared: Shared) -> dict[str, int]:
     """What became of the rows that shards took, of all policies."""
     found: dict[str, int] = {}
-    for post in (post for posts in shared.posts.values() for post in posts):
+    for post in (post for mailboxes in shared.mailboxes.values() for post in mailboxes):
         found = {name: found.get(name, 0) + rows for name, rows in post.stats().items()}
     return found
 

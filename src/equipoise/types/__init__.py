@@ -1,6 +1,6 @@
 """Types: the nouns of the ring and their row alignment, the Protocols, the algorithm, and the Program."""
 
-from equipoise.facts import Count, Fraction, NonNegative, Positive, Range, Rate, Share, Whole
+from equipoise.facts import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Range, Rate, UnitInterval
 from equipoise.types.algorithm import Acts, Algorithm, Learns, LossOutput, Optimizer, Rewards
 from equipoise.types.packed import PACKED_SAMPLES, PACKED_TOKENS, Example, Packed, Prompt, Stop, Task, TextSpec, Tokenizer
 from equipoise.types.program import (
@@ -68,7 +68,7 @@ from equipoise.types.sources import (
     WHERE,
     EnvFactory,
     EnvSource,
-    Live,
+    ReadsEnv,
     RecordedSource,
     SourceSettings,
     TaskSource,
@@ -96,7 +96,6 @@ __all__ = [
     "Batch",
     "Blocks",
     "Central",
-    "Count",
     "DealtEnv",
     "Env",
     "EnvFactory",
@@ -110,11 +109,12 @@ __all__ = [
     "Inference",
     "LateSave",
     "Learns",
-    "Live",
+    "ReadsEnv",
     "Look",
     "LossOutput",
     "Network",
-    "NonNegative",
+    "NonNegativeFloat",
+    "NonNegativeInt",
     "On",
     "OnNonfinite",
     "Optimizer",
@@ -124,7 +124,8 @@ __all__ = [
     "Places",
     "Policy",
     "Pool",
-    "Positive",
+    "PositiveFloat",
+    "PositiveInt",
     "Precision",
     "Prioritized",
     "Program",
@@ -139,7 +140,6 @@ __all__ = [
     "SaveEnd",
     "Schedule",
     "Shard",
-    "Share",
     "Slot",
     "SourceSettings",
     "Stack",
@@ -154,8 +154,8 @@ __all__ = [
     "Tokenizer",
     "Trajectory",
     "Tree",
+    "UnitInterval",
     "WeightStore",
-    "Whole",
     "Worker",
     "agent_streams",
     "learning",

@@ -8,7 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from equipoise.facts import KEPT, Count, Fraction, Help, NonNegative, Positive, Rate, Read, Share, Whole
+from equipoise.facts import (
+    KEPT,
+    Fraction,
+    Help,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Rate,
+    Read,
+    UnitInterval,
+)
 from equipoise.types.protocols import Pool
 from equipoise.types.rows import Array, Batch, Trajectory, Tree
 
@@ -42,17 +53,19 @@ class Optimizer:
     schedule: Annotated[
         Literal["linear", "constant", "cosine"], Help("How the rates change: to 0 over schedule_steps (by default: steps).")
     ] = "linear"
-    warmup: Annotated[Share, Help("Share of the schedule in which the rates rise from 0.")] = 0.0
-    epsilon: Annotated[NonNegative, Help("Number added to the root of the second moment.")] = 1e-5
+    warmup: Annotated[UnitInterval, Help("Share of the schedule in which the rates rise from 0.")] = 0.0
+    epsilon: Annotated[NonNegativeFloat, Help("Number added to the root of the second moment.")] = 1e-5
     betas: Annotated[
-        tuple[Share, Share], Help("Smoothing constants of Adam's two moments."), Read("name", "rmsprop", unless=True)
+        tuple[UnitInterval, UnitInterval],
+        Help("Smoothing constants of Adam's two moments."),
+        Read("name", "rmsprop", unless=True),
     ] = (0.9, 0.999)
-    decay: Annotated[Share, Help("Smoothing constant of RMSProp's second moment."), Read("name", "rmsprop")] = 0.99
+    decay: Annotated[UnitInterval, Help("Smoothing constant of RMSProp's second moment."), Read("name", "rmsprop")] = 0.99
     weight_decay: Annotated[
-        NonNegative,
+        NonNegativeFloat,
         Help("AdamW: share of the weights that a step of rate 1 takes; Adam, RMSProp: added to the gradient."),
     ] = 0.0
-    max_grad_norm: Annotated[NonNegative, Help("The gradient of a group is scaled down to this norm. 0: never.")] = 0.5
+    max_grad_norm: Annotated[NonNegativeFloat, Help("The gradient of a group is scaled down to this norm. 0: never.")] = 0.5
 
     def rate(self, group: str, progress: float) -> float:
         """The learning rate of a group where the share ``progress`` of the schedule is done."""
@@ -70,12 +83,12 @@ class Rewards:
     """What becomes of the env's rewards before an algorithm learns from them, whichever it is. Reports stay raw."""
 
     scale: Annotated[
-        Positive,
+        PositiveFloat,
         Help("Factor of the rewards that are learned from."),
         Read("normalize", False, why="rewards are normalised"),
     ] = 1.0
     clip: Annotated[
-        NonNegative,
+        NonNegativeFloat,
         Help("Learn from rewards within this of 0, scaled or normalised. 0: off, but 10 where normalised."),
     ] = 0.0
     normalize: Annotated[
@@ -101,15 +114,16 @@ class Learns(ABC):
     reads_rewards: ClassVar[bool] = True  # does it learn from rewards
     defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run with this algorithm, by their --set keys
     default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
-    bears_lag: ClassVar[float | None] = None  # mean lag in versions that its correction bears; None: any (docs/lag.md)
+    max_sensible_lag: ClassVar[float | None] = None  # mean lag in versions that its correction bears; None: any (docs/lag.md)
     minibatch_rows: ClassVar[int] = 0  # rows of a minibatch at least, where a large batch is cut into more of them; 0: never
 
-    epochs: Annotated[Count, Help("Passes over a batch.")] = 1
+    epochs: Annotated[PositiveInt, Help("Passes over a batch.")] = 1
     minibatches: Annotated[
-        Count, Help("Parts of a pass, an optimiser step each: rows, or whole windows where there is a recurrent state.")
+        PositiveInt, Help("Parts of a pass, an optimiser step each: rows, or whole windows where there is a recurrent state.")
     ] = 1
     target_every: Annotated[
-        Whole, Help("Updates from one copy of the network into the target network to the next. 0: there is no target network.")
+        NonNegativeInt,
+        Help("Updates from one copy of the network into the target network to the next. 0: there is no target network."),
     ] = 0
     tau: Annotated[
         Fraction,

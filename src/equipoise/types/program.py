@@ -6,10 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, cast
 
-from equipoise.facts import AUTO, FREE, Count, Excludes, Flag, Help, Needs, NonNegative, Positive, Read, Share, Whole
+from equipoise.facts import (
+    AUTO,
+    FREE,
+    Excludes,
+    Flag,
+    Help,
+    Needs,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Read,
+    UnitInterval,
+)
 from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
 from equipoise.types.rows import ActingPrecision, Balance, Inference, Precision, Shard
-from equipoise.types.sources import LONG, OUT, REMOTE, WHAT, WHERE, EnvFactory, Live, SourceSettings
+from equipoise.types.sources import LONG, OUT, REMOTE, WHAT, WHERE, EnvFactory, ReadsEnv, SourceSettings
 
 Prioritized = Read("selector", "prioritized", why="nothing is prioritized")
 
@@ -23,15 +36,15 @@ class ReplaySettings:
     """
 
     capacity: Annotated[
-        Count,
+        PositiveInt,
         Help("Rows that are kept, of all streams together."),
-        Live,
+        ReadsEnv,
         Read("memory", 0, why="as many rows are kept as fit"),
     ] = 1_000_000
     memory: Annotated[
-        Whole,
+        NonNegativeInt,
         Help("Bytes of a replay's rows at most, such as 2GiB, instead of replay.capacity. 0: not set."),
-        Live,
+        ReadsEnv,
         Flag(WHAT, "BYTES", name="replay-memory"),
     ] = 0
     file: Annotated[
@@ -42,18 +55,22 @@ class ReplaySettings:
         Help("How large leaves are encoded: delta, lz4 or zstd, or by path (obs/image=delta,obs/map=zstd). Empty: not."),
     ] = ""
     decode_threads: Annotated[
-        Count,
+        PositiveInt,
         Help("Threads that decode the rows of a batch."),
         Read("codec", "", "none", unless=True, why="nothing is encoded"),
     ] = 2
-    starts_at: Annotated[Whole, Help("Rows before the first update."), Live] = 1_000
-    updates: Annotated[Count, Help("Updates of a round."), Live] = 1
+    starts_at: Annotated[NonNegativeInt, Help("Rows before the first update."), ReadsEnv] = 1_000
+    updates: Annotated[PositiveInt, Help("Updates of a round."), ReadsEnv] = 1
     selector: Annotated[Literal["uniform", "prioritized", "fifo"], Help("How the items of a batch are chosen.")] = "uniform"
-    alpha: Annotated[Share, Help("Power of a priority."), Prioritized] = 0.6
-    epsilon: Annotated[NonNegative, Help("Number added to a priority, so that every item is seen again."), Prioritized] = 1e-6
-    beta: Annotated[Share, Help("Power of the importance weights at first; linear to 1 over the run."), Prioritized] = 0.4
+    alpha: Annotated[UnitInterval, Help("Power of a priority."), Prioritized] = 0.6
+    epsilon: Annotated[NonNegativeFloat, Help("Number added to a priority, so that every item is seen again."), Prioritized] = (
+        1e-6
+    )
+    beta: Annotated[UnitInterval, Help("Power of the importance weights at first; linear to 1 over the run."), Prioritized] = (
+        0.4
+    )
     relabel: Annotated[
-        Share, Help("Goal envs: share of the items that are learned from as if another goal had been desired.")
+        UnitInterval, Help("Goal envs: share of the items that are learned from as if another goal had been desired.")
     ] = 0.0
     strategy: Annotated[
         Literal["future", "final", "episode"],
@@ -65,12 +82,12 @@ class ReplaySettings:
         Help("A Minari data set, by id or directory, whose rows are learned from as well. Empty: none."),
     ] = ""
     dataset_share: Annotated[
-        Share, Help("Share of a batch that is the data set's."), Read("dataset", why="there is no data set"), Live
+        UnitInterval, Help("Share of a batch that is the data set's."), Read("dataset", why="there is no data set"), ReadsEnv
     ] = 0.5
     shards: Annotated[
-        Count,
+        PositiveInt,
         Help("Workers that keep the rows, each of its own actors. 1: the learner's process keeps them."),
-        Live,
+        ReadsEnv,
     ] = 1
 
     @property
@@ -88,14 +105,14 @@ class Policy:
     algorithm: Algorithm
     optimizer: Optimizer = None  # type: ignore[assignment]  # None: the algorithm's default_optimizer
     rewards: Rewards = field(default_factory=Rewards)
-    unroll: Annotated[Count, Help("Steps of an env that go to the learner together."), Flag(WHAT, "T")]  # T
+    unroll: Annotated[PositiveInt, Help("Steps of an env that go to the learner together."), Flag(WHAT, "T")]  # T
     batch: Annotated[
-        Count,
+        PositiveInt,
         Help("Batch size. On policy: unrolls per update, a multiple of --envs-per-actor. With a replay: sampled items."),
         Flag(WHAT, "B"),
     ]
     replay: ReplaySettings | None = None  # None: a queue, and every row is learned from once
-    publish_every: Annotated[Count, Help("Updates from one published version to the next; with a replay: rounds.")] = 1
+    publish_every: Annotated[PositiveInt, Help("Updates from one published version to the next; with a replay: rounds.")] = 1
 
     def __post_init__(self) -> None:
         given = cast("Optimizer | None", self.optimizer)
@@ -111,8 +128,8 @@ class Frozen:
     """
 
     of: Annotated[str, Help("The policy whose past versions are played.")]
-    every: Annotated[Count, Help("Updates from one version that joins the pool to the next.")] = 50
-    pool: Annotated[Count, Help("Versions in the pool.")] = 10
+    every: Annotated[PositiveInt, Help("Updates from one version that joins the pool to the next.")] = 50
+    pool: Annotated[PositiveInt, Help("Versions in the pool.")] = 10
 
 
 Central = Read("inference", "central")
@@ -129,15 +146,15 @@ class Placement:
     """
 
     actors: Annotated[
-        Count,
+        PositiveInt,
         Help("Workers that step envs and choose actions."),
-        Live,
+        ReadsEnv,
         Flag(WHERE, "N|auto"),
         AUTO,
     ] = 1
-    envs_per_actor: Annotated[Count, Help("Envs that an actor steps side by side."), Flag(WHERE, "N|auto"), AUTO] = 16
+    envs_per_actor: Annotated[PositiveInt, Help("Envs that an actor steps side by side."), Flag(WHERE, "N|auto"), AUTO] = 16
     max_lag: Annotated[
-        Whole | None,
+        NonNegativeInt | None,
         Help(
             "How many versions old experience may be: 0 is lockstep (reproducible), more lets actors "
             "and learner overlap, none is unbounded."
@@ -150,17 +167,17 @@ class Placement:
             "auto: while the run goes on, fewer actors act and rows grow less old where that is as fast, and more where it is "
             "faster; actors and max_lag are the limits."
         ),
-        Live,
+        ReadsEnv,
         Flag(WHERE, "off|auto"),
         FREE,
         Excludes("max_lag", 0, why="in lockstep, whose runs are the same to the bit, or max_lag of at least 1"),
         Excludes("inference", "central", why="with inference=central, whose workers wait for groups of envs"),
     ] = "off"
-    least_actors: Annotated[Count, Help("Actors that act at least."), Read("balance", "auto"), FREE] = 1
+    least_actors: Annotated[PositiveInt, Help("Actors that act at least."), Read("balance", "auto"), FREE] = 1
     learners: Annotated[
-        Count,
+        PositiveInt,
         Help("Learners that share each batch, with actors of their own."),
-        Live,
+        ReadsEnv,
         Flag(WHERE, "L|auto"),
         FREE,
         AUTO,
@@ -187,21 +204,25 @@ class Placement:
         Engines,
     ] = "local"
     partial_streams: Annotated[
-        Whole,
+        NonNegativeInt,
         Help("An actor acts once so many of its streams have answered, for those; slow ones hold nobody up. 0: all of them."),
-        Live,
+        ReadsEnv,
         Flag(WHERE),
         Engines,
         Excludes("max_lag", 0, why="in lockstep, where who answers first may change no bit (max_lag=4 is a lag for it)"),
         Excludes("inference", "central", why="with inference=central, whose groups of envs wait for nobody"),
         Excludes("compile", why="with compile, whose torso has one number of rows"),
     ] = 0
-    inference_workers: Annotated[Count, Help("Inference workers; the actors are dealt to them evenly."), Central] = 1
+    inference_workers: Annotated[PositiveInt, Help("Inference workers; the actors are dealt to them evenly."), Central] = 1
     inference_batch: Annotated[
-        Whole, Help("Streams that an inference worker acts for at once, at most. 0: all that wait."), Central, Overlapping, FREE
+        NonNegativeInt,
+        Help("Streams that an inference worker acts for at once, at most. 0: all that wait."),
+        Central,
+        Overlapping,
+        FREE,
     ] = 0
     inference_wait_ms: Annotated[
-        NonNegative,
+        NonNegativeFloat,
         Help("How long an inference worker waits for half of its env groups before it acts. 0: act at once."),
         Central,
         Overlapping,
@@ -235,7 +256,7 @@ class Placement:
         Excludes("device", "cpu", why="with device=cpu, since CUDA graphs are of a GPU"),
         Excludes("learners", 1, unless=True, why="with {} learners, whose sums a graph cannot wait for"),
     ] = False
-    threads: Annotated[Count, Help("Learner threads (each actor uses one)."), Flag(WHERE, "N|auto"), FREE, AUTO] = 1
+    threads: Annotated[PositiveInt, Help("Learner threads (each actor uses one)."), Flag(WHERE, "N|auto"), FREE, AUTO] = 1
     auto: Annotated[
         tuple[str, ...],
         Help("Settings of these that are measured when the run begins, as --set placement.threads=auto says of one."),
@@ -243,15 +264,17 @@ class Placement:
         Excludes("source.task", why="with a task, of which nothing is measured at the start"),
     ] = ()
     deadline_s: Annotated[
-        Positive,
+        PositiveFloat,
         Help("Kill and replace a worker that did nothing for this many seconds."),
         FREE,
     ] = 120.0
     give_up_s: Annotated[
-        Positive, Help("End a run in which workers are killed from outside and nothing was learned for so many seconds."), FREE
+        PositiveFloat,
+        Help("End a run in which workers are killed from outside and nothing was learned for so many seconds."),
+        FREE,
     ] = 600.0
     trace_s: Annotated[
-        NonNegative, Help("Seconds of its last work that each worker keeps for 'equipoise trace'. 0: none."), FREE
+        NonNegativeFloat, Help("Seconds of its last work that each worker keeps for 'equipoise trace'. 0: none."), FREE
     ] = 0.0
     nvtx: Annotated[
         bool,
@@ -276,17 +299,17 @@ class Schedule:
     """How long a run is, what it draws its random numbers from, and when it is saved."""
 
     steps: Annotated[
-        Count,
+        PositiveInt,
         Help("Env steps in all, after frame skip, such as 500000, 500k or 1M; updates with --dataset."),
         Flag(LONG),
         FREE,
     ] = 500_000
     schedule_steps: Annotated[
-        Count | None, Help("Env steps over which schedules run. none: steps, as the run began with."), FREE
+        PositiveInt | None, Help("Env steps over which schedules run. none: steps, as the run began with."), FREE
     ] = None
-    seed: Annotated[Whole, Help("Seed of every random number."), Flag(WHAT)] = 0
+    seed: Annotated[NonNegativeInt, Help("Seed of every random number."), Flag(WHAT)] = 0
     checkpoint_every: Annotated[
-        Whole | None,
+        NonNegativeInt | None,
         Help("Save the whole run that often. 0: at the end only. none: every two minutes."),
         Flag(OUT, "STEPS"),
         FREE,
@@ -305,7 +328,10 @@ class EvaluationSettings:
         Needs("episodes", why="of at least 1, since the evaluated return decides"),
     ] = None
     episodes: Annotated[
-        Whole, Help("Fresh episodes of an evaluation; 'evaluate' has --episodes."), Flag(LONG, name="evaluate-episodes"), FREE
+        NonNegativeInt,
+        Help("Fresh episodes of an evaluation; 'evaluate' has --episodes."),
+        Flag(LONG, name="evaluate-episodes"),
+        FREE,
     ] = 20
     on_alarm: Annotated[
         Literal["warn", "stop"],
@@ -314,7 +340,7 @@ class EvaluationSettings:
         FREE,
     ] = "warn"
     every: Annotated[
-        Count | None,
+        PositiveInt | None,
         Help("Evaluate that often, beside training. none: near --stop-at, and at the end."),
         Flag(LONG, "STEPS", name="evaluate-every"),
         FREE,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from equipoise.facts import FREE, Count, Flag, Help, Positive, Range, Read, Whole
+from equipoise.facts import FREE, Flag, Help, NonNegativeInt, PositiveFloat, PositiveInt, Range, Read
 from equipoise.types.rows import OnNonfinite
 
 REMOTE = "remote:"  # begins the target of worlds outside, which connect to the run
@@ -36,7 +36,7 @@ class EnvFactory:
         return self.target.startswith((DEVICE, JAX))
 
 
-Live = Read("source.dataset", "", why="there is no live experience")
+ReadsEnv = Read("source.dataset", "", why="there is no live experience")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,19 +148,19 @@ class TaskSource(SourceSettings):
         Flag(WHAT, "MODULE:FUNCTION"),
     ] = ""
     reward_weights: Annotated[tuple[float, ...], Help("Factors of the rewards, in their order. Empty: 1 each.")] = ()
-    reward_deadline_s: Annotated[Positive, Help("Seconds in which a reward has to judge a group."), FREE] = 60.0
+    reward_deadline_s: Annotated[PositiveFloat, Help("Seconds in which a reward has to judge a group."), FREE] = 60.0
     chat_template_kwargs: Annotated[
         tuple[str, ...],
         Help("Arguments of the model's chat template, as KEY=VALUE, such as enable_thinking=false; a row's column wins."),
     ] = ()
-    prompt_tokens: Annotated[Count, Help("Tokens of a prompt at most; longer ones are left out, and counted.")] = 512
+    prompt_tokens: Annotated[PositiveInt, Help("Tokens of a prompt at most; longer ones are left out, and counted.")] = 512
     completion_tokens: Annotated[
-        Whole,
+        NonNegativeInt,
         Help("Tokens of a completion at most. 0: as the task says, else 256."),
         Flag(WHAT, "N", name="max-completion-length"),
     ] = 0
     stop: Annotated[tuple[str, ...], Help("Texts that end a completion, beside the model's own end; they are part of it.")] = ()
-    samples_at_once: Annotated[Count, Help("Completions that a generator writes side by side."), FREE] = 256
+    samples_at_once: Annotated[PositiveInt, Help("Completions that a generator writes side by side."), FREE] = 256
     on_update: Annotated[
         Literal["keep", "recompute", "finish"],
         Help(

@@ -172,11 +172,11 @@ def _experience(
     if name not in blue.replays:
         assert shelf is not None
         return Offline(shelf, seed=seed, updates=blue.schedule_updates, file=file)
-    if name in shared.posts:
+    if name in shared.mailboxes:
         plan, first = blue.replay(name, rank), blue.shards.index((name, rank))
         bells = [site.bell(_shard(first + k * blue.learners)) for k in range(plan.settings.shards)]
         return Sharded(
-            plan, rounds, name, post=shared.posts[name][rank], seed=seed, ring=lambda shard: bells[shard](), file=file
+            plan, rounds, name, post=shared.mailboxes[name][rank], seed=seed, ring=lambda shard: bells[shard](), file=file
         )
     folder = Path(blue.segments) / Member(LearnerKind(), rank).folder / room
     return Replay(

@@ -42,7 +42,7 @@ class ShardKind(Kind):
             folder=Path(blue.segments) / Member(self, job.index).folder, priority=first_priority(blue, policy),
         )  # fmt: skip
         worker = Shard(
-            plan, store, job.shared.posts[policy][learner], mine,
+            plan, store, job.shared.mailboxes[policy][learner], mine,
             block=lambda place: site.queues[learner].block(place)[policy], ring=site.bell(_learner(blue, number)),
             clock=site.clock,
         )  # fmt: skip
@@ -51,14 +51,14 @@ class ShardKind(Kind):
 
     def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
         policy, number = blue.shards[index]
-        return shared.posts[policy][number % blue.learners].inserted(number // blue.learners)
+        return shared.mailboxes[policy][number % blue.learners].inserted(number // blue.learners)
 
     def stride(self, blue: Blueprint) -> int:
         return 2
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         policy, number = blue.shards[index]
-        shared.posts[policy][number % blue.learners].lost(number // blue.learners)
+        shared.mailboxes[policy][number % blue.learners].lost(number // blue.learners)
         return "its rows are lost"
 
     def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:

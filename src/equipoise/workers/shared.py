@@ -36,7 +36,7 @@ class PolicyMemory:
         return self.weights if self.device is None else self.device
 
 
-class Own:
+class KindMemory:
     """Memory that the workers of one kind share with the driver: ``views`` by the specs that ``Kind.memory`` asked for."""
 
     def __init__(self, specs: Tree, memory: Memory) -> None:
@@ -44,7 +44,7 @@ class Own:
         self.views: Tree = tree.views(specs, memory.buffer)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Own, self._parts
+        return KindMemory, self._parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +53,13 @@ class Shared:
 
     queues: Mapping[int, Queue]  # by learner, of those on this machine
     policies: Mapping[str, PolicyMemory]  # those that learn come first
-    posts: Mapping[str, Sequence[ShardMailbox]] = field(
+    mailboxes: Mapping[str, Sequence[ShardMailbox]] = field(
         default_factory=dict
     )  # by policy, of those whose replay has shards: one a learner
     exchange: Exchange | None = None  # under central inference
     outbound: Sequence[Outbound] = ()  # away from home: one a learner, for the rows that go to it over the network
     waiting: Waiting | None = None  # away from home, beside shards: blocks that wait for them
-    own: Mapping[str, Own] = field(default_factory=dict)  # by kind of worker: what ``Kind.memory`` asked for
+    own: Mapping[str, KindMemory] = field(default_factory=dict)  # by kind of worker: what ``Kind.memory`` asked for
 
     @property
     def episodes(self) -> list[Episodes]:

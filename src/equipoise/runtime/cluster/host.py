@@ -136,7 +136,7 @@ class SiteHost:
         """The site's half of a shard among these workers."""
         policy, number = self._blue.shards[index]
         assert self._shared.waiting is not None
-        return Keeper(self._shared.posts[policy][0], number, self._shared.waiting)
+        return Keeper(self._shared.mailboxes[policy][0], number, self._shared.waiting)
 
     def _workers(self, group: int) -> set[str]:
         """The titles of the workers that step this group or act for it."""

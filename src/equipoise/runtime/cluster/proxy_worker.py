@@ -188,7 +188,7 @@ class _Carriers:
 
     def _shard(self, index: int) -> StandInShard:
         policy, number = self._blue.shards[index]
-        return StandInShard(self._plan, self._shared.posts[policy][0], number, self._site.queues[0].block)
+        return StandInShard(self._plan, self._shared.mailboxes[policy][0], number, self._site.queues[0].block)
 
     def _servers(self, groups: Sequence[int]) -> Callable[[int], object]:
         """Ring the inference worker of a group."""
