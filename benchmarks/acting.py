@@ -1,13 +1,16 @@
 """What one act costs: torch's forward against the lean one, by net, streams and weights.
 
-    .venv/bin/python benchmarks/acting.py [--rounds 7] [--nets mlp,lstm,nature] [--streams 1,8,64,512] [--page FILE.md]
+    .venv/bin/python benchmarks/acting.py [--rounds 7] [--nets mlp,lstm,nature] [--streams
+    1,8,64,512] [--page FILE.md]
 
-The time of ``actors.forward`` for one row of all streams: observation in, action and behaviour written to their rows, recurrent
-state kept; one thread, fixed random weights and rows, PPO's act over six actions. The six forwards of a line take turns in
-every round, and the figures are medians over rounds; ratios are taken within a round. ``error`` is the mean and the greatest
-``|p - p of fp32|`` of the actions taken, of these random weights (a run reports its own).
+The time of ``actors.forward`` for one row of all streams: observation in, action and behaviour
+written to their rows, recurrent state kept; one thread, fixed random weights and rows, PPO's act
+over six actions. The six forwards of a line take turns in every round, and the figures are medians
+over rounds; ratios are taken within a round. ``error`` is the mean and the greatest ``|p - p of
+fp32|`` of the actions taken, of these random weights (a run reports its own).
 
-``fetch`` is what follows a fetch of weights: rounding them, and what the recording computes of weights alone.
+``fetch`` is what follows a fetch of weights: rounding them, and what the recording computes of
+weights alone.
 """
 
 from __future__ import annotations
@@ -55,10 +58,18 @@ def timed(call: Any, count: int) -> float:
 def measure(name: str, streams: int, rounds: int) -> list[str]:
     """The lines of the table for a net and a number of streams."""
     algorithm, shape, dtype = NETS[name]
-    space = spaces.Box(0, 255, shape, np.uint8) if dtype == "uint8" else spaces.Box(-1, 1, shape, np.float32)
+    space = (
+        spaces.Box(0, 255, shape, np.uint8)
+        if dtype == "uint8"
+        else spaces.Box(-1, 1, shape, np.float32)
+    )
 
     class Specs:
-        obs, action, behaviour = ArraySpec(shape, dtype), ArraySpec((), "int64"), {"logp": ArraySpec((), "float32")}
+        obs, action, behaviour = (
+            ArraySpec(shape, dtype),
+            ArraySpec((), "int64"),
+            {"logp": ArraySpec((), "float32")},
+        )
 
     calls, fetches, wrong = {}, {}, {}
     for acting in ACTINGS:
@@ -66,7 +77,14 @@ def measure(name: str, streams: int, rounds: int) -> list[str]:
             torch.manual_seed(0)
             net: Any = algorithm.network(EnvSpec(observation=space, action=spaces.Discrete(6)))
             torch.nn.init.orthogonal_(net.policy_head.weight, 1.0)
-            acts: Any = Acts(algorithm, net, row=Specs, streams=streams, noise_columns=1, acting=acting)  # type: ignore[arg-type]
+            acts: Any = Acts(
+                algorithm,
+                net,
+                row=Specs,
+                streams=streams,
+                noise_columns=1,
+                acting=acting,  # type: ignore[arg-type]
+            )
             made = acts.make(forward)
             row = acts.row(made, 0)
             calls[acting, kind] = partial(made, row, made(row, acts.state))
@@ -78,20 +96,35 @@ def measure(name: str, streams: int, rounds: int) -> list[str]:
     for _ in range(rounds):
         for key, call in calls.items():
             took[key].append(timed(call, counts[key]))
-    fetch = {key: statistics.median(timed(call, 5) for _ in range(5)) for key, call in fetches.items()}
+    fetch = {
+        key: statistics.median(timed(call, 5) for _ in range(5)) for key, call in fetches.items()
+    }
     lines = []
     for acting in ACTINGS:
         a, b = took[acting, "torch"], took[acting, "lean"]
         ratio = statistics.median(x / y for x, y in zip(a, b, strict=True))
-        best = statistics.median(x / min(y) for x, *y in zip(took["fp32", "torch"], a, b, strict=True))
-        error = f"{float(wrong[acting].mean()):.1e}, {float(wrong[acting].max()):.1e}" if acting in wrong else "-"
-        figures = f"{statistics.median(a):,.0f} | {statistics.median(b):,.0f} | {ratio:.2f} | {best:.2f}"
-        lines.append(f"| {name} | {streams} | {acting} | {figures} | {fetch[acting, 'lean']:,.0f} | {error} |")
+        best = statistics.median(
+            x / min(y) for x, *y in zip(took["fp32", "torch"], a, b, strict=True)
+        )
+        error = (
+            f"{float(wrong[acting].mean()):.1e}, {float(wrong[acting].max()):.1e}"
+            if acting in wrong
+            else "-"
+        )
+        figures = (
+            f"{statistics.median(a):,.0f} | {statistics.median(b):,.0f} | {ratio:.2f} | {best:.2f}"
+        )
+        lines.append(
+            f"| {name} | {streams} | {acting} | {figures} | {fetch[acting, 'lean']:,.0f} | {error} "
+            "|"
+        )
     return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--streams", default="1,8,64,512")
@@ -100,15 +133,26 @@ def main() -> None:
     torch.set_num_threads(1)
     command = " ".join(["    .venv/bin/python benchmarks/acting.py", *sys.argv[1:]])
     head = [
-        "# What an act costs", "", command, "",
-        f"Microseconds on a core of one row of all streams, medians of {given.rounds} rounds in which the six forwards of a",
-        "net and a number of streams take turns; one thread, on a machine that other work shares: only ratios mean something.",
-        f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}.", "",
-        "torch / lean: of the same weights. fp32 torch / best: torch's forward of exact weights over the faster of the line.",
-        "fetch: us after a fetch of weights, lean. error: mean and greatest |p - p of fp32| at random weights.", "",
-        "| net | streams | weights | torch us | lean us | torch / lean | fp32 torch / best | fetch us | error |",
+        "# What an act costs",
+        "",
+        command,
+        "",
+        f"Microseconds on a core of one row of all streams, medians of {given.rounds} rounds in "
+        "which the six forwards of a",
+        "net and a number of streams take turns; one thread, on a machine that other work shares: "
+        "only ratios mean something.",
+        f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, "
+        f"{time.strftime('%Y-%m-%d')}.",
+        "",
+        "torch / lean: of the same weights. fp32 torch / best: torch's forward of exact weights "
+        "over the faster of the line.",
+        "fetch: us after a fetch of weights, lean. error: mean and greatest |p - p of fp32| at "
+        "random weights.",
+        "",
+        "| net | streams | weights | torch us | lean us | torch / lean | fp32 torch / best | fetch "
+        "us | error |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]  # fmt: skip
+    ]
     print("\n".join(head), flush=True)
     lines = []
     for name in given.nets.split(","):

@@ -1,9 +1,11 @@
-"""tanh by way of a sigmoid (``nets/activations.py``) beside torch's: nanoseconds a number, and whole training runs.
+"""tanh by way of a sigmoid (``nets/activations.py``) beside torch's: nanoseconds a number, and
+whole training runs.
 
     .venv/bin/python benchmarks/activations.py [--rounds 3] [--streams 4096] [--steps 1M]
 
-The runs are PPO of ``device:cartpole`` on one thread, in turns; the ratio is that of the medians. ``ATEN_CPU_CAPABILITY=avx2``
-(or ``default``) in the environment stands in for another processor; with ``default`` ours is torch's.
+The runs are PPO of ``device:cartpole`` on one thread, in turns; the ratio is that of the medians.
+``ATEN_CPU_CAPABILITY=avx2`` (or ``default``) in the environment stands in for another processor;
+with ``default`` ours is torch's.
 """
 
 from __future__ import annotations
@@ -44,10 +46,20 @@ def rate(ours: bool, streams: int, steps: int) -> float:
     """Env steps a second of a run."""
     rows = streams * UNROLL
     made = api.program(
-        "device:cartpole", "ppo", actors=1, envs_per_actor=streams, unroll=UNROLL, max_lag=0, recipe=False,
-        steps=max(steps // rows, 4) * rows, evaluate_episodes=0, threads=1, checkpoint_every=0, precision="fp32",
+        "device:cartpole",
+        "ppo",
+        actors=1,
+        envs_per_actor=streams,
+        unroll=UNROLL,
+        max_lag=0,
+        recipe=False,
+        steps=max(steps // rows, 4) * rows,
+        evaluate_episodes=0,
+        threads=1,
+        checkpoint_every=0,
+        precision="fp32",
         settings=["algorithm.epochs=1", f"algorithm.minibatches={max(rows // MINIBATCH, 1)}"],
-    )  # fmt: skip
+    )
     has, activations.VECTORS = activations.VECTORS, ours and activations.VECTORS
     try:
         with (
@@ -66,13 +78,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="tanh by way of a sigmoid beside torch's")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streams", type=int, default=4096)
-    parser.add_argument("--steps", type=lambda text: convert(text, int, "--steps"), default=1_000_000)
+    parser.add_argument(
+        "--steps", type=lambda text: convert(text, int, "--steps"), default=1_000_000
+    )
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     print(json.dumps({**host(), "capability": torch.backends.cpu.get_cpu_capability()}))
     lines = []
     for size in SIZES:
-        theirs, ours = (nanoseconds(call, torch.randn(size)) for call in (torch.tanh_, activations.of_sigmoid_))
+        theirs, ours = (
+            nanoseconds(call, torch.randn(size)) for call in (torch.tanh_, activations.of_sigmoid_)
+        )
         lines.append([f"{size:,}", f"{theirs:.2f}", f"{ours:.2f}", f"{theirs / ours:.2f}"])
     print(table(["numbers", "torch.tanh_, ns", "by sigmoid, ns", "ratio"], lines))
     found: dict[bool, list[float]] = {False: [], True: []}
@@ -80,8 +96,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         for ours, rates in found.items():
             rates.append(rate(ours, args.streams, args.steps))
     names = {False: "torch's tanh", True: "ours"}
-    print(table(["runs", "env steps/s"], [[names[key], " ".join(f"{x:,.0f}" for x in rates)] for key, rates in found.items()]))
-    print(f"ours / torch's = {statistics.median(found[True]) / statistics.median(found[False]):.2f}")
+    print(
+        table(
+            ["runs", "env steps/s"],
+            [[names[key], " ".join(f"{x:,.0f}" for x in rates)] for key, rates in found.items()],
+        )
+    )
+    print(
+        f"ours / torch's = {statistics.median(found[True]) / statistics.median(found[False]):.2f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Both at their defaults: the return after the same steps, and the seconds that they took, beside Stable-Baselines3.
+"""Both at their defaults: the return after the same steps, and the seconds that they took, beside
+Stable-Baselines3.
 
     .venv/bin/python benchmarks/beside_sb3.py [--cases cartpole pendulum ...] [--seeds 0,1,2,3,4]
 
-No recipe on either side: ``equipoise train ENV --no-recipe`` and ``PPO("MlpPolicy", ENV).learn(STEPS)``. The seeds of a case
-run in turn, ours and theirs. Seconds count from the start of the process to the end of training, imports among them; ours save
-a checkpoint within that time, theirs do not. The return is the mean of 100 episodes of the policy's best actions, which each
-side plays by itself afterwards.
+No recipe on either side: ``equipoise train ENV --no-recipe`` and ``PPO("MlpPolicy",
+ENV).learn(STEPS)``. The seeds of a case run in turn, ours and theirs. Seconds count from the start
+of the process to the end of training, imports among them; ours save a checkpoint within that time,
+theirs do not. The return is the mean of 100 episodes of the policy's best actions, which each side
+plays by itself afterwards.
 """
 
 from __future__ import annotations
@@ -47,23 +49,56 @@ CASES = {
 
 def train_ours(a: argparse.Namespace, case: Case, seed: int, folder: Path) -> dict[str, Any]:
     command = [
-        *shlex.split(a.equipoise), "train", case.env, "--algorithm", case.algorithm, "--steps", str(case.steps), "--no-recipe",
-        "--evaluate-episodes", "0", "--quiet", "--seed", str(seed), "--out", str(folder / "run"), *shlex.split(a.ours),
-    ]  # fmt: skip
+        *shlex.split(a.equipoise),
+        "train",
+        case.env,
+        "--algorithm",
+        case.algorithm,
+        "--steps",
+        str(case.steps),
+        "--no-recipe",
+        "--evaluate-episodes",
+        "0",
+        "--quiet",
+        "--seed",
+        str(seed),
+        "--out",
+        str(folder / "run"),
+        *shlex.split(a.ours),
+    ]
     seconds = ran(command, folder / "log", limit_s=a.limit)
-    play = [*shlex.split(a.equipoise), "evaluate", str(folder / "run"), "--episodes", "100", "--seed", str(10_000 + seed)]
+    play = [
+        *shlex.split(a.equipoise),
+        "evaluate",
+        str(folder / "run"),
+        "--episodes",
+        "100",
+        "--seed",
+        str(10_000 + seed),
+    ]
     done = subprocess.run(play, capture_output=True, text=True, timeout=a.limit, check=False)
     found = re.search(r"return (-?[\d.,]+)", done.stdout)
     if done.returncode or not found:
         raise Failed(f"exit code {done.returncode}: {shlex.join(play)}\n{done.stdout}{done.stderr}")
-    return {"value": float(found[1].replace(",", "")), "seconds": seconds, "command": shlex.join(command)}
+    return {
+        "value": float(found[1].replace(",", "")),
+        "seconds": seconds,
+        "command": shlex.join(command),
+    }
 
 
 def train_sb3(a: argparse.Namespace, case: Case, seed: int, folder: Path) -> dict[str, Any]:
     command = [
-        str(a.peers_home / "sb3/bin/python"), str(HERE / "peers/train_sb3.py"), case.env, "--algorithm", case.algorithm,
-        "--steps", str(case.steps), "--seed", str(seed),
-    ]  # fmt: skip
+        str(a.peers_home / "sb3/bin/python"),
+        str(HERE / "peers/train_sb3.py"),
+        case.env,
+        "--algorithm",
+        case.algorithm,
+        "--steps",
+        str(case.steps),
+        "--seed",
+        str(seed),
+    ]
     begin = time.time()
     found = run_for_json(command, folder / "log", limit_s=a.limit)
     return found | {"seconds": found["trained_at"] - begin, "command": shlex.join(command)}
@@ -74,8 +109,14 @@ def show(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     rows, found = [], {}
     for name in dict.fromkeys(one["case"] for one in results):
         whole = {one["seed"] for one in results if one["case"] == name and "value" in one}
-        of = {who: {one["seed"]: one for one in results if one["case"] == name and one["who"] == who and "value" in one}
-              for who in ("ours", "sb3")}  # fmt: skip
+        of = {
+            who: {
+                one["seed"]: one
+                for one in results
+                if one["case"] == name and one["who"] == who and "value" in one
+            }
+            for who in ("ours", "sb3")
+        }
         seeds = sorted(whole & set(of["ours"]) & set(of["sb3"]))
         if not seeds:
             continue
@@ -86,17 +127,37 @@ def show(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         said = [" ".join(f"{one:.0f}" for one in values) for values in (ours, theirs)]
         medians = [f"{median(values):.1f}" for values in (ours, theirs)]
         rows.append([case.env, case.algorithm, f"{case.steps:,}", *medians, *said, f"{ratio:.2f}"])
-    print(table(["env", "algorithm", "steps", "ours", "sb3", "ours, by seed", "sb3, by seed", "wall, ours / sb3"], rows))
+    print(
+        table(
+            [
+                "env",
+                "algorithm",
+                "steps",
+                "ours",
+                "sb3",
+                "ours, by seed",
+                "sb3, by seed",
+                "wall, ours / sb3",
+            ],
+            rows,
+        )
+    )
     return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--seeds", default="0,1,2,3,4", help="with commas between")
     parser.add_argument("--limit", type=float, default=1200, help="seconds a run may take")
-    parser.add_argument("--equipoise", default=str(HERE.parent / ".venv/bin/equipoise"), metavar="COMMAND")
-    parser.add_argument("--peers-home", type=Path, default=HERE.parent / ".peers", help="what peers/setup.sh made")
+    parser.add_argument(
+        "--equipoise", default=str(HERE.parent / ".venv/bin/equipoise"), metavar="COMMAND"
+    )
+    parser.add_argument(
+        "--peers-home", type=Path, default=HERE.parent / ".peers", help="what peers/setup.sh made"
+    )
     parser.add_argument("--ours", default="", metavar="ARGS", help="more arguments of our runs")
     parser.add_argument("--only", choices=["ours", "sb3"], help="run one side alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every run there")

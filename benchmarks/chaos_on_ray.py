@@ -1,10 +1,13 @@
-"""``equipoise chaos`` with all actors on other nodes of a Ray cluster, and with what happens to nodes.
+"""``equipoise chaos`` with all actors on other nodes of a Ray cluster, and with what happens to
+nodes.
 
-    PYTHONPATH=. python benchmarks/chaos_on_ray.py [--faults A,B] [--seconds 4] [--inference central]
+    PYTHONPATH=. python benchmarks/chaos_on_ray.py [--faults A,B] [--seconds 4] [--inference
+    central]
 
-Ray has to be installed in that environment. The nodes are raylets on this machine: a head, which is home, and three for
-actors. Each fault gets a run of its own on the same cluster, as in ``equipoise chaos``, with the same proof of every row. A
-node that is killed is back after 5 s. Exits with 1 unless all pass.
+Ray has to be installed in that environment. The nodes are raylets on this machine: a head, which is
+home, and three for actors. Each fault gets a run of its own on the same cluster, as in ``equipoise
+chaos``, with the same proof of every row. A node that is killed is back after 5 s. Exits with 1
+unless all pass.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ def emptied(there: Machines, node: Any) -> bool:
 
 
 def lose(there: Machines, attack: Attack, leave_workers: bool = False) -> None:
-    """Kill a node that has actors, and bring another after ``BACK_S``; all workers are there again in the end."""
+    """Kill a node that has actors, and bring another after ``BACK_S``; all workers are there again
+    in the end.
+    """
     attack.begin()
     attack.wait(there.used, "a node with actors")
     there.kill(there.used()[0], leave_workers=leave_workers)
@@ -48,11 +53,16 @@ def kill_node(there: Machines, attack: Attack, seconds: float) -> None:
     for _ in range(2):
         lose(there, attack)
     attack.end()
-    need(attack.noted("its workers begin anew") >= 2, "two nodes were killed, and fewer sites began anew")
+    need(
+        attack.noted("its workers begin anew") >= 2,
+        "two nodes were killed, and fewer sites began anew",
+    )
 
 
 def leave_twin(there: Machines, attack: Attack, seconds: float) -> None:
-    """Ray's daemon of a node dies, and its processes live on: a twin of the site that replaces them."""
+    """Ray's daemon of a node dies, and its processes live on: a twin of the site that replaces
+    them.
+    """
     lose(there, attack, leave_workers=True)
     attack.end()
     need(attack.noted("its workers begin anew"), "a node was lost, and no site began anew")
@@ -74,11 +84,16 @@ def kill_proxy(there: Machines, attack: Attack, seconds: float) -> None:
     n = kill_in_turn(attack, ["proxy"], seconds)
     need(actors.items() <= attack.workers().items(), "an actor was replaced, too")
     attack.end()
-    need(attack.noted("proxy was killed by SIGKILL; replaced") >= n, f"the proxy was killed {n} times, and replaced less often")
+    need(
+        attack.noted("proxy was killed by SIGKILL; replaced") >= n,
+        f"the proxy was killed {n} times, and replaced less often",
+    )
 
 
 def stop_site(there: Machines, attack: Attack, seconds: float) -> None:
-    """A machine says nothing for a while, longer than the link's deadline; then it goes on where it was."""
+    """A machine says nothing for a while, longer than the link's deadline; then it goes on where it
+    was.
+    """
     attack.severs = True
     before = attack.workers()
     attack.begin()
@@ -103,12 +118,19 @@ def drain_node(there: Machines, attack: Attack, seconds: float) -> None:
         need(attack.workers() != moved, "no worker moved")
         attack.updates(50)
     attack.end()
-    need(attack.noted("will be taken away: its workers move") >= 2, "two nodes were drained, and fewer sites moved")
+    need(
+        attack.noted("will be taken away: its workers move") >= 2,
+        "two nodes were drained, and fewer sites moved",
+    )
     need(attack.rows().dropped == 0, f"{attack.rows().dropped} rows were dropped by a drain")
 
 
-def attacked(do: Callable[[Machines, Attack, float], None], there: Machines, attack: Attack, seconds: float) -> None:
-    """Begin with all workers there: else the learner waits for those that are still beginning, whatever the fault does."""
+def attacked(
+    do: Callable[[Machines, Attack, float], None], there: Machines, attack: Attack, seconds: float
+) -> None:
+    """Begin with all workers there: else the learner waits for those that are still beginning,
+    whatever the fault does.
+    """
     attack.train()
     attack.whole()
     do(there, attack, seconds)
@@ -119,15 +141,23 @@ def of_nodes(there: Machines) -> list[Fault]:
         (kill_node, "kill-node", "a node is killed, and is back after 5 s, twice"),
         (leave_twin, "leave-twin", "Ray's daemon of a node dies, and its workers live on"),
         (kill_site, "kill-site", "the process that supervises a node's workers is killed, twice"),
-        (kill_proxy, "kill-proxy", "the process at home that stands in for other nodes is killed, again and again"),
+        (
+            kill_proxy,
+            "kill-proxy",
+            "the process at home that stands in for other nodes is killed, again and again",
+        ),
         (stop_site, "stop-site", f"a node says nothing for {SILENT_S:.0f} s"),
         (drain_node, "drain-node", "a node is drained and then killed, twice"),
     ]
-    return [Fault(name=name, what=what, do=partial(attacked, do, there)) for do, name, what in found]
+    return [
+        Fault(name=name, what=what, do=partial(attacked, do, there)) for do, name, what in found
+    ]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--faults", default="", metavar="A,B")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--inference", default="local", choices=["local", "central"])
@@ -136,9 +166,14 @@ def main() -> int:
     with machines(nodes=NODES) as there:
         there.join()
         names = [name for name in a.faults.split(",") if name]
-        faults = [fault for fault in (*FAULTS, *of_nodes(there)) if not names or fault.name in names]
+        faults = [
+            fault for fault in (*FAULTS, *of_nodes(there)) if not names or fault.name in names
+        ]
         if unknown := set(names) - {fault.name for fault in faults}:
-            parser.error(f"expected some of {', '.join(one.name for one in (*FAULTS, *of_nodes(there)))}, got {unknown}")
+            parser.error(
+                f"expected some of {', '.join(one.name for one in (*FAULTS, *of_nodes(there)))}, "
+                f"got {unknown}"
+            )
         lines = list[str]()
 
         def tell(line: str) -> None:

@@ -2,10 +2,11 @@
 
     .venv/bin/python benchmarks/checks.py [--rounds 60] [--steps 500]
 
-Two envs of the same seeds, one with the checks and the log, one with both replaced by nothing, are stepped in turn with the
-same actions, which keep the pole up as those of a trained policy do: A B A B. Printed are medians over rounds of CPU
-microseconds a step (of all streams), and the median of the ratios within rounds; then what the two calls cost alone, in a
-loop on the same rows, as a share of a step: a per cent of a step is less than what a busy host moves a round by.
+Two envs of the same seeds, one with the checks and the log, one with both replaced by nothing, are
+stepped in turn with the same actions, which keep the pole up as those of a trained policy do: A B A
+B. Printed are medians over rounds of CPU microseconds a step (of all streams), and the median of
+the ratios within rounds; then what the two calls cost alone, in a loop on the same rows, as a share
+of a step: a per cent of a step is less than what a busy host moves a round by.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ CASES = (("python:CartPole-v1", 64), ("CartPole-v1", 512))
 
 
 def made(target: str, streams: int, checked: bool) -> Any:
-    env: Any = make(EnvFactory(target=target), streams=np.arange(streams), seed=0, failures=Failures())
+    env: Any = make(
+        EnvFactory(target=target), streams=np.arange(streams), seed=0, failures=Failures()
+    )
     if not checked:
         env.checks.fine = lambda begins=False: True
         if hasattr(env, "log"):
@@ -87,21 +90,26 @@ def measure(target: str, streams: int, rounds: int, steps: int) -> dict[str, Any
         "streams": streams,
         "with_us": round(statistics.median(times[True]), 2),
         "without_us": round(plain, 2),
-        "ratio": round(statistics.median(a / b for a, b in zip(times[True], times[False], strict=True)), 4),
+        "ratio": round(
+            statistics.median(a / b for a, b in zip(times[True], times[False], strict=True)), 4
+        ),
         "alone_us": round(cost, 2),
         "alone_share": round(cost / plain, 4),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--steps", type=int, default=500)
     args = parser.parse_args()
     found = [measure(target, streams, args.rounds, args.steps) for target, streams in CASES]
     for row in found:
         print(
-            f"{row['env']} x {row['streams']}: {row['with_us']} us a step with, {row['without_us']} without, "
+            f"{row['env']} x {row['streams']}: {row['with_us']} us a step with, "
+            f"{row['without_us']} without, "
             f"ratio {row['ratio']}; alone {row['alone_us']} us, {row['alone_share']:.2%} of a step"
         )
     print(json.dumps({"value": found}))

@@ -1,12 +1,15 @@
-"""Does ``auto`` take the best precision and number of threads? What it takes, against a grid that is measured after it.
+"""Does ``auto`` take the best precision and number of threads? What it takes, against a grid that
+is measured after it.
 
-    .venv/bin/python benchmarks/choices.py --cases pong-impala,cartpole-impala [--isa AVX2] [--seconds 3] [--turns 2]
+    .venv/bin/python benchmarks/choices.py --cases pong-impala,cartpole-impala [--isa AVX2]
+    [--seconds 3] [--turns 2]
         [--starts 1] [--json FILE] [--page FILE.md]
 
-A case is a recipe, with a lag of 1 where it is in lockstep. ``auto`` chooses as ``equipoise train`` does with
-``--precision auto --threads auto`` (``run/choices.py``), ``--starts`` times. Then each precision with each number of threads
-is measured as a whole run in ``--turns`` turns of ``--seconds``. ``--isa``: the whole again in a child in which oneDNN may
-use these instructions at most, in place of another processor. ``--json`` adds the lines to a file; ``--page`` writes the
+A case is a recipe, with a lag of 1 where it is in lockstep. ``auto`` chooses as ``equipoise train``
+does with ``--precision auto --threads auto`` (``run/choices.py``), ``--starts`` times. Then each
+precision with each number of threads is measured as a whole run in ``--turns`` turns of
+``--seconds``. ``--isa``: the whole again in a child in which oneDNN may use these instructions at
+most, in place of another processor. ``--json`` adds the lines to a file; ``--page`` writes the
 table of all lines in it.
 """
 
@@ -57,7 +60,7 @@ processors; "all" is this one. torch {torch}, {cores} cores, {processor}.
 The grids, steps/s of whole runs:
 
 {grids}
-"""
+"""  # noqa: E501
 
 
 def program(case: str) -> Program:
@@ -70,22 +73,44 @@ def line(case: str, a: argparse.Namespace) -> dict[str, Any]:
     made, starts = program(case), list[dict[str, Any]]()
     for _ in range(a.starts):
         began = time.monotonic()
-        chosen, record = choices.settled(made, on="process", asked=NAMES, tell=lambda text: print(text, file=sys.stderr))
-        starts.append({"taken": taken(chosen), "seconds": round(time.monotonic() - began, 1), "record": record})
-    ways = sorted(choices.ways_of(choices.usual(made), NAMES), key=lambda way: str(way) != starts[0]["taken"])
+        chosen, record = choices.settled(
+            made, on="process", asked=NAMES, tell=lambda text: print(text, file=sys.stderr)
+        )
+        starts.append(
+            {
+                "taken": taken(chosen),
+                "seconds": round(time.monotonic() - began, 1),
+                "record": record,
+            }
+        )
+    ways = sorted(
+        choices.ways_of(choices.usual(made), NAMES), key=lambda way: str(way) != starts[0]["taken"]
+    )
     grid = {str(way): way.of(choices.usual(made)) for way in ways}
     with Interrupt() as interrupt:
         race = measure.raced(
-            grid, interrupt, until=time.monotonic() + LONGEST_S, turn_s=a.seconds * LONG.get(case, 1.0), turns=a.turns,
+            grid,
+            interrupt,
+            until=time.monotonic() + LONGEST_S,
+            turn_s=a.seconds * LONG.get(case, 1.0),
+            turns=a.turns,
             far=math.inf,
-        )  # fmt: skip
+        )
     best, mine = race.best, starts[0]["taken"]
     return {
-        "case": case, "isa": os.environ.get(ISA, "all"), "auto": mine, "seconds": starts[0]["seconds"],
-        "same": [one["taken"] for one in starts].count(mine), "starts": starts, "grid": best, "rates": race.rates,
-        "of_the_best": best.get(mine, math.nan) / max(best.values()), "best": max(best, key=lambda way: best[way]),
-        "left_out": race.left_out, "at": time.strftime("%Y-%m-%d %H:%M"),
-    }  # fmt: skip
+        "case": case,
+        "isa": os.environ.get(ISA, "all"),
+        "auto": mine,
+        "seconds": starts[0]["seconds"],
+        "same": [one["taken"] for one in starts].count(mine),
+        "starts": starts,
+        "grid": best,
+        "rates": race.rates,
+        "of_the_best": best.get(mine, math.nan) / max(best.values()),
+        "best": max(best, key=lambda way: best[way]),
+        "left_out": race.left_out,
+        "at": time.strftime("%Y-%m-%d %H:%M"),
+    }
 
 
 def taken(made: Program) -> str:
@@ -94,10 +119,21 @@ def taken(made: Program) -> str:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    out = ["| case | ISA | auto | chosen in | same | best of the grid | of the best |", "|" + " --- |" * 7]
+    out = [
+        "| case | ISA | auto | chosen in | same | best of the grid | of the best |",
+        "|" + " --- |" * 7,
+    ]
     for one in lines:
         same = f"{one['same']} of {len(one['starts'])}"
-        cells = [one["case"], one["isa"], one["auto"], f"{one['seconds']} s", same, one["best"], f"{one['of_the_best']:.2f}"]
+        cells = [
+            one["case"],
+            one["isa"],
+            one["auto"],
+            f"{one['seconds']} s",
+            same,
+            one["best"],
+            f"{one['of_the_best']:.2f}",
+        ]
         out.append(f"| {' | '.join(cells)} |")
     return "\n".join(out)
 
@@ -112,12 +148,18 @@ def grids(lines: list[dict[str, Any]]) -> str:
 
 
 def processor() -> str:
-    found = (text.partition(":")[2].strip() for text in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in text)
+    found = (
+        text.partition(":")[2].strip()
+        for text in Path("/proc/cpuinfo").read_text().splitlines()
+        if "model name" in text
+    )
     return next(found, "a processor without a name")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", default="", help="with commas between")
     parser.add_argument("--isa", help="AVX2, AVX512_CORE, ...")
     parser.add_argument("--seconds", type=float, default=3.0, help="of a turn of the grid")
@@ -127,7 +169,11 @@ def main() -> None:
     parser.add_argument("--page", type=Path)
     a = parser.parse_args()
     if a.isa and os.environ.get(ISA) != a.isa:
-        sys.exit(subprocess.run([sys.executable, *sys.argv], env=os.environ | {ISA: a.isa}, check=False).returncode)
+        sys.exit(
+            subprocess.run(
+                [sys.executable, *sys.argv], env=os.environ | {ISA: a.isa}, check=False
+            ).returncode
+        )
     lines = json.loads(a.json.read_text()) if a.json and a.json.exists() else []
     for case in filter(None, a.cases.split(",")):
         one = line(case, a) | {"command": f".venv/bin/python {' '.join(sys.argv)}"}
@@ -140,10 +186,15 @@ def main() -> None:
         commands = "\n".join(dict.fromkeys(f"    {one['command']}" for one in lines))
         a.page.write_text(
             PAGE.format(
-                commands=commands, isa=ISA, torch=torch.__version__, cores=usable(), processor=processor(), table=table(lines),
+                commands=commands,
+                isa=ISA,
+                torch=torch.__version__,
+                cores=usable(),
+                processor=processor(),
+                table=table(lines),
                 grids=grids(lines),
             )
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

@@ -18,17 +18,25 @@ GRACE_S = 10.0  # for the processes of a command that has ended
 
 
 class Command:
-    """``equipoise WORDS`` as a process in the folder ``place``; stdout and stderr are one pipe, read as the lines come."""
+    """``equipoise WORDS`` as a process in the folder ``place``; stdout and stderr are one pipe,
+    read as the lines come.
+    """
 
     def __init__(self, python: Path, words: Sequence[str], place: Path, **env: str) -> None:
         self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self.began = time.perf_counter()
         self.lines: list[tuple[float, str]] = []
         self.process = subprocess.Popen(
-            [str(python), "-m", "equipoise", *words], cwd=place, text=True, errors="replace", start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [str(python), "-m", "equipoise", *words],
+            cwd=place,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env={**os.environ, MARK: self.mark, **env},
-        )  # fmt: skip
+        )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -48,7 +56,9 @@ class Command:
     def close(self) -> list[str]:
         """Kill what is left -> the processes that outlived the command."""
         until = time.perf_counter() + GRACE_S  # what was told to leave may be on its way
-        while (left := sorted(marked(self.mark))) and self.ended(0.0) and time.perf_counter() < until:
+        while (
+            (left := sorted(marked(self.mark))) and self.ended(0.0) and time.perf_counter() < until
+        ):
             time.sleep(0.05)
         end(self.process)
         for pid, _ in left:
@@ -65,4 +75,11 @@ def marked(mark: str) -> Iterator[tuple[int, str]]:
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"{MARK}={mark}".encode() in (place / "environ").read_bytes().split(b"\0"):
-                yield int(place.name), (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                yield (
+                    int(place.name),
+                    (place / "cmdline")
+                    .read_bytes()
+                    .replace(b"\0", b" ")
+                    .decode(errors="replace")
+                    .strip(),
+                )

@@ -1,10 +1,12 @@
-"""What a core costs: a step of all streams against the rows that it looks back on, and an unroll with its gradient.
+"""What a core costs: a step of all streams against the rows that it looks back on, and an unroll
+with its gradient.
 
     .venv/bin/python benchmarks/cores.py [--size 64] [--streams 16] [--rows 64] [--page FILE]
 
-LSTM, GRU and minGRU carry a state of one size, so the length of the context costs them nothing; GTrXL attends to a window, and
-is timed for several. ``step`` is [B] in inference mode, ``unroll`` is [T, B] forward and backward, with an episode's end in one
-row of fifty. One thread; medians over rounds in which all cases alternate. Imports our nets alone.
+LSTM, GRU and minGRU carry a state of one size, so the length of the context costs them nothing;
+GTrXL attends to a window, and is timed for several. ``step`` is [B] in inference mode, ``unroll``
+is [T, B] forward and backward, with an episode's end in one row of fifty. One thread; medians over
+rounds in which all cases alternate. Imports our nets alone.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def seconds(call: Callable[[], object]) -> float:
     return (time.perf_counter() - start) / count
 
 
-def calls(kind: str, window: int, size: int, streams: int, rows: int) -> dict[str, Callable[[], object]]:
+def calls(
+    kind: str, window: int, size: int, streams: int, rows: int
+) -> dict[str, Callable[[], object]]:
     core = make_core(kind, size, size, CoreOptions(window=max(window, 1)))
     assert core is not None
     x, first = torch.randn(rows, streams, size), torch.rand(rows, streams) < 0.02
@@ -64,7 +68,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     timed = {case: calls(*case, given.size, given.streams, given.rows) for case in CASES}
-    found: dict[tuple[str, int], dict[str, list[float]]] = {case: {"step": [], "unroll": []} for case in CASES}
+    found: dict[tuple[str, int], dict[str, list[float]]] = {
+        case: {"step": [], "unroll": []} for case in CASES
+    }
     for _ in range(ROUNDS):
         for case, both in timed.items():
             for what, call in both.items():
@@ -72,17 +78,34 @@ def main() -> None:
     rows, steps = [], given.rows * given.streams
     for (kind, window), times in found.items():
         step, unroll = statistics.median(times["step"]), statistics.median(times["unroll"])
-        rows.append({"core": kind, "window": window, "step_us": 1e6 * step, "unroll_us_per_step": 1e6 * unroll / steps})
+        rows.append(
+            {
+                "core": kind,
+                "window": window,
+                "step_us": 1e6 * step,
+                "unroll_us_per_step": 1e6 * unroll / steps,
+            }
+        )
     lines = [
-        f"size {given.size}, {given.streams} streams, unrolls of {given.rows} rows, one thread, torch {torch.__version__}", "",
-        "| core | rows of context | a step of all streams, us | an unroll forward and backward, us a stream's row |",
+        f"size {given.size}, {given.streams} streams, unrolls of {given.rows} rows, one thread, "
+        f"torch {torch.__version__}",
+        "",
+        "| core | rows of context | a step of all streams, us | an unroll forward and backward, us "
+        "a stream's row |",
         "|---|---|---|---|",
-        *(f"| {x['core']} | {x['window'] or 'any'} | {x['step_us']:,.0f} | {x['unroll_us_per_step']:.2f} |" for x in rows),
-    ]  # fmt: skip
+        *(
+            f"| {x['core']} | {x['window'] or 'any'} | {x['step_us']:,.0f} | "
+            f"{x['unroll_us_per_step']:.2f} |"
+            for x in rows
+        ),
+    ]
     text = "\n".join(lines)
     print(text, flush=True)
     if given.page is not None:
-        given.page.write_text(f"# What a core costs\n\n    .venv/bin/python benchmarks/cores.py\n\n{text}\n", encoding="utf-8")
+        given.page.write_text(
+            f"# What a core costs\n\n    .venv/bin/python benchmarks/cores.py\n\n{text}\n",
+            encoding="utf-8",
+        )
     print(json.dumps(rows))
 
 

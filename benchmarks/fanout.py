@@ -1,14 +1,17 @@
-"""What weights cost on the way to actors on several hosts: bytes into each host, and seconds until a version is there.
+"""What weights cost on the way to actors on several hosts: bytes into each host, and seconds until
+a version is there.
 
     PYTHONPATH=. python benchmarks/fanout.py [--hidden 3500] [--versions 8] [--mbit 50] [--ray]     # as root, on Linux
     PYTHONPATH=. python benchmarks/fanout.py --hidden 86 --versions 200 --mbit 0 --hosts 1     # 64 KB, a link without a limit
 
-Home and ``--hosts`` hosts, which are network namespaces with a link of so many Mbit/s each. Two actors a host, in lockstep: so
-each version is used by all of them, and the bytes that the kernel counted into a host (``/proc/net/dev`` there), less those of
-a run with small weights, are those of that many versions. Seconds are from the moment at which the learner has published a
-version until it lies in the memory of a host, for all hosts and versions. Beside them: what the link alone needs, and with
-``--ray`` one ``ray.get`` of an object of that size by a node of Ray on the first host, three times.
-"""
+Home and ``--hosts`` hosts, which are network namespaces with a link of so many Mbit/s each. Two
+actors a host, in lockstep: so each version is used by all of them, and the bytes that the kernel
+counted into a host (``/proc/net/dev`` there), less those of a run with small weights, are those of
+that many versions. Seconds are from the moment at which the learner has published a version until
+it lies in the memory of a host, for all hosts and versions. Beside them: what the link alone needs,
+and with ``--ray`` one ``ray.get`` of an object of that size by a node of Ray on the first host,
+three times.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -69,7 +72,9 @@ class Stamped(Cabled):
     def start(self, job: Any) -> None:
         with self._cables.inside(int(job.name.split()[1])):
             target = functools.partial(stamped, str(self._folder))
-            made = multiprocessing.get_context("spawn").Process(target=target, args=(job, self._lifeline), name=job.name)
+            made = multiprocessing.get_context("spawn").Process(
+                target=target, args=(job, self._lifeline), name=job.name
+            )
             made.start()
         self.sites[job.name] = made
 
@@ -79,21 +84,28 @@ def slow(cables: Cables, mbit: float) -> None:
     for name in cables._names:
         if mbit:
             limit = f"rate {mbit:g}mbit burst 64kb latency 400ms"
-            subprocess.run(["tc", "qdisc", "add", "dev", name, "root", "tbf", *limit.split()], check=True)
+            subprocess.run(
+                ["tc", "qdisc", "add", "dev", name, "root", "tbf", *limit.split()], check=True
+            )
         ip(f"-n {name} link set lo up")
 
 
 def received(name: str) -> int:
     """Bytes into a namespace so far."""
     said = subprocess.run(
-        ["ip", "netns", "exec", name, "cat", "/proc/net/dev"], check=True, capture_output=True, text=True
-    ).stdout  # fmt: skip
+        ["ip", "netns", "exec", name, "cat", "/proc/net/dev"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     line = next(line for line in said.splitlines() if line.strip().startswith("eth0:"))
     return int(line.partition(":")[2].split()[0])
 
 
 def run(hosts: int, hidden: int, versions: int, mbit: float) -> tuple[list[int], list[float], int]:
-    """Bytes into each host, seconds until a version was there for each host and version, and the bytes of one."""
+    """Bytes into each host, seconds until a version was there for each host and version, and the
+    bytes of one.
+    """
     cables, actors = Cables(hosts), A_HOST * hosts
     sites = {f"site {i}": [f"actor {A_HOST * i + n}" for n in range(A_HOST)] for i in range(hosts)}
     try:
@@ -101,13 +113,21 @@ def run(hosts: int, hidden: int, versions: int, mbit: float) -> tuple[list[int],
         with tempfile.TemporaryDirectory() as folder:
             place, rows = Path(folder, "run"), actors * 2 * 8
             blue = blue_of(
-                place, "CartPole-v1", "impala", actors=actors, batch=2 * actors, steps=rows * versions, checkpoint_every=0,
+                place,
+                "CartPole-v1",
+                "impala",
+                actors=actors,
+                batch=2 * actors,
+                steps=rows * versions,
+                checkpoint_every=0,
                 settings=[f"algorithm.hidden={hidden},{hidden}", "placement.trace_s=600"],
-            )  # fmt: skip
+            )
             runtime = ClusterRuntime(blue, Stamped(cables, Path(folder)), sites)
             size = sum(one.weights.nbytes for one in runtime._shared.policies.values())
             finish(runtime)
-            learner = next(one for one in tracing.read(Path(folder, tracing.FOLDER)) if one.kind == "learner")
+            learner = next(
+                one for one in tracing.read(Path(folder, tracing.FOLDER)) if one.kind == "learner"
+            )
             ended = learner.rows[learner.rows[:, 0] == learner.parts.index("publish"), 2]
             assert len(ended) == versions, f"{len(ended)} versions were published, not {versions}"
             seconds = [
@@ -128,15 +148,26 @@ def free_port() -> int:
 
 
 def by_ray(size: int, mbit: float) -> list[float]:
-    """Seconds of one ``ray.get`` of so many bytes, three times, from home by a node on the first host."""
+    """Seconds of one ``ray.get`` of so many bytes, three times, from home by a node on the first
+    host.
+    """
     import ray
 
     cables, port, program = Cables(1), free_port(), str(Path(sys.executable).parent / "ray")
     mark = f"{MARK}={os.getpid()}.fanout"
     os.environ[MARK] = mark.partition("=")[2]
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # "ray start --head" would want a token of its nodes
-    place = tempfile.mkdtemp(prefix="eqp-")  # else every Ray of this machine would take this cluster for the current one
-    room = ["--object-store-memory", str(5 * size + 100_000_000), "--num-cpus", "1", "--include-dashboard", "false"]
+    # "ray start --head" would want a token of its nodes
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    # else every Ray of this machine would take this cluster for the current one
+    place = tempfile.mkdtemp(prefix="eqp-")
+    room = [
+        "--object-store-memory",
+        str(5 * size + 100_000_000),
+        "--num-cpus",
+        "1",
+        "--include-dashboard",
+        "false",
+    ]
     try:
         slow(cables, mbit)
         home = [
@@ -153,11 +184,22 @@ def by_ray(size: int, mbit: float) -> list[float]:
         ]
         subprocess.run(home, check=True, capture_output=True)
         there = cables.address.rpartition(".")[0] + ".1"
-        node = [program, "start", "--address", f"{cables.address}:{port}", "--node-ip-address", there, *room[:-2]]
+        node = [
+            program,
+            "start",
+            "--address",
+            f"{cables.address}:{port}",
+            "--node-ip-address",
+            there,
+            *room[:-2],
+        ]
         inside = ["ip", "netns", "exec", cables._names[0], *node, "--resources", '{"there": 1}']
         subprocess.run(inside, check=True, capture_output=True)
         ray.init(
-            address=f"{cables.address}:{port}", _node_ip_address=cables.address, log_to_driver=False, logging_level="ERROR"
+            address=f"{cables.address}:{port}",
+            _node_ip_address=cables.address,
+            log_to_driver=False,
+            logging_level="ERROR",
         )
 
         def seconds(refs: Any) -> float:
@@ -167,10 +209,13 @@ def by_ray(size: int, mbit: float) -> list[float]:
 
         get = ray.remote(num_cpus=0, resources={"there": 1})(seconds)
         ray.get(get.remote([ray.put(b"")]))  # its worker begins
-        return [ray.get(get.remote([ray.put(np.random.default_rng(n).bytes(size))])) for n in range(3)]
+        return [
+            ray.get(get.remote([ray.put(np.random.default_rng(n).bytes(size))])) for n in range(3)
+        ]
     finally:
         ray.shutdown()
-        for pid in set(marked(mark)) - {os.getpid()}:  # "ray stop" would end other clusters of this machine as well
+        # "ray stop" would end other clusters of this machine as well
+        for pid in set(marked(mark)) - {os.getpid()}:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         del os.environ[MARK]
@@ -179,27 +224,41 @@ def by_ray(size: int, mbit: float) -> list[float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hidden", type=int, default=3500)
     parser.add_argument("--versions", type=int, default=8)
     parser.add_argument("--mbit", type=float, default=50.0, help="0: no limit")
     parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--ray", action="store_true", help="one ray.get beside it; Ray has to be installed")
+    parser.add_argument(
+        "--ray", action="store_true", help="one ray.get beside it; Ray has to be installed"
+    )
     a = parser.parse_args()
     print(host(), flush=True)
     small, *_ = run(a.hosts, 8, a.versions, a.mbit)
     large, seconds, size = run(a.hosts, a.hidden, a.versions, a.mbit)
     shares = [(one - other) / (a.versions * size) for one, other in zip(large, small, strict=True)]
-    print(table(["host", "bytes", "of versions x size"], [
-        [f"host {i}", f"{one:,}", f"{share:.3f}"] for i, (one, share) in enumerate(zip(large, shares, strict=True))
-    ]))  # fmt: skip
+    print(
+        table(
+            ["host", "bytes", "of versions x size"],
+            [
+                [f"host {i}", f"{one:,}", f"{share:.3f}"]
+                for i, (one, share) in enumerate(zip(large, shares, strict=True))
+            ],
+        )
+    )
     middle, late = np.percentile(seconds, [50, 95])
     alone = f", where the link alone needs {size * 8 / a.mbit / 1e6:.2f} s" if a.mbit else ""
-    print(f"{size:,} bytes a version; there after {middle:.4f} s (median), {late:.4f} s (p95 of {len(seconds)}){alone}")
+    print(
+        f"{size:,} bytes a version; there after {middle:.4f} s (median), {late:.4f} s (p95 of "
+        f"{len(seconds)}){alone}"
+    )
     if a.ray:
         got = by_ray(size, a.mbit)
         print(
-            f"ray.get of {size:,} bytes: {', '.join(f'{one:.2f} s' for one in got)}; p95 / median: {late / np.median(got):.2f}"
+            f"ray.get of {size:,} bytes: {', '.join(f'{one:.2f} s' for one in got)}; p95 / median: "
+            f"{late / np.median(got):.2f}"
         )
     return 0
 

@@ -1,8 +1,10 @@
-"""The forecast against published systems: one row of a paper fits the cost of a step, the others are predicted.
+"""The forecast against published systems: one row of a paper fits the cost of a step, the others
+are predicted.
 
     .venv/bin/python benchmarks/forecasts.py [--page docs/results/forecasts.md]
 
-The files are those of docs/forecasts. A system with one published row is fitted to it, and nothing of it is predicted.
+The files are those of docs/forecasts. A system with one published row is fitted to it, and nothing
+of it is predicted.
 """
 
 from __future__ import annotations
@@ -19,16 +21,22 @@ from equipoise.balance.forecast import forecast, read
 
 FILES = Path(__file__).resolve().parents[1] / "docs" / "forecasts"
 FRAMES = 4  # of a step
-# file: (what it says, CPUs, frames/s, blocks of a batch); the first row is the one that step_us is fitted to
+# file: (what it says, CPUs, frames/s, blocks of a batch); the first row is the one that step_us is
+# fitted to
 ROWS: dict[str, list[tuple[str, int, float, int]]] = {
     "impala": [
-        ("150 CPUs, P100", 150, 80_000, 32), ("48 CPUs, P100, one machine", 48, 21_000, 32),
-        ("375 CPUs, P100", 375, 200_000, 32), ("500 CPUs, P100, batch 128", 500, 250_000, 128),
+        ("150 CPUs, P100", 150, 80_000, 32),
+        ("48 CPUs, P100, one machine", 48, 21_000, 32),
+        ("375 CPUs, P100", 375, 200_000, 32),
+        ("500 CPUs, P100, batch 128", 500, 250_000, 128),
     ],
     "ape-x": [("360 actors", 360, 50_000, 360)],
-    "sample-factory": [("36 cores, simulation alone", 1, 181_740, 36), ("36 cores, 2080 Ti, training", 1, 135_893, 36)],
+    "sample-factory": [
+        ("36 cores, simulation alone", 1, 181_740, 36),
+        ("36 cores, 2080 Ti, training", 1, 135_893, 36),
+    ],
     "seed": [("55 CPUs, V100", 55, 67_000, 55)],
-}  # fmt: skip
+}
 
 
 def frames_per_s(data: dict[str, Any], count: int, blocks: int, step_us: float) -> float:
@@ -51,7 +59,9 @@ def fitted(data: dict[str, Any], count: int, blocks: int, wanted: float) -> floa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--page", type=Path)
     a = parser.parse_args()
     lines = []
@@ -68,10 +78,14 @@ def main() -> int:
     print(text)
     if a.page:
         head = (
-            "# The forecast beside published systems\n\nWritten by `python benchmarks/forecasts.py --page "
-            "docs/results/forecasts.md`. The cost of a step is fitted to the first row of each\nsystem; what is assumed "
-            "besides stands in its file in `docs/forecasts/`. These systems ran on other machines and with other\ncode: the "
-            "page says how far a model of *our* ring, with one constant of theirs, is from them. It says nothing of our own "
+            "# The forecast beside published systems\n\nWritten by `python benchmarks/forecasts.py "
+            "--page "
+            "docs/results/forecasts.md`. The cost of a step is fitted to the first row of "
+            "each\nsystem; what is assumed "
+            "besides stands in its file in `docs/forecasts/`. These systems ran on other machines "
+            "and with other\ncode: the "
+            "page says how far a model of *our* ring, with one constant of theirs, is from them. "
+            "It says nothing of our own "
             "speed.\n\n"
         )
         a.page.write_text(f"{head}{text}\n", encoding="utf-8")

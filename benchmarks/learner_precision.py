@@ -1,12 +1,15 @@
-"""Samples/s of Pong's learner alone, by precision, with and without torch.compile, beside float32 operation by operation.
+"""Samples/s of Pong's learner alone, by precision, with and without torch.compile, beside float32
+operation by operation.
 
-    .venv/bin/python benchmarks/learner_precision.py [--algorithm impala] [--torso resnet] [--threads 1] [--rounds 5]
+    .venv/bin/python benchmarks/learner_precision.py [--algorithm impala] [--torso resnet]
+    [--threads 1] [--rounds 5]
         [--device cpu] [--isa AVX2] [--ways fp32,bf16,compile,bf16+compile,auto] [--json FILE]
 
-A sample is one row of a batch, learned from for all epochs. Batches are random rows in the shapes of the recipe. All ways are
-there at once and take turns, A B A B; a way's figure is the median of its rounds. ``auto`` is the precision that a run takes
-where nobody says one (``run/choices.py``), at these threads. ``graphs`` in a way: updates as CUDA graphs. ``--isa``: the whole
-again in a child in which oneDNN may use these instructions at most, in place of another processor.
+A sample is one row of a batch, learned from for all epochs. Batches are random rows in the shapes
+of the recipe. All ways are there at once and take turns, A B A B; a way's figure is the median of
+its rounds. ``auto`` is the precision that a run takes where nobody says one (``run/choices.py``),
+at these threads. ``graphs`` in a way: updates as CUDA graphs. ``--isa``: the whole again in a child
+in which oneDNN may use these instructions at most, in place of another processor.
 
 It ends with an error where auto is slower than float32 by more than 5 %.
 """
@@ -35,7 +38,8 @@ from equipoise.types import Batch, Program, learning
 
 ISA = "ONEDNN_MAX_CPU_ISA"
 WAYS = "fp32,bf16,compile,bf16+compile,auto"
-FASTER, SLOWER = 1.6, 1.05  # what the best way is to be of float32, and what auto may be slower: noise
+# what the best way is to be of float32, and what auto may be slower: noise
+FASTER, SLOWER = 1.6, 1.05
 
 
 def program(a: argparse.Namespace) -> Program:
@@ -64,7 +68,9 @@ class Timed:
         self.precision, (name, *_) = made.placement.precision, blue.learns
         self.learner = blue.learner(name, blue.network(name))
         one = self.learner
-        one.set_execution(chosen(one.algorithm, one.parts, one.net, one.rng, made.placement, self.said.append))
+        one.set_execution(
+            chosen(one.algorithm, one.parts, one.net, one.rng, made.placement, self.said.append)
+        )
         self.batch: Batch = random_batch(blue, name, self.learner.net)
         began = time.perf_counter()
         self.step()  # it allocates, and compiles
@@ -82,7 +88,9 @@ class Timed:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--algorithm", default="impala")
     parser.add_argument("--torso", default="", help="nature, resnet; else the recipe's")
     parser.add_argument("--device", default="cpu")
@@ -93,7 +101,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     a = parser.parse_args()
     if a.isa and os.environ.get(ISA) != a.isa:
-        sys.exit(subprocess.run([sys.executable, *sys.argv], env=os.environ | {ISA: a.isa}, check=False).returncode)
+        sys.exit(
+            subprocess.run(
+                [sys.executable, *sys.argv], env=os.environ | {ISA: a.isa}, check=False
+            ).returncode
+        )
     torch.set_num_threads(a.threads)
     base = program(a)
     policy, *_ = learning(base).values()
@@ -105,25 +117,45 @@ def main() -> None:
     middle = {way: statistics.median(timed.took) for way, timed in ways.items()}
     found = [
         {
-            "way": way, "precision": timed.precision, "samples/s": round(rows / middle[way]),
-            "times": round(middle["fp32"] / middle[way], 2), "first_s": round(timed.first_s, 1),
-            "rounds_s": [round(s, 4) for s in timed.took], "said": timed.said, "choice": timed.choice,
+            "way": way,
+            "precision": timed.precision,
+            "samples/s": round(rows / middle[way]),
+            "times": round(middle["fp32"] / middle[way], 2),
+            "first_s": round(timed.first_s, 1),
+            "rounds_s": [round(s, 4) for s in timed.took],
+            "said": timed.said,
+            "choice": timed.choice,
         }
         for way, timed in ways.items()
-    ]  # fmt: skip
-    print(f"{a.algorithm}, {type(ways['fp32'].learner.net.torso).__name__}, {rows} rows, {a.threads} thread(s), {a.device}")
+    ]
+    print(
+        f"{a.algorithm}, {type(ways['fp32'].learner.net.torso).__name__}, {rows} rows, {a.threads} "
+        f"thread(s), {a.device}"
+    )
     print(f"{ISA}={os.environ.get(ISA, 'all')}, torch {torch.__version__}\n")
-    print("| way | precision | samples/s | of fp32 | first two updates |\n| --- | --- | --- | --- | --- |")
+    print(
+        "| way | precision | samples/s | of fp32 | first two updates |\n| --- | --- | --- | --- | "
+        "--- |"
+    )
     for one in found:
-        print(f"| {one['way']} | {one['precision']} | {one['samples/s']:,} | {one['times']:.2f} | {one['first_s']} s |")
+        print(
+            f"| {one['way']} | {one['precision']} | {one['samples/s']:,} | {one['times']:.2f} | "
+            f"{one['first_s']} s |"
+        )
     for text in [text for one in found for text in one["said"]]:
         print(text)
     best = max(found, key=lambda one: one["times"])
-    print(f"\nthe best way is {best['way']}: {best['times']:.2f} times fp32 (expected {FASTER} where bf16 has instructions)")
+    print(
+        f"\nthe best way is {best['way']}: {best['times']:.2f} times fp32 (expected {FASTER} where "
+        "bf16 has instructions)"
+    )
     if a.json:
         a.json.write_text(json.dumps(found, indent=1))
     if "auto" in ways and middle["auto"] > SLOWER * middle["fp32"]:
-        sys.exit(f"auto: expected at most {SLOWER} times the seconds of fp32, got {middle['auto'] / middle['fp32']:.2f}")
+        sys.exit(
+            f"auto: expected at most {SLOWER} times the seconds of fp32, got "
+            f"{middle['auto'] / middle['fp32']:.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Nodes, home and head of a Ray cluster are lost: how long does the learner pause, and what is lost?
+"""Nodes, home and head of a Ray cluster are lost: how long does the learner pause, and what is
+lost?
 
     PYTHONPATH=. python benchmarks/lost.py nodes [--seconds 180]      # a node is killed every 20 s, and back after 5 s
     PYTHONPATH=. python benchmarks/lost.py home [--moments 10]        # everything at home is killed, and begun again elsewhere
@@ -6,14 +7,16 @@
 
 Ray has to be installed in that environment. All nodes are raylets on this machine.
 
-``nodes``: the run of ``equipoise chaos``, whose rows are proven. Printed are the learner's longest pause, updates a second
-before the first kill, and those of the last 5 s before each later one, as a share of it.
+``nodes``: the run of ``equipoise chaos``, whose rows are proven. Printed are the learner's longest
+pause, updates a second before the first kill, and those of the last 5 s before each later one, as a
+share of it.
 
-``home`` and ``head``: a run in lockstep that keeps a copy at a URL, with a checkpoint every ``EVERY`` steps. Its processes are
-killed at a random moment and its directory is removed; the same command, with ``--or-resume``, goes on from the URL.
-Printed are the seconds until it trains again, the steps between which it was killed and went on, and whether the final
-parameters have the hash of a run that was left alone. For ``head`` the nodes end as well. The URL is an S3's (moto's server).
-"""
+``home`` and ``head``: a run in lockstep that keeps a copy at a URL, with a checkpoint every
+``EVERY`` steps. Its processes are killed at a random moment and its directory is removed; the same
+command, with ``--or-resume``, goes on from the URL. Printed are the seconds until it trains again,
+the steps between which it was killed and went on, and whether the final parameters have the hash of
+a run that was left alone. For ``head`` the nodes end as well. The URL is an S3's (moto's server).
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -43,16 +46,18 @@ NODES, STEPS, EVERY, LIMIT_S = 4, 61_440, 2_048, 240.0
 MOMENT_S = 8.0  # after its first records a run is killed at a moment of so many seconds
 SAVED = ["--steps", str(STEPS), "--checkpoint-every", str(EVERY), "--quiet", "--no-tensorboard"]
 RUN = (
-    "CartPole-v1 --algorithm impala --no-recipe --actors 4 --envs-per-actor 2 --unroll 8 --batch 8 --max-lag 0 "
+    "CartPole-v1 --algorithm impala --no-recipe --actors 4 --envs-per-actor 2 --unroll 8 --batch 8 "
+    "--max-lag 0 "
     "--evaluate-episodes 0"
 )
 
 
 def lose_nodes(seconds: float) -> int:
     with (
-        machines(nodes=NODES) as there, tempfile.TemporaryDirectory() as place,
+        machines(nodes=NODES) as there,
+        tempfile.TemporaryDirectory() as place,
         Attack(Path(place), limit_s=seconds + 240.0, nodes=there) as attack,
-    ):  # fmt: skip
+    ):
         there.join()
         attack.train(actors=NODES)
         attack.whole()
@@ -84,7 +89,9 @@ def rate(attack: Attack, seconds: float) -> float:
 
 
 class Life:
-    """A process of a run, in a folder of its own: what the next one finds is at the URL. Ends with the ``with`` block."""
+    """A process of a run, in a folder of its own: what the next one finds is at the URL. Ends with
+    the ``with`` block.
+    """
 
     def __init__(self, folder: Path, words: list[str]) -> None:
         folder.mkdir()
@@ -92,9 +99,13 @@ class Life:
         self.began = time.monotonic()
         with (folder / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "equipoise", "train", *RUN.split(), *words], cwd=folder, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                [sys.executable, "-m", "equipoise", "train", *RUN.split(), *words],
+                cwd=folder,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -125,7 +136,9 @@ class Life:
         """-> the seconds since the process began."""
         while not true():
             if time.monotonic() - self.began > LIMIT_S:
-                raise SystemExit(f"waited {LIMIT_S:.0f} s for {what}: {_text(self._folder / 'log')[-2000:]}")
+                raise SystemExit(
+                    f"waited {LIMIT_S:.0f} s for {what}: {_text(self._folder / 'log')[-2000:]}"
+                )
             time.sleep(0.02)
         return time.monotonic() - self.began
 
@@ -133,7 +146,9 @@ class Life:
         self.wait(lambda: self.process.poll() is not None, "the end")
         summary = self.read("summary.json")
         if self.process.returncode or not summary:
-            raise SystemExit(f"ended with {self.process.returncode}: {_text(self._folder / 'log')[-2000:]}")
+            raise SystemExit(
+                f"ended with {self.process.returncode}: {_text(self._folder / 'log')[-2000:]}"
+            )
         found: dict[str, Any] = json.loads(summary)
         return found
 
@@ -148,14 +163,20 @@ def _text(path: Path) -> str:
 def lose_home(moments: int, *, head: bool) -> int:
     """``head``: the nodes with it."""
     draw, failed = random.Random(0), 0
-    with tempfile.TemporaryDirectory() as place, moto_server.s3("equipoise") as store, ExitStack() as nodes:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        moto_server.s3("equipoise") as store,
+        ExitStack() as nodes,
+    ):
         folder = Path(place)
         with Life(folder / "alone", ["--on", "process", *SAVED]) as alone:
             expected = alone.end()["params_sha256"]
         there = nodes.enter_context(machines(nodes=2))
         for moment in range(moments):
             words = [*SAVED, "--out", f"{store}/run{moment}", "--or-resume"]
-            at = begun(folder / f"first {moment}", [*words, *there.words], draw.uniform(0.0, MOMENT_S))
+            at = begun(
+                folder / f"first {moment}", [*words, *there.words], draw.uniform(0.0, MOMENT_S)
+            )
             if head:
                 nodes.close()
                 there = nodes.enter_context(machines(nodes=2))
@@ -164,7 +185,9 @@ def lose_home(moments: int, *, head: bool) -> int:
 
 
 def begun(folder: Path, words: list[str], seconds: float) -> int:
-    """Begin a run and kill it so long after its first checkpoints -> the last step that was recorded."""
+    """Begin a run and kill it so long after its first checkpoints -> the last step that was
+    recorded.
+    """
     with Life(folder, words) as life:
         began = life.wait(lambda: life.step() >= EVERY, "the first records")
         life.wait(lambda: time.monotonic() > life.began + began + seconds, "the moment")
@@ -178,18 +201,26 @@ def gone_on(folder: Path, words: list[str], at: int, expected: str) -> bool:
         source = life.resumed_at() or 0
         took = life.wait(lambda: life.step() > source, "training")
         same = bool(life.end()["params_sha256"] == expected)
-    print(f"killed after step {at:,}, went on from {source:,}, trains again after {took:.1f} s, same hash: {same}", flush=True)
+    print(
+        f"killed after step {at:,}, went on from {source:,}, trains again after {took:.1f} s, same "
+        f"hash: {same}",
+        flush=True,
+    )
     return same
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["nodes", "home", "head"])
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--moments", type=int, default=10)
     a = parser.parse_args()
     print(host(), flush=True)
-    return lose_nodes(a.seconds) if a.what == "nodes" else lose_home(a.moments, head=a.what == "head")
+    return (
+        lose_nodes(a.seconds) if a.what == "nodes" else lose_home(a.moments, head=a.what == "head")
+    )
 
 
 if __name__ == "__main__":

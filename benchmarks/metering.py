@@ -1,13 +1,14 @@
 """What metering costs an actor: its ticks with meters and without, in turns within one process.
 
-    .venv/bin/python benchmarks/metering.py [--cases cartpole pong] [--windows 480] [--seconds 0.25] [--envs N] [--null]
-    .venv/bin/python benchmarks/metering.py --rows
+    .venv/bin/python benchmarks/metering.py [--cases cartpole pong] [--windows 480] [--seconds 0.25]
+    [--envs N] [--null] .venv/bin/python benchmarks/metering.py --rows
 
-An actor as a run builds it, in this process, whose unrolls are taken from the queue and dropped at once: its ticks are the
-shortest of all workers', so this bounds what others pay. Windows of ``--seconds`` alternate. With meters: its parts are marked
-and its state is counted after each tick, as in a worker's process. Without: the same work with neither, by a ``tick`` that has
-no marks. Each pair of windows gives one ratio of ticks per second of core time, of which other processes take nothing; printed
-are the mean slowdown and the upper end of its one-sided 95 % interval.
+An actor as a run builds it, in this process, whose unrolls are taken from the queue and dropped at
+once: its ticks are the shortest of all workers', so this bounds what others pay. Windows of
+``--seconds`` alternate. With meters: its parts are marked and its state is counted after each tick,
+as in a worker's process. Without: the same work with neither, by a ``tick`` that has no marks. Each
+pair of windows gives one ratio of ticks per second of core time, of which other processes take
+nothing; printed are the mean slowdown and the upper end of its one-sided 95 % interval.
 
 ``--rows``: how long a lap takes on each kind of row that two processes can share.
 """
@@ -79,16 +80,24 @@ class Actor:
     """One actor over memory of its own, with somebody who takes what it makes."""
 
     def __init__(self, env: str, envs: int) -> None:
-        made = api.program(env, "impala", actors=1, envs_per_actor=envs, max_lag=1, evaluate_episodes=0)
+        made = api.program(
+            env, "impala", actors=1, envs_per_actor=envs, max_lag=1, evaluate_episodes=0
+        )
         blue = plan_run(made)
-        blue = replace(blue, forward=choice.forward_of(blue, choice.forwards(blue)))  # the faster one, as in a run
+        # the faster one, as in a run
+        blue = replace(blue, forward=choice.forward_of(blue, choice.forwards(blue)))
         kind = ActorKind()
         self.shared, board, _ = build.lay_out(blue, [kind], Heap, LocalChannel)
         self.queue, title = self.shared.queues[0], Member(kind, 0).title
         site = LocalSite(
-            Member(kind, 0), board, _unused, queues=self.shared.queues, source=None, join=_unused,
+            Member(kind, 0),
+            board,
+            _unused,
+            queues=self.shared.queues,
+            source=None,
+            join=_unused,
             beats=False,
-        )  # fmt: skip
+        )
         self.metered = kind.build(kind.job(blue, self.shared, 0, 0), site)
         self.bare = Bare(self.metered.env, self.metered.agent, Unmetered(()))
         self.agents: list[LocalAgent] = list(self.metered.agent.agents.values())
@@ -130,7 +139,9 @@ class Actor:
             self.queue.finish(keys)
 
 
-def measure(case: str, envs: int | None, windows: int, seconds: float, *, null: bool) -> dict[str, Any]:
+def measure(
+    case: str, envs: int | None, windows: int, seconds: float, *, null: bool
+) -> dict[str, Any]:
     env, usual = CASES[case]
     actor = Actor(env, envs or usual)
     for on in (True, False):
@@ -140,26 +151,40 @@ def measure(case: str, envs: int | None, windows: int, seconds: float, *, null: 
         # The order within a pair alternates as well, so that a drift of the machine cancels out.
         on = (number % 2 == 0) != (number // 2 % 2 == 0)
         rates[on].append(actor.window(on and not null, seconds))
-    slower = [math.log(bare / metered) for bare, metered in zip(rates[False], rates[True], strict=True)]
+    slower = [
+        math.log(bare / metered) for bare, metered in zip(rates[False], rates[True], strict=True)
+    ]
     mean, error = statistics.fmean(slower), statistics.stdev(slower) / math.sqrt(len(slower))
     actor.metered.close()
     return {
-        "case": case, "tick_us": 1e6 / statistics.median(rates[False]), "slowdown": mean, "upper": mean + 1.645 * error,
-        "windows": windows, "seconds": seconds,
-    }  # fmt: skip
+        "case": case,
+        "tick_us": 1e6 / statistics.median(rates[False]),
+        "slowdown": mean,
+        "upper": mean + 1.645 * error,
+        "windows": windows,
+        "seconds": seconds,
+    }
 
 
 def rows() -> None:
     """Print the nanoseconds of a lap by kind of row, and those of a ``with`` block."""
     memory = bytearray(128)
     kinds: dict[str, Any] = {
-        "memoryview": memoryview(memory).cast("d"), "numpy": np.frombuffer(memory),
-        "ctypes": (ctypes.c_double * 16).from_buffer(memory), "list, not shared": [0.0] * 16,
-    }  # fmt: skip
+        "memoryview": memoryview(memory).cast("d"),
+        "numpy": np.frombuffer(memory),
+        "ctypes": (ctypes.c_double * 16).from_buffer(memory),
+        "list, not shared": [0.0] * 16,
+    }
     for name, row in kinds.items():
         clock = Clock(("env", "act"))
-        clock._seconds, clock._counts = row[:8] if name != "ctypes" else row, row[8:] if name != "ctypes" else row
-        took = min(timeit.repeat("lap('act')", globals={"lap": clock.lap}, number=100_000, repeat=9)) / 1e5
+        clock._seconds, clock._counts = (
+            row[:8] if name != "ctypes" else row,
+            row[8:] if name != "ctypes" else row,
+        )
+        took = (
+            min(timeit.repeat("lap('act')", globals={"lap": clock.lap}, number=100_000, repeat=9))
+            / 1e5
+        )
         print(f"{name:18} {took * 1e9:.0f} ns")
     clock = Clock(("env", "act"))
 
@@ -169,18 +194,33 @@ def rows() -> None:
         yield
         clock.lap(name)
 
-    took = min(timeit.repeat("with part('act'): pass", globals={"part": part}, number=100_000, repeat=9)) / 1e5
+    took = (
+        min(
+            timeit.repeat(
+                "with part('act'): pass", globals={"part": part}, number=100_000, repeat=9
+            )
+        )
+        / 1e5
+    )
     print(f"{'with, memoryview':18} {took * 1e9:.0f} ns")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), metavar="CASE")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cases", nargs="*", default=list(CASES), choices=list(CASES), metavar="CASE"
+    )
     parser.add_argument("--windows", type=int, default=480)
     parser.add_argument("--seconds", type=float, default=0.25)
     parser.add_argument("--envs", type=int)
     parser.add_argument("--rows", action="store_true")
-    parser.add_argument("--null", action="store_true", help="without meters in all windows: what the machine alone makes of it")
+    parser.add_argument(
+        "--null",
+        action="store_true",
+        help="without meters in all windows: what the machine alone makes of it",
+    )
     a = parser.parse_args()
     if a.rows:
         rows()

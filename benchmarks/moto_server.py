@@ -1,4 +1,6 @@
-"""An S3 on this machine, as moto's server plays it: for the tests and the benchmark of runs at a URL."""
+"""An S3 on this machine, as moto's server plays it: for the tests and the benchmark of runs at a
+URL.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,18 @@ def missing() -> str:
 
 @contextmanager
 def s3(bucket: str) -> Iterator[str]:
-    """Start a server with an empty bucket -> its URL. The environment names the server meanwhile."""
+    """Start a server with an empty bucket -> its URL.
+    The environment names the server meanwhile.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     said = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-    }  # fmt: skip
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
     before = {name: os.environ.get(name) for name in said}
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
@@ -37,11 +44,14 @@ def s3(bucket: str) -> Iterator[str]:
             until = time.monotonic() + START_S
             while not _answers(port):
                 if time.monotonic() > until or server.poll() is not None:
-                    raise OSError(f"expected moto's server to answer within {START_S:.0f} s, got no answer")
+                    raise OSError(
+                        f"expected moto's server to answer within {START_S:.0f} s, got no answer"
+                    )
                 time.sleep(0.05)
             import fsspec
 
-            fsspec.get_filesystem_class("s3").clear_instance_cache()  # those of an earlier server, which ask it at its port
+            # those of an earlier server, which ask it at its port
+            fsspec.get_filesystem_class("s3").clear_instance_cache()
             fsspec.filesystem("s3").mkdir(bucket)
             yield f"s3://{bucket}"
         finally:

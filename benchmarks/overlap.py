@@ -1,10 +1,11 @@
-"""How much of the sum of gradients is hidden behind backward: two learners of one thread each, which add up over gloo.
+"""How much of the sum of gradients is hidden behind backward: two learners of one thread each,
+which add up over gloo.
 
     .venv/bin/python benchmarks/overlap.py [--steps 30] [--rows 32]
 
-For each network three medians: backward alone, backward with buckets that leave while it runs, and backward with one sum after
-it. The share that is hidden is (after - buckets) / (after - alone): 1 where the sum costs nothing, 0 where all of it is waited
-for.
+For each network three medians: backward alone, backward with buckets that leave while it runs, and
+backward with one sum after it. The share that is hidden is (after - buckets) / (after - alone): 1
+where the sum costs nothing, 0 where all of it is waited for.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def large() -> nn.Module:
     """A residual network of 20 million parameters."""
     layers, before = list[nn.Module](), 4
     for channels, blocks in ((64, 2), (128, 2), (256, 3), (512, 3)):
-        layers += [nn.Conv2d(before, channels, 3, stride=2, padding=1), *[_Block(channels) for _ in range(blocks)]]
+        layers += [
+            nn.Conv2d(before, channels, 3, stride=2, padding=1),
+            *[_Block(channels) for _ in range(blocks)],
+        ]
         before = channels
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 512))
 
@@ -96,12 +100,18 @@ def measure(rank: int, port: int, steps: int, rows: int, found: Any) -> None:
                 if step >= 3:
                     taken.append(time.perf_counter() - began)
         if rank == 0:
-            found[name] = flat.numel(), len(made._parts), {way: statistics.median(taken) for way, taken in seconds.items()}
+            found[name] = (
+                flat.numel(),
+                len(made._parts),
+                {way: statistics.median(taken) for way, taken in seconds.items()},
+            )
     dist.destroy_process_group()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rows", type=int, default=32)
     a = parser.parse_args()
@@ -115,8 +125,29 @@ def main() -> int:
         lines = []
         for name, (numbers, parts, s) in found.items():
             hidden = (s["after"] - s["buckets"]) / (s["after"] - s["alone"])
-            lines.append([name, f"{numbers:,}", str(parts), *(f"{1e3 * s[way]:.1f}" for way in s), f"{hidden:.0%}"])
-    print(table(["network", "parameters", "buckets", "alone, ms", "with buckets, ms", "sum after, ms", "hidden"], lines))
+            lines.append(
+                [
+                    name,
+                    f"{numbers:,}",
+                    str(parts),
+                    *(f"{1e3 * s[way]:.1f}" for way in s),
+                    f"{hidden:.0%}",
+                ]
+            )
+    print(
+        table(
+            [
+                "network",
+                "parameters",
+                "buckets",
+                "alone, ms",
+                "with buckets, ms",
+                "sum after, ms",
+                "hidden",
+            ],
+            lines,
+        )
+    )
     return 0
 
 

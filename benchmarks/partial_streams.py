@@ -1,10 +1,13 @@
-"""Partial streams: what 4 of 64 streams that are 50 times slower cost an actor, for Python envs and for EnvPool.
+"""Partial streams: what 4 of 64 streams that are 50 times slower cost an actor, for Python envs and
+for EnvPool.
 
-    .venv/bin/python benchmarks/partial_streams.py [--rounds 3] [--seconds 20] [--kinds python,envpool]
+    .venv/bin/python benchmarks/partial_streams.py [--rounds 3] [--seconds 20] [--kinds
+    python,envpool]
 
-Every step sleeps 20 ms (a slow stream's 1 s), which takes no core. A: 60 streams, none slow. B: the same and 4 slow ones. Both
-have ``partial_streams`` 4, ``max_lag`` 4, and IMPALA learning beside them; in turn, A B A B. A rate is of rows that count: not
-those shown again, the seams after episodes, and rows older than ``max_lag``. Prints the medians and their ratio.
+Every step sleeps 20 ms (a slow stream's 1 s), which takes no core. A: 60 streams, none slow. B: the
+same and 4 slow ones. Both have ``partial_streams`` 4, ``max_lag`` 4, and IMPALA learning beside
+them; in turn, A B A B. A rate is of rows that count: not those shown again, the seams after
+episodes, and rows older than ``max_lag``. Prints the medians and their ratio.
 """
 
 from __future__ import annotations
@@ -30,12 +33,25 @@ def rate(kind: str, slow: int, seconds: float) -> float:
 
     count = FAST + slow
     made = api.program(
-        TARGETS[kind], "slowed:Counted", actors=1, envs_per_actor=count, batch=count, unroll=20, max_lag=4, recipe=False,
+        TARGETS[kind],
+        "slowed:Counted",
+        actors=1,
+        envs_per_actor=count,
+        batch=count,
+        unroll=20,
+        max_lag=4,
+        recipe=False,
         env_kwargs={"step_s": STEP_S, "slow": slow, "of": count} if kind == "python" else {},
-        partial_streams=ANSWERS, steps=1_000_000, evaluate_episodes=0, checkpoint_every=0,
-    )  # fmt: skip
+        partial_streams=ANSWERS,
+        steps=1_000_000,
+        evaluate_episodes=0,
+        checkpoint_every=0,
+    )
     before, rows, begun, last = 0, 0.0, 0.0, 0.0
-    with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder, api.train(made, on="process", out=folder) as run:
+    with (
+        tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder,
+        api.train(made, on="process", out=folder) as run,
+    ):
         for report in run:
             if not report.recorded or report.updates < WARM:
                 continue
@@ -48,20 +64,34 @@ def rate(kind: str, slow: int, seconds: float) -> float:
 
 
 def in_a_process(kind: str, slow: int, seconds: float) -> float:
-    words = [sys.executable, __file__, "--kinds", kind, "--one", str(slow), "--seconds", str(seconds)]
+    words = [
+        sys.executable,
+        __file__,
+        "--kinds",
+        kind,
+        "--one",
+        str(slow),
+        "--seconds",
+        str(seconds),
+    ]
     slowed = {"SLOWED": f"{STEP_S},{slow}"} if kind == "envpool" else {}
     paths = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
-        said = run_for_json(words, Path(folder) / "log", limit_s=60 + 5 * seconds, PYTHONPATH=paths, **slowed)
+        said = run_for_json(
+            words, Path(folder) / "log", limit_s=60 + 5 * seconds, PYTHONPATH=paths, **slowed
+        )
     return float(said["value"])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--kinds", default="python,envpool")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)  # so many slow streams, in a process of its own
+    # so many slow streams, in a process of its own
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.one is not None:
         print(json.dumps({"value": rate(a.kinds, a.one, a.seconds)}))
@@ -73,7 +103,11 @@ def main() -> int:
         for _ in range(a.rounds):
             for slow, rates in found.items():
                 rates.append(in_a_process(kind, slow, a.seconds))
-                print(f"{kind}: {FAST} streams and {slow} slow ones: {rates[-1]:,.0f} rows/s that count", flush=True)
+                print(
+                    f"{kind}: {FAST} streams and {slow} slow ones: {rates[-1]:,.0f} rows/s that "
+                    "count",
+                    flush=True,
+                )
         without, among = (statistics.median(rates) for rates in found.values())
         rows.append([kind, f"{without:,.0f}", f"{among:,.0f}", f"{among / without:.2f}"])
     print(table(["envs", "without slow ones", "with 4", "ratio"], rows))

@@ -1,4 +1,6 @@
-"""A Ray cluster of several raylets on this machine, and what tests and benchmarks do to its nodes."""
+"""A Ray cluster of several raylets on this machine,
+and what tests and benchmarks do to its nodes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def marked(mark: str) -> dict[int, str]:
     found = dict[int, str]()
     for pid in processes():
         with suppress(OSError):  # it ended while we looked, or is another user's
-            if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") and (title := command(pid)):
+            if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") and (
+                title := command(pid)
+            ):
                 found[pid] = title
     return found
 
@@ -59,7 +63,9 @@ class Machines:
 
     def add(self, **labels: str) -> Any:
         """One more node."""
-        return self.cluster.add_node(num_cpus=self.cores, object_store_memory=STORE, labels=labels or None)
+        return self.cluster.add_node(
+            num_cpus=self.cores, object_store_memory=STORE, labels=labels or None
+        )
 
     def restore(self, count: int) -> None:
         """So many nodes besides the head."""
@@ -71,7 +77,10 @@ class Machines:
         import ray
 
         home = ray.get_runtime_context().get_node_id()
-        return sorted((node for node in self.cluster.worker_nodes if node.node_id != home), key=lambda node: str(node.node_id))
+        return sorted(
+            (node for node in self.cluster.worker_nodes if node.node_id != home),
+            key=lambda node: str(node.node_id),
+        )
 
     def kill(self, node: Any, *, leave_workers: bool = False) -> None:
         """The machine is gone at once, with all that runs on it; or its daemon alone."""
@@ -93,7 +102,11 @@ class Machines:
     def used(self) -> list[Any]:
         """The nodes that have sites."""
         titles = marked(self._mark)
-        return [node for node in self.victims() if any(titles.get(pid, "").startswith(SITE) for pid in self._of(node))]
+        return [
+            node
+            for node in self.victims()
+            if any(titles.get(pid, "").startswith(SITE) for pid in self._of(node))
+        ]
 
     def signal_site(self, number: signal.Signals, pid: int | None = None) -> int:
         """Send a signal to the process of some site, or this one -> its pid."""
@@ -115,7 +128,9 @@ class Machines:
 
         reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
         until_ms = int((time.time() + deadline_s) * 1000)
-        accepted, why = global_worker.gcs_client.drain_node(node.node_id, reason, "a test", until_ms)
+        accepted, why = global_worker.gcs_client.drain_node(
+            node.node_id, reason, "a test", until_ms
+        )
         assert accepted, why
 
     @property
@@ -130,7 +145,11 @@ class Machines:
 
     def pids(self) -> list[int]:
         """The processes of sites and their workers."""
-        return [pid for pid, title in marked(self._mark).items() if title.startswith(("equipoise ", SITE))]
+        return [
+            pid
+            for pid, title in marked(self._mark).items()
+            if title.startswith(("equipoise ", SITE))
+        ]
 
     def close(self) -> None:
         import ray
@@ -163,7 +182,9 @@ def of_runs() -> dict[int, str]:
     titles = {pid: command(pid) for pid in processes()}
     kinds = ("actor", "learner", "proxy", "inference")
     return {
-        pid: title for pid, title in titles.items() if title.startswith("equipoise ") and any(kind in title for kind in kinds)
+        pid: title
+        for pid, title in titles.items()
+        if title.startswith("equipoise ") and any(kind in title for kind in kinds)
     }
 
 

@@ -1,8 +1,9 @@
 """Does a run that lost half of its actors again and again come back to its speed?
 
-One run of the chaos rulings (4 actors): updates in ``--seconds`` before, then half of the actors SIGKILLed every 5 s for
-``--kill-for`` seconds and one SIGSTOPped, then updates in ``--seconds`` after. Each window stands beside a calibration loop
-of one process before and after it, whose mean it is divided by. Prints one JSON line; "value" is after / before.
+One run of the chaos rulings (4 actors): updates in ``--seconds`` before, then half of the actors
+SIGKILLed every 5 s for ``--kill-for`` seconds and one SIGSTOPped, then updates in ``--seconds``
+after. Each window stands beside a calibration loop of one process before and after it, whose mean
+it is divided by. Prints one JSON line; "value" is after / before.
 
     .venv/bin/python benchmarks/recovery.py
 """
@@ -34,12 +35,18 @@ def rate(attack: Attack, seconds: float) -> list[float]:
         before = spin(1, 0.3)
         began, count = time.monotonic(), attack.beats.count
         attack.go_on(seconds / WINDOWS)
-        rates.append((attack.beats.count - count) / (time.monotonic() - began) / ((before + spin(1, 0.3)) / 2))
+        rates.append(
+            (attack.beats.count - count)
+            / (time.monotonic() - began)
+            / ((before + spin(1, 0.3)) / 2)
+        )
     return rates
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--kill-for", type=float, default=60.0)
     parser.add_argument("--actors", type=int, default=4)
@@ -67,9 +74,14 @@ def main() -> None:
             rows, queue = attack.rows(), attack.summary["rows"]
     value = statistics.median(after) / statistics.median(before)
     result = {
-        "value": round(value, 3), "before": [round(r, 2) for r in before], "after": [round(r, 2) for r in after],
-        "rounds_of_kills": kills, "rows": dataclasses.asdict(rows), "queue": queue, "host": host(),
-    }  # fmt: skip
+        "value": round(value, 3),
+        "before": [round(r, 2) for r in before],
+        "after": [round(r, 2) for r in after],
+        "rounds_of_kills": kills,
+        "rows": dataclasses.asdict(rows),
+        "queue": queue,
+        "host": host(),
+    }
     print(json.dumps(result))
     if rows.lost or rows.duplicated or rows.torn:
         sys.exit("rows were lost, duplicated or torn")

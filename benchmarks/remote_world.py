@@ -1,11 +1,13 @@
-"""What a message of a world outside costs: a round trip against a bare echo of the same frames, on a unix socket.
+"""What a message of a world outside costs: a round trip against a bare echo of the same frames, on
+a unix socket.
 
     .venv/bin/python benchmarks/remote_world.py [--rounds 20] [--trips 2000]
 
-A: a process sends the frames of observations, made beforehand, and an actor's env (``envs/worlds/env.py``) answers each with a
-constant action. B: the same frames to a process that looks at none and answers with the same bytes. C: as A, by
-``clients/world.py``, whose msgpack is in Python. They are measured in turn, A B C A B C. Printed are medians over rounds of
-microseconds a round trip, and the median of the ratios A / B, which is the one that counts.
+A: a process sends the frames of observations, made beforehand, and an actor's env
+(``envs/worlds/env.py``) answers each with a constant action. B: the same frames to a process that
+looks at none and answers with the same bytes. C: as A, by ``clients/world.py``, whose msgpack is in
+Python. They are measured in turn, A B C A B C. Printed are medians over rounds of microseconds a
+round trip, and the median of the ratios A / B, which is the one that counts.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ def sends(path: str, hello: dict[str, Any] | None, trips: int, said: Any) -> Non
         while b"act" not in conn.recv(1 << 16):
             pass
     while said.recv():
-        made = [frames.encode({"kind": "observe", "seq": seq + i, "obs": OBS, "reward": 1.0}) for i in range(1, trips + 1)]
+        made = [
+            frames.encode({"kind": "observe", "seq": seq + i, "obs": OBS, "reward": 1.0})
+            for i in range(1, trips + 1)
+        ]
         seq += trips
         began = time.perf_counter()
         for frame in made:
@@ -84,7 +89,9 @@ def echoes(conn: socket.socket, trips: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--trips", type=int, default=2000, help="of a round")
     options = parser.parse_args()
@@ -95,15 +102,21 @@ def main() -> None:
         Path(place, "spec.json").write_text(json.dumps(spaces))
         kwargs = {"spec": f"{place}/spec.json", "heartbeat_s": 1000.0, "grace_s": 10_000.0}
         envs: list[Any] = [
-            make(EnvFactory(target=f"remote:unix:{place}/{name}", kwargs=kwargs), streams=np.arange(1), seed=0)
+            make(
+                EnvFactory(target=f"remote:unix:{place}/{name}", kwargs=kwargs),
+                streams=np.arange(1),
+                seed=0,
+            )
             for name in ("lean", "python")
         ]
         listening.bind(f"{place}/echo")
         listening.listen()
         ends, children = [], []
         for target, arguments in (
-            (sends, (f"{place}/lean", hello)), (sends, (f"{place}/echo", None)), (plays, (f"unix:{place}/python",)),
-        ):  # fmt: skip
+            (sends, (f"{place}/lean", hello)),
+            (sends, (f"{place}/echo", None)),
+            (plays, (f"unix:{place}/python",)),
+        ):
             mine, its = context.Pipe()
             children.append(context.Process(target=target, args=(*arguments, options.trips, its)))
             children[-1].start()
@@ -129,8 +142,16 @@ def main() -> None:
             env.close()
     lean, echo, python = (one[1:] for one in times)  # the first round warms up
     ratio = statistics.median(a / b for a, b in zip(lean, echo, strict=True))
-    figures = {"world_us": statistics.median(lean), "echo_us": statistics.median(echo), "python_us": statistics.median(python)}
-    print(f"a round trip {figures['world_us']:.1f} us, a bare echo {figures['echo_us']:.1f} us: {ratio:.2f} x", end="")
+    figures = {
+        "world_us": statistics.median(lean),
+        "echo_us": statistics.median(echo),
+        "python_us": statistics.median(python),
+    }
+    print(
+        f"a round trip {figures['world_us']:.1f} us, a bare echo {figures['echo_us']:.1f} us: "
+        f"{ratio:.2f} x",
+        end="",
+    )
     print(f"; with the client in Python {figures['python_us']:.1f} us")
     print(json.dumps({**figures, "ratio": ratio, "limit": LIMIT}))
     if ratio > LIMIT:

@@ -1,12 +1,15 @@
-"""How long a replay stands still while it is saved: 10^6 items, a writer at a fixed rate, one save after the other.
+"""How long a replay stands still while it is saved: 10^6 items, a writer at a fixed rate, one save
+after the other.
 
     python benchmarks/replay_pause.py
     python benchmarks/replay_pause.py --frames --items 100000 --rate 2000
 
-Rows are those of HalfCheetah (17 + 6 floats) or, with ``--frames``, stacks of four frames of 84 x 84, each kept once. Blocks of
-rows come through the queue as an actor's do, when they are due; after each the learner samples once and gives priorities back.
-A save is what a learner does in a cut (a copy of what is small), what its thread writes, and the driver's part, which in a run
-of several processes is another's. The first save writes every row, and so do those with ``--whole``; the others what is new.
+Rows are those of HalfCheetah (17 + 6 floats) or, with ``--frames``, stacks of four frames of 84 x
+84, each kept once. Blocks of rows come through the queue as an actor's do, when they are due; after
+each the learner samples once and gives priorities back. A save is what a learner does in a cut (a
+copy of what is small), what its thread writes, and the driver's part, which in a run of several
+processes is another's. The first save writes every row, and so do those with ``--whole``; the
+others what is new.
 """
 
 from __future__ import annotations
@@ -48,16 +51,33 @@ def replay(args: argparse.Namespace, folder: Path) -> Replay:
     if args.frames:
         obs, action = ArraySpec((4, 84, 84), "uint8"), ArraySpec((), "int64")
     row = RowSpec(obs=obs, action=action, behaviour={}, state={}, context=context)
-    inbox = Plan(rows={"main": row}, unroll=UNROLL, batch=STREAMS, block=STREAMS, envs=STREAMS, max_lag=1)
-    queue = Queue(inbox, Heap("bench", inbox.nbytes), free=[LocalChannel() for _ in range(inbox.channels)], full=LocalChannel())
+    inbox = Plan(
+        rows={"main": row}, unroll=UNROLL, batch=STREAMS, block=STREAMS, envs=STREAMS, max_lag=1
+    )
+    queue = Queue(
+        inbox,
+        Heap("bench", inbox.nbytes),
+        free=[LocalChannel() for _ in range(inbox.channels)],
+        full=LocalChannel(),
+    )
     queue.fill()
     settings = Settings(
-        capacity=args.items, starts_at=args.items - 3 * UNROLL * STREAMS, selector=args.selector, file=args.file
+        capacity=args.items,
+        starts_at=args.items - 3 * UNROLL * STREAMS,
+        selector=args.selector,
+        file=args.file,
     )
     plan = ReplayPlan(
-        settings=settings, row=row, unroll=UNROLL, window=1, block=STREAMS, actors=1, span=STREAMS, rounds=10**6,
+        settings=settings,
+        row=row,
+        unroll=UNROLL,
+        window=1,
+        block=STREAMS,
+        actors=1,
+        span=STREAMS,
+        rounds=10**6,
         stacks={"": Stack(frames=4, padding="first")} if args.frames else {},
-    )  # fmt: skip
+    )
     return Replay(plan, ReplayFeed(queue, begins=plan.begins), "main", seed=0, folder=folder)
 
 
@@ -76,7 +96,9 @@ class Writer:
         slot = slots["main"]
         if self._data is None:
             rng = np.random.default_rng(0)
-            self._data = tree.map(lambda x: (rng.random(x.shape) * 200).astype(x.dtype), _arrays(slot.data))
+            self._data = tree.map(
+                lambda x: (rng.random(x.shape) * 200).astype(x.dtype), _arrays(slot.data)
+            )
         tree.copy(_arrays(slot.data), self._data)
         slot.data.mask[:] = slot.data.bootstrap[:] = True
         slot.data.first[:] = False
@@ -91,14 +113,18 @@ def _arrays(data: Trajectory) -> Any:
 
 
 class Watch:
-    """The longest call of each kind, ms: by the clock, and less what our threads waited for a core meanwhile (Linux)."""
+    """The longest call of each kind, ms: by the clock, and less what our threads waited for a core
+    meanwhile (Linux).
+    """
 
     def __init__(self) -> None:
         self.longest: dict[str, float] = {}
         self.own: dict[str, float] = {}
 
     def _times(self) -> tuple[float, dict[str, float]]:
-        """Now, and every thread's waiting so far: also of that which may have the interpreter when it is made to wait."""
+        """Now, and every thread's waiting so far: also of that which may have the interpreter when
+        it is made to wait.
+        """
         waited = {}
         for task in os.listdir("/proc/self/task"):
             with suppress(OSError), open(f"/proc/self/task/{task}/schedstat") as file:
@@ -129,19 +155,31 @@ def learn(made: Replay, watch: Watch) -> bool:
 
 def files(place: Path, state: Any, inbox: bytes) -> Callable[[Any], Any]:
     def write(chunks: Any) -> Any:
-        made = checkpoint.add(place, checkpoint.REPLAY, statefile.dump({"replay": state, "chunks": chunks}))
-        made |= checkpoint.add(place, "experience.safetensors", inbox) | checkpoint.add(place, checkpoint.LEARNER, b"-")
-        return made | checkpoint.add(place, checkpoint.WEIGHTS, b"-") | checkpoint.add(place, checkpoint.META, b"{}")
+        made = checkpoint.add(
+            place, checkpoint.REPLAY, statefile.dump({"replay": state, "chunks": chunks})
+        )
+        made |= checkpoint.add(place, "experience.safetensors", inbox) | checkpoint.add(
+            place, checkpoint.LEARNER, b"-"
+        )
+        return (
+            made
+            | checkpoint.add(place, checkpoint.WEIGHTS, b"-")
+            | checkpoint.add(place, checkpoint.META, b"{}")
+        )
 
     return write
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--rate", type=float, default=10_000.0, help="rows/s")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--selector", choices=["uniform", "prioritized", "fifo"], default="prioritized")
+    parser.add_argument(
+        "--selector", choices=["uniform", "prioritized", "fifo"], default="prioritized"
+    )
     parser.add_argument("--frames", action="store_true")
     parser.add_argument("--whole", action="store_true", help="every save writes every row")
     parser.add_argument("--never", action="store_true", help="the same without a save")
@@ -175,7 +213,9 @@ def measure(args: argparse.Namespace, directory: Path) -> dict[str, Any]:
             step = len(saves)
             place, since, saving = checkpoint.begin(directory, step), now, True
             with watch.of("cut"):
-                made.journal.begin(files(place, made.state(), statefile.dump(made._rounds.inbox.state())))
+                made.journal.begin(
+                    files(place, made.state(), statefile.dump(made._rounds.inbox.state()))
+                )
         elif saving and (saved := made.journal.poll()) is not None:
             assert saved.error is None, saved.error
             with watch.of(DRIVER):
@@ -190,14 +230,21 @@ def measure(args: argparse.Namespace, directory: Path) -> dict[str, Any]:
             time.sleep(2e-4)
     assert made.journal is not None
     made.journal.stop()
-    longest, own = ({name: round(ms, 1) for name, ms in sorted(of.items())} for of in (watch.longest, watch.own))
+    longest, own = (
+        {name: round(ms, 1) for name, ms in sorted(of.items())} for of in (watch.longest, watch.own)
+    )
     return {
         "longest_pause_ms": max(ms for name, ms in longest.items() if name != DRIVER),
-        "with_cores_ms": max(ms for name, ms in own.items() if name != DRIVER), "longest": longest, "with_cores": own,
-        "behind_ms": round(waited, 1), "rows_per_s": round(rows / args.seconds), "saves": len(saves),
-        "save_s": [save["seconds"] for save in saves][:10], "ring_mb": round(len(made.selector) * _row_bytes(made) / 1e6),
+        "with_cores_ms": max(ms for name, ms in own.items() if name != DRIVER),
+        "longest": longest,
+        "with_cores": own,
+        "behind_ms": round(waited, 1),
+        "rows_per_s": round(rows / args.seconds),
+        "saves": len(saves),
+        "save_s": [save["seconds"] for save in saves][:10],
+        "ring_mb": round(len(made.selector) * _row_bytes(made) / 1e6),
         "load": round(os.getloadavg()[0], 1),
-    }  # fmt: skip
+    }
 
 
 def _row_bytes(made: Replay) -> float:

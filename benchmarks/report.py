@@ -1,8 +1,10 @@
 """A page of results from what matrix.py wrote: tables in Markdown, a plot a case.
 
-    .venv/bin/python benchmarks/report.py matrix.json [more.json ...] --page docs/results/throughput.md
+    .venv/bin/python benchmarks/report.py matrix.json [more.json ...] --page
+    docs/results/throughput.md
 
-Several files are one page: cases may have been measured apart. The plots (SVG, beside the page) need the extra ``bench``.
+Several files are one page: cases may have been measured apart. The plots (SVG, beside the page)
+need the extra ``bench``.
 """
 
 from __future__ import annotations
@@ -27,18 +29,32 @@ def of_row(runs: Runs, name: str) -> list[Mapping[str, Any]]:
 
 
 def ratios(runs: Runs) -> list[dict[str, Any]]:
-    """Within each round; of several peers the one with the best median. What has no figure is left out."""
+    """Within each round; of several peers the one with the best median. What has no figure is left
+    out.
+    """
     found = []
     for ratio in RATIOS:
-        medians = {peer: m for peer in ratio.peers if (m := median([r["value"] for r in of_row(runs, peer)])) is not None}
+        medians = {
+            peer: m
+            for peer in ratio.peers
+            if (m := median([r["value"] for r in of_row(runs, peer)])) is not None
+        }
         mine = {r["round"]: r["value"] for r in of_row(runs, ratio.ours)}
         if not medians or not mine:
             continue
         best = max(medians, key=lambda peer: medians[peer])
         each = [mine[r["round"]] / r["value"] for r in of_row(runs, best) if r["round"] in mine]
         if each:
-            found.append({"ours": ratio.ours, "with": best, "ratio": median(each), "rounds": each, "target": ratio.target,
-                          "of": len(medians)})  # fmt: skip
+            found.append(
+                {
+                    "ours": ratio.ours,
+                    "with": best,
+                    "ratio": median(each),
+                    "rounds": each,
+                    "target": ratio.target,
+                    "of": len(medians),
+                }
+            )
     return found
 
 
@@ -46,7 +62,7 @@ def cases(runs: Runs) -> list[str]:
     return [case for case in CONTRACTS if any(r["case"] == case for r in runs)]
 
 
-# -------------------------------------------------------------------------------------------------------------- the page
+# ----------------------------------------------------------------------------------------- the page
 
 
 def rows_table(runs: Runs, case: str) -> tuple[str, list[str]]:
@@ -55,7 +71,11 @@ def rows_table(runs: Runs, case: str) -> tuple[str, list[str]]:
     for name in dict.fromkeys(r["row"] for r in runs if r["case"] == case):
         good, all_runs = of_row(runs, name), [r for r in runs if r["row"] == name]
         values = [r["value"] for r in good]
-        numbers = [f"{x:,.0f}" for x in (median(values), min(values), max(values))] if values else ["-"] * 3
+        numbers = (
+            [f"{x:,.0f}" for x in (median(values), min(values), max(values))]
+            if values
+            else ["-"] * 3
+        )
         unsteady = sum(r["unsteady"] for r in good)
         did = good[0].get("work") if good else None
         marks = []
@@ -67,46 +87,90 @@ def rows_table(runs: Runs, case: str) -> tuple[str, list[str]]:
         version = f"{good[0]['peer']} {good[0]['version']}" if good and "peer" in good[0] else ""
         measured = [f"{did['passes']:.2f}", f"{did['parameters']:,}"] if did else ["", ""]
         failed = len(all_runs) - len(good)
-        lines.append([f"`{name}`", what, version, *numbers, f"{unsteady} of {len(good)}", failed, *measured])
-    head = ["row", "what", "version", "steps/s", "lowest", "highest", "unsteady", "failed", "passes", "parameters"]
+        lines.append(
+            [f"`{name}`", what, version, *numbers, f"{unsteady} of {len(good)}", failed, *measured]
+        )
+    head = [
+        "row",
+        "what",
+        "version",
+        "steps/s",
+        "lowest",
+        "highest",
+        "unsteady",
+        "failed",
+        "passes",
+        "parameters",
+    ]
     return markdown(head, lines), [f"[{i + 1}] {note}" for i, note in enumerate(notes)]
 
 
 def page(records: Sequence[Mapping[str, Any]], plots: Mapping[str, str]) -> str:
     """``plots``: a case -> the name of its picture, beside the page."""
     runs = [run for record in records for run in record["runs"]]
-    out = ["# Throughput beside the peers", "",
-           "Written by `benchmarks/report.py`; [what is measured, and how](../../benchmarks/README.md). Env steps/s (after "
-           "frame skip) with learning on, one pass over the data, medians over interleaved rounds; a ratio is the median of "
-           "the ratios within rounds.", ""]  # fmt: skip
+    out = [
+        "# Throughput beside the peers",
+        "",
+        "Written by `benchmarks/report.py`; [what is measured, and "
+        "how](../../benchmarks/README.md). Env steps/s (after "
+        "frame skip) with learning on, one pass over the data, medians over interleaved rounds; a "
+        "ratio is the median of "
+        "the ratios within rounds.",
+        "",
+    ]
     for record in records:
         h, arguments = record["host"], record["arguments"]
-        out += [f"    .venv/bin/python benchmarks/{record['command']}", "",
-                f"{h['at']}, {h['cpu']}, {h['cores']} cores, Python {h['python']}: {arguments['rounds']} rounds, windows of "
-                f"{arguments['seconds']} s.", ""]  # fmt: skip
+        out += [
+            f"    .venv/bin/python benchmarks/{record['command']}",
+            "",
+            f"{h['at']}, {h['cpu']}, {h['cores']} cores, Python {h['python']}: "
+            f"{arguments['rounds']} rounds, windows of "
+            f"{arguments['seconds']} s.",
+            "",
+        ]
     if found := ratios(runs):
         lines = [
-            [f"`{f['ours']}`", f"`{f['with']}`" + (f", the best of {f['of']}" if f["of"] > 1 else ""),
-             *(f"{x:.2f}" for x in (f["ratio"], min(f["rounds"]), max(f["rounds"]), f["target"])),
-             "yes" if f["ratio"] >= f["target"] else "no"]
+            [
+                f"`{f['ours']}`",
+                f"`{f['with']}`" + (f", the best of {f['of']}" if f["of"] > 1 else ""),
+                *(
+                    f"{x:.2f}"
+                    for x in (f["ratio"], min(f["rounds"]), max(f["rounds"]), f["target"])
+                ),
+                "yes" if f["ratio"] >= f["target"] else "no",
+            ]
             for f in found
-        ]  # fmt: skip
-        out += ["## Ratios", "", markdown(["ours", "beside", "median", "lowest", "highest", "target", "reached"], lines), ""]
+        ]
+        out += [
+            "## Ratios",
+            "",
+            markdown(["ours", "beside", "median", "lowest", "highest", "target", "reached"], lines),
+            "",
+        ]
     for case in cases(runs):
         text, notes = rows_table(runs, case)
         contract = CONTRACTS[case]
         skip = (
-            f", {contract.frame_skip} frames a step, sticky actions {contract.sticky:g}" if contract.sticky is not None else ""
+            f", {contract.frame_skip} frames a step, sticky actions {contract.sticky:g}"
+            if contract.sticky is not None
+            else ""
         )
-        out += [f"## {TITLES[case]}", "", f"The same work in every row: {contract.net} ({contract.parameters:,} parameters)"
-                f"{skip}, {contract.passes:g} pass.", "", text, ""]  # fmt: skip
+        out += [
+            f"## {TITLES[case]}",
+            "",
+            f"The same work in every row: {contract.net} ({contract.parameters:,} parameters)"
+            f"{skip}, {contract.passes:g} pass.",
+            "",
+            text,
+            "",
+        ]
         out += [note + "  " for note in notes] + ([""] if notes else [])
         if case in plots:
             out += [f"![{TITLES[case]}: env steps/s]({plots[case]})", ""]
     return "\n".join(out)
 
 
-# ------------------------------------------------------------------------------------------------------------- the plots
+# ---------------------------------------------------------------------------------------- the plots
 
 
 def plot(runs: Runs, case: str, file: Path) -> None:
@@ -117,7 +181,11 @@ def plot(runs: Runs, case: str, file: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "equipoise"  # the same figures give the same file
     from matplotlib import pyplot
 
-    names = [name for name in dict.fromkeys(r["row"] for r in runs if r["case"] == case) if of_row(runs, name)]
+    names = [
+        name
+        for name in dict.fromkeys(r["row"] for r in runs if r["case"] == case)
+        if of_row(runs, name)
+    ]
     names.sort(key=lambda name: median([r["value"] for r in of_row(runs, name)]) or 0.0)
     colours = {"ours": "#2a6f97", "bound": "#c9c9c9", "peer": "#e09f3e"}
     figure, axes = pyplot.subplots(figsize=(8, 0.45 * len(names) + 1))
@@ -141,7 +209,10 @@ def write_page(records: Sequence[Mapping[str, Any]], file: Path) -> None:
     try:
         import matplotlib as _  # noqa: F401
     except ModuleNotFoundError:
-        print("note: no plots without matplotlib: .venv/bin/python -m pip install -e '.[plot]'", file=sys.stderr)
+        print(
+            "note: no plots without matplotlib: .venv/bin/python -m pip install -e '.[plot]'",
+            file=sys.stderr,
+        )
     else:
         for case in cases([r for r in runs if "value" in r]):
             plots[case] = f"{file.stem}-{case}.svg"
@@ -151,7 +222,9 @@ def write_page(records: Sequence[Mapping[str, Any]], file: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json")
     parser.add_argument("--page", type=Path, required=True, metavar="FILE.md")
     a = parser.parse_args()
@@ -159,7 +232,9 @@ def main() -> int:
     for file in a.files:
         record = json.loads(file.read_text(encoding="utf-8"))
         if record.get("benchmark") != "matrix":
-            parser.error(f"{file}: expected what matrix.py wrote, got benchmark {record.get('benchmark')!r}")
+            parser.error(
+                f"{file}: expected what matrix.py wrote, got benchmark {record.get('benchmark')!r}"
+            )
         records.append(record)
     write_page(records, a.page)
     return 0

@@ -1,7 +1,9 @@
-"""How long a resume takes until its first update, beside another source tree: ``python benchmarks/resume.py --mib 2048``.
+"""How long a resume takes until its first update, beside another source tree: ``python
+benchmarks/resume.py --mib 2048``.
 
-A run of DQN with random images fills a replay of the given size and saves it. Then copies of the run are resumed in
-turn, by this tree and by ``--before SRC``, each in a process of its own; the page cache is warm for both.
+A run of DQN with random images fills a replay of the given size and saves it. Then copies of the
+run are resumed in turn, by this tree and by ``--before SRC``, each in a process of its own; the
+page cache is warm for both.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Noise(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(0, 255, (SIDE * SIDE,), np.uint8)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, object]]:
         super().reset(seed=seed)
         self._at = 0
         return self._image(), {}
@@ -47,11 +51,27 @@ def train(out: Path, rows: int) -> None:
     """Fill a replay of so many rows and save the run."""
     import equipoise as eq
 
-    settings = {"replay.capacity": rows, "replay.starts_at": rows - 256, "replay.updates": 1, "algorithm.hidden": "32"}
+    settings = {
+        "replay.capacity": rows,
+        "replay.starts_at": rows - 256,
+        "replay.updates": 1,
+        "algorithm.hidden": "32",
+    }
     run = eq.train(
-        f"{__name__ if __name__ != '__main__' else 'resume'}:Noise", "dqn", out=out, on="serial", steps=rows, settings=settings,
-        recipe=False, actors=1, envs_per_actor=8, unroll=8, evaluate_episodes=0, checkpoint_every=0, tensorboard=False,
-    )  # fmt: skip
+        f"{__name__ if __name__ != '__main__' else 'resume'}:Noise",
+        "dqn",
+        out=out,
+        on="serial",
+        steps=rows,
+        settings=settings,
+        recipe=False,
+        actors=1,
+        envs_per_actor=8,
+        unroll=8,
+        evaluate_episodes=0,
+        checkpoint_every=0,
+        tensorboard=False,
+    )
     for _ in run:
         pass
 
@@ -87,21 +107,40 @@ def main() -> None:
         made = {}
         for name, tree in trees.items():  # each reads what it wrote itself
             made[name] = Path(place) / f"run-{name}"
-            command = [sys.executable, "-c", f"import resume, pathlib; resume.train(pathlib.Path({str(made[name])!r}), {rows})"]
+            command = [
+                sys.executable,
+                "-c",
+                f"import resume, pathlib; resume.train(pathlib.Path({str(made[name])!r}), {rows})",
+            ]
             subprocess.run(command, env=environment(tree, here), check=True)
         seconds: dict[str, list[float]] = {name: [] for name in trees}
         for _ in range(given.rounds):
             for name, tree in trees.items():
                 copy = Path(place) / "copy"
                 shutil.copytree(made[name], copy)
-                command = [sys.executable, "-c", "import resume; resume.main()", "--one", str(copy), str(rows + 6400)]
-                done = subprocess.run(command, env=environment(tree, here), check=True, capture_output=True, text=True)
+                command = [
+                    sys.executable,
+                    "-c",
+                    "import resume; resume.main()",
+                    "--one",
+                    str(copy),
+                    str(rows + 6400),
+                ]
+                done = subprocess.run(
+                    command, env=environment(tree, here), check=True, capture_output=True, text=True
+                )
                 seconds[name].append(float(done.stdout))
                 shutil.rmtree(copy)
     for name, times in seconds.items():
-        print(f"{name:<8} {given.mib} MiB: median {statistics.median(times):.2f} s of {[round(x, 2) for x in times]}")
+        print(
+            f"{name:<8} {given.mib} MiB: median {statistics.median(times):.2f} s of "
+            f"{[round(x, 2) for x in times]}"
+        )
     if given.before:
-        print(f"ratio    {statistics.median(seconds['now']) / statistics.median(seconds['before']):.2f}")
+        print(
+            "ratio    "
+            f"{statistics.median(seconds['now']) / statistics.median(seconds['before']):.2f}"
+        )
 
 
 def environment(tree: Path, here: Path) -> dict[str, str]:

@@ -1,13 +1,15 @@
-"""The way of central inference: from rows in an env worker to actions there, beside the env's step and the network's act.
+"""The way of central inference: from rows in an env worker to actions there, beside the env's step
+and the network's act.
 
     .venv/bin/python benchmarks/round_trip.py [--streams 64] [--workers 1] [--seconds 5]
     .venv/bin/python benchmarks/round_trip.py --streams 1 --workers 64 --sleep-ms 5 --net mlp
 
-Real env workers' processes with an env that costs nothing, and an inference worker in this process with a policy that computes
-nothing, which wait at their doorbells as they do in a run; rows are written where nobody reads them. Prints the percentiles of
-what passes from one act to the next act for the same envs, the env's adapter and the agent's bookkeeping included; steps/s; and
-the share of a core that they take while nobody asks for anything. With ``--sleep-ms`` steps/s are compared with what the sleeps
-allow: it is the env workers that sleep, so their number over that time.
+Real env workers' processes with an env that costs nothing, and an inference worker in this process
+with a policy that computes nothing, which wait at their doorbells as they do in a run; rows are
+written where nobody reads them. Prints the percentiles of what passes from one act to the next act
+for the same envs, the env's adapter and the agent's bookkeeping included; steps/s; and the share of
+a core that they take while nobody asks for anything. With ``--sleep-ms`` steps/s are compared with
+what the sleeps allow: it is the env workers that sleep, so their number over that time.
 """
 
 from __future__ import annotations
@@ -30,7 +32,17 @@ from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Seg
 from equipoise.runtime.process import forkserver, worker
 from equipoise.runtime.process.loop import RECHECK_S, Spin
 from equipoise.runtime.site import LocalSite
-from equipoise.types import Algorithm, EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Program, Slot, Tick
+from equipoise.types import (
+    Algorithm,
+    EnvFactory,
+    EnvSource,
+    EvaluationSettings,
+    Placement,
+    Policy,
+    Program,
+    Slot,
+    Tick,
+)
 from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS
 
@@ -39,9 +51,13 @@ def program(given: argparse.Namespace) -> Program:
     algorithm: Algorithm = IMPALA() if given.net == "mlp" else Empty()
     policy = Policy(algorithm=algorithm, unroll=32, batch=given.streams * given.workers)
     return Program(
-        source=EnvSource(env=EnvFactory(target="idle:Idle", kwargs={"sleep_s": given.sleep_ms / 1000})),
+        source=EnvSource(
+            env=EnvFactory(target="idle:Idle", kwargs={"sleep_s": given.sleep_ms / 1000})
+        ),
         policies={"main": policy},
-        placement=Placement(actors=given.workers, envs_per_actor=given.streams, max_lag=None, inference="central"),
+        placement=Placement(
+            actors=given.workers, envs_per_actor=given.streams, max_lag=None, inference="central"
+        ),
         evaluation=EvaluationSettings(episodes=0),
     )
 
@@ -69,23 +85,50 @@ class Ring:
         self.channels: list[PipeChannel] = []
         self.shared, self.board, self.segment = build.lay_out(blue, KINDS, Segment, self._channel)
         board, members = self.board, crew(blue, KINDS)
-        self.bells = {member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members}
+        self.bells = {
+            member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members
+        }
         mine = next(member for member in members if member.kind.serves)
         self.mine = self.bells[mine.title]
-        role, self.width, self.halves = blue.roles["main"], made.placement.group_envs, made.placement.halves
+        role, self.width, self.halves = (
+            blue.roles["main"],
+            made.placement.group_envs,
+            made.placement.halves,
+        )
         nowhere = Discard(role.row, blue.unroll, made.placement.group_envs)  # always room
-        site = LocalSite(mine, board, _ignored, queues=[Room(nowhere)], source=None, join=_ignored, bells=self.bells)
+        site = LocalSite(
+            mine,
+            board,
+            _ignored,
+            queues=[Room(nowhere)],
+            source=None,
+            join=_ignored,
+            bells=self.bells,
+        )
         self.worker: Any = mine.kind.build(mine.kind.job(blue, self.shared, 0, 0), site)
         self.lifeline, self.spin = Lifeline(), Spin(blue.acting_workers)
         self.processes = []
         self.envs = [member for member in members if not member.kind.torch]
         for env in self.envs:
             job = worker.Assignment(
-                name=env.title, board=board, bell=self.bells[env.title], outbox=Outbox(), stack=Pipe(), lifeline=self.lifeline,
-                member=env, job=env.kind.job(blue, self.shared, env.index, 0), queues=None, bells={mine.title: self.mine},
-                resume=None, directory="", saved=0, threads=1, spins=env.kind.spins(blue), compiles=False,
+                name=env.title,
+                board=board,
+                bell=self.bells[env.title],
+                outbox=Outbox(),
+                stack=Pipe(),
+                lifeline=self.lifeline,
+                member=env,
+                job=env.kind.job(blue, self.shared, env.index, 0),
+                queues=None,
+                bells={mine.title: self.mine},
+                resume=None,
+                directory="",
+                saved=0,
+                threads=1,
+                spins=env.kind.spins(blue),
+                compiles=False,
                 logs=None,
-            )  # fmt: skip
+            )
             process: Any = forkserver.EnvProcess(target=worker.main, args=(job,))
             process.start()
             self.processes.append(process)
@@ -96,7 +139,9 @@ class Ring:
 
     def tick(self) -> bool:
         """As in ``runtime/process/loop.py``."""
-        if self.worker.tick() is Tick.WORKED or self.spin(self.worker.tick, lambda tick: time.perf_counter()):
+        if self.worker.tick() is Tick.WORKED or self.spin(
+            self.worker.tick, lambda tick: time.perf_counter()
+        ):
             return True
         self.mine.arm()
         if self.worker.tick() is Tick.WORKED:
@@ -129,7 +174,9 @@ def cpu_s(pids: list[int]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5.0)
@@ -140,7 +187,10 @@ def main() -> None:
     ring = Ring(program(given))
     try:
         assert ring.shared.exchange is not None
-        asked, pids = ring.shared.exchange.words["asked"], [process.pid for process in ring.processes]
+        asked, pids = (
+            ring.shared.exchange.words["asked"],
+            [process.pid for process in ring.processes],
+        )
         while asked.min() < 10:
             ring.tick()
         last, cycles, before = asked.copy(), [], asked.sum()
@@ -152,11 +202,24 @@ def main() -> None:
                 cycles += (now - at[acted]).tolist()
                 at[acted], last = now, asked.copy()
         acts = float(asked.sum() - before)
-        rate, theirs, mine = acts * ring.width / (now - began), cpu_s(pids) - theirs, time.process_time() - mine
+        rate, theirs, mine = (
+            acts * ring.width / (now - began),
+            cpu_s(pids) - theirs,
+            time.process_time() - mine,
+        )
         p10, p50, p90, p99 = np.percentile(np.array(cycles) * 1e6, [10, 50, 90, 99])
-        print(f"{given.workers} env workers of {given.streams} streams: {rate:,.0f} steps/s; from act to act of the same envs")
-        print(f"p10 {p10:.0f} us, p50 {p50:.0f} us, p90 {p90:.0f} us, p99 {p99:.0f} us; an act takes of a core")
-        print(f"{theirs / acts * 1e6:.0f} us in an env worker, {mine / acts * 1e6:.0f} us in the inference worker")
+        print(
+            f"{given.workers} env workers of {given.streams} streams: {rate:,.0f} steps/s; from "
+            "act to act of the same envs"
+        )
+        print(
+            f"p10 {p10:.0f} us, p50 {p50:.0f} us, p90 {p90:.0f} us, p99 {p99:.0f} us; an act takes "
+            "of a core"
+        )
+        print(
+            f"{theirs / acts * 1e6:.0f} us in an env worker, {mine / acts * 1e6:.0f} us in the "
+            "inference worker"
+        )
         if given.sleep_ms:
             allowed = given.workers * given.streams / ring.halves / (given.sleep_ms / 1000)
             print(f"the sleeps allow {allowed:,.0f} steps/s: {rate / allowed:.2f} of it")
@@ -166,7 +229,10 @@ def main() -> None:
             ring.mine.wait(RECHECK_S)
         took = time.monotonic() - began
         theirs = (cpu_s(pids) - spent) / took
-        print(f"idle: {theirs:.1%} of a core in env workers, {(time.process_time() - mine) / took:.1%} in the inference worker")
+        print(
+            f"idle: {theirs:.1%} of a core in env workers, "
+            f"{(time.process_time() - mine) / took:.1%} in the inference worker"
+        )
     finally:
         ring.close()
 

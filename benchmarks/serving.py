@@ -1,12 +1,16 @@
-"""Serving beside LitServe, Ray Serve and a bare Starlette endpoint: latency and requests/s, in turns.
+"""Serving beside LitServe, Ray Serve and a bare Starlette endpoint: latency and requests/s, in
+turns.
 
-    .venv/bin/python benchmarks/serving.py [--peers-home DIR] [--rounds 5] [--rows NAMES] [--json FILE] [--page FILE.md]
+    .venv/bin/python benchmarks/serving.py [--peers-home DIR] [--rounds 5] [--rows NAMES] [--json
+    FILE] [--page FILE.md]
 
-One policy of 64x64 (MLP), and one with an LSTM of 64 behind it; all servers load the same ONNX file, one thread. Three loads:
-one client that asks again at once, 300 requests/s at fixed moments over 16 connections, and 64 clients that ask again at once.
-Every round starts each server, alone on the machine with the load's process (``load.py``), and stops it again. Ratios are taken
-within a round; the table shows medians. LitServe and Ray Serve run with and without batching; the better one counts, by load.
-``peers/serve_policy.py`` has their code, ``peers/setup.sh litserve rayserve`` builds their environments.
+One policy of 64x64 (MLP), and one with an LSTM of 64 behind it; all servers load the same ONNX
+file, one thread. Three loads: one client that asks again at once, 300 requests/s at fixed moments
+over 16 connections, and 64 clients that ask again at once. Every round starts each server, alone on
+the machine with the load's process (``load.py``), and stops it again. Ratios are taken within a
+round; the table shows medians. LitServe and Ray Serve run with and without batching; the better one
+counts, by load. ``peers/serve_policy.py`` has their code, ``peers/setup.sh litserve rayserve``
+builds their environments.
 """
 
 from __future__ import annotations
@@ -31,7 +35,11 @@ from matrix import HOME
 
 HERE = Path(__file__).resolve().parent
 POLICIES = ("mlp", "lstm")
-LOADS = {"one client": [], "300/s": ["--rate", "300", "--clients", "16"], "64 clients": ["--clients", "64"]}
+LOADS = {
+    "one client": [],
+    "300/s": ["--rate", "300", "--clients", "16"],
+    "64 clients": ["--clients", "64"],
+}
 ROWS = {  # name -> kind of server, its arguments
     "ours": ("ours", []),
     "ours, shadow": ("ours", ["--shadow"]),
@@ -43,13 +51,53 @@ ROWS = {  # name -> kind of server, its arguments
 }
 # what, which load, (measure of ours, row of ours), rows of the other, (low or high is good), limit
 TARGETS = (
-    ("HTTP p50 / LitServe's", ("one client", "300/s"), "p50_ms", "ours", ("litserve", "litserve, batches"), "<=", 0.4),
-    ("HTTP p50 / Ray Serve's", ("one client", "300/s"), "p50_ms", "ours", ("rayserve", "rayserve, batches"), "<=", 0.25),
-    ("HTTP p50 / bare Starlette's", ("one client", "300/s"), "p50_ms", "ours", ("starlette",), "<=", 1.6),
-    ("unix socket p50 / HTTP's", ("one client", "300/s"), "p50_ms", "ours uds", ("ours",), "<=", 0.5),
-    ("requests/s / LitServe's", ("64 clients",), "per_s", "ours", ("litserve", "litserve, batches"), ">=", 1.5),
+    (
+        "HTTP p50 / LitServe's",
+        ("one client", "300/s"),
+        "p50_ms",
+        "ours",
+        ("litserve", "litserve, batches"),
+        "<=",
+        0.4,
+    ),
+    (
+        "HTTP p50 / Ray Serve's",
+        ("one client", "300/s"),
+        "p50_ms",
+        "ours",
+        ("rayserve", "rayserve, batches"),
+        "<=",
+        0.25,
+    ),
+    (
+        "HTTP p50 / bare Starlette's",
+        ("one client", "300/s"),
+        "p50_ms",
+        "ours",
+        ("starlette",),
+        "<=",
+        1.6,
+    ),
+    (
+        "unix socket p50 / HTTP's",
+        ("one client", "300/s"),
+        "p50_ms",
+        "ours uds",
+        ("ours",),
+        "<=",
+        0.5,
+    ),
+    (
+        "requests/s / LitServe's",
+        ("64 clients",),
+        "per_s",
+        "ours",
+        ("litserve", "litserve, batches"),
+        ">=",
+        1.5,
+    ),
     ("p50 with a shadow / without", ("300/s",), "p50_ms", "ours, shadow", ("ours",), "<=", 1.1),
-)  # fmt: skip
+)
 
 
 def make_registry(folder: Path) -> Path:
@@ -68,7 +116,10 @@ def make_registry(folder: Path) -> Path:
     made = Registry(folder / "registry", create=True)
     spec = EnvSpec(observation=spaces.Box(-10.0, 10.0, (4,), np.float32), action=spaces.Discrete(2))
     for name in POLICIES:
-        fields = {"hidden": [64, 64], **({"core": "lstm", "core_size": 64} if name == "lstm" else {})}
+        fields = {
+            "hidden": [64, 64],
+            **({"core": "lstm", "core_size": 64} if name == "lstm" else {}),
+        }
         for seed in (0, 1):
             torch.manual_seed(seed)
             algorithm = algorithm_from_json({"name": "ppo", "fields": fields}, "algorithm")
@@ -94,7 +145,9 @@ def versions(registry: Path, policy: str) -> tuple[Path, str]:
 
 
 @contextlib.contextmanager
-def served(a: argparse.Namespace, row: str, policy: str, registry: Path, folder: Path) -> Iterator[dict[str, str]]:
+def served(
+    a: argparse.Namespace, row: str, policy: str, registry: Path, folder: Path
+) -> Iterator[dict[str, str]]:
     """A server that answers -> {name of a row of results: its place}."""
     kind, arguments = ROWS[row]
     artifact, other = versions(registry, policy)
@@ -124,7 +177,14 @@ def served(a: argparse.Namespace, row: str, policy: str, registry: Path, folder:
         command += ["--decisions", str(folder / f"{time.monotonic_ns()}.decisions")]
     else:
         python = sys.executable if kind == "starlette" else str(a.peers_home / kind / "bin/python")
-        command = [python, str(HERE / "peers/serve_policy.py"), kind, str(artifact), str(port), *arguments]
+        command = [
+            python,
+            str(HERE / "peers/serve_policy.py"),
+            kind,
+            str(artifact),
+            str(port),
+            *arguments,
+        ]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -145,11 +205,21 @@ def _wait(port: int, process: subprocess.Popen[bytes], log: Path, path: str, pol
     from load import OBS, _post
 
     end = time.monotonic() + 120
-    said = _post(path, {"obs": OBS, "session": "wait", **({"first": True, "done": True} if path == "/v1/act" else {})})
+    said = _post(
+        path,
+        {
+            "obs": OBS,
+            "session": "wait",
+            **({"first": True, "done": True} if path == "/v1/act" else {}),
+        },
+    )
     while time.monotonic() < end:
         if process.poll() is not None:
             break
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as connection:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", port), 5) as connection,
+        ):
             connection.sendall(said)
             if connection.recv(1 << 16)[9:12] == b"200":
                 return
@@ -159,18 +229,36 @@ def _wait(port: int, process: subprocess.Popen[bytes], log: Path, path: str, pol
 
 def measure(a: argparse.Namespace, place: str, row: str, policy: str, load: str) -> dict[str, Any]:
     kind = "ours" if row.startswith("ours") else "peers"
-    command = [sys.executable, str(HERE / "load.py"), place, kind, *LOADS[load], "--seconds", str(a.seconds)]
+    command = [
+        sys.executable,
+        str(HERE / "load.py"),
+        place,
+        kind,
+        *LOADS[load],
+        "--seconds",
+        str(a.seconds),
+    ]
     done = subprocess.run(
-        [*command, *(["--lstm"] if policy == "lstm" else [])], capture_output=True, text=True, timeout=120, check=False
+        [*command, *(["--lstm"] if policy == "lstm" else [])],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     if done.returncode:
         return {"failed": done.stderr[-500:]}
     found: dict[str, Any] = json.loads(done.stdout)
-    return found if not found["errors"] else {"failed": f"{found['errors']} errors of {found['requests']} requests"}
+    return (
+        found
+        if not found["errors"]
+        else {"failed": f"{found['errors']} errors of {found['requests']} requests"}
+    )
 
 
 def ratios(results: list[dict[str, Any]]) -> list[list[str]]:
-    """Ours over the best of the others, by round: [what, policy, load, median, lowest, highest, target]."""
+    """Ours over the best of the others, by round: [what, policy, load, median, lowest, highest,
+    target].
+    """
     lines = []
     for what, loads, unit, mine, others, sign, limit in TARGETS:
         for policy in POLICIES:
@@ -184,7 +272,9 @@ def ratios(results: list[dict[str, Any]]) -> list[list[str]]:
                     }
                     theirs = [rows[one] for one in others if one in rows]
                     if mine in rows and theirs:
-                        found.append(rows[mine] / (min(theirs) if unit == "p50_ms" else max(theirs)))
+                        found.append(
+                            rows[mine] / (min(theirs) if unit == "p50_ms" else max(theirs))
+                        )
                 if found:
                     shown = (f"{x:.2f}" for x in (statistics.median(found), min(found), max(found)))
                     lines.append([what, policy, load, *shown, f"{sign} {limit}"])
@@ -196,18 +286,38 @@ def medians(results: list[dict[str, Any]]) -> list[list[str]]:
     for policy in POLICIES:
         for load in LOADS:
             for row in dict.fromkeys(r["row"] for r in results):
-                good = [r for r in results if (r["policy"], r["load"], r["row"]) == (policy, load, row) and "p50_ms" in r]
+                good = [
+                    r
+                    for r in results
+                    if (r["policy"], r["load"], r["row"]) == (policy, load, row) and "p50_ms" in r
+                ]
                 if good:
-                    middle = [statistics.median(r[unit] for r in good) for unit in ("p50_ms", "p99_ms", "per_s")]
-                    lines.append([policy, load, row, f"{middle[0]:.3f}", f"{middle[1]:.3f}", f"{middle[2]:,.0f}"])
+                    middle = [
+                        statistics.median(r[unit] for r in good)
+                        for unit in ("p50_ms", "p99_ms", "per_s")
+                    ]
+                    lines.append(
+                        [
+                            policy,
+                            load,
+                            row,
+                            f"{middle[0]:.3f}",
+                            f"{middle[1]:.3f}",
+                            f"{middle[2]:,.0f}",
+                        ]
+                    )
     return lines
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--peers-home", type=Path, default=HOME)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", default=";".join(ROWS), help="with semicolons between, of " + "; ".join(ROWS))
+    parser.add_argument(
+        "--rows", default=";".join(ROWS), help="with semicolons between, of " + "; ".join(ROWS)
+    )
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load")
     parser.add_argument("--json", type=Path)
@@ -215,7 +325,9 @@ def main() -> int:
     a = parser.parse_args()
     rows = [name.strip() for name in a.rows.split(";")]
     if unknown := set(rows) - set(ROWS):
-        parser.error(f"--rows: expected some of {'; '.join(ROWS)}, got {'; '.join(sorted(unknown))}")
+        parser.error(
+            f"--rows: expected some of {'; '.join(ROWS)}, got {'; '.join(sorted(unknown))}"
+        )
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as name:
         folder = Path(name)
@@ -230,17 +342,32 @@ def main() -> int:
                                 for load in LOADS:
                                     said = measure(a, place, one, policy, load)
                                     results.append(
-                                        {"round": i, "policy": policy, "row": one, "load": load, "probe": probe, **said}
+                                        {
+                                            "round": i,
+                                            "policy": policy,
+                                            "row": one,
+                                            "load": load,
+                                            "probe": probe,
+                                            **said,
+                                        }
                                     )
                                     print(
-                                        f"round {i + 1}/{a.rounds} {policy:5s} {one:20s} {load:11s} {said}",
+                                        f"round {i + 1}/{a.rounds} {policy:5s} {one:20s} "
+                                        f"{load:11s} {said}",
                                         file=sys.stderr,
                                         flush=True,
                                     )
                     except (RuntimeError, FileNotFoundError) as error:
-                        print(f"round {i + 1}/{a.rounds} {policy:5s} {row:20s} {error}", file=sys.stderr, flush=True)
+                        print(
+                            f"round {i + 1}/{a.rounds} {policy:5s} {row:20s} {error}",
+                            file=sys.stderr,
+                            flush=True,
+                        )
                     if a.json:
-                        a.json.write_text(json.dumps({"host": host(), "results": results}, indent=1), encoding="utf-8")
+                        a.json.write_text(
+                            json.dumps({"host": host(), "results": results}, indent=1),
+                            encoding="utf-8",
+                        )
     heads = (
         ["policy", "load", "server", "p50 ms", "p99 ms", "requests/s"],
         ["ratio", "policy", "load", "median", "lowest", "highest", "target"],

@@ -1,9 +1,11 @@
-"""What a prompt that is computed once saves in a loss: groups of samples, beside each sample with a prompt of its own.
+"""What a prompt that is computed once saves in a loss: groups of samples, beside each sample with a
+prompt of its own.
 
     python benchmarks/shared_prompt.py [--prompt 64] [--completion 32] [--group 8] [--groups 8]
 
-Forward and backward of the log-probabilities and entropies of all sampled tokens, a decoder of 1M parameters, one thread, the
-same weights. The two alternate; medians and the median of the ratios are reported.
+Forward and backward of the log-probabilities and entropies of all sampled tokens, a decoder of 1M
+parameters, one thread, the same weights. The two alternate; medians and the median of the ratios
+are reported.
 """
 
 import argparse
@@ -19,9 +21,14 @@ from equipoise.nets.token_logp import token_logp
 from equipoise.types.packed import Packed
 
 CONFIG = DecoderConfig(
-    vocab_size=512, hidden_size=128, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+    vocab_size=512,
+    hidden_size=128,
+    num_hidden_layers=5,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
     intermediate_size=352,
-)  # fmt: skip
+)
 ROUNDS = 9
 
 
@@ -33,12 +40,19 @@ def packed(groups: int, size: int, prompt: int, completion: int) -> Packed:
     place = [np.arange(prompt), *(prompt + np.arange(completion) for _ in range(size))]
     sample = np.concatenate([np.where(x < 0, -1, x + g * size) for g in range(groups) for x in one])
     return Packed(
-        token=rng.integers(0, CONFIG.vocab_size, tokens), position=np.concatenate(place * groups), sample=sample,
-        chosen=sample >= 0, logp=np.zeros(tokens, np.float32), version=np.zeros(tokens, np.int64),
-        reward=np.zeros(tokens, np.float32), prompt=np.full(groups * size, prompt),
-        group=np.repeat(np.arange(groups), size), stop=np.ones(groups * size, np.int64), task=np.zeros(groups * size, np.int64),
+        token=rng.integers(0, CONFIG.vocab_size, tokens),
+        position=np.concatenate(place * groups),
+        sample=sample,
+        chosen=sample >= 0,
+        logp=np.zeros(tokens, np.float32),
+        version=np.zeros(tokens, np.int64),
+        reward=np.zeros(tokens, np.float32),
+        prompt=np.full(groups * size, prompt),
+        group=np.repeat(np.arange(groups), size),
+        stop=np.ones(groups * size, np.int64),
+        task=np.zeros(groups * size, np.int64),
         refills=np.zeros(groups * size, np.int64),
-    )  # fmt: skip
+    )
 
 
 def seconds(net: Decoder, data: Packed) -> float:

@@ -1,4 +1,6 @@
-"""CartPole that takes its time: every step sleeps, which costs no core. For ``scaling.py``; workers import it."""
+"""CartPole that takes its time: every step sleeps, which costs no core. For ``scaling.py``; workers
+import it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 
 class SleepyCartPole(CartPoleVectorEnv):
-    """``num_envs`` of CartPole-v1; ``in_turn`` of them are stepped one after the other, these groups side by side."""
+    """``num_envs`` of CartPole-v1; ``in_turn`` of them are stepped one after the other, these
+    groups side by side.
+    """
 
     def __init__(self, num_envs: int = 1, step_s: float = 0.002, in_turn: int = 1) -> None:
         super().__init__(num_envs, max_episode_steps=500)

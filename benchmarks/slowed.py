@@ -1,7 +1,9 @@
-"""CartPole whose steps take their time, some streams' fifty times as much: Python envs, and EnvPool's, for a benchmark.
+"""CartPole whose steps take their time, some streams' fifty times as much: Python envs, and
+EnvPool's, for a benchmark.
 
-``partial_streams.py`` starts runs with it. Workers import this module for the algorithm, before they make their envs: where
-``SLOWED`` is set (seconds of a step, then the slow streams), an EnvPool gets its actions as late as such steps would be over.
+``partial_streams.py`` starts runs with it. Workers import this module for the algorithm, before
+they make their envs: where ``SLOWED`` is set (seconds of a step, then the slow streams), an EnvPool
+gets its actions as late as such steps would be over.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ TIMES = 50  # as long, a step of a slow stream
 class Counted(IMPALA):
     """IMPALA that reports which share of its rows count."""
 
-    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput | None:
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any
+    ) -> LossOutput | None:
         out = super().loss(net, target_net, batch, group=group, step=step, rng=rng)
         if out is not None:
             mask = batch.data.mask
@@ -34,7 +38,9 @@ class Counted(IMPALA):
 
 
 class Sleeper(CartPoleEnv):
-    """CartPole, each step of which sleeps ``step_s``, ``TIMES`` as long in the last ``slow`` of ``of`` streams."""
+    """CartPole, each step of which sleeps ``step_s``, ``TIMES`` as long in the last ``slow`` of
+    ``of`` streams.
+    """
 
     def __init__(self, stream: int = 0, step_s: float = 0.02, slow: int = 0, of: int = 64) -> None:
         super().__init__()
@@ -65,7 +71,9 @@ class SlowedPool:
     def send(self, action: Any, env_id: Any = None) -> None:
         now = time.perf_counter()
         with self._new:
-            for i, one in zip(range(len(action)) if env_id is None else env_id.tolist(), action, strict=True):
+            for i, one in zip(
+                range(len(action)) if env_id is None else env_id.tolist(), action, strict=True
+            ):
                 heapq.heappush(self._due, (now + self._delay[i], i, one))
             self._new.notify()
 

@@ -1,10 +1,12 @@
-"""A long run on four nodes: does the memory of a process grow, do descriptors, does Ray's object store?
+"""A long run on four nodes: does the memory of a process grow, do descriptors, does Ray's object
+store?
 
     PYTHONPATH=. python benchmarks/soak.py [--minutes 60]
 
-Ray has to be installed in that environment; the nodes are raylets on this machine. Eight actors step 8 envs in turn that sleep
-10 ms each, IMPALA learns on, and a checkpoint is made every two minutes. Memory and descriptors of all processes of the run are
-read every ten seconds. The slope is a line through what was read after the first sixth.
+Ray has to be installed in that environment; the nodes are raylets on this machine. Eight actors
+step 8 envs in turn that sleep 10 ms each, IMPALA learns on, and a checkpoint is made every two
+minutes. Memory and descriptors of all processes of the run are read every ten seconds. The slope is
+a line through what was read after the first sixth.
 """
 
 from __future__ import annotations
@@ -42,21 +44,35 @@ def stores(there: Machines) -> tuple[float, int]:
     """MB that the object stores of all nodes hold, and files that were spilled."""
     import ray
 
-    used = ray.cluster_resources().get("object_store_memory", 0) - ray.available_resources().get("object_store_memory", 0)
+    used = ray.cluster_resources().get("object_store_memory", 0) - ray.available_resources().get(
+        "object_store_memory", 0
+    )
     spilled = sum(1 for place in Path("/tmp/ray").glob("session_latest/**/ray_spilled_objects*/*"))
     return used / 2**20, spilled
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60.0)
     a = parser.parse_args()
     print(host(), flush=True)
     seen: dict[tuple[int, str], list[tuple[float, float, int]]] = defaultdict(list)
-    with machines(nodes=4) as there, tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
+    with (
+        machines(nodes=4) as there,
+        tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder,
+    ):
         there.join()
         out, log = Path(folder) / "run", Path(folder) / "log"
-        words = [sys.executable, "-m", "equipoise", "train", *RUN.replace("--checkpoint-every 0", "").split(), *there.words]
+        words = [
+            sys.executable,
+            "-m",
+            "equipoise",
+            "train",
+            *RUN.replace("--checkpoint-every 0", "").split(),
+            *there.words,
+        ]
         words += ["--out", str(out), "--actors", "8", "--batch", "16"]
         with started(words, log) as process:
             began = time.monotonic()
@@ -72,12 +88,24 @@ def main() -> int:
     for (_, title), found in sorted(seen.items(), key=lambda item: item[0][1]):
         late = [one for one in found if one[0] >= a.minutes * 10]
         if len(late) > 2:
-            slope = statistics.linear_regression([at / 3600 for at, _, _ in late], [rss for _, rss, _ in late]).slope
+            slope = statistics.linear_regression(
+                [at / 3600 for at, _, _ in late], [rss for _, rss, _ in late]
+            ).slope
             counts = [one[2] for one in late]
-            rows.append([title[:40], f"{late[-1][1]:.0f}", f"{slope:+.2f}", f"{min(counts)} to {max(counts)}"])
+            rows.append(
+                [
+                    title[:40],
+                    f"{late[-1][1]:.0f}",
+                    f"{slope:+.2f}",
+                    f"{min(counts)} to {max(counts)}",
+                ]
+            )
     print(table(["process", "MB", "MB/h", "descriptors"], rows))
     last = lines[-1]
-    print(f"{last['env_steps']:,} steps, {last['updates']:,} updates; stores hold {held:.1f} MB, {spilled} files spilled")
+    print(
+        f"{last['env_steps']:,} steps, {last['updates']:,} updates; stores hold {held:.1f} MB, "
+        f"{spilled} files spilled"
+    )
     return 0
 
 

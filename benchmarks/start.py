@@ -1,10 +1,12 @@
-"""How long from the start of a process until an actor acts and a learner has learned: medians of fresh runs, in turn.
+"""How long from the start of a process until an actor acts and a learner has learned: medians of
+fresh runs, in turn.
 
     .venv/bin/python benchmarks/start.py [--rounds 5] [--source OLD NEW] [--json FILE]
 
-Each run is a script that trains IMPALA on a small env with one actor. ``first act`` is when the env's first step begins,
-``first update`` when the second batch comes to the learner. ``--source`` names source trees (the folder that holds
-``equipoise``), which take turns: before and after a change, on one machine in the same minutes.
+Each run is a script that trains IMPALA on a small env with one actor. ``first act`` is when the
+env's first step begins, ``first update`` when the second batch comes to the learner. ``--source``
+names source trees (the folder that holds ``equipoise``), which take turns: before and after a
+change, on one machine in the same minutes.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ with api.train(
 ) as run:
     for report in run:
         pass
-"""
+"""  # noqa: E501
 
 
 def mark(path: str, name: str) -> None:
@@ -53,7 +55,10 @@ class Marking(gymnasium.Env[Any, Any]):
     """Ten steps an episode; marks its first step."""
 
     def __init__(self, path: str) -> None:
-        self.observation_space, self.action_space = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
+        self.observation_space, self.action_space = (
+            spaces.Box(-1, 1, (4,), np.float32),
+            spaces.Discrete(2),
+        )
         self._path, self._steps = path, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -61,7 +66,8 @@ class Marking(gymnasium.Env[Any, Any]):
         return np.zeros(4, np.float32), {}
 
     def step(self, action: Any) -> Any:
-        if not self._steps and "equipoise actor" in Path("/proc/self/cmdline").read_text():  # not the look before a run
+        # not the look before a run
+        if not self._steps and "equipoise actor" in Path("/proc/self/cmdline").read_text():
             mark(self._path, "first act")
         self._steps += 1
         return np.zeros(4, np.float32), 1.0, False, self._steps % 10 == 0, {}
@@ -85,13 +91,19 @@ def once(source: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "PYTHONPATH": f"{source}:{HERE}"}
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", SCRIPT, folder], env=env, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT, folder], env=env, check=True, stdout=subprocess.DEVNULL
+        )
         ended = time.perf_counter()
-        return {name: float((Path(folder) / name).read_text()) - began for name in MARKS} | {"end": ended - began}
+        return {name: float((Path(folder) / name).read_text()) - began for name in MARKS} | {
+            "end": ended - began
+        }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--source", type=Path, nargs="+", default=[SOURCE])
     parser.add_argument("--json", type=Path)
@@ -102,11 +114,19 @@ def main() -> None:
             found = once(source.resolve())
             if n:
                 took[str(source)].append(found)
-    medians = {s: {name: statistics.median(r[name] for r in runs) for name in runs[0]} for s, runs in took.items()}
+    medians = {
+        s: {name: statistics.median(r[name] for r in runs) for name in runs[0]}
+        for s, runs in took.items()
+    }
     for source, found in medians.items():
-        print(f"{source:<40}" + "   ".join(f"{name} {seconds:6.2f} s" for name, seconds in found.items()))
+        print(
+            f"{source:<40}"
+            + "   ".join(f"{name} {seconds:6.2f} s" for name, seconds in found.items())
+        )
     if given.json:
-        given.json.write_text(json.dumps({"rounds": given.rounds, "medians": medians}, indent=2) + "\n")
+        given.json.write_text(
+            json.dumps({"rounds": given.rounds, "medians": medians}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

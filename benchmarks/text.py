@@ -1,4 +1,5 @@
-"""Reinforcement learning on text, whole: what a bound on lag does to what is learned, two processes beside one, and TRL.
+"""Reinforcement learning on text, whole: what a bound on lag does to what is learned, two processes
+beside one, and TRL.
 
     .venv/bin/python benchmarks/text.py lags [--seeds 1-2] [--page FILE]
     .venv/bin/python benchmarks/text.py serial [--turns 3]
@@ -12,14 +13,17 @@ lags     "sort" by its recipe for grpo at bounds of 0, 1, 4 and 8, and at 4 with
          inputs, and of those that were held out, that the last weights sort
 serial   samples/s of "sort" at a bound of 1, in one thread and as two processes, in turns
 trl      samples/s of "sort" in turns with TRL's GRPOTrainer (benchmarks/peers/setup.sh trl), same first weights, prompts,
-         rewards and groups; start-up left out on both sides. TRL at each of some settings, of which the best counts
+         rewards and groups; start-up left out on both sides. TRL at each of some settings, of which
+         the best counts
 reverse_add, reasoning
-         supervised learning until 30 % of the held-out prompts are answered rightly, then grpo and rloo from there: the share
-         before and at the end. Of sums with the last digit first, and of reasoning-gym's "spell_backward" of 3 to 5 letters
+         supervised learning until 30 % of the held-out prompts are answered rightly, then grpo and
+         rloo from there: the share before and at the end. Of sums with the last digit first, and of
+         reasoning-gym's "spell_backward" of 3 to 5 letters
 ragged   the same of a model of 1M parameters that nobody trained, with completions of up to 256 tokens: tokens/s
-publish  a version of 25M float32 weights to two processes that decode: ms from its beginning until an engine has it, and
+publish  a version of 25M float32 weights to two processes that decode: ms from its beginning until
+an engine has it, and
          the longest time that a decode step was held up by it
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -41,17 +45,38 @@ from harness import Failed, host, markdown, ran, recorded, seeds
 from matrix import OURS
 
 HERE = Path(__file__).resolve().parent
-TRL = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "equipoise-peers/trl/bin/python"
+TRL = (
+    Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    / "equipoise-peers/trl/bin/python"
+)
 LADDER = {
-    "0": ("0",), "1": ("1",), "4": ("4",), "8": ("8",),
+    "0": ("0",),
+    "1": ("1",),
+    "4": ("4",),
+    "8": ("8",),
     "4, weights by start against engine": ("4", "algorithm.anchor=recomputed"),
     "4, neither clip nor correction": ("4", "algorithm.epsilon=0", "algorithm.force=true"),
-}  # fmt: skip
+}
 
 
 def train(out: Path, *words: str, limit_s: float = 1200, task: str = "sort") -> None:
-    begin = [str(OURS), "train", task, "--algorithm", "grpo", "--quiet", "--no-tensorboard", "--evaluate-episodes", "0"]
-    ran([*begin, *words, "--out", str(out)], out.parent / "log", limit_s=limit_s, PYTHONPATH=f"{HERE}:{HERE.parent / 'src'}")
+    begin = [
+        str(OURS),
+        "train",
+        task,
+        "--algorithm",
+        "grpo",
+        "--quiet",
+        "--no-tensorboard",
+        "--evaluate-episodes",
+        "0",
+    ]
+    ran(
+        [*begin, *words, "--out", str(out)],
+        out.parent / "log",
+        limit_s=limit_s,
+        PYTHONPATH=f"{HERE}:{HERE.parent / 'src'}",
+    )
 
 
 def right(out: Path, seed: int) -> tuple[float, float]:
@@ -60,7 +85,10 @@ def right(out: Path, seed: int) -> tuple[float, float]:
     from equipoise.language import tasks
 
     said = api.generate(out, [f"{''.join(one)}>" for one in product("012", repeat=6)], greedy=True)
-    good = {str(one.prompt): one.ended and one.text == "".join(sorted(str(one.prompt)[:-1])) for one in said}
+    good = {
+        str(one.prompt): one.ended and one.text == "".join(sorted(str(one.prompt)[:-1]))
+        for one in said
+    }
     held_out = {str(one.prompt) for one in tasks.make("sort", seed=seed).held_out}
     return sum(good.values()) / len(good), sum(good[one] for one in held_out) / len(held_out)
 
@@ -72,20 +100,36 @@ def lags(a: argparse.Namespace) -> None:
             with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
                 out = Path(folder) / "run"
                 try:
-                    train(out, "--max-lag", lag, "--seed", str(seed), *(f"--set={one}" for one in settings))
+                    train(
+                        out,
+                        "--max-lag",
+                        lag,
+                        "--seed",
+                        str(seed),
+                        *(f"--set={one}" for one in settings),
+                    )
                 except Failed as error:
                     rows.append([name, seed, "failed", str(error).splitlines()[0][:60], "-", "-"])
                     continue
                 summary = json.loads((out / "summary.json").read_text())
                 whole, held_out = right(out, seed)
-                rows.append([
-                    name, seed, f"{whole:.3f}", f"{held_out:.3f}", f"{summary['lag']['mean']:.2f}",
-                    f"{summary['env_steps'] / summary['wall_s']:,.0f}",
-                ])  # fmt: skip
+                rows.append(
+                    [
+                        name,
+                        seed,
+                        f"{whole:.3f}",
+                        f"{held_out:.3f}",
+                        f"{summary['lag']['mean']:.2f}",
+                        f"{summary['env_steps'] / summary['wall_s']:,.0f}",
+                    ]
+                )
             print(rows[-1], flush=True)
-    table = markdown(["max lag", "seed", "of all", "of the held out", "mean lag", "samples/s"], rows)
+    table = markdown(
+        ["max lag", "seed", "of all", "of the held out", "mean lag", "samples/s"], rows
+    )
     said = (
-        f'# Lag of text\n\nWritten by `.venv/bin/python benchmarks/text.py lags --seeds {a.seeds}`: "sort" by grpo and its '
+        "# Lag of text\n\nWritten by `.venv/bin/python benchmarks/text.py lags --seeds "
+        f'{a.seeds}`: "sort" by grpo and its '
         "recipe. "
         f"On {host()['cpu']}, {host()['cores']} cores.\n\n{table}\n"
     )
@@ -109,10 +153,13 @@ def serial(a: argparse.Namespace) -> None:
 TUNED: dict[str, dict[str, Any]] = {  # what both kinds of learning are given
     "reverse_add": {},
     "reasoning": {
-        "env": "reasoning_gym:spell_backward", "max_completion_length": 6,
-        "settings": {"source.arguments": ("min_word_len=3", "max_word_len=5", "size=20000", "held_out=500")},
+        "env": "reasoning_gym:spell_backward",
+        "max_completion_length": 6,
+        "settings": {
+            "source.arguments": ("min_word_len=3", "max_word_len=5", "size=20000", "held_out=500")
+        },
     },
-}  # fmt: skip
+}
 ENOUGH = 0.3  # of the held-out prompts, after which supervised learning ends
 EXAM = 500  # held-out prompts of an evaluation
 
@@ -120,7 +167,12 @@ EXAM = 500  # held-out prompts of an evaluation
 def tuned(a: argparse.Namespace) -> None:
     from equipoise import api
 
-    given: dict[str, Any] = {"model": "tiny", "batch": 256, "evaluate_episodes": EXAM, "tensorboard": False} | TUNED[a.what]
+    given: dict[str, Any] = {
+        "model": "tiny",
+        "batch": 256,
+        "evaluate_episodes": EXAM,
+        "tensorboard": False,
+    } | TUNED[a.what]
     env, settings = given.pop("env", a.what), given.pop("settings", {})
     rate = {"optimizer.learning_rate": 1e-3, "optimizer.schedule": "constant"}
     for seed in seeds(a.seeds):
@@ -138,9 +190,16 @@ def tuned(a: argparse.Namespace) -> None:
             )
             with run:
                 for report in run:
-                    if report.evaluation is not None and (before := report.evaluation.info["pass@1"] or 0.0) >= ENOUGH:
+                    if (
+                        report.evaluation is not None
+                        and (before := report.evaluation.info["pass@1"] or 0.0) >= ENOUGH
+                    ):
                         break
-            print(f"seed {seed}: sft {before:.3f} after {report.env_steps:,} samples, {report.wall_s:.0f} s", flush=True)
+            print(
+                f"seed {seed}: sft {before:.3f} after {report.env_steps:,} samples, "
+                f"{report.wall_s:.0f} s",
+                flush=True,
+            )
             model = api.export(place / "sft", place / "model").path
             for algorithm in ("grpo", "rloo"):
                 began = time.monotonic()
@@ -154,39 +213,66 @@ def tuned(a: argparse.Namespace) -> None:
                     | ({"algorithm.scale_rewards": "none"} if algorithm == "grpo" else {})
                 )
                 run = api.train(
-                    env, algorithm, out=place / algorithm, seed=seed, steps=a.steps, max_lag=1, settings=more,
+                    env,
+                    algorithm,
+                    out=place / algorithm,
+                    seed=seed,
+                    steps=a.steps,
+                    max_lag=1,
+                    settings=more,
                     **given | {"model": str(model), "evaluate_every": a.steps // 6},
-                )  # fmt: skip
+                )
                 last = None
                 with run:
                     for report in run:
                         if report.evaluation not in (None, last):
                             last = report.evaluation
                             shown = f"{report.env_steps:,}: {report.evaluation.info['pass@1']:.3f}"
-                            print(f"  {algorithm} {shown}, reward {report.evaluation.mean:.3f}", flush=True)
+                            print(
+                                f"  {algorithm} {shown}, reward {report.evaluation.mean:.3f}",
+                                flush=True,
+                            )
                 found = api.evaluate(place / algorithm, episodes=4 * EXAM).info["pass@1"]
-                print(f"seed {seed}: {algorithm} {before:.3f} -> {found:.3f}, {time.monotonic() - began:.0f} s", flush=True)
+                print(
+                    f"seed {seed}: {algorithm} {before:.3f} -> {found:.3f}, "
+                    f"{time.monotonic() - began:.0f} s",
+                    flush=True,
+                )
 
 
 SETTINGS: dict[str, list[str]] = {
-    "fp32, 2 threads": ["--threads", "2"], "fp32, 1 thread": ["--threads", "1"],
+    "fp32, 2 threads": ["--threads", "2"],
+    "fp32, 1 thread": ["--threads", "1"],
     "bf16, 2 threads": ["--threads", "2", "--bf16"],
     "continuous batching": ["--threads", "2", "--paged"],
-}  # fmt: skip
+}
 
 
 def theirs(model: Path, prompts: Path, updates: int, words: list[str]) -> dict[str, Any]:
-    command = [str(TRL), str(HERE / "peers/run_trl.py"), str(model), str(prompts), "--updates", str(updates), *words]
+    command = [
+        str(TRL),
+        str(HERE / "peers/run_trl.py"),
+        str(model),
+        str(prompts),
+        "--updates",
+        str(updates),
+        *words,
+    ]
     env = os.environ | {"PYTHONPATH": str(HERE.parent / "src")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=env)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=900, check=False, env=env
+    )
     if done.returncode:
         raise Failed(f"{' '.join(command)}\n{done.stderr[-2000:]}")
     made: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return made
 
 
-SMALL_MODEL = "llama:" + ",".join(f"{name}={value}" for name, value in SMALL.items() if name != "vocab_size")
-BESIDE_TRL: dict[str, tuple[str, str, list[str], int]] = {  # the task, its first model, options, and tokens of a completion
+SMALL_MODEL = "llama:" + ",".join(
+    f"{name}={value}" for name, value in SMALL.items() if name != "vocab_size"
+)
+# the task, its first model, options, and tokens of a completion
+BESIDE_TRL: dict[str, tuple[str, str, list[str], int]] = {
     "trl": ("sort", "tiny", ["--set=optimizer.learning_rate=1e-3"], 7),
     "ragged": ("outside.letters:task", SMALL_MODEL, ["--set=optimizer.learning_rate=1e-9"], 256),
 }
@@ -203,38 +289,73 @@ def trl(a: argparse.Namespace) -> None:
         train(place / "first", "--model", first, "--steps", "256", "--batch", "256", task=task)
         model = api.export(place / "first", place / "model", trust=["outside.letters"]).path
         prompts = place / "prompts.jsonl"
-        lines = [{"prompt": one.prompt, "answer": one.columns["answer"]} for one in tasks.make(task, seed=1).train]
+        lines = [
+            {"prompt": one.prompt, "answer": one.columns["answer"]}
+            for one in tasks.make(task, seed=1).train
+        ]
         prompts.write_text("".join(json.dumps(one) + "\n" for one in lines))
-        words = ["--model", str(model), "--batch", "256", "--steps", str(256 * a.updates), "--set=algorithm.entropy=0"]
+        words = [
+            "--model",
+            str(model),
+            "--batch",
+            "256",
+            "--steps",
+            str(256 * a.updates),
+            "--set=algorithm.entropy=0",
+        ]
         words += ["--seed", "1", "--max-lag", "1", *options]
         found: dict[str, list[tuple[float, float, float]]] = {}
 
         def told(who: str, rate: float, length: float, reward: float) -> None:
             found.setdefault(who, []).append((rate, rate * length, reward))
-            print(f"{who}: {rate:,.1f} samples/s, {rate * length:,.0f} tokens/s, reward {reward:.3f}", flush=True)
+            print(
+                f"{who}: {rate:,.1f} samples/s, {rate * length:,.0f} tokens/s, reward {reward:.3f}",
+                flush=True,
+            )
 
         for turn in range(a.turns):
             train(place / f"ours {turn}", *words, task=task)
             records, rate = recorded(place / f"ours {turn}")
-            length = statistics.fmean(one["metrics"]["completions/mean_length"] for one in records if one["metrics"])
+            length = statistics.fmean(
+                one["metrics"]["completions/mean_length"] for one in records if one["metrics"]
+            )
             told("ours", rate, length, records[-1]["metrics"]["reward"])
             for who in a.settings.split("|"):
-                more = [*SETTINGS[who], "--completion", str(completion), "--rate", options[0].rpartition("=")[2]]
+                more = [
+                    *SETTINGS[who],
+                    "--completion",
+                    str(completion),
+                    "--rate",
+                    options[0].rpartition("=")[2],
+                ]
                 try:
                     made = theirs(model, prompts, a.updates, more)
                 except (Failed, subprocess.TimeoutExpired) as error:
                     print(f"{who}: {error}", flush=True)
                     continue
                 rate = 256 * (len(made["at"]) - 1) / (made["at"][-1] - made["at"][0])
-                told(f"TRL, {who}", rate, statistics.fmean(made["length"]), statistics.fmean(made["reward"][-5:]))
-        medians = {who: [statistics.median(x) for x in zip(*rows, strict=True)] for who, rows in found.items()}
-        best = [max((rows[n] for who, rows in medians.items() if who != "ours"), default=float("nan")) for n in (0, 1)]
+                told(
+                    f"TRL, {who}",
+                    rate,
+                    statistics.fmean(made["length"]),
+                    statistics.fmean(made["reward"][-5:]),
+                )
+        medians = {
+            who: [statistics.median(x) for x in zip(*rows, strict=True)]
+            for who, rows in found.items()
+        }
+        best = [
+            max((rows[n] for who, rows in medians.items() if who != "ours"), default=float("nan"))
+            for n in (0, 1)
+        ]
         ratio = {"samples": medians["ours"][0] / best[0], "tokens": medians["ours"][1] / best[1]}
         print(json.dumps(medians | {"ratio": ratio}))
 
 
 def _decodes(store: Any, ready: Any, results: Any, seconds: float) -> None:
-    """Decode without end, fetch each version, and say when it was there and how long a step was held up."""
+    """Decode without end, fetch each version, and say when it was there and how long a step was
+    held up.
+    """
     import torch
 
     from equipoise.actors.engine.torch_engine import TorchEngine
@@ -287,7 +408,10 @@ def publish(a: argparse.Namespace) -> None:
     plan = WeightPlan(params)
     store = Weights(plan, Segment("weights", plan.nbytes))
     ready, results, seconds = context.Event(), context.Queue(), 25.0
-    workers = [context.Process(target=_decodes, args=(store, ready, results, seconds), daemon=True) for _ in range(2)]
+    workers = [
+        context.Process(target=_decodes, args=(store, ready, results, seconds), daemon=True)
+        for _ in range(2)
+    ]
     for worker in workers:
         worker.start()
     time.sleep(10.0)
@@ -312,19 +436,25 @@ def publish(a: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["lags", "serial", "publish", *BESIDE_TRL, *TUNED])
     parser.add_argument("--seeds", default="1-2", metavar="A-B")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--updates", type=int, default=40)
     parser.add_argument("--settings", default="|".join(SETTINGS), help="of TRL, with | between")
-    parser.add_argument("--steps", type=int, default=800_000, help="samples after supervised learning")
+    parser.add_argument(
+        "--steps", type=int, default=800_000, help="samples after supervised learning"
+    )
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--entropy", type=float, default=0.01)
     parser.add_argument("--page", type=Path)
     a = parser.parse_args()
     print(host(), flush=True)
-    {"lags": lags, "serial": serial, "publish": publish}.get(a.what, tuned if a.what in TUNED else trl)(a)
+    {"lags": lags, "serial": serial, "publish": publish}.get(
+        a.what, tuned if a.what in TUNED else trl
+    )(a)
     return 0
 
 

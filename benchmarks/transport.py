@@ -1,21 +1,26 @@
-"""What a block of rows costs on its way between two machines: as a Ray object, as a message over ZeroMQ; and stacked frames.
+"""What a block of rows costs on its way between two machines: as a Ray object, as a message over
+ZeroMQ; and stacked frames.
 
-    .venv/bin/python benchmarks/transport.py [--mib 0.06 0.29 1 4 38] [--turns 5] [--seconds 2] [--page FILE.md]
-    .venv/bin/python benchmarks/transport.py --frames [--streams 8] [--unroll 20]
+    .venv/bin/python benchmarks/transport.py [--mib 0.06 0.29 1 4 38] [--turns 5] [--seconds 2]
+    [--page FILE.md] .venv/bin/python benchmarks/transport.py --frames [--streams 8] [--unroll 20]
 
-The first needs Ray. Two raylets on this machine, with an actor each; one sends blocks of random bytes, the other copies them
-into memory that it has, as the proxy does, and says so; four blocks are under way at most.
+The first needs Ray. Two raylets on this machine, with an actor each; one sends blocks of random
+bytes, the other copies them into memory that it has, as the proxy does, and says so; four blocks
+are under way at most.
 
-- object: ``home.take.remote(block)``: what is above 100 KB goes through the object stores of both nodes, less inside the call.
-- message: the project's own link (``runtime/cluster/sockets.py``), encrypted by CURVE, which Ray's objects are not.
+- object: ``home.take.remote(block)``: what is above 100 KB goes through the object stores of both
+  nodes, less inside the call.
+- message: the project's own link (``runtime/cluster/sockets.py``), encrypted by CURVE, which Ray's
+  objects are not.
 - bare: the same messages over ZeroMQ without keys, to know what encryption costs.
 
-CPU: utime + stime in /proc of all processes of this benchmark and of Ray, over the blocks of a turn. The ways take turns on the
-same two actors, A B A B; figures are medians of the turns. What Ray's own processes take while nothing is sent is printed, and
-is part of both.
+CPU: utime + stime in /proc of all processes of this benchmark and of Ray, over the blocks of a
+turn. The ways take turns on the same two actors, A B A B; figures are medians of the turns. What
+Ray's own processes take while nothing is sent is printed, and is part of both.
 
-``--frames`` needs no Ray: bytes of an env step on the wire and CPU of a block of an Atari env's rows, whole as they lie in a
-slot, and with each frame once (``experience/queue/unstacked.py``), without the link.
+``--frames`` needs no Ray: bytes of an env step on the wire and CPU of a block of an Atari env's
+rows, whole as they lie in a slot, and with each frame once (``experience/queue/unstacked.py``),
+without the link.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ LIMIT_S = 120.0
 WAYS = ("object", "message", "bare")
 
 
-# ------------------------------------------------------------------------------------------------------- the two actors
+# ----------------------------------------------------------------------------------- the two actors
 
 
 class Bare:
@@ -145,7 +150,10 @@ class Away:
         link = SiteLink("site", 1, f"127.0.0.1:{port}", public, keys)
         self._line = Line(link, {Kind.GRANT: 0, **BOTH})
         other = Bare(f"127.0.0.1:{bare}")
-        self._links: dict[str, tuple[Any, Any]] = {"message": (link, link._socket.socket), "bare": (other, other.socket)}
+        self._links: dict[str, tuple[Any, Any]] = {
+            "message": (link, link._socket.socket),
+            "bare": (other, other.socket),
+        }
         deadline = time.monotonic() + LIMIT_S
         for one, socket in self._links.values():
             while not one.send(Rows().head(1, 1), b""):
@@ -188,7 +196,7 @@ class Away:
         return self.message(count, nbytes, "bare")
 
 
-# ------------------------------------------------------------------------------------------------------------ CPU time
+# ----------------------------------------------------------------------------------------- CPU time
 
 
 def family(session: str) -> list[int]:
@@ -198,10 +206,13 @@ def family(session: str) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                )
                 if session.encode() in (entry / "cmdline").read_bytes():
                     mine.add(int(entry.name))
-            except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended, or is another user's
+            # it has ended, or is another user's
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
     while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
         mine |= more
@@ -224,11 +235,13 @@ def spent(before: dict[int, float], after: dict[int, float]) -> float:
     return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
 
 
-# ---------------------------------------------------------------------------------------------------------- the measure
+# -------------------------------------------------------------------------------------- the measure
 
 
 def compare(given: argparse.Namespace) -> list[dict[str, Any]]:
-    """In a folder of its own, so that no other cluster of this machine takes this one for its own."""
+    """In a folder of its own, so that no other cluster of this machine takes
+    this one for its own.
+    """
     with tempfile.TemporaryDirectory(prefix="rows-") as folder:
         os.environ["RAY_TMPDIR"] = folder
         return _compare(given)
@@ -239,14 +252,23 @@ def _compare(given: argparse.Namespace) -> list[dict[str, Any]]:
     from ray.cluster_utils import Cluster
 
     store, most = 1_000_000_000, int(max(given.mib) * MIB)
-    here = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": store, "resources": {"home": 1}}
+    here = {
+        "num_cpus": 1,
+        "include_dashboard": False,
+        "object_store_memory": store,
+        "resources": {"home": 1},
+    }
     cluster = Cluster(initialize_head=True, head_node_args=here)
     cluster.add_node(num_cpus=1, object_store_memory=store, resources={"away": 1})
     rows = []
     try:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         session = cluster.head_node.get_session_dir_path().rpartition("/")[2]
-        home = ray.remote(Home).options(resources={"home": 1}, num_cpus=0, max_concurrency=2).remote(most)
+        home = (
+            ray.remote(Home)
+            .options(resources={"home": 1}, num_cpus=0, max_concurrency=2)
+            .remote(most)
+        )
         away = ray.remote(Away).options(resources={"away": 1}, num_cpus=0).remote(home, most)
         (port, public, keys), bare = ray.get([home.listen.remote(), home.listen_bare.remote()])
         firsts = [home.receive.remote(way, 1) for way in ("message", "bare")]
@@ -271,7 +293,10 @@ def _compare(given: argparse.Namespace) -> list[dict[str, Any]]:
             nbytes, found = int(mib * MIB), {way: list[tuple[float, float]]() for way in WAYS}
             for way in found:  # to warm up, and to know how many make a turn
                 turn(way, UNDER_WAY, nbytes)
-            counts = {way: max(UNDER_WAY, int(given.seconds * 20 / turn(way, 20, nbytes)[1])) for way in found}
+            counts = {
+                way: max(UNDER_WAY, int(given.seconds * 20 / turn(way, 20, nbytes)[1]))
+                for way in found
+            }
             for _ in range(given.turns):
                 for way, turns in found.items():
                     cpu, seconds = turn(way, counts[way], nbytes)
@@ -289,12 +314,16 @@ def _compare(given: argparse.Namespace) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| MiB | CPU of an object, ms | of a message, ms | of a bare message, ms | object / message | object / bare "
+        "| MiB | CPU of an object, ms | of a message, ms | of a bare message, ms | object / "
+        "message | object / bare "
         "| objects/s | messages/s | bare/s |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        spans = [f"{statistics.median(x):.2f} ({min(x):.2f} to {max(x):.2f})" for x in (row[way]["cpu_ms"] for way in WAYS)]
+        spans = [
+            f"{statistics.median(x):.2f} ({min(x):.2f} to {max(x):.2f})"
+            for x in (row[way]["cpu_ms"] for way in WAYS)
+        ]
         one, *others = (statistics.median(row[way]["cpu_ms"]) for way in WAYS)
         times = [f"{one / other:.1f}" for other in others]
         rates = [f"{statistics.median(row[way]['rate']):,.0f}" for way in WAYS]
@@ -302,7 +331,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-# ------------------------------------------------------------------------------------------------------- stacked frames
+# ----------------------------------------------------------------------------------- stacked frames
 
 
 def frames(given: argparse.Namespace) -> list[str]:
@@ -317,27 +346,56 @@ def frames(given: argparse.Namespace) -> list[str]:
 
     streams, unroll, rng = given.streams, given.unroll, np.random.default_rng(0)
     row = RowSpec(
-        obs=ArraySpec((4, 84, 84), "uint8"), action=ArraySpec((), "int64"), behaviour={"logp": ArraySpec((), "float32")},
-        state={}, context={"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")},
-    )  # fmt: skip
-    plan = Plan(rows={"main": row}, unroll=unroll, batch=4 * streams, block=streams, envs=4 * streams, max_lag=0)
-    blocks, screens = [np.zeros(block_bytes(plan), np.uint8) for _ in range(16)], np.zeros((streams, 4, 84, 84), np.uint8)
+        obs=ArraySpec((4, 84, 84), "uint8"),
+        action=ArraySpec((), "int64"),
+        behaviour={"logp": ArraySpec((), "float32")},
+        state={},
+        context={"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")},
+    )
+    plan = Plan(
+        rows={"main": row},
+        unroll=unroll,
+        batch=4 * streams,
+        block=streams,
+        envs=4 * streams,
+        max_lag=0,
+    )
+    blocks, screens = (
+        [np.zeros(block_bytes(plan), np.uint8) for _ in range(16)],
+        np.zeros((streams, 4, 84, 84), np.uint8),
+    )
     for block in blocks:  # as they follow each other; an episode of 1,000 steps ends now and then
         obs = block_views(plan, block)["main"]["obs"]
         obs[0] = screens
         for t in range(1, unroll + 1):
-            obs[t, :, :-1], obs[t, :, -1] = obs[t - 1, :, 1:], rng.integers(0, 256, (streams, 84, 84), np.uint8)
+            obs[t, :, :-1], obs[t, :, -1] = (
+                obs[t - 1, :, 1:],
+                rng.integers(0, 256, (streams, 84, 84), np.uint8),
+            )
             obs[t, rng.random(streams) < 1e-3, :-1] = 0
         screens = obs[-1].copy()
     whole = tree.zeros(plan.fields(4 * streams)["main"])
-    slot = Slot(keys=np.zeros((streams, 2), np.int64), data=Trajectory(**columns(whole, streams, 2 * streams)))
+    slot = Slot(
+        keys=np.zeros((streams, 2), np.int64),
+        data=Trajectory(**columns(whole, streams, 2 * streams)),
+    )
     lines = [
-        "| a block crosses | bytes an env step | CPU of the sender, ms a block | CPU of the receiver, ms a block |",
+        "| a block crosses | bytes an env step | CPU of the sender, ms a block | CPU of the "
+        "receiver, ms a block |",
         "| --- | --- | --- | --- |",
     ]
-    for name, stacks in (("whole", {}), ("each frame once", {"main": {"": Stack(frames=4, padding="zero")}})):
+    for name, stacks in (
+        ("whole", {}),
+        ("each frame once", {"main": {"": Stack(frames=4, padding="zero")}}),
+    ):
         here, there = Crossing(plan, stacks), Crossing(plan, stacks)
-        sent, got, sizes, packing, unpacking = here.last(), there.last(), list[int](), list[float](), list[float]()
+        sent, got, sizes, packing, unpacking = (
+            here.last(),
+            there.last(),
+            list[int](),
+            list[float](),
+            list[float](),
+        )
         for turn in range(5):
             for block in blocks:
                 began = time.thread_time()
@@ -352,13 +410,20 @@ def frames(given: argparse.Namespace) -> list[str]:
                     unpacking.append(1000 * (time.thread_time() - begun))
             sent.known = got.known = False  # the first block is not the next of the last one
         steps = statistics.mean(sizes) / (streams * unroll)
-        lines.append(f"| {name} | {steps:,.0f} | {statistics.median(packing):.2f} | {statistics.median(unpacking):.2f} |")
+        lines.append(
+            f"| {name} | {steps:,.0f} | {statistics.median(packing):.2f} | "
+            f"{statistics.median(unpacking):.2f} |"
+        )
     return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mib", type=float, nargs="+", default=[0.06, 0.29, 1, 4, 38], help="sizes of blocks")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--mib", type=float, nargs="+", default=[0.06, 0.29, 1, 4, 38], help="sizes of blocks"
+    )
     parser.add_argument("--turns", type=int, default=5, help="turns of each way")
     parser.add_argument("--seconds", type=float, default=2.0, help="about how long a turn is")
     parser.add_argument("--page", type=Path, help="a page whose table of ways is written anew")

@@ -2,8 +2,9 @@
 
     python benchmarks/vtrace.py
 
-The step is forward, V-trace loss, backward and fused Adam over 8192 rows of a policy and value net with an MLP 64x64 (tanh,
-observations of 4 numbers). V-trace alone and the step alternate, each a mean over a few calls; the medians are reported.
+The step is forward, V-trace loss, backward and fused Adam over 8192 rows of a policy and value net
+with an MLP 64x64 (tanh, observations of 4 numbers). V-trace alone and the step alternate, each a
+mean over a few calls; the medians are reported.
 """
 
 import json
@@ -44,7 +45,11 @@ def main() -> None:
     torch.manual_seed(0)
     net = Net()
     adam = torch.optim.Adam(net.parameters(), lr=3e-4, eps=1e-5, fused=True)
-    obs, action, reward = torch.randn(T + 1, B, OBS), torch.randint(ACTIONS, (T, B)), torch.randn(T, B)
+    obs, action, reward = (
+        torch.randn(T + 1, B, OBS),
+        torch.randint(ACTIONS, (T, B)),
+        torch.randn(T, B),
+    )
     mask, discount = torch.rand(T, B) > 0.02, 0.99 * (torch.rand(T, B) > 0.02)
     logp_behaviour = torch.full((T, B), -0.7)
     value, log_rho = torch.randn(T + 1, B), 0.1 * torch.randn(T, B)
@@ -56,7 +61,13 @@ def main() -> None:
         logits, values = net(obs)
         logp = logits[:-1].log_softmax(-1)
         chosen = logp.gather(-1, action[..., None]).squeeze(-1)
-        got = vtrace(reward=reward, discount=discount, value=values, log_rho=chosen - logp_behaviour, mask=mask)
+        got = vtrace(
+            reward=reward,
+            discount=discount,
+            value=values,
+            log_rho=chosen - logp_behaviour,
+            mask=mask,
+        )
         entropy = -(logp.exp() * logp).sum(-1)
         rows = -chosen * got.advantage + 0.5 * (values[:-1] - got.target) ** 2 - 0.01 * entropy
         adam.zero_grad()
@@ -70,7 +81,12 @@ def main() -> None:
     share = statistics.median(a / b for a, b in pairs)
     print(
         json.dumps(
-            {"vtrace_ms": round(1e3 * alone, 3), "step_ms": round(1e3 * whole, 3), "share": round(share, 4), "limit": LIMIT}
+            {
+                "vtrace_ms": round(1e3 * alone, 3),
+                "step_ms": round(1e3 * whole, 3),
+                "share": round(share, 4),
+                "limit": LIMIT,
+            }
         )
     )
     raise SystemExit(share >= LIMIT)

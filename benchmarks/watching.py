@@ -1,13 +1,16 @@
-"""What the live page costs: ``equipoise watch`` with nobody looking, and a run's steps/s with the page open and closed.
+"""What the live page costs: ``equipoise watch`` with nobody looking, and a run's steps/s with the
+page open and closed.
 
-    .venv/bin/python benchmarks/watching.py [--runs 200] [--seconds 15] [--rounds 20] [--viewer reader|chromium] [--json FILE]
+    .venv/bin/python benchmarks/watching.py [--runs 200] [--seconds 15] [--rounds 20] [--viewer
+    reader|chromium] [--json FILE]
 
-The folder has ``--runs`` runs that ended and one that trains all the while. First the server's share of a core is taken over
-``--seconds``, after a viewer has come and gone, then the time from a changed verdict to a viewer who is told it. Then windows
-of ``--seconds`` alternate: the page open, the page closed. Each pair of windows gives one ratio of the run's steps/s, by its
-own ``live.json``; printed are the mean loss and the upper end of its one-sided 95 % interval. ``reader`` asks for what the page
-asks for, as a browser on another machine does; ``chromium`` is a headless one on this machine at the lowest priority, which
-draws without a graphics card.
+The folder has ``--runs`` runs that ended and one that trains all the while. First the server's
+share of a core is taken over ``--seconds``, after a viewer has come and gone, then the time from a
+changed verdict to a viewer who is told it. Then windows of ``--seconds`` alternate: the page open,
+the page closed. Each pair of windows gives one ratio of the run's steps/s, by its own
+``live.json``; printed are the mean loss and the upper end of its one-sided 95 % interval.
+``reader`` asks for what the page asks for, as a browser on another machine does; ``chromium`` is a
+headless one on this machine at the lowest priority, which draws without a graphics card.
 """
 
 from __future__ import annotations
@@ -40,8 +43,13 @@ from tests.report import made
 from tests.watching.test_runs import write_live
 
 MOST_IDLE, MOST_LOSS, MOST_DELAY = 0.02, 0.01, 2.0  # of a core; of the steps/s; seconds
-RUN = "train CartPole-v1 --algorithm impala --actors 1 --max-lag 1 --steps 1G --quiet --no-tensorboard --out runs/live"
-CURVES = "/api/curves?run=live&y=return&y=steps_per_s&y=lag&y=learning/worked&y=sampling/worked&x=steps"
+RUN = (
+    "train CartPole-v1 --algorithm impala --actors 1 --max-lag 1 --steps 1G --quiet "
+    "--no-tensorboard --out runs/live"
+)
+CURVES = (
+    "/api/curves?run=live&y=return&y=steps_per_s&y=lag&y=learning/worked&y=sampling/worked&x=steps"
+)
 CURVES_S = 1.5  # as static/run.js
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -54,7 +62,13 @@ def cpu_s(pid: int) -> float:
 
 @contextmanager
 def started(words: list[str], cwd: Path, **how: Any) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-m", "equipoise", *words], cwd=cwd, text=True, start_new_session=True, **how)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "equipoise", *words],
+        cwd=cwd,
+        text=True,
+        start_new_session=True,
+        **how,
+    )
     try:
         yield process
     finally:
@@ -94,13 +108,16 @@ def reader(port: int) -> Iterator[None]:
 
 
 def delay(port: int, run: Path) -> float:
-    """Seconds from a verdict that is written to a viewer of the run who is told it: the longest of ten."""
+    """Seconds from a verdict that is written to a viewer of the run who is told it: the longest of
+    ten.
+    """
     connection, took = http.client.HTTPConnection("127.0.0.1", port, timeout=30), list[float]()
     connection.request("GET", f"/api/events?run={run.name}")
     answer = connection.getresponse()
     for n in range(10):
         said = f"Learning-bound: {n}."
-        write_live(run, cause="Learning-bound", verdict=said, wall_s=1000.0 + n)  # the time of a run goes on, too
+        # the time of a run goes on, too
+        write_live(run, cause="Learning-bound", verdict=said, wall_s=1000.0 + n)
         begun = time.monotonic()
         while said.encode() not in answer.readline():
             pass
@@ -115,9 +132,22 @@ def chromium(port: int) -> Iterator[None]:
     if program is None:
         sys.exit("--viewer chromium: expected chromium on PATH, got none")
     with tempfile.TemporaryDirectory() as home:
-        words = ["nice", "-n", "19", program, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900",
-                 f"--user-data-dir={home}", "--remote-debugging-port=0", f"http://127.0.0.1:{port}/#/run/live"]  # fmt: skip
-        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        words = [
+            "nice",
+            "-n",
+            "19",
+            program,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--window-size=1280,900",
+            f"--user-data-dir={home}",
+            "--remote-debugging-port=0",
+            f"http://127.0.0.1:{port}/#/run/live",
+        ]
+        process = subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         try:
             yield
         finally:
@@ -141,11 +171,17 @@ def speed(run: Path, seconds: float) -> float:
 
 def upper(values: list[float]) -> float:
     """The upper end of the one-sided 95 % interval of the mean, by the normal approximation."""
-    return statistics.mean(values) + 1.645 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    return (
+        statistics.mean(values) + 1.645 * statistics.stdev(values) / math.sqrt(len(values))
+        if len(values) > 1
+        else math.inf
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--rounds", type=int, default=20)
@@ -173,9 +209,15 @@ def main() -> None:
             before, begun = cpu_s(server.pid), time.monotonic()
             time.sleep(at.seconds)
             idle = (cpu_s(server.pid) - before) / (time.monotonic() - begun)
-            print(f"nobody looks: {idle:.2%} of a core ({at.runs + 2} runs; at most {MOST_IDLE:.0%})", flush=True)
+            print(
+                f"nobody looks: {idle:.2%} of a core ({at.runs + 2} runs; at most {MOST_IDLE:.0%})",
+                flush=True,
+            )
             told = delay(port, place / "runs/told")
-            print(f"a changed verdict is told within {told:.2f} s (at most {MOST_DELAY:g})", flush=True)
+            print(
+                f"a changed verdict is told within {told:.2f} s (at most {MOST_DELAY:g})",
+                flush=True,
+            )
             losses, looked = list[float](), list[float]()
             for n in range(at.rounds):
                 with viewer(port):
@@ -186,10 +228,14 @@ def main() -> None:
                 time.sleep(2.0)
                 closed = speed(run, at.seconds)
                 losses.append(1.0 - opened / closed)
-                print(f"{n + 1}: {opened:,.0f} steps/s with the page, {closed:,.0f} without", flush=True)
+                print(
+                    f"{n + 1}: {opened:,.0f} steps/s with the page, {closed:,.0f} without",
+                    flush=True,
+                )
     mean, most = statistics.mean(losses), upper(losses)
     print(
-        f"{at.viewer}: the server takes {statistics.mean(looked):.1%} of a core; the run loses {mean:.2%}, upper end {most:.2%}"
+        f"{at.viewer}: the server takes {statistics.mean(looked):.1%} of a core; the run loses "
+        f"{mean:.2%}, upper end {most:.2%}"
     )
     found = {
         "host": host(),
@@ -204,9 +250,9 @@ def main() -> None:
     if at.json is not None:
         at.json.write_text(json.dumps(found, indent=1))
     failed = [f"told after {told:.2f} s > {MOST_DELAY:g} s"] * (told > MOST_DELAY)
-    failed += [f"idle {idle:.2%} > {MOST_IDLE:.0%}"] * (idle > MOST_IDLE) + [f"loss {most:.2%} > {MOST_LOSS:.0%}"] * (
-        most > MOST_LOSS
-    )
+    failed += [f"idle {idle:.2%} > {MOST_IDLE:.0%}"] * (idle > MOST_IDLE) + [
+        f"loss {most:.2%} > {MOST_LOSS:.0%}"
+    ] * (most > MOST_LOSS)
     sys.exit("; ".join(failed) or 0)
 
 

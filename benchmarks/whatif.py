@@ -1,13 +1,15 @@
 """What ``equipoise whatif`` predicts of a change, beside a run with that change.
 
-    .venv/bin/python benchmarks/whatif.py [--real] [--seeds 1-30] [--ray 41-50] [--seconds 8] [--json FILE] [--page FILE]
+    .venv/bin/python benchmarks/whatif.py [--real] [--seeds 1-30] [--ray 41-50] [--seconds 8]
+    [--json FILE] [--page FILE]
 
-A pair is a run as it is, the same with a change, and the run as it is again: what was predicted from the first one's directory
-is compared with the second one's steps/s and mean lag. Where the first and the third differ by over 5 % the machine was not
-the same, and the pair is made again, at most ``TRIES`` times; the one whose runs differ least counts. The set-ups are those of
-``bottlenecks.py`` by seed, with a change drawn at random; with ``--real`` also six of CartPole, Pong and HalfCheetah. Those of
-``--ray`` run with all actors on three nodes of a Ray cluster, which are raylets of this machine, and of these seeds only the
-set-ups whose costs are sleeps.
+A pair is a run as it is, the same with a change, and the run as it is again: what was predicted
+from the first one's directory is compared with the second one's steps/s and mean lag. Where the
+first and the third differ by over 5 % the machine was not the same, and the pair is made again, at
+most ``TRIES`` times; the one whose runs differ least counts. The set-ups are those of
+``bottlenecks.py`` by seed, with a change drawn at random; with ``--real`` also six of CartPole,
+Pong and HalfCheetah. Those of ``--ray`` run with all actors on three nodes of a Ray cluster, which
+are raylets of this machine, and of these seeds only the set-ups whose costs are sleeps.
 """
 
 from __future__ import annotations
@@ -51,31 +53,49 @@ class Pair:
 PONG = "ALE/Pong-v5 --set env.repeat_action_probability=0 --precision fp32 --threads 1"
 REAL = (
     Pair(
-        name="CartPole, ppo", rate=20_000, change={"max_lag": 1},
-        options="CartPole-v1 --algorithm ppo --actors 2 --envs-per-actor 8 --unroll 64 --batch 16 --max-lag 0",
+        name="CartPole, ppo",
+        rate=20_000,
+        change={"max_lag": 1},
+        options="CartPole-v1 --algorithm ppo --actors 2 --envs-per-actor 8 --unroll 64 --batch 16 "
+        "--max-lag 0",
     ),
     Pair(
-        name="CartPole, apex_dqn", rate=3_000, change={"actors": 1},
-        options="CartPole-v1 --algorithm apex_dqn --actors 2 --envs-per-actor 8 --unroll 16 --max-lag 1",
+        name="CartPole, apex_dqn",
+        rate=3_000,
+        change={"actors": 1},
+        options="CartPole-v1 --algorithm apex_dqn --actors 2 --envs-per-actor 8 --unroll 16 "
+        "--max-lag 1",
     ),
     Pair(
-        name="HalfCheetah, ppo", rate=4_000, change={"actors": 1},
-        options="HalfCheetah-v5 --algorithm ppo --actors 2 --envs-per-actor 8 --unroll 64 --batch 16 --max-lag 1",
+        name="HalfCheetah, ppo",
+        rate=4_000,
+        change={"actors": 1},
+        options="HalfCheetah-v5 --algorithm ppo --actors 2 --envs-per-actor 8 --unroll 64 --batch "
+        "16 --max-lag 1",
     ),
     Pair(
-        name="HalfCheetah, ppo, lockstep", rate=4_000, change={"max_lag": 2},
-        options="HalfCheetah-v5 --algorithm ppo --actors 2 --envs-per-actor 8 --unroll 64 --batch 16 --max-lag 0",
+        name="HalfCheetah, ppo, lockstep",
+        rate=4_000,
+        change={"max_lag": 2},
+        options="HalfCheetah-v5 --algorithm ppo --actors 2 --envs-per-actor 8 --unroll 64 --batch "
+        "16 --max-lag 0",
     ),
     Pair(
-        name="Pong, ppo", rate=600, change={"actors": 2},
-        options=f"{PONG} --algorithm ppo --actors 1 --envs-per-actor 8 --unroll 32 --batch 8 --max-lag 1",
+        name="Pong, ppo",
+        rate=600,
+        change={"actors": 2},
+        options=f"{PONG} --algorithm ppo --actors 1 --envs-per-actor 8 --unroll 32 --batch 8 "
+        "--max-lag 1",
     ),
     Pair(
-        name="Pong, apex_dqn", rate=600, change={"actors": 2},
-        options=f"{PONG} --algorithm apex_dqn --actors 1 --envs-per-actor 8 --unroll 16 --max-lag 1 "
+        name="Pong, apex_dqn",
+        rate=600,
+        change={"actors": 2},
+        options=f"{PONG} --algorithm apex_dqn --actors 1 --envs-per-actor 8 --unroll 16 --max-lag "
+        "1 "
         "--set replay.capacity=20000",
     ),
-)  # fmt: skip
+)
 
 
 def planted(seed: int) -> Pair:
@@ -87,14 +107,20 @@ def planted(seed: int) -> Pair:
     if lag in ("0", "1", "2"):
         changes.append({"max_lag": int(lag) + draw.choice([1, 2])})
     return Pair(
-        name=f"seed {seed}, {one.cause}", options=one.options, change=draw.choice(changes), rate=one.rate, pinned=one.pinned
+        name=f"seed {seed}, {one.cause}",
+        options=one.options,
+        change=draw.choice(changes),
+        rate=one.rate,
+        pinned=one.pinned,
     )
 
 
 def on_ray(numbers: range, words: Sequence[str]) -> list[Pair]:
     """Those of these seeds whose costs are sleeps. ``words``: where the cluster is."""
     pairs = [planted(seed) for seed in numbers]
-    return [replace(one, name=f"{one.name}, Ray", on=tuple(words)) for one in pairs if not one.pinned]
+    return [
+        replace(one, name=f"{one.name}, Ray", on=tuple(words)) for one in pairs if not one.pinned
+    ]
 
 
 def run(pair: Pair, change: dict[str, int], out: Path, seconds: float) -> tuple[float, float]:
@@ -103,10 +129,20 @@ def run(pair: Pair, change: dict[str, int], out: Path, seconds: float) -> tuple[
     for name, value in change.items():
         words[words.index(f"--{name.replace('_', '-')}") + 1] = str(value)
     begin = [*(["taskset", "-c", "0"] if pair.pinned else []), str(OURS), "train"]
-    words = [*begin, *words, "--steps", str(max(int(pair.rate * seconds), 2000)), "--no-recipe", "--quiet", "--no-tensorboard"]
+    words = [
+        *begin,
+        *words,
+        "--steps",
+        str(max(int(pair.rate * seconds), 2000)),
+        "--no-recipe",
+        "--quiet",
+        "--no-tensorboard",
+    ]
     words += ["--evaluate-episodes", "0", "--checkpoint-every", "0", *pair.on, "--out", str(out)]
     ran(words, out.parent / "log", limit_s=20 * seconds + 60, PYTHONPATH=PATHS)
-    return recorded(out)[1], json.loads((out / "summary.json").read_text(encoding="utf-8"))["lag"]["mean"]
+    return recorded(out)[1], json.loads((out / "summary.json").read_text(encoding="utf-8"))["lag"][
+        "mean"
+    ]
 
 
 def judged(pair: Pair, seconds: float) -> dict[str, Any]:
@@ -118,16 +154,28 @@ def judged(pair: Pair, seconds: float) -> dict[str, Any]:
             made, lag = run(pair, pair.change, place / "changed", seconds)
             after, _ = run(pair, {}, place / "after", seconds)
             found = eq.whatif(
-                place / "before", settings={f"placement.{name}": value for name, value in pair.change.items()}, trust=TRUST
+                place / "before",
+                settings={f"placement.{name}": value for name, value in pair.change.items()},
+                trust=TRUST,
             )
         assert found.change is not None and found.asked is not None
-        # The model is fitted on the whole first run, and told that the machine was as fast as in the two around the change.
+        # The model is fitted on the whole first run, and told that the machine was as fast as in
+        # the two around the change.
         one, gain = found.change, made / ((before + after) / 2)
-        tries.append({
-            "pair": pair.name, "change": pair.change, "before": before, "predicted": one.gain, "gain": gain,
-            "error": one.gain / gain - 1, "lag_predicted": found.asked.lag, "lag": lag,
-            "covered": one.low <= gain <= one.high, "drift": abs(after / before - 1),
-        })  # fmt: skip
+        tries.append(
+            {
+                "pair": pair.name,
+                "change": pair.change,
+                "before": before,
+                "predicted": one.gain,
+                "gain": gain,
+                "error": one.gain / gain - 1,
+                "lag_predicted": found.asked.lag,
+                "lag": lag,
+                "covered": one.low <= gain <= one.high,
+                "drift": abs(after / before - 1),
+            }
+        )
         if tries[-1]["drift"] <= STEADY:
             break
     return min(tries, key=lambda one: float(one["drift"]))
@@ -135,29 +183,52 @@ def judged(pair: Pair, seconds: float) -> dict[str, Any]:
 
 def page(results: list[dict[str, Any]]) -> str:
     errors = sorted(abs(one["error"]) for one in results)
-    lags = sorted(abs(one["lag_predicted"] / one["lag"] - 1) for one in results if one["lag"] > 0.05)
+    lags = sorted(
+        abs(one["lag_predicted"] / one["lag"] - 1) for one in results if one["lag"] > 0.05
+    )
     rows = [
         [
-            one["pair"], ", ".join(f"{key}={value}" for key, value in one["change"].items()), f"{one['before']:,.0f}",
-            f"{one['predicted']:.2f}", f"{one['gain']:.2f}", f"{one['error']:+.0%}", f"{one['lag_predicted']:.2f}",
-            f"{one['lag']:.2f}", f"{one['drift']:.0%}",
+            one["pair"],
+            ", ".join(f"{key}={value}" for key, value in one["change"].items()),
+            f"{one['before']:,.0f}",
+            f"{one['predicted']:.2f}",
+            f"{one['gain']:.2f}",
+            f"{one['error']:+.0%}",
+            f"{one['lag_predicted']:.2f}",
+            f"{one['lag']:.2f}",
+            f"{one['drift']:.0%}",
         ]
         for one in results
-    ]  # fmt: skip
-    head = ["set-up", "change", "steps/s", "predicted", "measured", "error", "lag predicted", "lag", "drift"]
+    ]
+    head = [
+        "set-up",
+        "change",
+        "steps/s",
+        "predicted",
+        "measured",
+        "error",
+        "lag predicted",
+        "lag",
+        "drift",
+    ]
     return (
         "# What-if beside what happened\n\nWritten by "
         f"`.venv/bin/python {shlex.join(sys.argv)}`. "
         f"On {host()['cpu']}, {host()['cores']} cores.\n\n"
-        f"Of {len(results)} gains the median error is {statistics.median(errors):.0%}, nine of ten are within "
-        f"{errors[int(len(errors) * 0.9)]:.0%}, and {sum(one['covered'] for one in results)} are in their interval. "
-        f"The median error of the mean lag is {statistics.median(lags):.0%}. *Drift* is by how much the two runs around the "
+        f"Of {len(results)} gains the median error is {statistics.median(errors):.0%}, nine of ten "
+        "are within "
+        f"{errors[int(len(errors) * 0.9)]:.0%}, and {sum(one['covered'] for one in results)} are "
+        "in their interval. "
+        f"The median error of the mean lag is {statistics.median(lags):.0%}. *Drift* is by how "
+        "much the two runs around the "
         f"change differ.\n\n{markdown(head, rows)}\n"
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", default="1-30", metavar="A-B", help="or none")
     parser.add_argument("--real", action="store_true")
     parser.add_argument("--ray", metavar="A-B")

@@ -1,4 +1,5 @@
-"""A world for `equipoise train remote:tcp://HOST:PORT`: your game, robot or simulator, in one file without dependencies.
+"""A world for `equipoise train remote:tcp://HOST:PORT`: your game, robot or simulator, in one file
+without dependencies.
 
     from world import EpisodeLost, RunOver, World, box, discrete
 
@@ -18,10 +19,11 @@
     except RunOver:
         pass  # training has ended
 
-An observation is a number, (nested) lists of numbers, a dict of these for a Dict space, or an array: one of numpy's, or
-``array("float32", [84, 84], bytes)``. An action comes as a number or as lists of numbers. If your game did another thing than
-it was told, say ``took=ACTION``. What was lost, doubled or late on the way is mended here; a connection that breaks is made
-again, and the episode goes on where it was. The protocol: docs/protocol.md.
+An observation is a number, (nested) lists of numbers, a dict of these for a Dict space, or an
+array: one of numpy's, or ``array("float32", [84, 84], bytes)``. An action comes as a number or as
+lists of numbers. If your game did another thing than it was told, say ``took=ACTION``. What was
+lost, doubled or late on the way is mended here; a connection that breaks is made again, and the
+episode goes on where it was. The protocol: docs/protocol.md.
 """
 
 import contextlib
@@ -37,7 +39,9 @@ MOST = 1 << 26  # bytes of a frame
 
 
 class EpisodeLost(Exception):
-    """The run gave this episode up, since the world was away for longer than its grace, or for a value that it sent."""
+    """The run gave this episode up, since the world was away for longer than its grace, or for a
+    value that it sent.
+    """
 
 
 class RunOver(Exception):
@@ -49,7 +53,9 @@ class _Full(ConnectionError):
 
 
 class Refused(Exception):
-    """The run does not take this world: ``code`` is version, token, space, frame, observe or gap."""
+    """The run does not take this world: ``code`` is version, token, space, frame,
+    observe or gap.
+    """
 
     def __init__(self, code, text):
         super().__init__(code + ": " + text)
@@ -67,7 +73,9 @@ def discrete(n, start=0):
 
 
 def mapping(**spaces):
-    """A space of maps with a space for each key; the key ``action_mask`` says which actions are allowed now."""
+    """A space of maps with a space for each key; the key ``action_mask`` says which actions are
+    allowed now.
+    """
     return {"type": "Dict", "spaces": [[key, spaces[key]] for key in spaces]}
 
 
@@ -77,25 +85,36 @@ def array(dtype, shape, data):
 
 
 class World:
-    """One world, in one stream of a run. ``stream``, ``seed``: which one, and a seed for its randomness."""
+    """One world, in one stream of a run. ``stream``, ``seed``: which one, and a seed for its
+    randomness.
+    """
 
-    def __init__(self, address, observation, action, name="", token=None, patience_s=60.0, timeout_s=5.0):
-        """Connects, and waits until the run has a stream free. ``token``: by default that in EQUIPOISE_WORLD_TOKEN.
+    def __init__(
+        self, address, observation, action, name="", token=None, patience_s=60.0, timeout_s=5.0
+    ):
+        """Connects, and waits until the run has a stream free. ``token``: by default that in
+        EQUIPOISE_WORLD_TOKEN.
 
-        ``patience_s``: how long to try to connect before ConnectionError. ``timeout_s``: of a connection without a word.
+        ``patience_s``: how long to try to connect before ConnectionError. ``timeout_s``: of a
+        connection without a word.
         """
         self._address, self._patience_s, self._timeout_s = address, patience_s, timeout_s
         self._hello = {
-            "kind": "hello", "version": VERSION, "session": secrets.token_hex(16), "name": name or f"pid {os.getpid()}",
-            "observation": observation, "action": action,
-        }  # fmt: skip
+            "kind": "hello",
+            "version": VERSION,
+            "session": secrets.token_hex(16),
+            "name": name or f"pid {os.getpid()}",
+            "observation": observation,
+            "action": action,
+        }
         token = token if token is not None else os.environ.get("EQUIPOISE_WORLD_TOKEN")
         if token:
             self._hello["token"] = token
         self.stream, self.seed = 0, 0
         self._seq = -1  # of the last observation
         self._frame = b""  # the last observation, in case it is lost
-        self._life = ""  # of this world in the run; another one knows nothing of what was said in it
+        # of this world in the run; another one knows nothing of what was said in it
+        self._life = ""
         self._running = False  # an episode
         self._socket, self._bytes = None, b""
         self._lock = threading.Lock()  # of what is sent
@@ -114,14 +133,18 @@ class World:
         return answer["action"]
 
     def step(self, obs, reward, took=None, info=None):
-        """Say what followed from the last action -> the next one. ``took``: the action really taken, if it was another.
+        """Say what followed from the last action -> the next one. ``took``: the action really
+        taken, if it was another.
 
-        ``info``: numbers by name, for ``--metrics``. Raises EpisodeLost where the run has given the episode up.
+        ``info``: numbers by name, for ``--metrics``. Raises EpisodeLost where the run has given the
+        episode up.
         """
         return self._say(_outcome(obs, reward, took, info))["action"]
 
     def end(self, obs, reward, terminated=False, truncated=False, took=None, info=None):
-        """Say what followed from the last action of an episode. ``terminated``: by itself; ``truncated``: by a clock."""
+        """Say what followed from the last action of an episode. ``terminated``: by itself;
+        ``truncated``: by a clock.
+        """
         if not (terminated or truncated):
             raise ValueError("end: expected terminated or truncated to be true, got neither")
         outcome = _outcome(obs, reward, took, info)
@@ -140,7 +163,7 @@ class World:
         self._closed.set()
         self._drop()
 
-    # ------------------------------------------------------------------------------------------------- messages and numbers
+    # ------------------------------------------------------------------------- messages and numbers
 
     def _say(self, observation):
         """Send an observation, again as often as it is lost, until its answer comes."""
@@ -154,15 +177,21 @@ class World:
                 if message["kind"] == "act" and message["seq"] == self._seq:
                     if message.get("lost"):
                         self._running = False
-                        raise EpisodeLost("the run gave up the episode, for a value that it was sent")
+                        raise EpisodeLost(
+                            "the run gave up the episode, for a value that it was sent"
+                        )
                     return message
-                if message["kind"] == "beat" and (message["seen"] < self._seq or message["answered"] >= self._seq):
+                if message["kind"] == "beat" and (
+                    message["seen"] < self._seq or message["answered"] >= self._seq
+                ):
                     self._again()  # it never came there, or its answer never came here
             except OSError:
                 if not self._connect():  # the run knows nothing of this episode any more
                     running, self._running = self._running, False
                     if running or not observation.get("first"):
-                        raise EpisodeLost("the run gave up the episode: the world was away for too long") from None
+                        raise EpisodeLost(
+                            "the run gave up the episode: the world was away for too long"
+                        ) from None
                     self._seq = 0
                     observation["seq"] = 0
                     self._frame = _frame(observation)
@@ -191,13 +220,16 @@ class World:
                         if not known:
                             self._seq = -1
                         return known
-                    until = max(until, time.monotonic() + self._patience_s)  # "wait": no stream is free yet
+                    # "wait": no stream is free yet
+                    until = max(until, time.monotonic() + self._patience_s)
             except OSError as error:
                 if isinstance(error, _Full):
                     until = max(until, time.monotonic() + self._patience_s)
                 if time.monotonic() > until:
                     self._leave()
-                    raise ConnectionError(f"{self._address}: expected a run that listens, got: {error}") from error
+                    raise ConnectionError(
+                        f"{self._address}: expected a run that listens, got: {error}"
+                    ) from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
 
@@ -231,7 +263,9 @@ class World:
             self._socket.sendall(frame)
 
     def _receive(self):
-        """The next message. OSError where the connection has ended, or says nothing for too long."""
+        """The next message. OSError where the connection has ended,
+        or says nothing for too long.
+        """
         while True:
             if len(self._bytes) >= 4:
                 size = 4 + struct.unpack(">I", self._bytes[:4])[0]
@@ -279,11 +313,13 @@ def _frame(message):
     return struct.pack(">I", len(body)) + body
 
 
-# --------------------------------------------------------------------------------------------------------------- msgpack
+# ------------------------------------------------------------------------------------------ msgpack
 
 
 def pack(value):
-    """A value as msgpack: None, bool, int, float, str, bytes, list, tuple, dict, or an array of numpy's."""
+    """A value as msgpack: None, bool, int, float, str, bytes, list, tuple, dict, or an array of
+    numpy's.
+    """
     parts = []
     _pack(value, parts.append)
     return b"".join(parts)
@@ -302,7 +338,14 @@ def _pack(value, put):
             put(b"\xd3" + struct.pack(">q", value))
     elif kind is str:
         data = value.encode()
-        put((bytes((0xA0 | len(data),)) if len(data) < 32 else b"\xdb" + struct.pack(">I", len(data))) + data)
+        put(
+            (
+                bytes((0xA0 | len(data),))
+                if len(data) < 32
+                else b"\xdb" + struct.pack(">I", len(data))
+            )
+            + data
+        )
     elif kind is bool:
         put(b"\xc3" if value else b"\xc2")
     elif value is None:
@@ -310,15 +353,25 @@ def _pack(value, put):
     elif kind in (bytes, bytearray):
         put(b"\xc6" + struct.pack(">I", len(value)) + bytes(value))
     elif kind in (list, tuple):
-        put(bytes((0x90 | len(value),)) if len(value) < 16 else b"\xdd" + struct.pack(">I", len(value)))
+        put(
+            bytes((0x90 | len(value),))
+            if len(value) < 16
+            else b"\xdd" + struct.pack(">I", len(value))
+        )
         for item in value:
             _pack(item, put)
     elif kind is dict:
-        put(bytes((0x80 | len(value),)) if len(value) < 16 else b"\xdf" + struct.pack(">I", len(value)))
+        put(
+            bytes((0x80 | len(value),))
+            if len(value) < 16
+            else b"\xdf" + struct.pack(">I", len(value))
+        )
         for key in value:
             _pack(key, put)
             _pack(value[key], put)
-    elif hasattr(value, "dtype") and hasattr(value, "tobytes") and getattr(value, "shape", ()) != ():
+    elif (
+        hasattr(value, "dtype") and hasattr(value, "tobytes") and getattr(value, "shape", ()) != ()
+    ):
         little = value.astype(value.dtype.newbyteorder("<"))
         _pack(array(value.dtype.name, value.shape, little.tobytes()), put)
     elif hasattr(value, "item"):  # a number of numpy's
@@ -328,8 +381,17 @@ def _pack(value, put):
 
 
 _FIXED = {
-    0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q",
-}  # fmt: skip
+    0xCA: ">f",
+    0xCB: ">d",
+    0xCC: ">B",
+    0xCD: ">H",
+    0xCE: ">I",
+    0xCF: ">Q",
+    0xD0: ">b",
+    0xD1: ">h",
+    0xD2: ">i",
+    0xD3: ">q",
+}
 _SIZED = {
     0xC4: ">B",
     0xC5: ">H",

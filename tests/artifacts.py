@@ -22,9 +22,21 @@ BOX = spaces.Box(-10.0, 10.0, (4,), np.float32)
 MASKED = spaces.Dict({"obs": BOX, "action_mask": spaces.MultiBinary(3)})
 KINDS: dict[str, tuple[str, dict[str, Any], EnvSpec]] = {
     "mlp": ("ppo", {}, EnvSpec(observation=BOX, action=spaces.Discrete(3))),
-    "lstm": ("ppo", {"core": "lstm", "core_size": 8}, EnvSpec(observation=BOX, action=spaces.Discrete(3))),
-    "mask": ("ppo", {}, EnvSpec(observation=MASKED, action=spaces.Discrete(3), mask=("action_mask",))),
-    "box": ("ppo", {"normalize_obs": True}, EnvSpec(observation=BOX, action=spaces.Box(-2.0, 2.0, (2,), np.float32))),
+    "lstm": (
+        "ppo",
+        {"core": "lstm", "core_size": 8},
+        EnvSpec(observation=BOX, action=spaces.Discrete(3)),
+    ),
+    "mask": (
+        "ppo",
+        {},
+        EnvSpec(observation=MASKED, action=spaces.Discrete(3), mask=("action_mask",)),
+    ),
+    "box": (
+        "ppo",
+        {"normalize_obs": True},
+        EnvSpec(observation=BOX, action=spaces.Box(-2.0, 2.0, (2,), np.float32)),
+    ),
     "dqn": ("dqn", {"hidden": [16]}, EnvSpec(observation=BOX, action=spaces.Discrete(3))),
 }
 
@@ -38,7 +50,8 @@ def untrained(algorithm: str, fields: dict[str, Any], spec: EnvSpec, seed: int =
         net = made.network(spec)
     policy = one.policy()
     policy.net.load_state_dict(net.state_dict())
-    with torch.no_grad():  # the policy's head begins near 0, so that all untrained policies would act alike
+    # the policy's head begins near 0, so that all untrained policies would act alike
+    with torch.no_grad():
         head = getattr(policy.net, "policy_head", None)
         if head is not None:
             head.weight.mul_(100.0)
@@ -46,7 +59,9 @@ def untrained(algorithm: str, fields: dict[str, Any], spec: EnvSpec, seed: int =
 
 
 def artifact(folder: Path, kind: str = "mlp", seed: int = 0) -> Path:
-    """An artifact of a kind of ``KINDS`` as ``folder``; another ``seed`` is another version of the policy."""
+    """An artifact of a kind of ``KINDS`` as ``folder``; another ``seed`` is another version of the
+    policy.
+    """
     shutil.copytree(_made(kind, seed), folder)
     return folder
 
@@ -61,5 +76,7 @@ def _made(kind: str, seed: int) -> Path:
     one, policy = untrained(*KINDS[kind], seed=seed)
     place = Path(_kept().name) / f"{kind}-{seed}"
     seen = sampled(one.spec, policy.net, rows=64)
-    artifacts.write(place, "main", one, policy, lineage={"algorithm": KINDS[kind][0]}, seen=seen, rows=64)
+    artifacts.write(
+        place, "main", one, policy, lineage={"algorithm": KINDS[kind][0]}, seen=seen, rows=64
+    )
     return place

@@ -1,4 +1,6 @@
-"""What every test gets: shapes checked in ``equipoise.returns``, a seed, a way to wait, and a look for what it left behind."""
+"""What every test gets: shapes checked in ``equipoise.returns``, a seed, a way to wait, and a look
+for what it left behind.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-# Before any test imports the package: the annotations of the maths become checks of shape and dtype, in tests only.
+# Before any test imports the package: the annotations of the maths become checks of shape and
+# dtype, in tests only.
 install_import_hook("equipoise.returns", "beartype.beartype")
 
 hypothesis.settings.register_profile("equipoise", deadline=None, derandomize=True, print_blob=True)
@@ -32,10 +35,12 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def pytest_configure() -> None:
-    """The same for every way to start us: in a shell's background Ctrl-C is ignored, and children inherit that.
+    """The same for every way to start us: in a shell's background Ctrl-C is ignored, and children
+    inherit that.
 
-    And orphans come to us and not to init, so that a worker whose driver was killed is seen as well. Where output
-    goes is a test's own to say: xdist gives its workers 80 columns, and a build server says that it is one.
+    And orphans come to us and not to init, so that a worker whose driver was killed is seen as
+    well. Where output goes is a test's own to say: xdist gives its workers 80 columns, and a build
+    server says that it is one.
     """
     for name in ("COLUMNS", "CI", "NO_COLOR", "FORCE_COLOR"):
         os.environ.pop(name, None)
@@ -43,24 +48,28 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # Threads of two workers that wait for each other at one core made one test take 10 s instead of half a second.
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
-    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="equipoise-state-")  # the key of the tests' own runs
+    # Threads of two workers that wait for each other at one core made one test take 10 s instead of
+    # half a second.
+    torch.set_num_threads(
+        max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    )
+    # the key of the tests' own runs
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="equipoise-state-")
 
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(os.environ.pop("XDG_STATE_HOME"), ignore_errors=True)
 
 
-# ----------------------------------------------------------------------------------------------------- which tests run
+# ---------------------------------------------------------------------------------- which tests run
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Make most cases of a parametrised test ``thorough``, so that ``make test`` has a few of each.
 
-    A test that is marked ``few(n)`` keeps its first n; any other keeps the first and the last, since neighbours are
-    alike. The house rules keep all: a page that was edited is to be checked.
+    A test that is marked ``few(n)`` keeps its first n; any other keeps the first and the last,
+    since neighbours are alike. The house rules keep all: a page that was edited is to be checked.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -79,7 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("thorough")
 
 
-# ------------------------------------------------------------------------------------------------------------- the seed
+# ----------------------------------------------------------------------------------------- the seed
 
 
 @pytest.fixture
@@ -112,14 +121,18 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         report.sections.append(("seed", f"EQUIPOISE_TEST_SEED={test_seed(item.nodeid)}"))
 
 
-# ----------------------------------------------------------------------------------------------------------- the waiting
+# -------------------------------------------------------------------------------------- the waiting
 
 
 @pytest.fixture
 def deadline() -> Callable[..., None]:
-    """``deadline(lambda: condition, seconds=5, what="the actor to end")``: poll until it holds, fail when it does not."""
+    """``deadline(lambda: condition, seconds=5, what="the actor to end")``: poll until it holds,
+    fail when it does not.
+    """
 
-    def wait(condition: Callable[[], object], seconds: float = 10.0, what: str = "the condition") -> None:
+    def wait(
+        condition: Callable[[], object], seconds: float = 10.0, what: str = "the condition"
+    ) -> None:
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
@@ -129,22 +142,26 @@ def deadline() -> Callable[..., None]:
     return wait
 
 
-# -------------------------------------------------------------------------------------------------- what is left behind
+# ------------------------------------------------------------------------------ what is left behind
 
 
-OF_RAY = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "/ray/")  # a cluster's own processes
+# a cluster's own processes
+OF_RAY = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "/ray/")
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test leaves no process and no segment: neither here, nor under the multiprocessing servers, nor as an orphan."""
+    """A test leaves no process and no segment: neither here, nor under the multiprocessing servers,
+    nor as an orphan.
+    """
     if sys.platform != "linux":
         yield
         return
     before = {identity(what) for what in descendants() | segments()}
     yield
     end = time.monotonic() + GRACE_S
-    rays = request.node.get_closest_marker("ray") is not None  # a cluster outlives its tests, with processes that come and go
+    # a cluster outlives its tests, with processes that come and go
+    rays = request.node.get_closest_marker("ray") is not None
     while left := sorted(
         what
         for what in descendants() | segments()
@@ -192,11 +209,18 @@ def live_command(pid: int) -> str:
     """Empty for what has ended: a zombie has given back its memory and its files."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        command = (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+            .strip()
+        )
     except OSError:
         return ""
     name, _, state = stat.partition("(")[2].rpartition(") ")
-    return "" if state[0] in "ZX" else command[:120] or name  # between fork and exec there is no command line
+    # between fork and exec there is no command line
+    return "" if state[0] in "ZX" else command[:120] or name
 
 
 def segments() -> set[str]:

@@ -6,7 +6,9 @@ from typing import Any
 
 
 class Kept:
-    """``StateWriter`` and ``StateReader`` of one worker; ``write`` gives the names that were put."""
+    """``StateWriter`` and ``StateReader`` of one worker;
+    ``write`` gives the names that were put.
+    """
 
     def __init__(self, state: Any = None, *, cut: int = 1) -> None:
         self.cut = cut

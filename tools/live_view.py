@@ -1,7 +1,9 @@
-"""Pictures of the live view of a real run, at 80 and at 140 columns: ``python tools/live_view.py docs``.
+"""Pictures of the live view of a real run, at 80 and at 140 columns: ``python tools/live_view.py
+docs``.
 
-Trains CartPole with IMPALA on two actors in a terminal of tmux, presses keys there, and saves what the terminal shows in the
-middle of the run as SVG: the ring, and the workers with the parts of their work.
+Trains CartPole with IMPALA on two actors in a terminal of tmux, presses keys there, and saves what
+the terminal shows in the middle of the run as SVG: the ring, and the workers with the parts of
+their work.
 """
 
 from __future__ import annotations
@@ -18,20 +20,39 @@ from rich.console import Console
 from rich.text import Text
 
 COMMAND = "equipoise train CartPole-v1 --algorithm impala --actors 2 --max-lag 1"
-PICTURES = {"live-view.svg": (80, 24, ""), "live-view-wide.svg": (140, 32, "p")}  # columns, lines, keys
+# columns, lines, keys
+PICTURES = {"live-view.svg": (80, 24, ""), "live-view-wide.svg": (140, 32, "p")}
 DRAWN_AFTER_S, LONGEST_S = 25.0, 120.0  # of the run; until the picture has come
 
 
 def tmux(socket: str, *words: str) -> str:
-    return subprocess.run(["tmux", "-L", socket, *words], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["tmux", "-L", socket, *words], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def shown(columns: int, lines: int, keys: str, place: Path) -> str:
     """What a terminal shows in the middle of a run, with the codes of its colours."""
-    words = [sys.executable, "-m", *shlex.split(COMMAND), "--steps", "3M", "--out", str(place / "run")]
+    words = [
+        sys.executable,
+        "-m",
+        *shlex.split(COMMAND),
+        "--steps",
+        "3M",
+        "--out",
+        str(place / "run"),
+    ]
     socket = f"equipoise-{place.name}"
     size = ["-x", str(columns), "-y", str(lines)]
-    tmux(socket, "-f", "/dev/null", "new-session", "-d", *size, f"NO_COLOR= COLORTERM=truecolor {shlex.join(words)}")
+    tmux(
+        socket,
+        "-f",
+        "/dev/null",
+        "new-session",
+        "-d",
+        *size,
+        f"NO_COLOR= COLORTERM=truecolor {shlex.join(words)}",
+    )
     try:
         began, text = time.monotonic(), ""
         while time.monotonic() - began < LONGEST_S:
@@ -49,7 +70,13 @@ def shown(columns: int, lines: int, keys: str, place: Path) -> str:
 
 def main(folder: Path) -> None:
     for name, (columns, lines, keys) in PICTURES.items():
-        console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+        console = Console(
+            record=True,
+            width=columns,
+            file=io.StringIO(),
+            force_terminal=True,
+            color_system="truecolor",
+        )
         with tempfile.TemporaryDirectory(prefix="view-") as place:
             console.print(Text.from_ansi(shown(columns, lines, keys, Path(place))), soft_wrap=True)
         (folder / name).write_text(console.export_svg(title=COMMAND), "utf-8")

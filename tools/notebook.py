@@ -16,7 +16,8 @@ TEXT, CODE = "markdown", "code"
 CELLS: list[tuple[str, str]] = [
     (
         TEXT,
-        "# Equipoise in a notebook\n\nAn env that a cell defines, trained on processes; one picture that is drawn anew in "
+        "# Equipoise in a notebook\n\nAn env that a cell defines, trained on processes; one "
+        "picture that is drawn anew in "
         "place; the curve; the policy at work.",
     ),
     (
@@ -49,36 +50,51 @@ class Corridor(gymnasium.Env):
     ),
     (
         TEXT,
-        "`eq.watch` trains to the end and shows the ring meanwhile. The stop button saves the run; `eq.resume` goes on.",
+        "`eq.watch` trains to the end and shows the ring meanwhile. The stop button saves the run; "
+        "`eq.resume` goes on.",
     ),
-    (CODE, 'run = eq.train(Corridor, "ppo", steps=20_000, actors=2, envs_per_actor=8)\nsummary = eq.watch(run)'),
+    (
+        CODE,
+        'run = eq.train(Corridor, "ppo", steps=20_000, actors=2, envs_per_actor=8)\nsummary = '
+        "eq.watch(run)",
+    ),
     (CODE, "eq.plot(run)"),
     (TEXT, "The policy plays. An observation has the shape that the env gives it."),
     (
         CODE,
-        '''policy, env = eq.load(run.directory), Corridor()
+        """policy, env = eq.load(run.directory), Corridor()
 obs, _ = env.reset()
 steps, ended = 0, False
 while not ended:
     obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
     steps, ended = steps + 1, terminated or truncated
-print(f"at the end of the corridor after {steps} steps")''',
+print(f"at the end of the corridor after {steps} steps")""",
     ),
-]  # fmt: skip
+]
 
 
 def executed(place: Path) -> Any:
-    """The notebook with what its cells print, executed in a directory; nbclient's CellExecutionError where one raises."""
+    """The notebook with what its cells print, executed in a directory; nbclient's
+    CellExecutionError where one raises.
+    """
     nbformat: Any = importlib.import_module("nbformat")
     from nbclient import NotebookClient
 
     made = nbformat.v4.new_notebook()
-    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    made.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
     for number, (kind, text) in enumerate(CELLS):
-        cell = nbformat.v4.new_markdown_cell(text) if kind == TEXT else nbformat.v4.new_code_cell(text)
+        cell = (
+            nbformat.v4.new_markdown_cell(text) if kind == TEXT else nbformat.v4.new_code_cell(text)
+        )
         cell["id"] = f"cell-{number}"
         made.cells.append(cell)
-    NotebookClient(made, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(place)}}).execute()
+    NotebookClient(
+        made, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(place)}}
+    ).execute()
     return made
 
 

@@ -1,11 +1,13 @@
-"""Compare the bits of two source trees: the same programs, run by both, must end with the same parameters.
+"""Compare the bits of two source trees: the same programs, run by both, must end with the same
+parameters.
 
     python tools/same_bits.py OLD/src NEW/src [--only NAME ...]
 
-Every program runs in lockstep (``--max-lag 0``) once with each tree, side by side, on one machine. Lockstep makes a run a
-function of its program, so the weights of the last checkpoints must be equal, all but the statistics of rewards: they were
-buffers of the network before they were the learner's. Networks are built with one thread on both
-sides (``OMP_NUM_THREADS=1``), because orthogonal initialisation rounds by the number of threads.
+Every program runs in lockstep (``--max-lag 0``) once with each tree, side by side, on one machine.
+Lockstep makes a run a function of its program, so the weights of the last checkpoints must be
+equal, all but the statistics of rewards: they were buffers of the network before they were the
+learner's. Networks are built with one thread on both sides (``OMP_NUM_THREADS=1``), because
+orthogonal initialisation rounds by the number of threads.
 
 Exit status: 0 where all programs agree, 1 where one differs or fails.
 """
@@ -31,72 +33,120 @@ LIMIT_S = 900.0  # one run may take so long, also on a busy machine
 
 @dataclass(frozen=True)
 class Case:
-    """One program: the arguments of ``equipoise train``, and how many steps after the start the run is killed."""
+    """One program: the arguments of ``equipoise train``, and how many steps after the start the run
+    is killed.
+    """
 
     name: str
     arguments: str
     before: str = ""  # what ``rewards.normalize=true`` was in trees that do not know it
-    kill_at: int | None = None  # env steps of the checkpoint after which the run is killed and resumed
+    # env steps of the checkpoint after which the run is killed and resumed
+    kill_at: int | None = None
 
 
 def _cases() -> list[Case]:
     cart = "CartPole-v1 --actors 2 --envs-per-actor 8 --unroll 16 --steps 6000"
-    off = "--actors 2 --envs-per-actor 4 --unroll 8 --batch 64 --steps 4000 --set replay.starts_at=500"
+    off = (
+        "--actors 2 --envs-per-actor 4 --unroll 8 --batch 64 --steps 4000 --set "
+        "replay.starts_at=500"
+    )
     pendulum = f"Pendulum-v1 {off}"
     pair = "tests.envs.games:Signal"
-    policies = "--policy tell=ppo --policy hear=ppo --set route.speaker=tell --set route.listener=hear"
+    policies = (
+        "--policy tell=ppo --policy hear=ppo --set route.speaker=tell --set route.listener=hear"
+    )
     return [
         Case("ppo serial", f"{cart} --algorithm ppo --on serial"),
         Case("ppo process", f"{cart} --algorithm ppo --on process"),
         Case("ppo lstm serial", f"{cart} --algorithm ppo --on serial --set algorithm.core=lstm"),
         Case(
             "ppo normalised process",
-            f"{cart} --algorithm ppo --on process --set algorithm.normalize_obs=true --set rewards.normalize=true",
+            f"{cart} --algorithm ppo --on process --set algorithm.normalize_obs=true --set "
+            "rewards.normalize=true",
             before="algorithm.normalize_reward=true",
         ),
         Case("ppo central serial", f"{cart} --algorithm ppo --on serial --inference central"),
         Case("ppo central process", f"{cart} --algorithm ppo --on process --inference central"),
-        Case("ppo continuous process", "Pendulum-v1 --actors 2 --envs-per-actor 4 --unroll 32 --steps 6000 --algorithm ppo"),
+        Case(
+            "ppo continuous process",
+            "Pendulum-v1 --actors 2 --envs-per-actor 4 --unroll 32 --steps 6000 --algorithm ppo",
+        ),
         Case("impala process", f"{cart} --algorithm impala --on process"),
-        Case("impala lstm process", f"{cart} --algorithm impala --on process --set algorithm.core=lstm"),
-        Case("appo target serial", f"{cart} --algorithm appo --on serial --set algorithm.target_every=3"),
+        Case(
+            "impala lstm process",
+            f"{cart} --algorithm impala --on process --set algorithm.core=lstm",
+        ),
+        Case(
+            "appo target serial",
+            f"{cart} --algorithm appo --on serial --set algorithm.target_every=3",
+        ),
         Case("appo process", f"{cart} --algorithm appo --on process"),
         Case("a3c process", f"{cart} --algorithm a3c --on process"),
         Case("dqn serial", f"CartPole-v1 {off} --algorithm dqn --on serial"),
-        Case("dqn prioritized process", f"CartPole-v1 {off} --algorithm dqn --on process --set replay.selector=prioritized"),
-        Case("apex shards serial", f"CartPole-v1 {off} --algorithm apex_dqn --on serial --set replay.shards=2"),
-        Case("apex shards process", f"CartPole-v1 {off} --algorithm apex_dqn --on process --set replay.shards=2"),
+        Case(
+            "dqn prioritized process",
+            f"CartPole-v1 {off} --algorithm dqn --on process --set replay.selector=prioritized",
+        ),
+        Case(
+            "apex shards serial",
+            f"CartPole-v1 {off} --algorithm apex_dqn --on serial --set replay.shards=2",
+        ),
+        Case(
+            "apex shards process",
+            f"CartPole-v1 {off} --algorithm apex_dqn --on process --set replay.shards=2",
+        ),
         Case(
             "r2d2 process",
-            "CartPole-v1 --actors 2 --envs-per-actor 4 --unroll 20 --batch 16 --steps 4000 --algorithm r2d2 --on process"
+            "CartPole-v1 --actors 2 --envs-per-actor 4 --unroll 20 --batch 16 --steps 4000 "
+            "--algorithm r2d2 --on process"
             " --set algorithm.burn_in=10 --set algorithm.length=20 --set replay.starts_at=500",
         ),
         Case("sac serial", f"{pendulum} --algorithm sac --on serial"),
         Case("sac process", f"{pendulum} --algorithm sac --on process"),
         Case("td3 process", f"{pendulum} --algorithm td3 --on process"),
-        Case("two policies serial", f"{pair} --actors 2 --envs-per-actor 4 --unroll 25 --steps 4000 --on serial {policies}"),
-        Case("two policies process", f"{pair} --actors 2 --envs-per-actor 4 --unroll 25 --steps 4000 --on process {policies}"),
-        Case("ppo killed", f"{cart} --algorithm ppo --on process --checkpoint-every 1024", kill_at=1024),
-        Case("dqn killed", f"CartPole-v1 {off} --algorithm dqn --on process --checkpoint-every 1024", kill_at=1024),
+        Case(
+            "two policies serial",
+            f"{pair} --actors 2 --envs-per-actor 4 --unroll 25 --steps 4000 --on serial {policies}",
+        ),
+        Case(
+            "two policies process",
+            f"{pair} --actors 2 --envs-per-actor 4 --unroll 25 --steps 4000 --on process "
+            f"{policies}",
+        ),
+        Case(
+            "ppo killed",
+            f"{cart} --algorithm ppo --on process --checkpoint-every 1024",
+            kill_at=1024,
+        ),
+        Case(
+            "dqn killed",
+            f"CartPole-v1 {off} --algorithm dqn --on process --checkpoint-every 1024",
+            kill_at=1024,
+        ),
         Case(
             "impala central killed",
             f"{cart} --algorithm impala --on process --inference central --checkpoint-every 1024",
             kill_at=1024,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _start(source: Path, arguments: list[str]) -> subprocess.Popen[bytes]:
-    path = os.pathsep.join([str(source), str(Path(__file__).parents[1])])  # the second has tests.envs
+    # the second has tests.envs
+    path = os.pathsep.join([str(source), str(Path(__file__).parents[1])])
     env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", "from equipoise.cli import main; main()", *arguments]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    return subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> str:
     out, _ = process.communicate(timeout=LIMIT_S)
     if process.returncode:
-        raise RuntimeError(f"exited with {process.returncode}: {out.decode(errors='replace')[-2000:]}")
+        raise RuntimeError(
+            f"exited with {process.returncode}: {out.decode(errors='replace')[-2000:]}"
+        )
     return out.decode(errors="replace")
 
 
@@ -104,15 +154,21 @@ def _kill_after_checkpoint(process: subprocess.Popen[bytes], out: Path, step: in
     deadline = time.monotonic() + LIMIT_S
     while not any((out / "checkpoints").glob("step_*")) and process.poll() is None:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"expected a checkpoint near step {step}, got none in {LIMIT_S:.0f} s")
+            raise RuntimeError(
+                f"expected a checkpoint near step {step}, got none in {LIMIT_S:.0f} s"
+            )
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 
 def weights_sha256(out: Path) -> str:
-    """The hash of the weights in the newest checkpoint, by name, without the statistics of rewards."""
-    newest = max((out / "checkpoints").glob("step_*"), key=lambda path: int(path.name.split("_")[1]))
+    """The hash of the weights in the newest checkpoint, by name,
+    without the statistics of rewards.
+    """
+    newest = max(
+        (out / "checkpoints").glob("step_*"), key=lambda path: int(path.name.split("_")[1])
+    )
     digest = hashlib.sha256()
     for name, tensor in sorted(load_file(newest / "weights.safetensors").items()):
         if not name.startswith("returns."):
@@ -123,7 +179,17 @@ def weights_sha256(out: Path) -> str:
 
 def last_weights(source: Path, case: Case, out: Path) -> str:
     """Run one program with one tree -> the hash of the weights that it ends with."""
-    common = ["--seed", "5", "--no-recipe", "--max-lag", "0", "--evaluate-episodes", "0", "--no-tensorboard", "--quiet"]
+    common = [
+        "--seed",
+        "5",
+        "--no-recipe",
+        "--max-lag",
+        "0",
+        "--evaluate-episodes",
+        "0",
+        "--no-tensorboard",
+        "--quiet",
+    ]
     arguments = case.arguments
     if case.before and not (source / "equipoise/rewards").exists():
         arguments = arguments.replace("rewards.normalize=true", case.before)
@@ -141,14 +207,25 @@ def last_weights(source: Path, case: Case, out: Path) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
-    parser.add_argument("--only", nargs="*", default=[], help="names of programs, or the beginnings of names")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="names of programs, or the beginnings of names"
+    )
     args = parser.parse_args()
-    cases = [case for case in _cases() if not args.only or any(case.name.startswith(name) for name in args.only)]
+    cases = [
+        case
+        for case in _cases()
+        if not args.only or any(case.name.startswith(name) for name in args.only)
+    ]
     wrong = 0
-    with ThreadPoolExecutor(2) as pool, tempfile.TemporaryDirectory(prefix="equipoise-bits-") as place:
+    with (
+        ThreadPoolExecutor(2) as pool,
+        tempfile.TemporaryDirectory(prefix="equipoise-bits-") as place,
+    ):
         for i, case in enumerate(cases):
             sides = [
                 pool.submit(last_weights, source.resolve(), case, Path(place) / f"{i}-{side}")
@@ -161,7 +238,10 @@ def main() -> int:
                 print(f"FAILED  {case.name}: {error}", flush=True)
                 continue
             wrong += old != new
-            print(f"{'same   ' if old == new else 'DIFFERS'} {case.name}: {old[:12]} {new[:12]}", flush=True)
+            print(
+                f"{'same   ' if old == new else 'DIFFERS'} {case.name}: {old[:12]} {new[:12]}",
+                flush=True,
+            )
     print(f"{len(cases) - wrong} of {len(cases)} programs have the same bits")
     return wrong > 0
 

@@ -1,10 +1,12 @@
-"""Write the tables of settings into the pages, from the annotations of the fields: ``python tools/settings_tables.py``.
+"""Write the tables of settings into the pages, from the annotations of the fields: ``python
+tools/settings_tables.py``.
 
-A table stands between ``<!-- settings: NAME -->`` and ``<!-- end of settings -->``. NAME is an algorithm, or a class as
-``module:Class``; the table has the fields that the class itself declares (``module:Class[inference_*]``: some of them). The
-table of an algorithm ends with how its optimizer differs from that of its base. The numbers of a run (``record/series.py``)
-stand between ``<!-- series -->`` and ``<!-- end of series -->``. ``--check`` writes nothing and ends with 1 where a page is
-not current.
+A table stands between ``<!-- settings: NAME -->`` and ``<!-- end of settings -->``. NAME is an
+algorithm, or a class as ``module:Class``; the table has the fields that the class itself declares
+(``module:Class[inference_*]``: some of them). The table of an algorithm ends with how its optimizer
+differs from that of its base. The numbers of a run (``record/series.py``) stand between ``<!--
+series -->`` and ``<!-- end of series -->``. ``--check`` writes nothing and ends with 1 where a page
+is not current.
 """
 
 from __future__ import annotations
@@ -47,17 +49,34 @@ def combinations() -> str:
             for one in (*fact.excludes, *fact.needs):
                 other = one.setting if "." in one.setting else room + one.setting
                 values = " or ".join(f"`{as_text(value)}`" for value in one.values)
-                state = "set" if one.values == UNSET else f"other than {values}" if one.unless else values
+                state = (
+                    "set"
+                    if one.values == UNSET
+                    else f"other than {values}"
+                    if one.unless
+                    else values
+                )
                 verdict = "needs" if one in fact.needs else "excludes"
-                rows.append(f"| `{room}{fact.name}` | {verdict} | `{other}` | {state} | {one.why.replace('{}', '...')} |")
+                rows.append(
+                    f"| `{room}{fact.name}` | {verdict} | `{other}` | {state} | "
+                    f"{one.why.replace('{}', '...')} |"
+                )
     return "\n".join(
-        ["| setting, if changed | | other setting | if it is | the sentence |", "|---|---|---|---|---|", *rows, ""]
+        [
+            "| setting, if changed | | other setting | if it is | the sentence |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+        ]
     )
 
 
 def numbers() -> str:
     """The numbers of a run, a row each, and those with labels."""
-    rows = ["| number | unit | | TensorBoard, W&B | Prometheus | live.json | summary.json | plot |", "|" + "---|" * 8]
+    rows = [
+        "| number | unit | | TensorBoard, W&B | Prometheus | live.json | summary.json | plot |",
+        "|" + "---|" * 8,
+    ]
     for one in series.SERIES:
         metric = f"equipoise_{one.metric}{'_total' * one.rises}" if one.metric else ""
         places = (one.scalar, metric, one.live, one.name * one.summary, one.curve)
@@ -66,7 +85,9 @@ def numbers() -> str:
     rows += ["", "| by labels, in Prometheus | labels | |", "|---|---|---|"]
     for family in series.FAMILIES:
         name = f"equipoise_{family.metric}{'_total' * family.rises}"
-        rows.append(f"| `{name}` | {', '.join(f'`{label}`' for label in family.labels)} | {family.words} |")
+        rows.append(
+            f"| `{name}` | {', '.join(f'`{label}`' for label in family.labels)} | {family.words} |"
+        )
     return "\n".join([*rows, ""])
 
 
@@ -74,15 +95,23 @@ def named(name: str) -> tuple[type[Any], str]:
     """A class and the pattern of those of its fields that are meant."""
     name, _, pattern = name.removesuffix("]").partition("[")
     module, separator, attribute = name.partition(":")
-    cls: type[Any] = getattr(importlib.import_module(module), attribute) if separator else algorithm_class(name)
+    cls: type[Any] = (
+        getattr(importlib.import_module(module), attribute) if separator else algorithm_class(name)
+    )
     return cls, pattern or "*"
 
 
 def table(cls: type[Any], pattern: str = "*") -> str:
     """The settings that a class declares, or declares again with another default."""
     own = inspect.get_annotations(cls)
-    shown = [fact for name, fact in facts(cls).items() if name in own and fact.help and fnmatch(name, pattern)]
-    rows = [row(fact, kept=issubclass(cls, Learns | Optimizer | Rewards | Remembers)) for fact in shown]
+    shown = [
+        fact
+        for name, fact in facts(cls).items()
+        if name in own and fact.help and fnmatch(name, pattern)
+    ]
+    rows = [
+        row(fact, kept=issubclass(cls, Learns | Optimizer | Rewards | Remembers)) for fact in shown
+    ]
     if issubclass(cls, Learns) and cls is not Learns and "default_optimizer" in vars(cls):
         rows += [row(fact, kept=True) for fact in optimizers(cls)]
     return "\n".join(["| setting | default | values | |", "|---|---|---|---|", *rows, ""])
@@ -98,7 +127,11 @@ def optimizers(cls: type[Learns]) -> Iterator[Fact]:
 
 def row(fact: Fact, *, kept: bool) -> str:
     """``kept``: name what a resume keeps; else what it may change."""
-    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", (), {}) else as_text(fact.default)
+    default = (
+        ""
+        if fact.default is dataclasses.MISSING or fact.default in ("", (), {})
+        else as_text(fact.default)
+    )
     parts = [fact.help, *(f"Read {read}." for read in fact.reads)]
     if fact.flag is not None:
         parts.append(f"`--{fact.flag.name or fact.name.replace('_', '-')}`.")
@@ -106,7 +139,10 @@ def row(fact: Fact, *, kept: bool) -> str:
         parts.append("A resume keeps it.")
     elif not kept and fact.rule == "free":
         parts.append("A resume may change it.")
-    return f"| `{fact.name}` | {default} | {fact.limits} | {' '.join(parts).replace('|', chr(92) + '|')} |"
+    return (
+        f"| `{fact.name}` | {default} | {fact.limits} | "
+        f"{' '.join(parts).replace('|', chr(92) + '|')} |"
+    )
 
 
 def pages() -> list[Path]:

@@ -1,7 +1,9 @@
-"""Pictures of the live page of real runs: ``python tools/watch_page.py docs`` (needs Playwright and a Chromium).
+"""Pictures of the live page of real runs: ``python tools/watch_page.py docs`` (needs Playwright and
+a Chromium).
 
-Trains CartPole a few times for the list, then once more, and takes pictures while that run goes on: the ring in the dark and in
-the light, the comparison, the versions of a registry (whose artifacts are empty), and the page on a telephone.
+Trains CartPole a few times for the list, then once more, and takes pictures while that run goes on:
+the ring in the dark and in the light, the comparison, the versions of a registry (whose artifacts
+are empty), and the page on a telephone.
 """
 
 from __future__ import annotations
@@ -30,15 +32,20 @@ BEFORE = (
     "--algorithm impala --steps 60k --evaluate-every 10k --out runs/impala",
     "--algorithm apex_dqn --actors 2 --steps 12k --evaluate-every 4k --out runs/apex_dqn",
 )
-LIVE = "--algorithm impala --actors 2 --max-lag 1 --steps 3M --evaluate-every 100k --quiet --out runs/live"
+LIVE = (
+    "--algorithm impala --actors 2 --max-lag 1 --steps 3M --evaluate-every 100k --quiet --out "
+    "runs/live"
+)
 SETTLED_S = 40.0  # of the run, until the model has said what would help
 COMPARED = "".join(f"&run=ppo%2Fseed_{n}" for n in range(3))
 RUN, COMPARE, VERSIONS = "#/run/live", f"#/compare?run=impala{COMPARED}", "#/versions"
 PICTURES = {  # name: address, width, height, pixels for each, colours
-    "watch-dark.png": (RUN, 1440, 960, 1.2, "dark"), "watch-light.png": (RUN, 1440, 960, 1.2, "light"),
-    "watch-compare.png": (COMPARE, 1280, 860, 1, "dark"), "watch-versions.png": (VERSIONS, 1280, 860, 1, "light"),
+    "watch-dark.png": (RUN, 1440, 960, 1.2, "dark"),
+    "watch-light.png": (RUN, 1440, 960, 1.2, "light"),
+    "watch-compare.png": (COMPARE, 1280, 860, 1, "dark"),
+    "watch-versions.png": (VERSIONS, 1280, 860, 1, "light"),
     "watch-narrow.png": (RUN, 390, 1200, 1, "dark"),
-}  # fmt: skip
+}
 
 
 def train(words: str, cwd: Path) -> subprocess.Popen[bytes]:
@@ -49,13 +56,28 @@ def train(words: str, cwd: Path) -> subprocess.Popen[bytes]:
 def registry(place: Path) -> Registry:
     """Seven versions, three of which were the champion."""
     made, found = Registry(place / "registry", create=True), list[str]()
-    for i, (parent, mean) in enumerate([(None, 121.0), (0, 230.5), (1, 311.2), (1, 287.9), (2, 402.3), (4, 455.0), (3, 361.0)]):
+    for i, (parent, mean) in enumerate(
+        [(None, 121.0), (0, 230.5), (1, 311.2), (1, 287.9), (2, 402.3), (4, 455.0), (3, 361.0)]
+    ):
         lineage = {
-            "run": f"runs/impala-{i}", "step": 20_000 * (i + 1), "algorithm": "impala",
-            "parent": None if parent is None else found[parent], "evaluation": {"mean": mean, "std": 12.5, "episodes": 20},
-        }  # fmt: skip
-        found.append(made.add(artifact(place / f"artifacts/{i}", str(i), lineage), "cartpole", reason=f"from run {i}"))
-    for version, reason in ((1, "holds for 200 steps"), (2, "better on the test set"), (4, "402 over 20 episodes")):
+            "run": f"runs/impala-{i}",
+            "step": 20_000 * (i + 1),
+            "algorithm": "impala",
+            "parent": None if parent is None else found[parent],
+            "evaluation": {"mean": mean, "std": 12.5, "episodes": 20},
+        }
+        found.append(
+            made.add(
+                artifact(place / f"artifacts/{i}", str(i), lineage),
+                "cartpole",
+                reason=f"from run {i}",
+            )
+        )
+    for version, reason in (
+        (1, "holds for 200 steps"),
+        (2, "better on the test set"),
+        (4, "402 over 20 episodes"),
+    ):
         made.alias("cartpole", "champion", found[version], reason=reason)
     made.alias("cartpole", "candidate", found[5], reason="to be tried")
     made.alias("cartpole", "shadow", found[6])
@@ -69,16 +91,25 @@ def smaller(png: bytes) -> bytes:
         size = struct.unpack(">I", png[at : at + 4])[0]
         chunks.append((png[at + 4 : at + 8], png[at + 8 : at + 8 + size]))
         at += size + 12
-    pixels = zlib.compress(zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT")), 9)
-    kept = [*(one for one in chunks if one[0] not in (b"IDAT", b"IEND")), (b"IDAT", pixels), (b"IEND", b"")]
+    pixels = zlib.compress(
+        zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT")), 9
+    )
+    kept = [
+        *(one for one in chunks if one[0] not in (b"IDAT", b"IEND")),
+        (b"IDAT", pixels),
+        (b"IEND", b""),
+    ]
     return png[:8] + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in kept
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in kept
     )
 
 
 def ready(page: Page, address: str) -> None:
     page.goto(address)
-    page.wait_for_selector({"r": ".learning .line", "c": ".big .line", "v": ".node"}[address.partition("#/")[2][0]])
+    page.wait_for_selector(
+        {"r": ".learning .line", "c": ".big .line", "v": ".node"}[address.partition("#/")[2][0]]
+    )
     page.wait_for_timeout(2500)
 
 
@@ -92,12 +123,15 @@ def main(out: Path) -> None:
             time.sleep(SETTLED_S)
             page = Served(folder(place / "runs"), Versions(made.path), closed=False)
             with serving(page) as port, sync_playwright() as play:
-                browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+                browser = play.chromium.launch(
+                    executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+                )
                 for name, (address, width, height, scale, colours) in PICTURES.items():
                     context = browser.new_context(
-                        viewport={"width": width, "height": height}, device_scale_factor=scale,
+                        viewport={"width": width, "height": height},
+                        device_scale_factor=scale,
                         color_scheme="dark" if colours == "dark" else "light",
-                    )  # fmt: skip
+                    )
                     window = context.new_page()
                     ready(window, f"http://127.0.0.1:{port}/{address}")
                     (out / name).write_bytes(smaller(window.screenshot()))

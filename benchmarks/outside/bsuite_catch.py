@@ -13,13 +13,18 @@ from gymnasium import spaces
 class Catch(gymnasium.Env[Any, Any]):
     def __init__(self) -> None:
         self.game = Game(seed=0)
-        self.observation_space = spaces.Box(0.0, 1.0, self.game.observation_spec().shape, np.float32)
+        self.observation_space = spaces.Box(
+            0.0, 1.0, self.game.observation_spec().shape, np.float32
+        )
         self.action_space = spaces.Discrete(self.game.action_spec().num_values)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
-            self.game._rng = np.random.RandomState(seed % 2**32)  # its only way to take a seed is the constructor
+            # its only way to take a seed is the constructor
+            self.game._rng = np.random.RandomState(seed % 2**32)
         return self.game.reset().observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

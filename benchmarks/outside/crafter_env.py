@@ -16,7 +16,9 @@ class Crafter(gymnasium.Env[Any, Any]):
         self.observation_space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
         self.action_space = spaces.Discrete(self.game.action_space.n)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         # The worlds of crafter 1.8 follow from its seed and from the number of the episode.
         self.game._seed, self.game._episode = int(self.np_random.integers(2**31 - 1)), 0

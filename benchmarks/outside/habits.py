@@ -1,8 +1,9 @@
 """Small envs, each with one habit of envs in the wild that training has to bear.
 
-The task is the same in all: walk along a corridor of nine cells to its end, left or right, that the observation names.
-A run learns it within seconds where the habit lets it. Each end of an episode appends a byte to the file ``$ENDED``, if it is
-set, so that a benchmark can count the ended episodes of a run without asking the run.
+The task is the same in all: walk along a corridor of nine cells to its end, left or right, that the
+observation names. A run learns it within seconds where the habit lets it. Each end of an episode
+appends a byte to the file ``$ENDED``, if it is set, so that a benchmark can count the ended
+episodes of a run without asking the run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import numpy as np
 from gymnasium import spaces
 
 CELLS, LIMIT = 9, 50
-ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"  # what the child of ``Parent`` runs
+# what the child of ``Parent`` runs
+ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 
 
 def ended() -> None:
@@ -37,7 +39,9 @@ class Corridor(gymnasium.Env[Any, Any]):
         self.action_space = spaces.Discrete(2)
         self.at, self.goal, self.steps = 0, 1, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.at, self.steps = 0, 0
         self.goal = 1 if self.np_random.random() < 0.5 else -1
@@ -83,7 +87,9 @@ class Locked(Corridor):
 class SlowReset(Corridor):
     """Waits two seconds in each reset, as for a simulator that starts."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         time.sleep(2.0)
         return super().reset(seed=seed, options=options)
 
@@ -102,7 +108,10 @@ class Parent(Corridor):
     def __init__(self) -> None:
         super().__init__()
         self.child = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-S", "-E", "-c", ECHO],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -118,7 +127,9 @@ class Parent(Corridor):
 
 
 class Leaving(Corridor):
-    """Ends its process now and then, as a library in C++ does that calls ``exit``: ``os._exit(3)`` at its 500th step."""
+    """Ends its process now and then, as a library in C++ does that calls ``exit``: ``os._exit(3)``
+    at its 500th step.
+    """
 
     taken = 0
 
@@ -130,7 +141,9 @@ class Leaving(Corridor):
 
 
 class Watchers:
-    """A PettingZoo parallel env: 12 agents, each with an image of 84 x 84 x 3 in which it names the bright quarter."""
+    """A PettingZoo parallel env: 12 agents, each with an image of 84 x 84 x 3 in which it names the
+    bright quarter.
+    """
 
     metadata = {"name": "watchers_v0"}
     possible_agents = [f"watcher_{i}" for i in range(12)]
@@ -147,7 +160,9 @@ class Watchers:
     def action_space(self, agent: str) -> spaces.Space[Any]:
         return self._say
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         if seed is not None or not hasattr(self, "rng"):
             self.rng = np.random.default_rng(seed)
         self.agents, self.steps = list(self.possible_agents), 0
@@ -162,7 +177,13 @@ class Watchers:
             for _ in agents:
                 ended()
         obs = self.seen(agents)
-        return obs, reward, dict.fromkeys(agents, False), dict.fromkeys(agents, over), {agent: {} for agent in agents}
+        return (
+            obs,
+            reward,
+            dict.fromkeys(agents, False),
+            dict.fromkeys(agents, over),
+            {agent: {} for agent in agents},
+        )
 
     def seen(self, agents: list[str] | None = None) -> dict[str, Any]:
         rows = {}

@@ -1,4 +1,6 @@
-"""A task without a right answer, of 30 letters: a model that nobody trained ends a completion with a chance of 1 in 32."""
+"""A task without a right answer, of 30 letters: a model that nobody trained ends a completion with
+a chance of 1 in 32.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,16 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123"
 
 def task() -> TextTask:
     draw = random.Random(0)
-    rows = [Example(prompt="".join(draw.choices(LETTERS, k=16)), columns={"answer": "a"}) for _ in range(512)]
+    rows = [
+        Example(prompt="".join(draw.choices(LETTERS, k=16)), columns={"answer": "a"})
+        for _ in range(512)
+    ]
     return TextTask(
-        name="letters", train=rows[:-8], held_out=rows[-8:], tokenizer=CharTokenizer(LETTERS), reward=ANSWERED, quick=True,
+        name="letters",
+        train=rows[:-8],
+        held_out=rows[-8:],
+        tokenizer=CharTokenizer(LETTERS),
+        reward=ANSWERED,
+        quick=True,
         completion=256,
-    )  # fmt: skip
+    )

@@ -1,4 +1,6 @@
-"""An env and two algorithms with costs that are planted: sleeps, which take no core, and work on one."""
+"""An env and two algorithms with costs that are planted: sleeps, which take no core, and work on
+one.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ from equipoise.types import LossOutput
 
 
 class Slow(CartPoleVectorEnv):
-    """CartPole whose step sleeps and computes for so many seconds; that of actor 0 sleeps ``behind`` times as long.
+    """CartPole whose step sleeps and computes for so many seconds; that of actor 0 sleeps
+    ``behind`` times as long.
 
-    ``later`` seconds after it was made a step begins to sleep four times as long; 0: never. ``taken`` seconds after it was made
-    the process of every second actor is killed; 0: never.
+    ``later`` seconds after it was made a step begins to sleep four times as long; 0: never.
+    ``taken`` seconds after it was made the process of every second actor is killed; 0: never.
     """
 
     def __init__(
@@ -68,7 +71,9 @@ def _slower(seconds: float) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class SlowIMPALA(IMPALA):
-    """A loss that sleeps for each of its rows, acting that sleeps for each stream, and sums over learners that take longer."""
+    """A loss that sleeps for each of its rows, acting that sleeps for each stream, and sums over
+    learners that take longer.
+    """
 
     learn_us: float = 0.0
     act_us: float = 0.0

@@ -1,4 +1,6 @@
-"""IMPALA with a planted cost: its loss sleeps 50 ms for each 256 rows of a learner's share of a batch."""
+"""IMPALA with a planted cost: its loss sleeps 50 ms for each 256 rows of a learner's share of a
+batch.
+"""
 
 from __future__ import annotations
 

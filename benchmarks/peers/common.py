@@ -1,6 +1,8 @@
-"""What the scripts here share: their options, the window that is measured, and the one line that each prints last.
+"""What the scripts here share: their options, the window that is measured, and the one line that
+each prints last.
 
-Runs in the environment of every peer, so it needs torch, NumPy and what they have in common of Gymnasium, nothing else.
+Runs in the environment of every peer, so it needs torch, NumPy and what they have in common of
+Gymnasium, nothing else.
 """
 
 import argparse
@@ -12,7 +14,9 @@ ENVS = {"cartpole": "CartPole-v1", "halfcheetah": "HalfCheetah-v5", "pong": "ALE
 
 
 def options(doc, cases, **defaults):
-    """``defaults``: further options with a number each; 0 stands for what the script chooses by the case."""
+    """``defaults``: further options with a number each; 0 stands for what the script chooses by the
+    case.
+    """
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("case", choices=cases)
     parser.add_argument("--seconds", type=float, default=30, help="the window")
@@ -23,7 +27,9 @@ def options(doc, cases, **defaults):
 
 
 class Window:
-    """From the first mark after the warm-up to the first that is ``seconds`` later; marks stand between whole iterations."""
+    """From the first mark after the warm-up to the first that is ``seconds`` later; marks stand
+    between whole iterations.
+    """
 
     def __init__(self, a):
         self.seconds, self.warmup, self.start = a.seconds, a.warmup, time.time()
@@ -50,7 +56,13 @@ class Parameters:
     def moved(self, now=None):
         """Euclidean distance from the first values."""
         now = now or self.now
-        return sum(float((now[name].detach() - p).double().square().sum()) for name, p in self.before.items()) ** 0.5
+        return (
+            sum(
+                float((now[name].detach() - p).double().square().sum())
+                for name, p in self.before.items()
+            )
+            ** 0.5
+        )
 
     def shapes(self):
         return sorted((list(p.shape) for p in self.before.values()), reverse=True)
@@ -60,7 +72,9 @@ class Parameters:
 
 
 def pong(stack):
-    """One Python env of the work that all do: no sticky actions, 4 frames a step, 84 x 84 grey, stacked with ``stack``."""
+    """One Python env of the work that all do: no sticky actions, 4 frames a step, 84 x 84 grey,
+    stacked with ``stack``.
+    """
     import ale_py.env
     import gymnasium as gym
 
@@ -74,18 +88,46 @@ def pong(stack):
     return stack(gym.wrappers.AtariPreprocessing(env, frame_skip=4, screen_size=84), 4)
 
 
-def emit(a, distribution, window, parameters, *, env, observation, actions, minibatch, after=None, frame_skip=1, sticky=None,
-         precision="fp32", **settings):  # fmt: skip
-    """The result. ``observation``: the shape of one; ``minibatch``: rows of an optimiser step; ``after``: the last weights."""
+def emit(
+    a,
+    distribution,
+    window,
+    parameters,
+    *,
+    env,
+    observation,
+    actions,
+    minibatch,
+    after=None,
+    frame_skip=1,
+    sticky=None,
+    precision="fp32",
+    **settings,
+):
+    """The result. ``observation``: the shape of one; ``minibatch``: rows of an optimiser step;
+    ``after``: the last weights.
+    """
     (t0, s0, u0), (t1, s1, u1) = window.first, window.last
     steps, updates = s1 - s0, u1 - u0
     work = {
-        "env": env, "frame_skip": frame_skip, "sticky": sticky, "observation": [int(n) for n in observation],
-        "actions": int(actions), "parameters": parameters.count(), "shapes": parameters.shapes(), "precision": precision,
-        "passes": round(updates * minibatch / steps, 3), "updates": updates, "moved": parameters.moved(after),
-    }  # fmt: skip
+        "env": env,
+        "frame_skip": frame_skip,
+        "sticky": sticky,
+        "observation": [int(n) for n in observation],
+        "actions": int(actions),
+        "parameters": parameters.count(),
+        "shapes": parameters.shapes(),
+        "precision": precision,
+        "passes": round(updates * minibatch / steps, 3),
+        "updates": updates,
+        "moved": parameters.moved(after),
+    }
     result = {
-        "peer": distribution, "version": importlib.metadata.version(distribution), "value": round(steps / (t1 - t0), 1),
-        "measured_s": round(t1 - t0, 1), "work": work, "settings": {**vars(a), **settings},
-    }  # fmt: skip
+        "peer": distribution,
+        "version": importlib.metadata.version(distribution),
+        "value": round(steps / (t1 - t0), 1),
+        "measured_s": round(t1 - t0, 1),
+        "work": work,
+        "settings": {**vars(a), **settings},
+    }
     print(json.dumps(result), flush=True)

@@ -1,4 +1,6 @@
-"""PufferLib 3.0 PPO through its Gymnasium emulation, one pass: env steps/s after the warm-up, learning included."""
+"""PufferLib 3.0 PPO through its Gymnasium emulation, one pass: env steps/s after the warm-up,
+learning included.
+"""
 
 import contextlib
 import io
@@ -21,9 +23,15 @@ parser.add_argument("--workers", type=int, help="processes that step the envs; 0
 a = parser.parse_args()
 sys.argv = sys.argv[:1]  # PufferLib reads it, too
 envs, workers, rollout, batch, threads = CASES[a.case]
-a.envs, a.rollout, a.batch, a.threads = a.envs or envs, a.rollout or rollout, a.batch or batch, a.threads or threads
+a.envs, a.rollout, a.batch, a.threads = (
+    a.envs or envs,
+    a.rollout or rollout,
+    a.batch or batch,
+    a.threads or threads,
+)
 a.workers = workers if a.workers is None else a.workers
-NAME = {"halfcheetah": "HalfCheetah-v4", "pong": "ALE/Pong-v5"}.get(a.case, common.ENVS[a.case])  # its Gymnasium has no v5
+# its Gymnasium has no v5
+NAME = {"halfcheetah": "HalfCheetah-v4", "pong": "ALE/Pong-v5"}.get(a.case, common.ENVS[a.case])
 
 
 def make_env(buf=None, seed=0, **kwargs):
@@ -49,13 +57,30 @@ class Policy(nn.Module):
         self.continuous = isinstance(space, gym.spaces.Box)
         actions = space.shape[0] if self.continuous else space.n
         if a.case == "pong":
-            layers = [nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(),
-                      nn.Flatten(), nn.Linear(3136, 512), nn.ReLU()]  # fmt: skip
+            layers = [
+                nn.Conv2d(4, 32, 8, 4),
+                nn.ReLU(),
+                nn.Conv2d(32, 64, 4, 2),
+                nn.ReLU(),
+                nn.Conv2d(64, 64, 3, 1),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(3136, 512),
+                nn.ReLU(),
+            ]
         else:
-            layers = [nn.Linear(int(np.prod(self.shape)), 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()]
+            layers = [
+                nn.Linear(int(np.prod(self.shape)), 64),
+                nn.Tanh(),
+                nn.Linear(64, 64),
+                nn.Tanh(),
+            ]
         self.torso = nn.Sequential(*(init(x) if hasattr(x, "weight") else x for x in layers))
         width = 512 if a.case == "pong" else 64
-        self.policy, self.value = init(nn.Linear(width, actions), std=0.01), init(nn.Linear(width, 1), std=1)
+        self.policy, self.value = (
+            init(nn.Linear(width, actions), std=0.01),
+            init(nn.Linear(width, 1), std=1),
+        )
         if self.continuous:
             self.log_std = nn.Parameter(torch.zeros(1, actions))
 
@@ -79,15 +104,26 @@ def main():
     window = common.Window(a)
     how = dict(backend=pufferlib.vector.Serial)
     if a.workers:
-        how = dict(backend=pufferlib.vector.Multiprocessing, num_workers=a.workers, batch_size=a.envs)
+        how = dict(
+            backend=pufferlib.vector.Multiprocessing, num_workers=a.workers, batch_size=a.envs
+        )
     env = pufferlib.vector.make(make_env, num_envs=a.envs, **how)
     cfg = pufferl.load_config("default")["train"]
     minibatch = min(a.batch, a.envs * a.rollout)
     cfg.update(
-        env=a.case, device="cpu", optimizer="adam", bptt_horizon=a.rollout, batch_size="auto", use_rnn=False,
-        minibatch_size=minibatch, update_epochs=a.epochs, total_timesteps=10**9, learning_rate=3e-4,
-        checkpoint_interval=10**9, compile=False,
-    )  # fmt: skip
+        env=a.case,
+        device="cpu",
+        optimizer="adam",
+        bptt_horizon=a.rollout,
+        batch_size="auto",
+        use_rnn=False,
+        minibatch_size=minibatch,
+        update_epochs=a.epochs,
+        total_timesteps=10**9,
+        learning_rate=3e-4,
+        checkpoint_interval=10**9,
+        compile=False,
+    )
     updates = 0
 
     def count(*_):
@@ -104,8 +140,18 @@ def main():
             trainer.train()
     skip, sticky = (4, 0.0) if a.case == "pong" else (1, None)
     actions = policy.policy.out_features
-    common.emit(a, "pufferlib", window, parameters, env=NAME, observation=policy.shape, actions=actions, minibatch=minibatch,
-                frame_skip=skip, sticky=sticky)  # fmt: skip
+    common.emit(
+        a,
+        "pufferlib",
+        window,
+        parameters,
+        env=NAME,
+        observation=policy.shape,
+        actions=actions,
+        minibatch=minibatch,
+        frame_skip=skip,
+        sticky=sticky,
+    )
     env.close()
     os._exit(0)  # its helper threads would keep the process
 

@@ -1,9 +1,11 @@
-"""RLlib (its new API stack) IMPALA, APPO or PPO, one pass: env steps/s after the warm-up, learning included.
+"""RLlib (its new API stack) IMPALA, APPO or PPO, one pass: env steps/s after the warm-up, learning
+included.
 
-The learner lives in the driver's process (no learner actors): the fastest on one machine. Env steps are the fewer of those that
-were sampled and those that were trained on; a batch is made of whole fragments (50 rows of every env of a runner), so it is
-larger than ``--batch``, and it has a row more for the end of each. Its model has no ready-made Nature CNN: a last convolution of 7 x 7 over 7 x 7 is
-the layer of 512.
+The learner lives in the driver's process (no learner actors): the fastest on one machine. Env steps
+are the fewer of those that were sampled and those that were trained on; a batch is made of whole
+fragments (50 rows of every env of a runner), so it is larger than ``--batch``, and it has a row
+more for the end of each. Its model has no ready-made Nature CNN: a last convolution of 7 x 7 over 7
+x 7 is the layer of 512.
 """
 
 import logging
@@ -35,7 +37,9 @@ def make_pong(config):
 
     env = common.pong(gym.wrappers.FrameStackObservation)
     space = gym.spaces.Box(0.0, 1.0, (84, 84, 4), np.float32)
-    return gym.wrappers.TransformObservation(env, lambda o: np.moveaxis(o, 0, -1).astype(np.float32) / 255.0, space)
+    return gym.wrappers.TransformObservation(
+        env, lambda o: np.moveaxis(o, 0, -1).astype(np.float32) / 255.0, space
+    )
 
 
 def make_sleepy(config):
@@ -65,13 +69,28 @@ def main():
     from ray.tune.registry import register_env
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    ray.init(num_cpus=max(8, a.runners + 1), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(
+        num_cpus=max(8, a.runners + 1),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
     window = common.Window(a)
     register_env("pong", make_pong)
     register_env("sleepy", make_sleepy)
-    net = dict(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=True, free_log_std=a.case == "halfcheetah")
+    net = dict(
+        fcnet_hiddens=[64, 64],
+        fcnet_activation="tanh",
+        vf_share_layers=True,
+        free_log_std=a.case == "halfcheetah",
+    )
     if a.case == "pong":
-        filters = [[32, 8, 4, "valid"], [64, 4, 2, "valid"], [64, 3, 1, "valid"], [512, 7, 1, "valid"]]
+        filters = [
+            [32, 8, 4, "valid"],
+            [64, 4, 2, "valid"],
+            [64, 3, 1, "valid"],
+            [512, 7, 1, "valid"],
+        ]
         net = dict(conv_filters=filters, conv_activation="relu", vf_share_layers=True)
     one = dict(train_batch_size_per_learner=a.batch, lr=3e-4, gamma=0.99)
     if a.algorithm == "ppo":
@@ -80,9 +99,17 @@ def main():
     if a.fragment:
         sampling["rollout_fragment_length"] = a.fragment
     config = {"impala": IMPALAConfig, "appo": APPOConfig, "ppo": PPOConfig}[a.algorithm]()
-    config = config.environment(a.case if a.case in ("pong", "sleepy") else common.ENVS[a.case]).env_runners(**sampling)
-    config = config.rl_module(model_config=DefaultModelConfig(**net)).learners(num_learners=0).training(**one)
-    config = config.debugging(seed=0, log_level="ERROR").reporting(min_time_s_per_iteration=0 if a.algorithm == "ppo" else 2)
+    config = config.environment(
+        a.case if a.case in ("pong", "sleepy") else common.ENVS[a.case]
+    ).env_runners(**sampling)
+    config = (
+        config.rl_module(model_config=DefaultModelConfig(**net))
+        .learners(num_learners=0)
+        .training(**one)
+    )
+    config = config.debugging(seed=0, log_level="ERROR").reporting(
+        min_time_s_per_iteration=0 if a.algorithm == "ppo" else 2
+    )
     algorithm = config.build_algo()
     learner = algorithm.learner_group._learner
     parameters = common.Parameters(learner_parameters(algorithm))
@@ -98,7 +125,11 @@ def main():
     while not over:
         result = algorithm.train()
         sampled = result["env_runners"].get("num_env_steps_sampled_lifetime", 0)
-        trained = result.get("learners", {}).get("__all_modules__", {}).get("num_env_steps_trained_lifetime", 0)
+        trained = (
+            result.get("learners", {})
+            .get("__all_modules__", {})
+            .get("num_env_steps_trained_lifetime", 0)
+        )
         over = window.mark(sampled, updates)
         if window.first is not None:
             marks.append((sampled, trained))
@@ -108,9 +139,21 @@ def main():
     skip, sticky = (4, 0.0) if a.case == "pong" else (1, None)
     module = learner.module["default_policy"]
     actions = module.action_space
-    common.emit(a, "ray", window, parameters, env=common.ENVS[a.case], observation=module.observation_space.shape,
-                actions=int(getattr(actions, "n", 0)) or int(actions.shape[0]), minibatch=trained / (u1 - u0), frame_skip=skip,
-                sticky=sticky, after=learner_parameters(algorithm), sampled=sampled, trained=trained)  # fmt: skip
+    common.emit(
+        a,
+        "ray",
+        window,
+        parameters,
+        env=common.ENVS[a.case],
+        observation=module.observation_space.shape,
+        actions=int(getattr(actions, "n", 0)) or int(actions.shape[0]),
+        minibatch=trained / (u1 - u0),
+        frame_skip=skip,
+        sticky=sticky,
+        after=learner_parameters(algorithm),
+        sampled=sampled,
+        trained=trained,
+    )
     algorithm.stop()
     ray.shutdown()
 

@@ -1,7 +1,9 @@
-"""Stable-Baselines3 SAC on HalfCheetah-v5 or DQN on Pong: env steps/s after the warm-up, learning included.
+"""Stable-Baselines3 SAC on HalfCheetah-v5 or DQN on Pong: env steps/s after the warm-up, learning
+included.
 
-SAC: 4 envs, 4 updates of 256 a step of all. DQN: 8 envs, 2 updates of 32 a step of all, so one for 4 env steps; replay of 10^5
-rows whose next observations are not stored twice. All else is the library's default, which is the paper's.
+SAC: 4 envs, 4 updates of 256 a step of all. DQN: 8 envs, 2 updates of 32 a step of all, so one for
+4 env steps; replay of 10^5 rows whose next observations are not stored twice. All else is the
+library's default, which is the paper's.
 """
 
 import common
@@ -44,16 +46,34 @@ if a.case == "pong":
     plain = dict(frameskip=1, repeat_action_probability=0.0)  # its own wrapper skips 4
     env = VecFrameStack(make_atari_env("ALE/Pong-v5", n_envs=8, seed=0, env_kwargs=plain), 4)
     model = DQN(
-        "CnnPolicy", env, device="cpu", buffer_size=100_000, learning_starts=STARTS, batch_size=32, train_freq=1,
-        gradient_steps=2, target_update_interval=1000, optimize_memory_usage=True,
+        "CnnPolicy",
+        env,
+        device="cpu",
+        buffer_size=100_000,
+        learning_starts=STARTS,
+        batch_size=32,
+        train_freq=1,
+        gradient_steps=2,
+        target_update_interval=1000,
+        optimize_memory_usage=True,
         replay_buffer_kwargs=dict(handle_timeout_termination=False),
-    )  # fmt: skip
+    )
     trained, optimizer, batch = list(model.q_net.named_parameters()), model.policy.optimizer, 32
 else:
     env = make_vec_env(common.ENVS[a.case], n_envs=4, seed=0)
-    model = SAC("MlpPolicy", env, device="cpu", batch_size=256, learning_starts=STARTS, train_freq=1, gradient_steps=4)
+    model = SAC(
+        "MlpPolicy",
+        env,
+        device="cpu",
+        batch_size=256,
+        learning_starts=STARTS,
+        train_freq=1,
+        gradient_steps=4,
+    )
     nets = {"actor": model.actor, "critic": model.critic}
-    trained = [(f"{name}.{p}", value) for name, net in nets.items() for p, value in net.named_parameters()]
+    trained = [
+        (f"{name}.{p}", value) for name, net in nets.items() for p, value in net.named_parameters()
+    ]
     trained.append(("log_ent_coef", model.log_ent_coef))
     optimizer, batch = model.critic.optimizer, 256
 parameters = common.Parameters(trained)
@@ -62,6 +82,16 @@ model.learn(10**9, callback=Meter(optimizer), log_interval=10**6)
 space = model.observation_space
 actions = int(getattr(model.action_space, "n", 0)) or int(model.action_space.shape[0])
 skip, sticky = (4, 0.0) if a.case == "pong" else (1, None)
-common.emit(a, "stable-baselines3", window, parameters, env=common.ENVS[a.case], observation=space.shape, actions=actions,
-            minibatch=batch, frame_skip=skip, sticky=sticky)  # fmt: skip
+common.emit(
+    a,
+    "stable-baselines3",
+    window,
+    parameters,
+    env=common.ENVS[a.case],
+    observation=space.shape,
+    actions=actions,
+    minibatch=batch,
+    frame_skip=skip,
+    sticky=sticky,
+)
 env.close()

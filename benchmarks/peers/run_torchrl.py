@@ -1,12 +1,20 @@
-"""TorchRL's PPO (ClipPPOLoss, GAE, a collector), one pass: env steps/s after the warm-up, learning included."""
+"""TorchRL's PPO (ClipPPOLoss, GAE, a collector), one pass: env steps/s after the warm-up, learning
+included.
+"""
 
 import common
 import torch
 from torch import nn
 
-CASES = {"cartpole": (16, 4096, 2048), "halfcheetah": (16, 4096, 2048)}  # envs of both workers, rows collected, minibatch
+# envs of both workers, rows collected, minibatch
+CASES = {"cartpole": (16, 4096, 2048), "halfcheetah": (16, 4096, 2048)}
 parser = common.options(__doc__, CASES, envs=0, frames=0, batch=0, threads=1)
-parser.add_argument("--collector", choices=["sync", "multi"], default="multi", help="multi: two processes that collect")
+parser.add_argument(
+    "--collector",
+    choices=["sync", "multi"],
+    default="multi",
+    help="multi: two processes that collect",
+)
 a = parser.parse_args()
 envs, frames, batch = CASES[a.case]
 a.envs, a.frames, a.batch = a.envs or envs, a.frames or frames, a.batch or batch
@@ -16,7 +24,9 @@ def make_env(count):
     from torchrl.envs import DoubleToFloat, GymEnv, SerialEnv, TransformedEnv
 
     def one():
-        return TransformedEnv(GymEnv(common.ENVS[a.case], categorical_action_encoding=True), DoubleToFloat())
+        return TransformedEnv(
+            GymEnv(common.ENVS[a.case], categorical_action_encoding=True), DoubleToFloat()
+        )
 
     return SerialEnv(count, one)
 
@@ -52,12 +62,21 @@ def make_policy(probe):
     if continuous:
         low, high = probe.action_spec.space.low[0], probe.action_spec.space.high[0]
         head = TensorDictModule(Gaussian(actions), in_keys=["hidden"], out_keys=["loc", "scale"])
-        actor = ProbabilisticActor(head, in_keys=["loc", "scale"], distribution_class=TanhNormal, return_log_prob=True,
-                                   distribution_kwargs=dict(low=low, high=high))  # fmt: skip
+        actor = ProbabilisticActor(
+            head,
+            in_keys=["loc", "scale"],
+            distribution_class=TanhNormal,
+            return_log_prob=True,
+            distribution_kwargs=dict(low=low, high=high),
+        )
     else:
         head = TensorDictModule(nn.Linear(64, actions), in_keys=["hidden"], out_keys=["logits"])
-        actor = ProbabilisticActor(head, in_keys=["logits"], distribution_class=torch.distributions.Categorical,
-                                   return_log_prob=True)  # fmt: skip
+        actor = ProbabilisticActor(
+            head,
+            in_keys=["logits"],
+            distribution_class=torch.distributions.Categorical,
+            return_log_prob=True,
+        )
     value = ValueOperator(nn.Linear(64, 1), in_keys=["hidden"])
     return ActorValueOperator(common_part, actor, value), size, int(actions)
 
@@ -72,7 +91,14 @@ def main():
     both, size, actions = make_policy(make_env(1))
     actor, critic = both.get_policy_operator(), both.get_value_operator()
     parameters = common.Parameters(both.named_parameters())
-    loss_module = ClipPPOLoss(actor, critic, clip_epsilon=0.2, entropy_coeff=0.0, critic_coeff=0.5, normalize_advantage=True)
+    loss_module = ClipPPOLoss(
+        actor,
+        critic,
+        clip_epsilon=0.2,
+        entropy_coeff=0.0,
+        critic_coeff=0.5,
+        normalize_advantage=True,
+    )
     advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic, average_gae=False)
     optimizer = torch.optim.Adam(both.parameters(), lr=3e-4)
     common_options = dict(policy=actor, frames_per_batch=a.frames, total_frames=-1, device="cpu")
@@ -97,8 +123,16 @@ def main():
         steps += len(flat)
         if window.mark(steps, updates):
             break
-    common.emit(a, "torchrl", window, parameters, env=common.ENVS[a.case], observation=[size], actions=actions,
-                minibatch=min(a.batch, a.frames))  # fmt: skip
+    common.emit(
+        a,
+        "torchrl",
+        window,
+        parameters,
+        env=common.ENVS[a.case],
+        observation=[size],
+        actions=actions,
+        minibatch=min(a.batch, a.frames),
+    )
     collector.shutdown()
 
 

@@ -1,9 +1,12 @@
 """GRPO of TRL on a task's prompts: seconds and reward of each update, as one JSON object.
 
-    PYTHONPATH=src ~/.cache/equipoise-peers/trl/bin/python benchmarks/peers/run_trl.py MODEL_DIR PROMPTS.jsonl
-        [--updates 40] [--threads 2] [--bf16] [--paged] [--completion 7] [--groups 32] [--group 8] [--rate 1e-3]
+    PYTHONPATH=src ~/.cache/equipoise-peers/trl/bin/python benchmarks/peers/run_trl.py MODEL_DIR
+    PROMPTS.jsonl
+        [--updates 40] [--threads 2] [--bf16] [--paged] [--completion 7] [--groups 32] [--group 8]
+        [--rate 1e-3]
 
-A line of PROMPTS.jsonl has a prompt and the answer that it wants. The reward is that of our own tasks.
+A line of PROMPTS.jsonl has a prompt and the answer that it wants. The reward is that of our own
+tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from equipoise.language.scoring.own import answered
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("prompts", type=Path)
     parser.add_argument("--updates", type=int, default=40)
@@ -44,7 +49,9 @@ def main() -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(a.model)
 
-    def reward(completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float]:
+    def reward(
+        completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any
+    ) -> list[float]:
         ended = [ids[-1] == tokenizer.eos_token_id for ids in completion_ids]
         return answered(completions, answer=answer, ended=ended)
 
@@ -62,15 +69,35 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         paged = {"use_transformers_continuous_batching": True} if a.paged else {}
         args = GRPOConfig(
-            output_dir=folder, per_device_train_batch_size=a.groups * a.group, num_generations=a.group, max_steps=a.updates,
-            max_completion_length=a.completion, learning_rate=a.rate, lr_scheduler_type="linear", beta=0.0, bf16=a.bf16,
-            loss_type="dapo", scale_rewards="none", use_cpu=True, report_to="none", save_strategy="no", logging_steps=1,
-            gradient_checkpointing=False, temperature=1.0, seed=a.seed, disable_tqdm=True, **paged,
-        )  # fmt: skip
+            output_dir=folder,
+            per_device_train_batch_size=a.groups * a.group,
+            num_generations=a.group,
+            max_steps=a.updates,
+            max_completion_length=a.completion,
+            learning_rate=a.rate,
+            lr_scheduler_type="linear",
+            beta=0.0,
+            bf16=a.bf16,
+            loss_type="dapo",
+            scale_rewards="none",
+            use_cpu=True,
+            report_to="none",
+            save_strategy="no",
+            logging_steps=1,
+            gradient_checkpointing=False,
+            temperature=1.0,
+            seed=a.seed,
+            disable_tqdm=True,
+            **paged,
+        )
         trainer = GRPOTrainer(
-            model=a.model, reward_funcs=reward, args=args, train_dataset=Dataset.from_list(rows), callbacks=[Clock()],
+            model=a.model,
+            reward_funcs=reward,
+            args=args,
+            train_dataset=Dataset.from_list(rows),
+            callbacks=[Clock()],
             processing_class=tokenizer,
-        )  # fmt: skip
+        )
         began = time.perf_counter()
         trainer.train()
     json.dump({"began": began, "at": at, "reward": rewards, "length": tokens}, sys.stdout)

@@ -1,16 +1,20 @@
-"""One exported policy behind LitServe, Ray Serve, or nothing but a Starlette endpoint: POST /act {"obs", "session"} -> {"action"}.
+"""One exported policy behind LitServe, Ray Serve, or nothing but a Starlette endpoint: POST /act
+{"obs", "session"} -> {"action"}.
 
     serve_policy.py litserve|rayserve|starlette ARTIFACT PORT [--batch N]
 
-The ONNX file is the one that ours serves, with one thread; a recurrent state is kept for each session, in the worker's memory.
-``starlette`` reads JSON, answers JSON, and runs no model: what any server on Starlette and Uvicorn costs at least.
+The ONNX file is the one that ours serves, with one thread; a recurrent state is kept for each
+session, in the worker's memory. ``starlette`` reads JSON, answers JSON, and runs no model: what any
+server on Starlette and Uvicorn costs at least.
 """
 
 import argparse
 import json
 import os
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("kind", choices=("litserve", "rayserve", "starlette"))
 parser.add_argument("artifact")
 parser.add_argument("port", type=int)
@@ -27,10 +31,14 @@ class Model:
         self.np = np
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(f"{artifact}/policy.onnx", options, providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(
+            f"{artifact}/policy.onnx", options, providers=["CPUExecutionProvider"]
+        )
         with open(f"{artifact}/spec.json") as file:
             about = json.load(file)["artifact"]
-        self.state = {name: np.zeros((1, *one["shape"]), one["dtype"]) for name, one in about["state"].items()}
+        self.state = {
+            name: np.zeros((1, *one["shape"]), one["dtype"]) for name, one in about["state"].items()
+        }
         self.noise = about["noise"]["fresh"] + about["noise"]["held"]
         self.outputs = [one.name for one in self.session.get_outputs()]
         self.sessions = {}
@@ -82,12 +90,22 @@ if ls is not None:
 def litserve(a):
     api = Api(max_batch_size=a.batch, batch_timeout=0.0, api_path="/act")
     api.artifact = a.artifact
-    server = ls.LitServer(api, accelerator="cpu", workers_per_device=1, fast_queue=bool(os.environ.get("FAST_QUEUE")))
-    server.run(host="127.0.0.1", port=a.port, generate_client_file=False, log_level="error", access_log=False)
+    server = ls.LitServer(
+        api, accelerator="cpu", workers_per_device=1, fast_queue=bool(os.environ.get("FAST_QUEUE"))
+    )
+    server.run(
+        host="127.0.0.1",
+        port=a.port,
+        generate_client_file=False,
+        log_level="error",
+        access_log=False,
+    )
 
 
 def rayserve(a):
-    os.environ.update(RAY_SERVE_THROUGHPUT_OPTIMIZED="1", RAY_SERVE_LOG_TO_STDERR="0", RAY_USAGE_STATS_ENABLED="0")
+    os.environ.update(
+        RAY_SERVE_THROUGHPUT_OPTIMIZED="1", RAY_SERVE_LOG_TO_STDERR="0", RAY_USAGE_STATS_ENABLED="0"
+    )
     import signal
     import threading
 
@@ -104,14 +122,18 @@ def rayserve(a):
 
         async def __call__(self, request):
             asked = await request.json()
-            return {"action": await self.together(asked) if self.batch > 1 else self.model([asked])[0]}
+            return {
+                "action": await self.together(asked) if self.batch > 1 else self.model([asked])[0]
+            }
 
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     serve.start(http_options={"host": "127.0.0.1", "port": a.port})
-    made = serve.deployment(num_replicas=1, max_ongoing_requests=1024, ray_actor_options={"num_cpus": 1})(Policy)
+    made = serve.deployment(
+        num_replicas=1, max_ongoing_requests=1024, ray_actor_options={"num_cpus": 1}
+    )(Policy)
     serve.run(made.bind(a.artifact, a.batch), route_prefix="/act")
     ended.wait()
     serve.shutdown()

@@ -1,8 +1,10 @@
-"""Stable-Baselines3's tuned PPO (rl-baselines3-zoo, CartPole-v1) until solved by the rule of ../solve.py.
+"""Stable-Baselines3's tuned PPO (rl-baselines3-zoo, CartPole-v1) until solved by the rule of
+../solve.py.
 
-The value is the time.time() of the moment at which 100 fresh episodes had confirmed the 20 before them; ``pass_at`` is that
-at which the 20 were over, ``evaluation_s`` what all evaluations up to then took. The same run goes on, without evaluations,
-to the mean of the last 100 training episodes; ``train_rule_at`` is when that held, less the time of all evaluations.
+The value is the time.time() of the moment at which 100 fresh episodes had confirmed the 20 before
+them; ``pass_at`` is that at which the 20 were over, ``evaluation_s`` what all evaluations up to
+then took. The same run goes on, without evaluations, to the mean of the last 100 training episodes;
+``train_rule_at`` is when that held, less the time of all evaluations.
 """
 
 import argparse
@@ -22,18 +24,30 @@ parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--threshold", type=float, default=475)
 parser.add_argument("--episodes", type=int, default=20)
 parser.add_argument("--confirm-episodes", type=int, default=100)
-parser.add_argument("--trigger-return", type=float, default=380, help="evaluate from when the training mean is that high")
+parser.add_argument(
+    "--trigger-return",
+    type=float,
+    default=380,
+    help="evaluate from when the training mean is that high",
+)
 parser.add_argument("--trigger-episodes", type=int, default=20)
 parser.add_argument("--evaluate-every", type=int, default=5000, help="env steps")
 parser.add_argument("--steps", type=int, default=1_000_000, help="give up after so many")
-parser.add_argument("--train-rule-steps", type=int, default=100_000, help="go on for the training rule at most so long")
+parser.add_argument(
+    "--train-rule-steps",
+    type=int,
+    default=100_000,
+    help="go on for the training rule at most so long",
+)
 parser.add_argument("--threads", type=int, default=1)
 a = parser.parse_args()
 torch.set_num_threads(a.threads)
 
 
 class Rule(BaseCallback):
-    """Looks once an iteration, between update and rollout, at the policy that the rollout would use."""
+    """Looks once an iteration, between update and rollout, at the policy that the rollout would
+    use.
+    """
 
     def __init__(self):
         super().__init__()
@@ -43,8 +57,14 @@ class Rule(BaseCallback):
         self.solved, self.train_rule = None, None
 
     def _on_step(self):
-        self.recent.extend(info["episode"]["r"] for info in self.locals["infos"] if "episode" in info)
-        over = self.train_rule or self.num_timesteps > self.solved["env_steps"] + a.train_rule_steps if self.solved else False
+        self.recent.extend(
+            info["episode"]["r"] for info in self.locals["infos"] if "episode" in info
+        )
+        over = (
+            self.train_rule or self.num_timesteps > self.solved["env_steps"] + a.train_rule_steps
+            if self.solved
+            else False
+        )
         return not over
 
     def _on_rollout_start(self):
@@ -63,17 +83,23 @@ class Rule(BaseCallback):
         passed = dict(pass_at=time.time(), evaluation_s=round(self.evaluating_s, 3))
         confirmed = self.play(a.confirm_episodes)
         if confirmed >= a.threshold:
-            self.solved = dict(passed, solved_at=time.time(), env_steps=self.num_timesteps, confirmed=confirmed)
+            self.solved = dict(
+                passed, solved_at=time.time(), env_steps=self.num_timesteps, confirmed=confirmed
+            )
 
     def play(self, episodes):
         start = time.time()
-        mean, _ = evaluate_policy(self.model, self.eval_env, n_eval_episodes=episodes, deterministic=True)
+        mean, _ = evaluate_policy(
+            self.model, self.eval_env, n_eval_episodes=episodes, deterministic=True
+        )
         self.evaluating_s += time.time() - start
         return mean
 
 
 def linear(initial):
-    """The zoo's lin_*: to 0 over 1e5 steps; here a tenth of it is kept, so that a late seed can still solve."""
+    """The zoo's lin_*: to 0 over 1e5 steps; here a tenth of it is kept, so that a late seed can
+    still solve.
+    """
     return lambda left: max(1.0 - (1.0 - left) * a.steps / 1e5, 0.1) * initial
 
 
@@ -97,4 +123,8 @@ if rule.solved is None:
     raise SystemExit(f"not solved within {model.num_timesteps} steps")
 train_rule = rule.train_rule or dict(train_rule_at=None)
 value = rule.solved.pop("solved_at")
-print(json.dumps({"value": value, "evaluations": rule.evaluations, **rule.solved, **train_rule, **vars(a)}))
+print(
+    json.dumps(
+        {"value": value, "evaluations": rule.evaluations, **rule.solved, **train_rule, **vars(a)}
+    )
+)

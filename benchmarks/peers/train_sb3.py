@@ -1,4 +1,5 @@
-"""Stable-Baselines3 at its defaults: train an algorithm for a number of steps, then play 100 episodes with its best actions.
+"""Stable-Baselines3 at its defaults: train an algorithm for a number of steps, then play 100
+episodes with its best actions.
 
 The value is the mean return of those; ``trained_at`` is the time.time() when training was over.
 """
@@ -24,4 +25,13 @@ model.learn(a.steps)
 trained_at = time.time()
 envs = make_vec_env(a.env, n_envs=10, seed=1_000_000 + a.seed)
 mean, deviation = evaluate_policy(model, envs, n_eval_episodes=a.episodes, deterministic=True)
-print(json.dumps({"value": mean, "deviation": deviation, "trained_at": trained_at, "env_steps": model.num_timesteps}))
+print(
+    json.dumps(
+        {
+            "value": mean,
+            "deviation": deviation,
+            "trained_at": trained_at,
+            "env_steps": model.num_timesteps,
+        }
+    )
+)

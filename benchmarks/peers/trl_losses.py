@@ -1,11 +1,13 @@
-"""Losses, advantages and gradients beside TRL's own code, on random batches of a small Llama; nothing is timed.
+"""Losses, advantages and gradients beside TRL's own code, on random batches of a small Llama;
+nothing is timed.
 
-    benchmarks/peers/setup.sh trl
-    PYTHONPATH=src ~/.cache/equipoise-peers/trl/bin/python benchmarks/peers/trl_losses.py [--batches N]
+    benchmarks/peers/setup.sh trl PYTHONPATH=src ~/.cache/equipoise-peers/trl/bin/python
+    benchmarks/peers/trl_losses.py [--batches N]
 
-TRL generates, scores and computes its loss; ours gets the same tokens, rewards and log-probabilities as ``Packed`` rows and the
-same weights in its own decoder. A row: the setting, and the largest differences of loss (as a share of the mean advantage,
-since its terms cancel out), advantages and gradient (of the greatest). The exit code is 1 where one is above 1e-5.
+TRL generates, scores and computes its loss; ours gets the same tokens, rewards and
+log-probabilities as ``Packed`` rows and the same weights in its own decoder. A row: the setting,
+and the largest differences of loss (as a share of the mean advantage, since its terms cancel out),
+advantages and gradient (of the greatest). The exit code is 1 where one is above 1e-5.
 """
 
 from __future__ import annotations
@@ -27,11 +29,19 @@ from equipoise.nets.decoder import Decoder, DecoderConfig
 from equipoise.types import Batch, Packed
 
 GROUP, GROUPS, LONGEST, WORDS = 4, 4, 12, 32
-PAD, EOS, ALLOWED = 0, 1, 1e-5  # PAD is a word like others to the model: transformers' padding_idx gives it no gradient
+# PAD is a word like others to the model: transformers' padding_idx gives it no gradient
+PAD, EOS, ALLOWED = 0, 1, 1e-5
 SHAPE = {
-    "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 64, "tie_word_embeddings": True,
-}  # fmt: skip
+    "vocab_size": WORDS,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
 KL = {"beta": 0.1, "target_every": 10**9}
 CASES: dict[str, tuple[dict[str, Any], Any]] = {  # attributes of TRL's trainer, and ours
     f"grpo: {loss_type}, {scale}": (
@@ -43,43 +53,62 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {  # attributes of TRL's trainer,
 } | {
     "grpo: clip 0.2, 0.28": ({"loss_type": "dapo", "epsilon_high": 0.28}, GRPO(epsilon_high=0.28)),
     "grpo: sequence": (
-        {"loss_type": "grpo", "importance_sampling_level": "sequence"}, GRPO(loss_type="grpo", importance="sequence"),
+        {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+        GRPO(loss_type="grpo", importance="sequence"),
     ),
-    "grpo: cispo": ({"loss_type": "cispo", "epsilon_high": 1.3}, GRPO(surrogate="cispo", epsilon_high=0.3)),
+    "grpo: cispo": (
+        {"loss_type": "cispo", "epsilon_high": 1.3},
+        GRPO(surrogate="cispo", epsilon_high=0.3),
+    ),
     "grpo: beta": ({"loss_type": "dapo", "beta": 0.1}, GRPO(**KL)),
     "grpo: beta, grpo": ({"loss_type": "grpo", "beta": 0.1}, GRPO(loss_type="grpo", **KL)),
     "grpo: beta, times the ratio": (
-        {"loss_type": "dapo", "beta": 0.1, "kl_ratio": True}, GRPO(kl_ratio=True, **KL),
+        {"loss_type": "dapo", "beta": 0.1, "kl_ratio": True},
+        GRPO(kl_ratio=True, **KL),
     ),
     "grpo: truncated weights": (
-        {"loss_type": "dapo", "weights": "token"}, GRPO(anchor="recomputed", correction="token_tis", cap=1.2),
+        {"loss_type": "dapo", "weights": "token"},
+        GRPO(anchor="recomputed", correction="token_tis", cap=1.2),
     ),
     "grpo: truncated weights of samples": (
-        {"loss_type": "dapo", "weights": "sequence"}, GRPO(anchor="recomputed", correction="sequence_tis", cap=1.2),
+        {"loss_type": "dapo", "weights": "sequence"},
+        GRPO(anchor="recomputed", correction="sequence_tis", cap=1.2),
     ),
     "rloo": ({}, RLOO()),
     "rloo: beta": ({"beta": 0.1}, RLOO(**KL)),
-}  # fmt: skip
+}
 DEFAULTS = {
-    "beta": 0.0, "epsilon_low": 0.2, "epsilon_high": 0.2, "importance_sampling_level": "token", "scale_rewards": "group",
+    "beta": 0.0,
+    "epsilon_low": 0.2,
+    "epsilon_high": 0.2,
+    "importance_sampling_level": "token",
+    "scale_rewards": "group",
     "current_gradient_accumulation_steps": 1,
-}  # fmt: skip
+}
 
 
 def tokenizer() -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = Tokenizer(models.WordLevel({"<pad>": PAD, "<eos>": EOS} | {f"w{i}": i for i in range(2, WORDS)}, unk_token="<pad>"))
+    words = Tokenizer(
+        models.WordLevel(
+            {"<pad>": PAD, "<eos>": EOS} | {f"w{i}": i for i in range(2, WORDS)}, unk_token="<pad>"
+        )
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", padding_side="left")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", padding_side="left"
+    )
 
 
 def llama(seed: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    config = LlamaConfig(**SHAPE, eos_token_id=EOS, pad_token_id=None, bos_token_id=EOS, initializer_range=0.3)
+    config = LlamaConfig(
+        **SHAPE, eos_token_id=EOS, pad_token_id=None, bos_token_id=EOS, initializer_range=0.3
+    )
     return LlamaForCausalLM(config)
 
 
@@ -94,14 +123,28 @@ def trainers(folder: str) -> dict[str, Any]:
     from trl.trainer.grpo_trainer import add_fused_lm_head
 
     common: dict[str, Any] = {
-        "output_dir": folder, "per_device_train_batch_size": GROUP * GROUPS, "num_generations": GROUP, "use_cpu": True,
-        "max_completion_length": LONGEST, "bf16": False, "report_to": "none", "beta": 0.0, "gradient_checkpointing": False,
-    }  # fmt: skip
+        "output_dir": folder,
+        "per_device_train_batch_size": GROUP * GROUPS,
+        "num_generations": GROUP,
+        "use_cpu": True,
+        "max_completion_length": LONGEST,
+        "bf16": False,
+        "report_to": "none",
+        "beta": 0.0,
+        "gradient_checkpointing": False,
+    }
     rows = Dataset.from_dict({"prompt": ["w2 w3"] * GROUPS})
     made = {}
-    for name, config, trainer in (("grpo", GRPOConfig, GRPOTrainer), ("rloo", RLOOConfig, RLOOTrainer)):
+    for name, config, trainer in (
+        ("grpo", GRPOConfig, GRPOTrainer),
+        ("rloo", RLOOConfig, RLOOTrainer),
+    ):
         made[name] = trainer(
-            model=llama(1), reward_funcs=reward, args=config(**common), train_dataset=rows, processing_class=tokenizer()
+            model=llama(1),
+            reward_funcs=reward,
+            args=config(**common),
+            train_dataset=rows,
+            processing_class=tokenizer(),
         )
         made[name].ref_model = llama(2)
         add_fused_lm_head(made[name].ref_model, temperature=1.0, cast_lm_head_to_fp32=False)
@@ -109,8 +152,12 @@ def trainers(folder: str) -> dict[str, Any]:
 
 
 def scored(trainer: Any, rng: np.random.Generator) -> dict[str, Any]:
-    """A batch as TRL makes it, with other log-probabilities of then, so that ratios differ from 1."""
-    prompts = [" ".join(f"w{i}" for i in rng.integers(2, WORDS, rng.integers(1, 5))) for _ in range(GROUPS)]
+    """A batch as TRL makes it, with other log-probabilities of then,
+    so that ratios differ from 1.
+    """
+    prompts = [
+        " ".join(f"w{i}" for i in rng.integers(2, WORDS, rng.integers(1, 5))) for _ in range(GROUPS)
+    ]
     inputs = [{"prompt": prompt} for prompt in prompts for _ in range(GROUP)]
     made: dict[str, Any] = trainer._generate_and_score_completions(inputs)
     return made
@@ -120,7 +167,9 @@ def spoken(trainer: Any, made: dict[str, Any], model: Any) -> Tensor:
     ids = torch.cat([made["prompt_ids"], made["completion_ids"]], 1)
     mask = torch.cat([made["prompt_mask"], made["completion_mask"]], 1)
     with torch.no_grad():
-        return trainer._get_per_token_logps_and_entropies(model, ids, mask, made["completion_ids"].shape[1])[0]
+        return trainer._get_per_token_logps_and_entropies(
+            model, ids, mask, made["completion_ids"].shape[1]
+        )[0]
 
 
 def packed(made: dict[str, Any], logp: Tensor) -> Packed:
@@ -138,16 +187,29 @@ def packed(made: dict[str, Any], logp: Tensor) -> Packed:
             (token, len(prompt) + n, m, True, float(logp[m, n]), 0, paid if n == size - 1 else 0.0)
             for n, token in enumerate(ids)
         ]
-    token, position, sample, chosen, logps, version, rewards = map(torch.tensor, zip(*rows, strict=True))
+    token, position, sample, chosen, logps, version, rewards = map(
+        torch.tensor, zip(*rows, strict=True)
+    )
     number = torch.arange(GROUP * GROUPS)
     return Packed(
-        token=token, position=position, sample=sample, chosen=chosen, logp=logps, version=version, reward=rewards,
-        prompt=torch.tensor(lengths), group=number // GROUP, stop=torch.ones_like(number), task=number // GROUP,
+        token=token,
+        position=position,
+        sample=sample,
+        chosen=chosen,
+        logp=logps,
+        version=version,
+        reward=rewards,
+        prompt=torch.tensor(lengths),
+        group=number // GROUP,
+        stop=torch.ones_like(number),
+        task=number // GROUP,
         refills=0 * number,
-    )  # fmt: skip
+    )
 
 
-def theirs(name: str, trainer: Any, settings: dict[str, Any], rng: np.random.Generator) -> tuple[Any, Tensor, Tensor]:
+def theirs(
+    name: str, trainer: Any, settings: dict[str, Any], rng: np.random.Generator
+) -> tuple[Any, Tensor, Tensor]:
     """-> the batch, log-probabilities of the engine [M, T] and the loss."""
     for key, value in (DEFAULTS | settings).items():
         setattr(trainer, key, value)
@@ -179,7 +241,8 @@ def theirs(name: str, trainer: Any, settings: dict[str, Any], rng: np.random.Gen
 
 def decoder(model: Any) -> Decoder:
     net = Decoder(DecoderConfig(family="llama", **SHAPE))
-    weights = {name: x for name, x in model.state_dict().items() if name != "lm_head.weight"}  # it is the embedding
+    # it is the embedding
+    weights = {name: x for name, x in model.state_dict().items() if name != "lm_head.weight"}
     net.load_state_dict(weights)
     return net
 
@@ -188,19 +251,24 @@ def apart(ours: Tensor, other: Tensor) -> float:
     return float((ours - other).abs().max() / other.abs().max().clamp(min=1e-12))
 
 
-def compared(name: str, trainer: Any, settings: dict[str, Any], algorithm: Any, rng: np.random.Generator) -> dict[str, float]:
+def compared(
+    name: str, trainer: Any, settings: dict[str, Any], algorithm: Any, rng: np.random.Generator
+) -> dict[str, float]:
     made, engine, their_loss = theirs(name, trainer, settings, rng)
     data, net, reference = packed(made, engine), decoder(trainer.model), decoder(trainer.ref_model)
     with torch.no_grad():
         targets = algorithm.targets(net, reference, data, rng=torch.Generator(), pool=ALONE)
     items = GROUP * GROUPS
-    batch = Batch(data=data, keys=np.zeros((items, 2), np.int64), weight=torch.ones(items), targets=targets)
+    batch = Batch(
+        data=data, keys=np.zeros((items, 2), np.int64), weight=torch.ones(items), targets=targets
+    )
     out = algorithm.loss(net, reference, batch, group="all", step=0.0, rng=torch.Generator())
     loss = out.loss / out.count
     loss.backward()
     gradients = dict(trainer.model.named_parameters())
     flat = [
-        torch.cat([x.flatten() for x in xs]) for xs in zip(*((p.grad, gradients[k].grad) for k, p in net.named_parameters()))
+        torch.cat([x.flatten() for x in xs])
+        for xs in zip(*((p.grad, gradients[k].grad) for k, p in net.named_parameters()))
     ]
     firsts = [int((data.sample == m).nonzero()[0]) for m in range(items)]
     return {
@@ -223,12 +291,17 @@ def results(batches: int) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batches", type=int, default=3, help="random batches of each setting")
     batches, wrong = parser.parse_args().batches, 0
     print(f"{'setting':38}{'loss':>10}{'advantage':>12}{'gradient':>12}")
     for case, worst in results(batches):
-        print(f"{case:38}{worst['loss']:>10.1e}{worst['advantage']:>12.1e}{worst['gradient']:>12.1e}", flush=True)
+        print(
+            f"{case:38}{worst['loss']:>10.1e}{worst['advantage']:>12.1e}{worst['gradient']:>12.1e}",
+            flush=True,
+        )
         wrong += any(value > ALLOWED for value in worst.values())
     print(f"{wrong} of {len(CASES)} settings differ by more than {ALLOWED:g}")
     return int(wrong > 0)

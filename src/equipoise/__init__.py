@@ -1,4 +1,5 @@
-"""Equipoise: actors that make experience, learners that consume it, and everything that keeps the two in balance.
+"""Equipoise: actors that make experience, learners that consume it, and everything that keeps the
+two in balance.
 
 ``import equipoise as eq`` costs nothing: what needs torch is imported with its first use.
 """
@@ -29,9 +30,23 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Player", "__version__", "check", "collect", "configured", "evaluate", "export", "forecast", "load", "play", "plot",
-    "program", "resume", "train", "watch", "whatif",
-]  # fmt: skip
+    "Player",
+    "__version__",
+    "check",
+    "collect",
+    "configured",
+    "evaluate",
+    "export",
+    "forecast",
+    "load",
+    "play",
+    "plot",
+    "program",
+    "resume",
+    "train",
+    "watch",
+    "whatif",
+]
 
 
 def __dir__() -> list[str]:
@@ -41,4 +56,6 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(import_module("equipoise.api"), name)
-    raise AttributeError(f"module 'equipoise' has no attribute {name!r}; it has {', '.join(__all__)}")
+    raise AttributeError(
+        f"module 'equipoise' has no attribute {name!r}; it has {', '.join(__all__)}"
+    )

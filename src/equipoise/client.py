@@ -1,4 +1,5 @@
-"""A client of ``equipoise serve``: one file without dependencies, over HTTP or the unix socket, sync and async.
+"""A client of ``equipoise serve``: one file without dependencies, over HTTP or the unix socket,
+sync and async.
 
     from client import Client                                   # or: from equipoise.client import Client
     with Client("http://127.0.0.1:8000") as client:             # or "unix:/run/policy.sock", which is faster
@@ -9,9 +10,10 @@
         with client.episode("robot-7") as episode:              # of a policy with a memory: one name, one episode
             action = episode.act(obs).action
 
-``AsyncClient`` has the same methods, to be awaited. Observations are numbers, lists, dicts, or arrays. ``ServeError`` says
-what the server refused, and why; ConnectionError that it cannot be reached, or closed the connection.
-"""
+``AsyncClient`` has the same methods, to be awaited. Observations are numbers, lists, dicts, or
+arrays. ``ServeError`` says what the server refused, and why; ConnectionError that it cannot be
+reached, or closed the connection.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -73,8 +75,16 @@ class How(TypedDict, total=False):
 class Client:
     """A connection, which is opened with the first request and kept. For one thread at a time."""
 
-    def __init__(self, place: str = "http://127.0.0.1:8000", *, token: str | None = None, timeout_s: float = 10.0) -> None:
-        """``place``: http://HOST:PORT, https://HOST:PORT or unix:PATH; HTTP also with a proxy's /PREFIX."""
+    def __init__(
+        self,
+        place: str = "http://127.0.0.1:8000",
+        *,
+        token: str | None = None,
+        timeout_s: float = 10.0,
+    ) -> None:
+        """``place``: http://HOST:PORT, https://HOST:PORT or unix:PATH; HTTP also with a proxy's
+        /PREFIX.
+        """
         self._wire, self._timeout_s = _Wire(place, token), timeout_s
         self._socket: socket.socket | None = None
 
@@ -95,7 +105,9 @@ class Client:
         return self._ask("state", {})
 
     def episode(self, name: str | None = None, **given: Unpack[How]) -> Episode:
-        """An episode, for ``with``: it keeps ``first`` and ends itself. ``given``: to each ``act``."""
+        """An episode, for ``with``: it keeps ``first`` and ends itself. ``given``:
+        to each ``act``.
+        """
         return Episode(self, name, given)
 
     def close(self) -> None:
@@ -125,7 +137,8 @@ class Client:
         except OSError as error:
             self.close()
             wire.failed(error, self._timeout_s)
-        except BaseException:  # a Ctrl-C: what is left of this answer must not be read as the next one's
+        # a Ctrl-C: what is left of this answer must not be read as the next one's
+        except BaseException:
             self.close()
             raise
         if answer.last:
@@ -158,7 +171,13 @@ class Episode:
 class AsyncClient:
     """Any number of requests at once, each on a connection of its own; connections are kept."""
 
-    def __init__(self, place: str = "http://127.0.0.1:8000", *, token: str | None = None, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        place: str = "http://127.0.0.1:8000",
+        *,
+        token: str | None = None,
+        timeout_s: float = 10.0,
+    ) -> None:
         """As ``Client``."""
         self._wire, self._timeout_s = _Wire(place, token), timeout_s
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
@@ -198,7 +217,8 @@ class AsyncClient:
 
     async def _answer(self, op: str, given: dict[str, Any]) -> _Answer:
         data, got = self._wire.request(op, given), bytearray()
-        while self._idle and (self._idle[-1][0].at_eof() or self._idle[-1][1].is_closing()):  # also after a reset
+        # also after a reset
+        while self._idle and (self._idle[-1][0].at_eof() or self._idle[-1][1].is_closing()):
             self._idle.pop()[1].close()
         reader, writer = self._idle.pop() if self._idle else await self._wire.open()
         try:
@@ -219,7 +239,7 @@ class AsyncClient:
         return answer
 
 
-# ---------------------------------------------------------------------------------------------------- what goes over the wire
+# -------------------------------------------------------------------------- what goes over the wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +258,24 @@ class _Wire:
     """Requests to bytes and answers from bytes, for a place."""
 
     def __init__(self, place: str, token: str | None) -> None:
-        self.place, self.path = place, place[5:].removeprefix("//") if place.startswith("unix:") else None
+        self.place, self.path = (
+            place,
+            place[5:].removeprefix("//") if place.startswith("unix:") else None,
+        )
         parts = urlsplit(place)
         prefix = parts.path.rstrip("/")
-        odd = " " in prefix or not (prefix.isascii() and prefix.isprintable()) or parts.query or "@" in parts.netloc
-        if self.path is None and (parts.scheme not in ("http", "https") or not parts.hostname or odd):
-            raise ValueError(f"place: expected http://HOST:PORT, https://HOST:PORT or unix:PATH, got {place!r}")
+        odd = (
+            " " in prefix
+            or not (prefix.isascii() and prefix.isprintable())
+            or parts.query
+            or "@" in parts.netloc
+        )
+        if self.path is None and (
+            parts.scheme not in ("http", "https") or not parts.hostname or odd
+        ):
+            raise ValueError(
+                f"place: expected http://HOST:PORT, https://HOST:PORT or unix:PATH, got {place!r}"
+            )
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("token: expected printable ASCII characters, got others")
         self._host, self._ssl = parts.hostname or "", parts.scheme == "https"
@@ -251,7 +283,9 @@ class _Wire:
         more = f"\r\nAuthorization: Bearer {token}" if token is not None else ""
         more += "\r\nContent-Type: application/json\r\nContent-Length: "
         host = f" HTTP/1.1\r\nHost: {parts.netloc}{more}"
-        self._heads = {op: f"{method} {prefix}{path}{host}".encode() for op, (method, path) in PATHS.items()}
+        self._heads = {
+            op: f"{method} {prefix}{path}{host}".encode() for op, (method, path) in PATHS.items()
+        }
 
     def connect(self, timeout_s: float) -> socket.socket:
         if self.path is not None:
@@ -265,19 +299,27 @@ class _Wire:
             return made
         made = socket.create_connection((self._host, self._port), timeout_s)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return ssl.create_default_context().wrap_socket(made, server_hostname=self._host) if self._ssl else made
+        return (
+            ssl.create_default_context().wrap_socket(made, server_hostname=self._host)
+            if self._ssl
+            else made
+        )
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self.path is not None:
             return await asyncio.open_unix_connection(self.path)
-        return await asyncio.open_connection(self._host, self._port, ssl=ssl.create_default_context() if self._ssl else None)
+        return await asyncio.open_connection(
+            self._host, self._port, ssl=ssl.create_default_context() if self._ssl else None
+        )
 
     def request(self, op: str, given: dict[str, Any]) -> bytes:
         if self.path is not None:
             body = bytearray()
             _pack({"op": op, **given}, body)
             return struct.pack(">I", len(body)) + body
-        said = b"" if op == "state" else json.dumps(given, default=_listed, allow_nan=False).encode()
+        said = (
+            b"" if op == "state" else json.dumps(given, default=_listed, allow_nan=False).encode()
+        )
         return b"%s%d\r\n\r\n%s" % (self._heads[op], len(said), said)
 
     def answer(self, got: bytearray) -> _Answer | None:
@@ -289,7 +331,10 @@ class _Wire:
         if end < 0:
             return None
         status, *lines = bytes(got[:end]).decode("latin-1").split("\r\n")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines)
+        }
         try:
             code, size = int(status.split(" ", 2)[1]), int(headers.get("content-length", 0))
         except (ValueError, IndexError):
@@ -323,12 +368,18 @@ class _Wire:
 
     def failed(self, error: OSError, timeout_s: float) -> NoReturn:
         if isinstance(error, TimeoutError):
-            raise TimeoutError(f"{self.place}: expected an answer within {timeout_s:g} s, got none") from error
-        raise ConnectionError(f"{self.place}: expected a server ('equipoise serve'), got: {error}") from error
+            raise TimeoutError(
+                f"{self.place}: expected an answer within {timeout_s:g} s, got none"
+            ) from error
+        raise ConnectionError(
+            f"{self.place}: expected a server ('equipoise serve'), got: {error}"
+        ) from error
 
 
 def _readable(opened: socket.socket) -> bool:
-    """Has something come that nobody asked for? ``select`` takes no descriptor above 1023, and Windows has no ``poll``."""
+    """Has something come that nobody asked for? ``select`` takes no descriptor above 1023, and
+    Windows has no ``poll``.
+    """
     if not hasattr(select, "poll"):
         return bool(select.select([opened], [], [], 0)[0])
     poll = select.poll()
@@ -365,14 +416,21 @@ def _pack(value: Any, out: bytearray) -> None:
             _pack(one, out)
     elif hasattr(value, "tobytes") and getattr(value, "ndim", False):
         little = value.astype(value.dtype.newbyteorder("<"), copy=False)
-        _pack({"dtype": value.dtype.name, "shape": list(value.shape), "data": little.tobytes()}, out)
+        _pack(
+            {"dtype": value.dtype.name, "shape": list(value.shape), "data": little.tobytes()}, out
+        )
     else:
         _pack(_listed(value), out)
 
 
 _FIXED = {0xC0: None, 0xC2: False, 0xC3: True}
-_NUMBERS = dict(zip(range(0xCA, 0xD4), [">f", ">d", ">B", ">H", ">I", ">Q", ">b", ">h", ">i", ">q"], strict=True))
-_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}  # bytes of the size
+_NUMBERS = dict(
+    zip(
+        range(0xCA, 0xD4), [">f", ">d", ">B", ">H", ">I", ">Q", ">b", ">h", ">i", ">q"], strict=True
+    )
+)
+# bytes of the size
+_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 
 
 def _unpack(data: bytes, at: int) -> tuple[Any, int]:

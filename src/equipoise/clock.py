@@ -1,4 +1,5 @@
-"""The clock of a worker: how long each part of its ticks takes, in numbers that the driver reads. Nothing here loads torch.
+"""The clock of a worker: how long each part of its ticks takes, in numbers that the driver reads.
+Nothing here loads torch.
 
 A worker marks a part with one line, and every moment between two marks belongs to one part:
 
@@ -8,9 +9,10 @@ A worker marks a part with one line, and every moment between two marks belongs 
     agent.observe(rows)
     clock.lap("write")
 
-A lap costs 0.2 us, on the fastest row that two processes can share: numpy would take half as long again, and a ``with`` block
-five times as long (``benchmarks/metering.py --rows``). In a worker it costs several times that, since what it touches has left
-the caches by the next tick. So of ticks that follow each other closely one in ``EVERY`` is measured, and counts for all.
+A lap costs 0.2 us, on the fastest row that two processes can share: numpy would take half as long
+again, and a ``with`` block five times as long (``benchmarks/metering.py --rows``). In a worker it
+costs several times that, since what it touches has left the caches by the next tick. So of ticks
+that follow each other closely one in ``EVERY`` is measured, and counts for all.
 """
 
 from __future__ import annotations
@@ -21,18 +23,41 @@ from typing import Any
 
 import numpy as np
 
-EVERY = 17  # shares no factor with the unrolls and batches that people choose, so that nothing regular is always missed
-ADDED = ("reset", "fetch")  # what a worker of sampled ticks adds whenever it comes (``Clock.add``): no sample
-CLOSE_S = 0.001  # ticks that begin within so much of each other, in the mean, are measured by samples
+# shares no factor with the unrolls and batches that people choose, so that nothing regular is
+# always missed
+EVERY = 17
+# what a worker of sampled ticks adds whenever it comes (``Clock.add``): no sample
+ADDED = ("reset", "fetch")
+# ticks that begin within so much of each other, in the mean, are measured by samples
+CLOSE_S = 0.001
 
 
 class Clock:
-    """Adds up the seconds of each part of one worker's work, and how often each came. One writer."""
+    """Adds up the seconds of each part of one worker's work, and how often each came.
+    One writer.
+    """
 
-    __slots__ = ("_at", "_begun", "_close_s", "_counts", "_seconds", "_skip", "_stands_for", "parts")
+    __slots__ = (
+        "_at",
+        "_begun",
+        "_close_s",
+        "_counts",
+        "_seconds",
+        "_skip",
+        "_stands_for",
+        "parts",
+    )
 
-    def __init__(self, parts: Sequence[str], seconds: Any = None, counts: Any = None, *, samples: bool = False) -> None:
-        """``seconds``, ``counts``: arrays [parts] float64, which others may read; None: memory of its own.
+    def __init__(
+        self,
+        parts: Sequence[str],
+        seconds: Any = None,
+        counts: Any = None,
+        *,
+        samples: bool = False,
+    ) -> None:
+        """``seconds``, ``counts``: arrays [parts] float64, which others may read; None: memory of
+        its own.
 
         ``samples``: all parts that are laps come in most ticks, so a sample of the ticks will do.
         """
@@ -41,8 +66,10 @@ class Clock:
         self.parts = {name: number for number, name in enumerate(parts)}
         self._seconds: memoryview[float] = memoryview(own[0] if seconds is None else seconds)
         self._counts: memoryview[float] = memoryview(own[1] if counts is None else counts)
-        self._at = self._begun = perf_counter()  # the last mark, and the last beginning of a tick that is measured
-        self._stands_for, self._skip = 1.0, 0  # ticks that this one stands for; that are still to be skipped, this one first
+        # the last mark, and the last beginning of a tick that is measured
+        self._at = self._begun = perf_counter()
+        # ticks that this one stands for; that are still to be skipped, this one first
+        self._stands_for, self._skip = 1.0, 0
 
     def begin(self, then: str = "") -> None:
         """A tick begins: set a mark, and the time before it belongs to no part.
@@ -58,7 +85,9 @@ class Clock:
         self._at = self._begun = now
 
     def lap(self, part: str, then: str = "") -> None:
-        """Count the time since the last mark as this part, and set a mark. ``then``: as for ``begin``."""
+        """Count the time since the last mark as this part, and set a mark. ``then``: as for
+        ``begin``.
+        """
         if 0 < self._skip < EVERY:
             return
         now, number = perf_counter(), self.parts[part]
@@ -67,7 +96,9 @@ class Clock:
         self._at = now
 
     def add(self, part: str, seconds: float) -> None:
-        """Count seconds that have just passed as this part, and not as the one whose lap is under way."""
+        """Count seconds that have just passed as this part, and not as the one whose lap is under
+        way.
+        """
         number = self.parts[part]
         self._seconds[number] += seconds
         self._counts[number] += 1.0

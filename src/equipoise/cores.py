@@ -1,4 +1,6 @@
-"""The cores of this machine: how many this process may use, and how long this thread waited for one."""
+"""The cores of this machine: how many this process may use, and how long this thread waited for
+one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ def usable() -> int:
 
 
 def busy(seconds: float = 0.5) -> float:
-    """The number of cores at work on this machine, as the mean over ``seconds``; 0 if the system does not report it."""
+    """The number of cores at work on this machine, as the mean over ``seconds``; 0 if the system
+    does not report it.
+    """
     before = _worked()
     if before is None:
         return 0.0
@@ -33,13 +37,16 @@ def _worked() -> int | None:
 
 
 def run_delay_s() -> float:
-    """The seconds that this thread was runnable without a core, from Linux's scheduler statistics; 0 elsewhere."""
+    """The seconds that this thread was runnable without a core, from Linux's scheduler statistics;
+    0 elsewhere.
+    """
     file = _schedstat(os.getpid())
     return 0.0 if file is None else int(os.pread(file, 64, 0).split()[1]) * 1e-9
 
 
 def waited_s(pid: int) -> float:
-    """The seconds that a process's main thread was runnable without a core; 0 where the system does not say.
+    """The seconds that a process's main thread was runnable without a core; 0 where the system does
+    not say.
 
     A deadline for another process is no deadline for the machine: these seconds are not its own.
     """

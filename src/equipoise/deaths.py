@@ -5,8 +5,9 @@
 | raised, exited, hung, or had a fault of its own (SIGSEGV, ...) | its third death in a row of one cause, without progress |
 | was killed by a signal from outside (``OUTSIDE``) | such a death, once nothing was learned for ``give_up_s`` |
 
-What kills from outside (the kernel short of memory, a cluster, a person) may leave the next process alone.
-"""
+What kills from outside (the kernel short of memory, a cluster, a person) may leave the next process
+alone.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -54,10 +55,16 @@ class Streak:
         return min(BACKOFF_S * 2.0 ** min(self.count - 1, 16), LONGEST_BACKOFF_S)
 
     def hopeless(self, death: Death, *, learned_at: float, give_up_s: float) -> str:
-        """Why the run is to be given up after this death, or "". ``learned_at``: when the newest version was made."""
+        """Why the run is to be given up after this death, or "". ``learned_at``: when the newest
+        version was made.
+        """
         if self.count < MOST_FAILURES:
             return ""
         if not death.outside:
             return f"{self.count} times in a row"
         nothing_s = time.monotonic() - max(self.since, learned_at)
-        return f"{self.count} times in a row, and nothing was learned for {nothing_s:.0f} s" if nothing_s > give_up_s else ""
+        return (
+            f"{self.count} times in a row, and nothing was learned for {nothing_s:.0f} s"
+            if nothing_s > give_up_s
+            else ""
+        )

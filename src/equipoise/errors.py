@@ -12,11 +12,20 @@ from equipoise.deaths import Death
 
 UNKNOWN = Death("", "")
 LIMITS = {
-    errno.EMFILE: ("more open files than this process may have", "raise that with 'ulimit -n', or use fewer actors"),
+    errno.EMFILE: (
+        "more open files than this process may have",
+        "raise that with 'ulimit -n', or use fewer actors",
+    ),
     errno.ENFILE: ("more open files than this machine gives", "use fewer actors"),
-    errno.EFBIG: ("a larger file than this process may write", "raise that with 'ulimit -f', or use --on serial"),
+    errno.EFBIG: (
+        "a larger file than this process may write",
+        "raise that with 'ulimit -f', or use --on serial",
+    ),
     errno.ENOSPC: ("more room than this device has", "make room, or use --on serial"),
-    errno.ENOMEM: ("more memory than this machine gives", "lower envs_per_actor, unroll, batch or max_lag"),
+    errno.ENOMEM: (
+        "more memory than this machine gives",
+        "lower envs_per_actor, unroll, batch or max_lag",
+    ),
 }  # by errno: what is needed, what to do
 # Exceptions with advice for the user in their message.
 SPEAKING = ("NonFiniteUpdate", "NonFiniteLogits", "RewardsFailed", "DifferentPrompts")
@@ -27,43 +36,69 @@ class RewardsFailed(RuntimeError):
 
 
 class WorkerFailed(RuntimeError):
-    """A worker raised or died, and no successor mends it. ``final``: nor does beginning again from a checkpoint.
+    """A worker raised or died, and no successor mends it. ``final``: nor does beginning again from
+    a checkpoint.
 
     ``vital``: a worker without which the whole ring begins again.
     """
 
     def __init__(
-        self, worker: str, reason: str, traceback_text: str = "", *, death: Death = UNKNOWN, final: bool = False,
-        vital: bool = False, cause: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        worker: str,
+        reason: str,
+        traceback_text: str = "",
+        *,
+        death: Death = UNKNOWN,
+        final: bool = False,
+        vital: bool = False,
+        cause: str = "",
+    ) -> None:
         """``cause``: the name and the words of the exception that the worker raised."""
         self.cause = cause
-        self.worker, self.reason, self.traceback_text, self.vital = worker, reason, traceback_text, vital
+        self.worker, self.reason, self.traceback_text, self.vital = (
+            worker,
+            reason,
+            traceback_text,
+            vital,
+        )
         self.death, self.final = death, final
         super().__init__(f"{worker} {reason}" + (f"\n\n{traceback_text}" if traceback_text else ""))
 
     @property
     def sentence(self) -> str:
-        """The exception's own words, where they say what a user can do and the traceback adds nothing; else ""."""
-        found = [one.end() for one in re.finditer(rf"^(?:\w+\.)*(?:{'|'.join(SPEAKING)}): ", self.traceback_text, re.MULTILINE)]
+        """The exception's own words, where they say what a user can do and the traceback adds
+        nothing; else "".
+        """
+        found = [
+            one.end()
+            for one in re.finditer(
+                rf"^(?:\w+\.)*(?:{'|'.join(SPEAKING)}): ", self.traceback_text, re.MULTILINE
+            )
+        ]
         return self.traceback_text[found[-1] :].strip() if found else ""
 
 
 def spoken(error: Exception) -> str:
-    """The message of an error with advice for the user, wherever its worker ran; "" for another error."""
+    """The message of an error with advice for the user, wherever its worker ran; "" for another
+    error.
+    """
     if isinstance(error, WorkerFailed):
         return error.sentence
     return str(error) if type(error).__name__ in SPEAKING else ""
 
 
 def not_finite(error: Exception) -> str:
-    """The message about a loss or gradient that was not finite, wherever the learner ran; "" for another error."""
+    """The message about a loss or gradient that was not finite, wherever the learner ran; "" for
+    another error.
+    """
     name = error.traceback_text if isinstance(error, WorkerFailed) else type(error).__name__
     return spoken(error) if SPEAKING[0] in name else ""
 
 
 class CannotStart(OSError):
-    """A run that this machine or account does not let begin: a limit of open files, of a file's size, of memory."""
+    """A run that this machine or account does not let begin: a limit of open files, of a file's
+    size, of memory.
+    """
 
     @classmethod
     def of(cls, error: OSError | MemoryError) -> CannotStart | None:
@@ -81,7 +116,8 @@ class CannotResume(ValueError):
     @classmethod
     def of(cls, file: Path, error: Exception) -> CannotResume:
         return cls(
-            f"{file}: this run cannot go on from it: {type(error).__name__}: {error}; nothing was changed, and without "
+            f"{file}: this run cannot go on from it: {type(error).__name__}: {error}; nothing was "
+            "changed, and without "
             f"{file.parent.name} it goes on from the checkpoint before"
         )
 
@@ -91,7 +127,8 @@ class Damaged(CannotResume):
 
 
 def forget_locals(error: BaseException | None) -> None:
-    """Clear the local variables of this package's frames in a traceback: they hold a run's shared memory open while it is kept.
+    """Clear the local variables of this package's frames in a traceback: they hold a run's shared
+    memory open while it is kept.
 
     The frames of an env or of a script keep theirs.
     """

@@ -1,11 +1,13 @@
-"""Facts about a setting, written in the annotation of its field, and the one function that reads them.
+"""Facts about a setting, written in the annotation of its field, and the one function that reads
+them.
 
-    entropy: Annotated[float, Range(0), Help("Weight of the policy's entropy.")] = 0.0
-    clip_obs: Annotated[float, Range(0, above=True), Help("Bound of a normalised number."), Read("normalize_obs")] = 10.0
+    entropy: Annotated[float, Range(0), Help("Weight of the policy's entropy.")] = 0.0 clip_obs:
+    Annotated[float, Range(0, above=True), Help("Bound of a normalised number."),
+    Read("normalize_obs")] = 10.0
 
-The command line, ``--help``, ``--set``, JSON, refusals, resumes and the tables of the pages read them from here. A subclass
-that redeclares a field inherits each fact that its own annotation leaves out. Nothing here imports more than the standard
-library, so that ``--help`` answers at once.
+The command line, ``--help``, ``--set``, JSON, refusals, resumes and the tables of the pages read
+them from here. A subclass that redeclares a field inherits each fact that its own annotation leaves
+out. Nothing here imports more than the standard library, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ __all__ = [
     "UnitInterval",
     "as_text",
     "facts",
-]  # fmt: skip
+]
 
 UNSET = (None, 0, False, "")
 
@@ -63,7 +65,11 @@ class Range:
         low = "more than" if self.above else "at least"
         if self.high == math.inf:
             return f"{low} {self.low:g}"
-        return f"more than {self.low:g} and at most {self.high:g}" if self.above else f"{self.low:g} to {self.high:g}"
+        return (
+            f"more than {self.low:g} and at most {self.high:g}"
+            if self.above
+            else f"{self.low:g} to {self.high:g}"
+        )
 
 
 UnitInterval = Annotated[float, Range(0, 1)]
@@ -84,7 +90,9 @@ class Help:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """An option of ``equipoise train`` for this setting, in a section of its help; named like the field if not said."""
+    """An option of ``equipoise train`` for this setting, in a section of its help; named like the
+    field if not said.
+    """
 
     section: str
     metavar: str = "N"
@@ -93,7 +101,9 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class OnResume:
-    """May a run that goes on change this setting? ``kept``: the saved state fits the old value alone."""
+    """May a run that goes on change this setting? ``kept``: the saved state fits the old value
+    alone.
+    """
 
     rule: Literal["free", "kept"]
 
@@ -103,7 +113,9 @@ FREE, KEPT = OnResume("free"), OnResume("kept")
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """The value may be asked for as ``auto``: it is then chosen by measurement when the run begins."""
+    """The value may be asked for as ``auto``:
+    it is then chosen by measurement when the run begins.
+    """
 
     word: str = "auto"
 
@@ -113,10 +125,11 @@ AUTO = Auto()
 
 @dataclass(frozen=True, slots=True, init=False)
 class Read:
-    """The field is read only where ``setting`` has one of ``values``; without values: where it is set (not 0, false or none).
+    """The field is read only where ``setting`` has one of ``values``; without values: where it is
+    set (not 0, false or none).
 
-    ``setting`` is another attribute of the same dataclass, else a path from the Program. ``unless``: the other way round.
-    ``why`` says in words why nothing reads the field otherwise.
+    ``setting`` is another attribute of the same dataclass, else a path from the Program.
+    ``unless``: the other way round. ``why`` says in words why nothing reads the field otherwise.
     """
 
     setting: str
@@ -132,7 +145,13 @@ class Read:
 
     def by(self, value: Any) -> bool:
         """Is the field read where ``setting`` has this value?"""
-        return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.values) != self.unless
+        return (
+            any(
+                value == one and isinstance(value, bool) == isinstance(one, bool)
+                for one in self.values
+            )
+            != self.unless
+        )
 
     def __str__(self) -> str:
         if self.values == UNSET:
@@ -140,23 +159,30 @@ class Read:
         if all(value in UNSET for value in self.values) and not self.unless:
             return f"where `{self.setting}` is not set"
         values = " or ".join(as_text(value) for value in self.values)
-        return f"unless `{self.setting}={values}`" if self.unless else f"where `{self.setting}={values}`"
+        return (
+            f"unless `{self.setting}={values}`"
+            if self.unless
+            else f"where `{self.setting}={values}`"
+        )
 
 
 class Excludes(Read):
-    """The field keeps its default if ``setting`` has one of ``values``; without values: if that is set. Nothing else can work.
+    """The field keeps its default if ``setting`` has one of ``values``; without values: if that is
+    set. Nothing else can work.
 
-    ``why`` ends the sentence "KEY: expected DEFAULT ..., got VALUE"; ``{}`` in it stands for the value of ``setting``. A field
-    that nothing reads excludes nothing.
+    ``why`` ends the sentence "KEY: expected DEFAULT ..., got VALUE"; ``{}`` in it stands for the
+    value of ``setting``. A field that nothing reads excludes nothing.
     """
 
     __slots__ = ()
 
 
 class Needs(Read):
-    """If the field has not its default, ``setting`` has to have one of ``values``; without values: it has to be set.
+    """If the field has not its default, ``setting`` has to have one of ``values``; without values:
+    it has to be set.
 
-    ``why`` ends the sentence "KEY: expected SETTING ..., got VALUE", where VALUE is that of ``setting``.
+    ``why`` ends the sentence "KEY: expected SETTING ..., got VALUE", where VALUE is that of
+    ``setting``.
     """
 
     __slots__ = ()
@@ -182,7 +208,11 @@ class Fact:
     def limits(self) -> str:
         """The range in words, or the choices; "" where every value of the type makes sense."""
         ranges = dict.fromkeys(str(one) for one in _ranges(self.annotated))
-        choices = dict.fromkeys(as_text(arg) for one in (self.kind, *typing.get_args(self.kind)) for arg in _choices(one))
+        choices = dict.fromkeys(
+            as_text(arg)
+            for one in (self.kind, *typing.get_args(self.kind))
+            for arg in _choices(one)
+        )
         values = ", ".join((" or ".join(choices), *ranges) if choices else ranges)
         return f"{values} or {AUTO.word}" if self.auto and values else values
 
@@ -195,7 +225,9 @@ def as_text(value: Any) -> str:
 
 
 def facts(cls: type[Any]) -> dict[str, Fact]:
-    """The init fields of a dataclass, in their order; ValueError for an annotation that cannot be read at run time."""
+    """The init fields of a dataclass, in their order; ValueError for an annotation that cannot be
+    read at run time.
+    """
     return _facts(cls)  # type: ignore[arg-type]  # mypy: a type is not Hashable
 
 
@@ -220,11 +252,18 @@ def _fact(cls: type[Any], field: dataclasses.Field[Any], kind: Any) -> Fact:
         if limit not in getattr(annotated, "__metadata__", ()):  # a base's
             annotated = Annotated[annotated, limit]
     return Fact(
-        name=field.name, kind=kind, annotated=annotated, default=default, reads=tuple(said_by.get(Read, ())),
-        help=next((one.text for one in said_by.get(Help, ())), ""), flag=next(iter(said_by.get(Flag, ())), None),
-        rule=next((one.rule for one in said_by.get(OnResume, ())), None), auto=Auto in said_by,
-        excludes=tuple(said_by.get(Excludes, ())), needs=tuple(said_by.get(Needs, ())),
-    )  # fmt: skip
+        name=field.name,
+        kind=kind,
+        annotated=annotated,
+        default=default,
+        reads=tuple(said_by.get(Read, ())),
+        help=next((one.text for one in said_by.get(Help, ())), ""),
+        flag=next(iter(said_by.get(Flag, ())), None),
+        rule=next((one.rule for one in said_by.get(OnResume, ())), None),
+        auto=Auto in said_by,
+        excludes=tuple(said_by.get(Excludes, ())),
+        needs=tuple(said_by.get(Needs, ())),
+    )
 
 
 def _hints(cls: type[Any], *, extras: bool) -> dict[str, Any]:
@@ -232,7 +271,8 @@ def _hints(cls: type[Any], *, extras: bool) -> dict[str, Any]:
         return typing.get_type_hints(cls, include_extras=extras)
     except NameError as error:
         raise ValueError(
-            f"{cls.__module__}.{cls.__qualname__}: expected field annotations that can be read at run time, got {error}; "
+            f"{cls.__module__}.{cls.__qualname__}: expected field annotations that can be read at "
+            f"run time, got {error}; "
             "import that name outside TYPE_CHECKING"
         ) from error
 

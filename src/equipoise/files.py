@@ -1,6 +1,8 @@
-"""Files: written so that a reader sees the old one or the new one and nothing between; JSON read with care.
+"""Files: written so that a reader sees the old one or the new one and nothing between; JSON read
+with care.
 
-A JSON file may come from anywhere. ``parse_json`` bounds its size and its depth, and every error names the file and the line.
+A JSON file may come from anywhere. ``parse_json`` bounds its size and its depth, and every error
+names the file and the line.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ def is_url(place: object) -> TypeGuard[str]:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, enums, paths, arrays' scalars as what JSON has; nan and infinities as null, since JSON has none."""
+    """Dataclasses, enums, paths, arrays' scalars as what JSON has; nan and infinities as null,
+    since JSON has none.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -44,7 +48,8 @@ def plain(value: Any) -> Any:
         return os.fspath(value)
     if hasattr(value, "tolist"):  # numpy's and torch's
         listed = value.tolist()
-        return plain(float(listed) if type(listed) is type(value) else listed)  # a longdouble's is itself
+        # a longdouble's is itself
+        return plain(float(listed) if type(listed) is type(value) else listed)
     raise TypeError(f"expected what JSON can say, got {value!r} of {type(value).__name__}")
 
 
@@ -57,17 +62,22 @@ DEEPEST_JSON = 64  # levels of lists and objects
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
 _WORDS = re.compile(r'"(?:[^"\\]|\\.)*"?|[^\s\[\]{}:,"]+')
 BOM = b"\xef\xbb\xbf"  # what Excel and PowerShell write before the first line
-_LONG = re.compile(r"\d{309}|[eE]\+?\d{3}")  # a number that may be too large for a float, or for an int of Python
+# a number that may be too large for a float, or for an int of Python
+_LONG = re.compile(r"\d{309}|[eE]\+?\d{3}")
 MOST_DIGITS = 4300  # of a whole number: Python reads no more
 
 
 def read_json(path: Path, most: int | None = None) -> Any:
-    """The value in a JSON file; ValueError with the file and the line where it is damaged, too deep, or of too many bytes."""
+    """The value in a JSON file; ValueError with the file and the line where it is damaged, too
+    deep, or of too many bytes.
+    """
     return parse_json(read_bounded(path, LARGEST_JSON if most is None else most), path)
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a plain file to read; ValueError for a pipe, a socket, a device or a folder, which is not opened."""
+    """Open a plain file to read; ValueError for a pipe, a socket, a device or a folder, which is
+    not opened.
+    """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError(f"{path}: expected a plain file, got another kind of file")
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
@@ -87,14 +97,17 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def parse_json(data: bytes, path: Path | str, line: int = 1, *, finite: bool = True) -> Any:
-    """The value that ``data`` of a file says; ``line``: the number of its first line there; ``finite``: without nan."""
+    """The value that ``data`` of a file says; ``line``: the number of its first line there;
+    ``finite``: without nan.
+    """
     data = data.removeprefix(BOM)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         at = line + data.count(b"\n", 0, error.start)
         raise ValueError(
-            f"{path}, line {at}: expected JSON, got the byte {data[error.start]:#04x}, which is no UTF-8"
+            f"{path}, line {at}: expected JSON, got the byte {data[error.start]:#04x}, which is no "
+            "UTF-8"
         ) from None
     if text.count("[") + text.count("{") > DEEPEST_JSON:
         _check_depth(text, path, line)
@@ -105,7 +118,9 @@ def parse_json(data: bytes, path: Path | str, line: int = 1, *, finite: bool = T
         return json.loads(text, **hooks)
     except json.JSONDecodeError as error:
         said = error.msg[:1].lower() + error.msg[1:] if text.strip() else "nothing"
-        raise ValueError(f"{path}, line {line + error.lineno - 1}: expected JSON, got {said}") from None
+        raise ValueError(
+            f"{path}, line {line + error.lineno - 1}: expected JSON, got {said}"
+        ) from None
     except _NoNumber as error:
         found = next(one.start() for one in _WORDS.finditer(text) if one[0] == error.word)
         at = line + text.count("\n", 0, found)
@@ -118,7 +133,10 @@ def _check_depth(text: str, path: Path | str, line: int) -> None:
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
         if depth > DEEPEST_JSON:
             at = line + text.count("\n", 0, found.start())
-            raise ValueError(f"{path}, line {at}: expected at most {DEEPEST_JSON} levels of lists and objects, got more")
+            raise ValueError(
+                f"{path}, line {at}: expected at most {DEEPEST_JSON} levels of lists and objects, "
+                "got more"
+            )
 
 
 class _NoNumber(ValueError):
@@ -134,7 +152,9 @@ def _number(word: str) -> int | float:
             raise _NoNumber(word, f"has more than {MOST_DIGITS:,} digits")
         return int(word)
     if not math.isfinite(value := float(word)):
-        raise _NoNumber(word, "is no number" if word.lstrip("-")[0] in "NI" else "is too large for a number")
+        raise _NoNumber(
+            word, "is no number" if word.lstrip("-")[0] in "NI" else "is too large for a number"
+        )
     return value
 
 
@@ -145,7 +165,9 @@ def parse_toml(data: bytes, path: Path | str) -> dict[str, Any]:
     except ValueError as error:  # no UTF-8; no TOML; a number of more digits than Python reads
         raise ValueError(f"{path}: expected TOML, got a file with an error: {error}") from None
     except RecursionError:
-        raise ValueError(f"{path}: expected TOML, got more levels of lists and tables than can be read") from None
+        raise ValueError(
+            f"{path}: expected TOML, got more levels of lists and tables than can be read"
+        ) from None
 
 
 def append_whole(file: RawIOBase, data: bytes, path: Path) -> None:
@@ -153,14 +175,18 @@ def append_whole(file: RawIOBase, data: bytes, path: Path) -> None:
     end = file.seek(0, os.SEEK_END)
     try:
         if (written := file.write(data)) != len(data):
-            raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes could be written", str(path))
+            raise OSError(
+                errno.ENOSPC, f"only {written} of {len(data)} bytes could be written", str(path)
+            )
     except OSError:
         file.truncate(end)
         raise
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """A new file whose bytes are on the disk when this returns; its name is once its directory is synced, too."""
+    """A new file whose bytes are on the disk when this returns; its name is once its directory is
+    synced, too.
+    """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         left = memoryview(data)
@@ -203,5 +229,7 @@ def sync_directory(path: Path) -> None:
 
 
 def numbered(name: str, learner: int) -> str:
-    """The name of what a learner saves of its own, such as "experience": the first one's has no number."""
+    """The name of what a learner saves of its own, such as "experience": the first one's has no
+    number.
+    """
     return f"{name}_{learner}" if learner else name

@@ -1,8 +1,10 @@
-"""Frames: messages over a stream socket. Each is 4 bytes of length (big-endian) and a msgpack map with texts as keys.
+"""Frames: messages over a stream socket. Each is 4 bytes of length (big-endian) and a msgpack map
+with texts as keys.
 
-An array is a map {"dtype": "float32", "shape": [2, 3], "data": bytes}, little-endian in C order. Small arrays may also be plain
-lists or numbers. Nothing here trusts the other side: a length is checked before any of the body is kept, and an array's bytes
-before an array is made of them. ``BadFrame`` says what was expected and what came. Needs msgspec (extra ``serve``).
+An array is a map {"dtype": "float32", "shape": [2, 3], "data": bytes}, little-endian in C order.
+Small arrays may also be plain lists or numbers. Nothing here trusts the other side: a length is
+checked before any of the body is kept, and an array's bytes before an array is made of them.
+``BadFrame`` says what was expected and what came. Needs msgspec (extra ``serve``).
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ try:
     import msgspec
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "frames over sockets need msgspec, which is not installed: pip install 'equipoise[serve]' (or 'msgspec>=0.19')",
+        "frames over sockets need msgspec, which is not installed: pip install 'equipoise[serve]' "
+        "(or 'msgspec>=0.19')",
         name="msgspec",
     ) from error
 
@@ -26,13 +29,26 @@ HEAD = struct.Struct(">I")
 MOST = 1 << 24  # bytes of a body, unless the caller says otherwise
 DIMENSIONS = 32  # of an array
 DTYPES = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-)  # fmt: skip
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
 Message = dict[str, Any]
 
 
 class BadFrame(ValueError):
-    """Bytes that are no frame, or an array that is none. After the first kind the stream cannot be read any further."""
+    """Bytes that are no frame, or an array that is none. After the first kind the stream cannot be
+    read any further.
+    """
 
 
 def encode(message: Mapping[str, Any], most: int = MOST) -> bytes:
@@ -44,11 +60,15 @@ def encode(message: Mapping[str, Any], most: int = MOST) -> bytes:
 
 
 def decode(body: bytes | bytearray | memoryview) -> Message:
-    """The message of a frame's body. Array maps stay maps: ``array`` reads them where one is expected."""
+    """The message of a frame's body. Array maps stay maps: ``array`` reads them where one is
+    expected.
+    """
     try:
         message: Message = _decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise BadFrame(f"expected a msgpack map with texts as keys, got other bytes: {error}") from error
+        raise BadFrame(
+            f"expected a msgpack map with texts as keys, got other bytes: {error}"
+        ) from error
     return message
 
 
@@ -69,7 +89,11 @@ class Splitter:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The bodies that are whole now. Read all of them before the next ``feed``."""
         kept, at = self._kept, 0
-        if not kept and len(data) >= HEAD.size and len(data) - HEAD.size == length(data[: HEAD.size], self.most):
+        if (
+            not kept
+            and len(data) >= HEAD.size
+            and len(data) - HEAD.size == length(data[: HEAD.size], self.most)
+        ):
             yield data[HEAD.size :]  # the usual case, without a copy into what is kept
             return
         kept += data
@@ -90,14 +114,19 @@ class Splitter:
 
 
 def array(value: Any, place: str) -> np.ndarray[Any, Any]:
-    """Read an array map, a number, or nested lists of numbers; a map's array is a read-only view of its bytes."""
+    """Read an array map, a number, or nested lists of numbers; a map's array is a read-only view of
+    its bytes.
+    """
     if type(value) is dict:
         return _mapped(value, place)
     if not isinstance(value, (bool, int, float, list)):
-        raise BadFrame(f"{place}: expected an array, numbers in lists, or a number, got {_short(value)}")
+        raise BadFrame(
+            f"{place}: expected an array, numbers in lists, or a number, got {_short(value)}"
+        )
     try:
         read = np.array(value)
-    except (ValueError, OverflowError) as error:  # lists of unequal lengths; a number beyond 64 bits
+    # lists of unequal lengths; a number beyond 64 bits
+    except (ValueError, OverflowError) as error:
         raise BadFrame(f"{place}: expected numbers in lists of equal lengths: {error}") from error
     if read.dtype.kind not in "biuf" and read.size:
         raise BadFrame(f"{place}: expected numbers, got {_short(value)}")
@@ -106,7 +135,10 @@ def array(value: Any, place: str) -> np.ndarray[Any, Any]:
 
 def _mapped(value: Mapping[str, Any], place: str) -> np.ndarray[Any, Any]:
     if value.keys() != {"dtype", "shape", "data"}:
-        raise BadFrame(f"{place}: expected an array of the keys dtype, shape and data, got {sorted(map(str, value))}")
+        raise BadFrame(
+            f"{place}: expected an array of the keys dtype, shape and data, got "
+            f"{sorted(map(str, value))}"
+        )
     dtype, shape, data = value["dtype"], value["shape"], value["data"]
     if dtype not in DTYPES:
         raise BadFrame(f"{place}.dtype: expected one of {', '.join(DTYPES)}, got {_short(dtype)}")
@@ -116,12 +148,18 @@ def _mapped(value: Mapping[str, Any], place: str) -> np.ndarray[Any, Any]:
     kind = np.dtype(dtype).newbyteorder("<")
     if not isinstance(data, bytes) or len(data) != math.prod(shape) * kind.itemsize:
         got = f"{len(data):,} bytes" if isinstance(data, bytes) else _short(data)
-        raise BadFrame(f"{place}.data: expected {dtype} {shape} in {math.prod(shape) * kind.itemsize:,} bytes, got {got}")
+        raise BadFrame(
+            f"{place}.data: expected {dtype} {shape} in {math.prod(shape) * kind.itemsize:,} "
+            f"bytes, got {got}"
+        )
     flat = np.frombuffer(data, np.uint8) != 0 if dtype == "bool" else np.frombuffer(data, kind)
     try:
         return flat.reshape(shape)
-    except (ValueError, OverflowError) as error:  # [0, 1 << 62] has no bytes, and is no shape either
-        raise BadFrame(f"{place}.shape: expected a shape that an array can have, got {shape}: {error}") from error
+    # [0, 1 << 62] has no bytes, and is no shape either
+    except (ValueError, OverflowError) as error:
+        raise BadFrame(
+            f"{place}.shape: expected a shape that an array can have, got {shape}: {error}"
+        ) from error
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Parts of an error message: the nearest valid name, or all of them; what to install; what a user's code raised, and where."""
+"""Parts of an error message: the nearest valid name, or all of them; what to install; what a user's
+code raised, and where.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ from importlib import metadata
 
 LONGEST = 4_000  # characters of the error of a user's code
 NEAR = 1.0  # how alike names have to be, from 0 to 2, for one to be meant by the other
-LONGEST_NAME = 128  # letters of a name that is compared: the time grows with the product of two lengths
+# letters of a name that is compared: the time grows with the product of two lengths
+LONGEST_NAME = 128
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that is most like this one, as a whole and by what follows its last dot; None if none is near.
+    """The known name that is most like this one, as a whole and by what follows its last dot; None
+    if none is near.
 
     Names of more than ``LONGEST_NAME`` letters are like no other.
     """
@@ -25,12 +29,16 @@ def nearest(name: str, known: Collection[str]) -> str | None:
         whole_name = SequenceMatcher(None, name.lower(), other.lower()).ratio()
         return whole_name + SequenceMatcher(None, _last(name), _last(other)).ratio()
 
-    best = max(sorted(other for other in known if len(other) <= LONGEST_NAME), key=like, default=None)
+    best = max(
+        sorted(other for other in known if len(other) <= LONGEST_NAME), key=like, default=None
+    )
     return best if best is not None and like(best) >= NEAR else None
 
 
 def hint(name: str, known: Collection[str]) -> str:
-    """The end of an error message: "; did you mean 'gamma'?", and all valid names where they are few or none is near."""
+    """The end of an error message: "; did you mean 'gamma'?", and all valid names where they are
+    few or none is near.
+    """
     if not known:
         return "; nothing is valid here"
     best, valid = nearest(name, known), f"valid: {', '.join(sorted(known))}"
@@ -55,8 +63,16 @@ def install(extra: str) -> str:
         lines = metadata.requires("equipoise") or []
     except metadata.PackageNotFoundError:  # run from its source alone
         lines = []
-    needed = [line.partition(";")[0].strip() for line in lines if re.search(rf"extra == ['\"]{extra}['\"]", line)]
-    return f"pip install {' '.join(repr(one) for one in needed)}" if needed else f"install its extra {extra!r}"
+    needed = [
+        line.partition(";")[0].strip()
+        for line in lines
+        if re.search(rf"extra == ['\"]{extra}['\"]", line)
+    ]
+    return (
+        f"pip install {' '.join(repr(one) for one in needed)}"
+        if needed
+        else f"install its extra {extra!r}"
+    )
 
 
 def message(error: BaseException) -> str:
@@ -68,7 +84,9 @@ def message(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """The message of an error; where it has none, as a bare assert, the line of code that raised it."""
+    """The message of an error; where it has none, as a bare assert, the line of code that raised
+    it.
+    """
     text = message(error).strip()
     if text:
         text = text.encode(errors="backslashreplace").decode()  # half a character cannot be printed
@@ -78,7 +96,9 @@ def said(error: BaseException) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """The kind, the message and the line of an error that a user's code raised; a SyntaxError's line is that of the mistake."""
+    """The kind, the message and the line of an error that a user's code raised; a SyntaxError's
+    line is that of the mistake.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     at = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,4 +1,6 @@
-"""Listening: sockets of a server, at a TCP address or at a path, where a place that is taken is said in one sentence."""
+"""Listening: sockets of a server, at a TCP address or at a path, where a place that is taken is
+said in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,19 @@ import stat
 import time
 from pathlib import Path
 
-BACKLOG = 1024  # connections that wait to be accepted: beyond it Linux takes no more, and a caller may not notice
+# connections that wait to be accepted: beyond it Linux takes no more, and a caller may not notice
+BACKLOG = 1024
 PROBE_S = 2.0  # for another server to take a connection
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # no room for one more connection
-PAUSE_S = 0.05  # of a loop that accepts, where there is none: the connection stays, so it would turn without end
+# of a loop that accepts, where there is none: the connection stays, so it would turn without end
+PAUSE_S = 0.05
 
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens at an address; OSError where that cannot be. Port 0 is any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol named, asyncio sets TCP_NODELAY on what it accepts; without it an answer in two parts takes 40 ms.
+    # With its protocol named, asyncio sets TCP_NODELAY on what it accepts; without it an answer in
+    # two parts takes 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -27,14 +32,18 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         said = getattr(error, "strerror", None) or str(error)
-        raise OSError(f"{host}:{port}: expected an address and a port that are free here, got {said}") from error
+        raise OSError(
+            f"{host}:{port}: expected an address and a port that are free here, got {said}"
+        ) from error
     return listening
 
 
 def accept(listening: socket.socket) -> socket.socket | None:
-    """The next connection of a socket that does not block. None: it has gone already, or there is no room for it now.
+    """The next connection of a socket that does not block. None: it has gone already, or there is
+    no room for it now.
 
-    Where no descriptor is left it sleeps for a moment, so that the loop that calls it does not take a core.
+    Where no descriptor is left it sleeps for a moment, so that the loop that calls it does not take
+    a core.
     """
     try:
         return listening.accept()[0]
@@ -45,7 +54,8 @@ def accept(listening: socket.socket) -> socket.socket | None:
 
 
 def listen_at(path: str | os.PathLike[str]) -> socket.socket:
-    """A socket that listens at a path, which only this user can reach; OSError where another listens, or another file is.
+    """A socket that listens at a path, which only this user can reach; OSError where another
+    listens, or another file is.
 
     A socket that a dead process left is replaced.
     """
@@ -57,7 +67,9 @@ def listen_at(path: str | os.PathLike[str]) -> socket.socket:
         listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
-        raise OSError(f"{path}: expected a path where this user may listen, got {error.strerror or error}") from error
+        raise OSError(
+            f"{path}: expected a path where this user may listen, got {error.strerror or error}"
+        ) from error
     return listening
 
 
@@ -78,4 +90,6 @@ def _unused(path: Path) -> None:
             return
         except (TimeoutError, BlockingIOError):
             pass  # it listens, and too many wait for it
-    raise OSError(f"{path}: expected a path on which nobody listens, got one on which another process does")
+    raise OSError(
+        f"{path}: expected a path on which nobody listens, got one on which another process does"
+    )

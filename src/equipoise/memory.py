@@ -1,4 +1,6 @@
-"""Memory that the parts of a run are laid over: a heap's in one process, a shared segment's between processes."""
+"""Memory that the parts of a run are laid over: a heap's in one process, a shared segment's between
+processes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import sys
 from typing import Any, Protocol
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEEP, LARGEST = 1 << 30, 32 << 20  # bytes that glibc keeps, and its largest threshold for what comes from the kernel anew
+# bytes that glibc keeps, and its largest threshold for what comes from the kernel anew
+KEEP, LARGEST = 1 << 30, 32 << 20
 
 
 class Memory(Protocol):
@@ -17,10 +20,11 @@ class Memory(Protocol):
 
 
 def keep_freed() -> None:
-    """Ask libc to keep freed memory in this process, since a learner's temporaries come with every batch.
+    """Ask libc to keep freed memory in this process, since a learner's temporaries come with every
+    batch.
 
-    Keeping memory saves page faults: 10 to 20 % of a learner step of an MLP at 8192 rows. Without Linux and glibc memory is
-    returned as the platform likes.
+    Keeping memory saves page faults: 10 to 20 % of a learner step of an MLP at 8192 rows. Without
+    Linux and glibc memory is returned as the platform likes.
     """
     if sys.platform != "linux":
         return

@@ -10,7 +10,9 @@ from equipoise.hints import hint
 
 
 def called(name: str, what: str) -> Callable[..., Any]:
-    """Import what ``module:name`` names; ValueError, which begins with ``what`` it is, with the nearest where there is none."""
+    """Import what ``module:name`` names; ValueError, which begins with ``what`` it is, with the
+    nearest where there is none.
+    """
     module, _, path = name.partition(":")
     if not module or not path:
         raise ValueError(f"{what}: expected module:name, got {name!r}")
@@ -19,12 +21,20 @@ def called(name: str, what: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module exists and lacks a dependency
-        raise ValueError(f"{what} {name!r}: no module {error.name!r} is found here or among the installed ones") from error
+        raise ValueError(
+            f"{what} {name!r}: no module {error.name!r} is found here or among the installed ones"
+        ) from error
     for part in path.split("."):
         if not hasattr(found, part):
-            names = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
+            names = [
+                key
+                for key, value in vars(found).items()
+                if callable(value) and not key.startswith("_")
+            ]
             raise ValueError(f"{what} {name!r}: unknown function {part!r}{hint(part, names)}")
         found = getattr(found, part)
     if not callable(found):
-        raise ValueError(f"{what} {name!r}: expected a function, got {type(found).__name__} {found!r}")
+        raise ValueError(
+            f"{what} {name!r}: expected a function, got {type(found).__name__} {found!r}"
+        )
     return found  # type: ignore[no-any-return]

@@ -1,4 +1,6 @@
-"""Phases of a start and of an end: what a process is at, told to a listener in it. What takes long says why."""
+"""Phases of a start and of an end: what a process is at, told to a listener in it. What takes long
+says why.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ Tell = Callable[[str], object]
 
 
 class Said:
-    """What one process says of one thing that takes long, to the one who listens; nobody does at first."""
+    """What one process says of one thing that takes long, to the one who listens; nobody does at
+    first.
+    """
 
     def __init__(self) -> None:
         self._tell: Tell | None = None

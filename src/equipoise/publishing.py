@@ -1,4 +1,5 @@
-"""Publishing: the one store by which a process tells others that what it stored before may be read. No process waits.
+"""Publishing: the one store by which a process tells others that what it stored before may be read.
+No process waits.
 
 The proof, with every word that is published, is docs/memory-order.md.
 """
@@ -8,27 +9,39 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-ORDERED = ("x86_64", "AMD64")  # processors on which the stores of one core are seen in the order of the program
+# processors on which the stores of one core are seen in the order of the program
+ORDERED = ("x86_64", "AMD64")
 
 
 def publish(words: Any, place: Any, value: Any) -> None:
-    """Store ``value`` in an int64 of shared memory: seen after all that this thread stored before, and before all after it.
+    """Store ``value`` in an int64 of shared memory: seen after all that this thread stored before,
+    and before all after it.
 
-    The store is an ordinary one, since the processors of ``ORDERED`` keep this order by themselves; processes on others are
-    refused (``check_order``). A fence for another processor belongs here, one before the store and one after it.
+    The store is an ordinary one, since the processors of ``ORDERED`` keep this order by themselves;
+    processes on others are refused (``check_order``). A fence for another processor belongs here,
+    one before the store and one after it.
     """
     words[place] = value
 
 
 def check_order(on: str) -> None:
-    """ValueError if processes are to share memory on a processor that may show their stores in another order."""
+    """ValueError if processes are to share memory on a processor that may show their stores in
+    another order.
+    """
     if on != "serial" and (reason := unordered()):
-        raise ValueError(f"on: expected serial, since {reason}, got {on}; try --on serial (docs/platforms.md)")
+        raise ValueError(
+            f"on: expected serial, since {reason}, got {on}; try --on serial (docs/platforms.md)"
+        )
 
 
 def unordered(machine: str | None = None) -> str:
-    """The reason why processes cannot share memory on this processor (or on ``machine``); "" if they can."""
+    """The reason why processes cannot share memory on this processor (or on ``machine``); "" if
+    they can.
+    """
     machine = platform.machine() if machine is None else machine
     if machine in ORDERED:
         return ""
-    return f"processes need a processor that keeps the order of stores ({' or '.join(ORDERED)}) and this is {machine!r}"
+    return (
+        f"processes need a processor that keeps the order of stores ({' or '.join(ORDERED)}) "
+        f"and this is {machine!r}"
+    )

@@ -1,10 +1,11 @@
-"""Schemas: what a value that was read from a file must be. ``check`` raises a ValueError that names the place.
+"""Schemas: what a value that was read from a file must be. ``check`` raises a ValueError that names
+the place.
 
-A schema is one of the classes here, or a dict of them by key. A key that ends in "?" may be missing, the key "*" stands for all
-others, and without it no other key is allowed::
+A schema is one of the classes here, or a dict of them by key. A key that ends in "?" may be
+missing, the key "*" stands for all others, and without it no other key is allowed::
 
     check(data, {"version": Number(0, whole=True), "notes?": Items(Text()), "*": Anything()}, "meta.json")
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-FILE = re.compile(r"\.(json|jsonl|safetensors|toml)(, line \d+)?$")  # what a place within a file begins with
+# what a place within a file begins with
+FILE = re.compile(r"\.(json|jsonl|safetensors|toml)(, line \d+)?$")
 LARGEST = sys.float_info.max
 MOST = 1 << 53  # of a count: a version, a step, a row
 LONGEST = 200  # letters of a value that an error shows
@@ -34,7 +36,11 @@ class Number:
 
     def problem(self, value: Any) -> str | None:
         kinds = int if self.whole else (int, float)
-        right = isinstance(value, kinds) and not isinstance(value, bool) and self.low <= value <= self.high
+        right = (
+            isinstance(value, kinds)
+            and not isinstance(value, bool)
+            and self.low <= value <= self.high
+        )
         return None if right else self.words
 
     @property
@@ -54,8 +60,16 @@ class Text:
 
     def problem(self, value: Any) -> str | None:
         if self.among:
-            return None if isinstance(value, str) and value in self.among else f"one of {', '.join(map(repr, self.among))}"
-        return None if isinstance(value, str) and len(value) <= self.most else f"a text of at most {self.most:,} letters"
+            return (
+                None
+                if isinstance(value, str) and value in self.among
+                else f"one of {', '.join(map(repr, self.among))}"
+            )
+        return (
+            None
+            if isinstance(value, str) and len(value) <= self.most
+            else f"a text of at most {self.most:,} letters"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +124,9 @@ class Anything:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A numpy array or a tensor of this type and shape (None: any size), whose numbers lie from ``low`` to ``high``."""
+    """A numpy array or a tensor of this type and shape (None: any size), whose numbers lie from
+    ``low`` to ``high``.
+    """
 
     shape: tuple[int | None, ...]
     dtype: str
@@ -120,16 +136,33 @@ class Array:
     finite: bool = False  # neither nan nor an infinity
 
     def problem(self, value: Any) -> str | None:
-        if isinstance(value, np.ndarray | np.generic) if self.tensor else not isinstance(value, np.ndarray | np.generic):
+        if (
+            isinstance(value, np.ndarray | np.generic)
+            if self.tensor
+            else not isinstance(value, np.ndarray | np.generic)
+        ):
             return self.words
-        dtype, shape = str(getattr(value, "dtype", "")).removeprefix("torch."), tuple(getattr(value, "shape", ()))
-        fits = len(shape) == len(self.shape) and all(n is None or n == m for n, m in zip(self.shape, shape, strict=False))
+        dtype, shape = (
+            str(getattr(value, "dtype", "")).removeprefix("torch."),
+            tuple(getattr(value, "shape", ())),
+        )
+        fits = len(shape) == len(self.shape) and all(
+            n is None or n == m for n, m in zip(self.shape, shape, strict=False)
+        )
         if dtype != self.dtype or not fits:
             return self.words
         bounded = math.isfinite(self.low) or math.isfinite(self.high)
-        if bounded and math.prod(shape) and not (self.low <= value.min() and value.max() <= self.high):
+        if (
+            bounded
+            and math.prod(shape)
+            and not (self.low <= value.min() and value.max() <= self.high)
+        ):
             return f"{self.words} from {self.low:,} to {self.high:,}"
-        if self.finite and math.prod(shape) and not (-math.inf < value.min() and value.max() < math.inf):
+        if (
+            self.finite
+            and math.prod(shape)
+            and not (-math.inf < value.min() and value.max() < math.inf)
+        ):
             return f"{self.words} of finite numbers"
         return None
 
@@ -140,7 +173,9 @@ class Array:
 
 
 def check(value: Any, schema: Schema, where: str) -> Any:
-    """Return ``value`` as it is; ValueError naming the place within it, what was expected there and what came."""
+    """Return ``value`` as it is; ValueError naming the place within it, what was expected there and
+    what came.
+    """
     if isinstance(schema, dict):
         _check_object(value, schema, where)
     elif isinstance(schema, Maybe):
@@ -163,7 +198,8 @@ def check(value: Any, schema: Schema, where: str) -> Any:
 
 
 def like(template: Any, *, finite: bool = False) -> Schema:
-    """The schema of a tree of arrays, numbers and texts: the same keys, types and shapes, and any values.
+    """The schema of a tree of arrays, numbers and texts: the same keys, types and shapes, and any
+    values.
 
     ``finite``: an array of floats has neither nan nor an infinity.
     """
@@ -193,7 +229,10 @@ def _check_object(value: Any, schema: Mapping[str, Schema], where: str) -> None:
     known = {key.removesuffix("?"): inner for key, inner in schema.items() if key != "*"}
     others = {str(key): item for key, item in value.items() if key not in known}
     if others and "*" not in schema:
-        raise ValueError(f"{_within(where, next(iter(others)))}: expected no such key (known: {', '.join(known)}), got one")
+        raise ValueError(
+            f"{_within(where, next(iter(others)))}: expected no such key (known: "
+            f"{', '.join(known)}), got one"
+        )
     for key, item in others.items():
         check(item, schema["*"], _within(where, key))
     for key, inner in schema.items():
@@ -242,10 +281,16 @@ def _wrong(where: str, expected: str, value: Any) -> ValueError:
 
 
 def described(value: Any) -> str:
-    """A value in an error: its shape where it is an array, and never more than ``LONGEST`` letters."""
+    """A value in an error: its shape where it is an array,
+    and never more than ``LONGEST`` letters.
+    """
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         kind = "an array" if isinstance(value, np.ndarray | np.generic) else "a tensor"
-        bounds = f" from {value.min():,} to {value.max():,}" if math.prod(value.shape) and value.dtype != bool else ""
+        bounds = (
+            f" from {value.min():,} to {value.max():,}"
+            if math.prod(value.shape) and value.dtype != bool
+            else ""
+        )
         return f"{kind} {str(value.dtype).removeprefix('torch.')} {list(value.shape)}{bounds}"
     if isinstance(value, Mapping):
         return "a JSON object"

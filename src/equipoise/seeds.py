@@ -8,7 +8,9 @@ import numpy as np
 
 
 def stream_seed(seed: int, stream: int, incarnation: int = 0) -> int:
-    """31 bits from (seed, stream), what ALE and EnvPool accept as well as Gymnasium; another for each env made anew."""
+    """31 bits from (seed, stream), what ALE and EnvPool accept as well as Gymnasium; another for
+    each env made anew.
+    """
     words = [seed, stream, incarnation] if incarnation else [seed, stream]
     return int(np.random.SeedSequence(words).generate_state(1)[0]) & 0x7FFFFFFF
 
@@ -24,7 +26,9 @@ def derive_seed(seed: int, purpose: str) -> int:
 
 
 def policy_seed(seed: int, purpose: str, policy: str) -> int:
-    """A seed for what each policy has for itself; the policy "main" has that of a run with one policy."""
+    """A seed for what each policy has for itself; the policy "main" has that of a run with one
+    policy.
+    """
     return derive_seed(seed, purpose if policy == "main" else f"{purpose} {policy}")
 
 

@@ -1,11 +1,14 @@
-"""The parts of every worker's work as they come: the last ones in a file for ``equipoise trace``, or all for a profiler.
+"""The parts of every worker's work as they come: the last ones in a file for ``equipoise trace``,
+or all for a profiler.
 
-A worker of a run with ``placement.trace_s`` has a ``TracedClock``, which also writes each part into a ring: a file of the run
-directory that is mapped into memory, one a worker. So it costs nothing where nobody asked, and the last seconds of a run that
-hangs or is killed are there as well. Nothing here loads torch.
+A worker of a run with ``placement.trace_s`` has a ``TracedClock``, which also writes each part into
+a ring: a file of the run directory that is mapped into memory, one a worker. So it costs nothing
+where nobody asked, and the last seconds of a run that hangs or is killed are there as well. Nothing
+here loads torch.
 
-A file: one page with what the worker is, in JSON, and zeros; then doubles: how many parts were written, and for each place of
-the ring the number of the part, when it began and when it ended (``time.perf_counter``, one clock for all processes).
+A file: one page with what the worker is, in JSON, and zeros; then doubles: how many parts were
+written, and for each place of the ring the number of the part, when it began and when it ended
+(``time.perf_counter``, one clock for all processes).
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from equipoise.clock import Clock
 
 FOLDER = "traces"
 PAGE = 4096
-PER_SECOND = 20_000  # parts in a second that a ring has room for: three a tick of 150 us. Faster ticks leave fewer seconds
+# parts in a second that a ring has room for: three a tick of 150 us. Faster ticks leave fewer
+# seconds
+PER_SECOND = 20_000
 LARGEST = 1 << 20  # parts of a ring: 24 MiB
 NEAR = 8  # the oldest parts of a full ring may be overwritten while they are read
 
@@ -36,12 +41,24 @@ class TracedClock(Clock):
     __slots__ = ("_began", "_ring", "_size")
 
     def __init__(
-        self, parts: Sequence[str], seconds: Any, counts: Any, *, file: Path, title: str, kind: str, for_s: float
-    ) -> None:  # fmt: skip
-        """``for_s``: how many seconds the ring has room for. A successor goes on in the ring of the one before it."""
+        self,
+        parts: Sequence[str],
+        seconds: Any,
+        counts: Any,
+        *,
+        file: Path,
+        title: str,
+        kind: str,
+        for_s: float,
+    ) -> None:
+        """``for_s``: how many seconds the ring has room for. A successor goes on in the ring of the
+        one before it.
+        """
         super().__init__(parts, seconds, counts)
         self._size = min(max(round(for_s * PER_SECOND), NEAR + 1), LARGEST)
-        self._ring: Any = _mapped(file, {"title": title, "kind": kind, "parts": list(parts), "size": self._size})
+        self._ring: Any = _mapped(
+            file, {"title": title, "kind": kind, "parts": list(parts), "size": self._size}
+        )
         self._began = self._at
 
     def begin(self, then: str = "") -> None:
@@ -67,13 +84,15 @@ class TracedClock(Clock):
 class NvtxClock(Clock):
     """A clock that also shows the parts to NVIDIA's profilers, by names such as "learner/loss".
 
-    NVTX names a range where it begins and a clock names a part where it ends. So a part is a range where it was said to come
-    next (``then``), and elsewhere a mark at its end.
+    NVTX names a range where it begins and a clock names a part where it ends. So a part is a range
+    where it was said to come next (``then``), and elsewhere a mark at its end.
     """
 
     __slots__ = ("_nvtx", "_open", "_range", "_title")
 
-    def __init__(self, parts: Sequence[str], seconds: Any, counts: Any, *, nvtx: Any, title: str) -> None:
+    def __init__(
+        self, parts: Sequence[str], seconds: Any, counts: Any, *, nvtx: Any, title: str
+    ) -> None:
         """``nvtx``: the module ``torch.cuda.nvtx``."""
         super().__init__(parts, seconds, counts)
         self._nvtx, self._title, self._open, self._range = nvtx, title, "", 0
@@ -93,7 +112,9 @@ class NvtxClock(Clock):
         self._nvtx.mark(f"{self._title}/{part}")
 
     def _turn(self, then: str) -> None:
-        """End the range that is open, and begin that of the part that comes next. Ranges of workers of one thread may cross."""
+        """End the range that is open, and begin that of the part that comes next. Ranges of workers
+        of one thread may cross.
+        """
         if self._open:
             self._nvtx.range_end(self._range)
         self._open = then
@@ -112,7 +133,8 @@ def _mapped(file: Path, said: dict[str, Any]) -> Any:
             opened.write(head)
             opened.truncate(PAGE)
         os.ftruncate(opened.fileno(), size)
-        if hasattr(os, "posix_fallocate"):  # now: later a write into the map would die of a full disk
+        # now: later a write into the map would die of a full disk
+        if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(opened.fileno(), 0, size)
         return memoryview(mmap.mmap(opened.fileno(), size))[PAGE:].cast("d")
 
@@ -124,7 +146,9 @@ def ring_of(folder: Path, title: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The last parts of one worker: ``rows`` [n, 3] float64 of number, begin and end, in the order in which they ended."""
+    """The last parts of one worker: ``rows`` [n, 3] float64 of number, begin and end, in the order
+    in which they ended.
+    """
 
     title: str
     kind: str
@@ -141,10 +165,17 @@ def _read(file: Path) -> Trace:
     data = file.read_bytes()
     try:
         said = json.loads(data[:PAGE].rstrip(b"\0"))
-        title, kind, parts, size = str(said["title"]), str(said["kind"]), tuple(map(str, said["parts"])), int(said["size"])
+        title, kind, parts, size = (
+            str(said["title"]),
+            str(said["kind"]),
+            tuple(map(str, said["parts"])),
+            int(said["size"]),
+        )
         numbers = np.frombuffer(data, np.float64, 1 + 3 * size, PAGE)
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{file}: expected the ring of a worker's last parts, got another file") from error
+        raise ValueError(
+            f"{file}: expected the ring of a worker's last parts, got another file"
+        ) from error
     count, rows = int(numbers[0]), numbers[1:].reshape(size, 3)
     if count > size:
         rows = np.roll(rows, -(count % size), axis=0)[NEAR:]
@@ -155,22 +186,32 @@ def _read(file: Path) -> Trace:
 
 
 def chrome(traces: Iterable[Trace], seconds: float) -> dict[str, Any]:
-    """The last seconds of these workers in the JSON that Perfetto and chrome://tracing read: a line for each worker.
+    """The last seconds of these workers in the JSON that Perfetto and chrome://tracing read: a line
+    for each worker.
 
     What is between two parts is a wait, or work that no part is marked of.
     """
     given = [one for one in traces if len(one.rows)]
     end = max((float(one.rows[:, 2].max()) for one in given), default=0.0)
     since = end - seconds
-    events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "equipoise"}}]
+    events: list[dict[str, Any]] = [
+        {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "equipoise"}}
+    ]
     for line, one in enumerate(given, 1):
-        events.append({"name": "thread_name", "ph": "M", "pid": 1, "tid": line, "args": {"name": one.title}})
+        events.append(
+            {"name": "thread_name", "ph": "M", "pid": 1, "tid": line, "args": {"name": one.title}}
+        )
         rows = one.rows[one.rows[:, 2] > since]
         for number, began, ended in sorted(rows.tolist(), key=lambda row: (row[1], -row[2])):
             events.append(
                 {
-                    "name": one.parts[int(number)], "cat": one.kind, "ph": "X", "pid": 1, "tid": line,
-                    "ts": round((began - since) * 1e6, 3), "dur": round((ended - began) * 1e6, 3),
+                    "name": one.parts[int(number)],
+                    "cat": one.kind,
+                    "ph": "X",
+                    "pid": 1,
+                    "tid": line,
+                    "ts": round((began - since) * 1e6, 3),
+                    "dur": round((ended - began) * 1e6, 3),
                 }
-            )  # fmt: skip
+            )
     return {"traceEvents": events, "displayTimeUnit": "ms"}

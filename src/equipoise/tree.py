@@ -2,11 +2,13 @@
 
 Where an env speaks of tuples, a tree has a dict with the keys "0", "1", ....
 
-A path is the keys to a leaf, joined by '/': "arm/tilt". In a key '/' is written '~1' and '~' '~0' (as in JSON Pointer), and
-the empty key is '~', so two leaves never share a path. ``path_of`` and ``keys_of`` are the only places that join and split.
+A path is the keys to a leaf, joined by '/': "arm/tilt". In a key '/' is written '~1' and '~' '~0'
+(as in JSON Pointer), and the empty key is '~', so two leaves never share a path. ``path_of`` and
+``keys_of`` are the only places that join and split.
 
-A leaf is anything that is not a dict: a torch tensor, a numpy array, or an ``ArraySpec`` (the shape and dtype of an array
-that is still to be allocated). ``{}`` is the empty tree. Nothing here imports torch before a torch function is called.
+A leaf is anything that is not a dict: a torch tensor, a numpy array, or an ``ArraySpec`` (the shape
+and dtype of an array that is still to be allocated). ``{}`` is the empty tree. Nothing here imports
+torch before a torch function is called.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ ALIGN = 64  # bytes; a cache line, and what torch's vector loads like best
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """Shape and numpy dtype name of an array to be; bfloat16, which numpy has not, is for ``tensor_views`` alone."""
+    """Shape and numpy dtype name of an array to be; bfloat16, which numpy has not, is for
+    ``tensor_views`` alone.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -42,7 +46,9 @@ class ArraySpec:
 
 
 def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """``fn`` of the leaves that stand at the same place of all trees; ValueError where their keys differ."""
+    """``fn`` of the leaves that stand at the same place of all trees; ValueError where their keys
+    differ.
+    """
     if isinstance(tree, dict):
         for other in rest:
             if not isinstance(other, dict) or other.keys() != tree.keys():
@@ -53,7 +59,9 @@ def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
 
 
 def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, leaf) in insertion order; of a tree that is one leaf the path is "". ``prefix``: the path of the tree itself."""
+    """(path, leaf) in insertion order; of a tree that is one leaf the path is "". ``prefix``: the
+    path of the tree itself.
+    """
     if isinstance(tree, dict):
         for key, value in tree.items():
             part = edge.escaped(str(key))
@@ -69,17 +77,20 @@ def leaves(tree: Tree) -> list[Any]:
 def keys_of(path: str) -> tuple[str, ...]:
     """The inverse of ``path_of``; ValueError for a text that it does not make."""
     parts = path.split("/") if path else []
-    keys = tuple("" if part == "~" else part.replace("~1", "/").replace("~0", "~") for part in parts)
+    keys = tuple(
+        "" if part == "~" else part.replace("~1", "/").replace("~0", "~") for part in parts
+    )
     if path_of(*keys) != path:
         raise ValueError(
-            f"path {path!r}: expected keys joined by '/', with '~1' for '/', '~0' for '~' and '~' for an empty key"
+            f"path {path!r}: expected keys joined by '/', with '~1' for '/', '~0' for '~' and '~' "
+            "for an empty key"
         )
     return keys
 
 
 def nest(flat: Mapping[str, Any]) -> Tree:
-    """The inverse of ``dict(items(tree))``, which has no empty branches. ValueError for a text that is no path, and for a
-    path that leads through a leaf.
+    """The inverse of ``dict(items(tree))``, which has no empty branches. ValueError for a text that
+    is no path, and for a path that leads through a leaf.
     """
     tree: dict[str, Any] = {}
     for path, leaf in flat.items():
@@ -91,7 +102,10 @@ def nest(flat: Mapping[str, Any]) -> Tree:
         for key in keys[:-1]:
             node = node.setdefault(key, {}) if isinstance(node, dict) else node
         if not isinstance(node, dict) or keys[-1] in node:
-            raise ValueError(f"path {path!r}: expected a leaf or a branch at each place, got both in {sorted(flat)}")
+            raise ValueError(
+                f"path {path!r}: expected a leaf or a branch at each place, got both in "
+                f"{sorted(flat)}"
+            )
         node[keys[-1]] = leaf
     return tree
 
@@ -102,8 +116,9 @@ def named(root: str, tree: Tree) -> dict[str, Any]:
 
 
 def like(tree: Tree, flat: Mapping[str, Any], root: str = "") -> Tree:
-    """The leaves of ``flat``, by path, in the structure of ``tree``, empty branches included. With a ``root`` by ``ROOT/PATH``,
-    as ``named`` makes them. ValueError where one is missing or too many.
+    """The leaves of ``flat``, by path, in the structure of ``tree``, empty branches included. With
+    a ``root`` by ``ROOT/PATH``, as ``named`` makes them. ValueError where one is missing or too
+    many.
     """
     wanted = named(root, tree)
     got = [path for path in flat if not root or path == root or path.startswith(f"{root}/")]
@@ -117,13 +132,19 @@ def within(root: str, flat: Mapping[str, Any]) -> Tree:
     """The inverse of ``named`` for the leaves of this root; {} where there are none."""
     if root in flat:
         return flat[root]
-    return nest({path[len(root) + 1 :]: leaf for path, leaf in flat.items() if path.startswith(f"{root}/")})
+    return nest(
+        {path[len(root) + 1 :]: leaf for path, leaf in flat.items() if path.startswith(f"{root}/")}
+    )
 
 
 def joined(branches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """One dict of all; where there are several branches their names stand in front: "NAME/key"."""
     alone = len(branches) == 1
-    return {key if alone else f"{name}/{key}": leaf for name, branch in branches.items() for key, leaf in branch.items()}
+    return {
+        key if alone else f"{name}/{key}": leaf
+        for name, branch in branches.items()
+        for key, leaf in branch.items()
+    }
 
 
 def parted(flat: Mapping[str, Any], names: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -150,7 +171,9 @@ def stack(trees: Sequence[Tree]) -> Tree:
 
 
 def branches(space: Any) -> dict[str, Any] | None:
-    """A Gymnasium space as a branch: the spaces of a Dict by key, of a Tuple by "0", "1", ...; None for any other."""
+    """A Gymnasium space as a branch: the spaces of a Dict by key, of a Tuple by "0", "1", ...; None
+    for any other.
+    """
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
@@ -182,7 +205,9 @@ def nbytes(specs: Tree) -> int:
 
 
 def views(specs: Tree, buffer: Any, offset: int = 0) -> Tree:
-    """Numpy arrays laid over a writable buffer, leaf after leaf from ``offset`` (a multiple of ``ALIGN``)."""
+    """Numpy arrays laid over a writable buffer, leaf after leaf from ``offset`` (a multiple of
+    ``ALIGN``).
+    """
 
     def view(s: ArraySpec, at: int) -> Any:
         count = int(np.prod(s.shape, dtype=np.int64))
@@ -195,7 +220,9 @@ def tensor_views(specs: Tree, memory: torch.Tensor) -> Tree:
     """Tensors laid in the same way over memory [n] uint8 of any device."""
     import torch
 
-    return _laid(specs, lambda s, at: memory[at : at + s.nbytes].view(getattr(torch, s.dtype)).view(s.shape))
+    return _laid(
+        specs, lambda s, at: memory[at : at + s.nbytes].view(getattr(torch, s.dtype)).view(s.shape)
+    )
 
 
 def _laid(specs: Tree, view: Callable[[ArraySpec, int], Any], offset: int = 0) -> Tree:
@@ -215,7 +242,9 @@ def zeros(specs: Tree) -> Tree:
 
 
 def copy(target: Tree, source: Tree) -> None:
-    """Write every leaf of ``source`` into the array at its place; casts within a kind (float64 to float32) are allowed."""
+    """Write every leaf of ``source`` into the array at its place; casts within a kind (float64 to
+    float32) are allowed.
+    """
     map(lambda t, s: np.copyto(t, s, casting="same_kind"), target, source)
 
 
@@ -242,7 +271,9 @@ def to(tree: Tree, device: torch.device | str, *, non_blocking: bool = False) ->
 
 
 def on_host(tree: Tree) -> Tree:
-    """Numpy arrays of leaves that are numpy arrays, themselves, or tensors of any device, which are copied from there."""
+    """Numpy arrays of leaves that are numpy arrays, themselves, or tensors of any device, which are
+    copied from there.
+    """
     return map(lambda x: x if isinstance(x, np.ndarray) else x.detach().cpu().numpy(), tree)
 
 

@@ -1,13 +1,16 @@
 """Trust: which code that a file names may be imported and called.
 
-A run directory and a capsule name their env, algorithm, torso, task and rewards as ``module:callable``, and people send each
-other both. What a file names is imported or called only where
+A run directory and a capsule name their env, algorithm, torso, task and rewards as
+``module:callable``, and people send each other both. What a file names is imported or called only
+where
 
 - it is ours: a built-in algorithm, torso or reward, an env of ``equipoise.envs``,
 - it is an id of Gymnasium, PettingZoo, EnvPool or the like, which names no module,
-- the user vouches for it by name (``--trust MODULE`` or ``MODULE:NAME``; OLD=NEW where it has another name now), or
-- this user's own run wrote the file: it is signed with a key in the user's state directory, together with the places where the
-  modules were found then. A module of that name which lies elsewhere is another one.
+- the user vouches for it by name (``--trust MODULE`` or ``MODULE:NAME``; OLD=NEW where it has
+  another name now), or
+- this user's own run wrote the file: it is signed with a key in the user's state directory,
+  together with the places where the modules were found then. A module of that name which lies
+  elsewhere is another one.
 """
 
 from __future__ import annotations
@@ -35,11 +38,11 @@ OURS = re.compile(
     r"(python:)?equipoise\.envs:(Catch|BitFlip|TMaze|RepeatFirst|Ruler)(Vector)?|(python:)?equipoise\.chaos\.envs:Faulty"
     r"|equipoise\.chaos\.ruling:\w+"
 )
-FAMILIES = re.compile(  # ids of packages, and addresses of worlds, which name no module of their own
-    r"(python:)?(envpool|pettingzoo):[\w./-]+|remote:(tcp|unix):\S+"
-)
+# ids of packages, and addresses of worlds, which name no module of their own
+FAMILIES = re.compile(r"(python:)?(envpool|pettingzoo):[\w./-]+|remote:(tcp|unix):\S+")
 REWARDS = re.compile(r"equipoise\.language\.scoring\.(own|reasoning):\w+")  # of ours
-DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")  # tasks that name no module of their own
+# tasks that name no module of their own
+DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")
 PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # what looks like a file
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
 RENAMED = re.compile(r"[A-Za-z_][\w.]*(:[\w.]+)?=[A-Za-z_][\w.]*(:[\w.]+)?")  # --trust OLD=NEW
@@ -52,7 +55,9 @@ class Untrusted(ValueError):
 
 
 def of_program(program: Any) -> tuple[Names, Any]:
-    """The code that a program, or a ``spec.json``, names, and the part of the JSON that decides what is called with what."""
+    """The code that a program, or a ``spec.json``, names, and the part of the JSON that decides
+    what is called with what.
+    """
     if not isinstance(program, Mapping):
         return [], None
     source, policies = program.get("source"), program.get("policies")
@@ -71,7 +76,11 @@ def of_program(program: Any) -> tuple[Names, Any]:
         rewards = given.get("rewards")
         parts = rewards.get("parts") if isinstance(rewards, Mapping) else None
         several = parts if isinstance(parts, list) else [parts]
-        given_names = (("algorithm", algorithm.get("name")), ("torso", torso), *(("reward part", one) for one in several))
+        given_names = (
+            ("algorithm", algorithm.get("name")),
+            ("torso", torso),
+            *(("reward part", one) for one in several),
+        )
         names = [*names, *((what, str(name)) for what, name in given_names if _outside(name))]
     said: dict[str, Any] = {"texts": texts} if texts else {}
     said |= {} if kind is None else {"source": source}
@@ -88,9 +97,23 @@ def of_task(source: Any) -> Names:
     rewards = [name.strip() for name in str(source.get("reward", "")).split(",") if name.strip()]
     paths = [("task", str(task))] if PATH.search(str(task)) else []
     arguments = source.get("arguments")
-    texts = arguments.split(",") if isinstance(arguments, str) else arguments if isinstance(arguments, Sequence) else ()
-    paths += [("argument", value) for one in texts if PATH.search(value := str(one).partition("=")[2].strip())]
-    paths += [("model", model)] if model and not re.fullmatch(r"tiny|(llama|qwen2|qwen3):.*", model) else []
+    texts = (
+        arguments.split(",")
+        if isinstance(arguments, str)
+        else arguments
+        if isinstance(arguments, Sequence)
+        else ()
+    )
+    paths += [
+        ("argument", value)
+        for one in texts
+        if PATH.search(value := str(one).partition("=")[2].strip())
+    ]
+    paths += (
+        [("model", model)]
+        if model and not re.fullmatch(r"tiny|(llama|qwen2|qwen3):.*", model)
+        else []
+    )
     return [*of_text(task, rewards), *paths]
 
 
@@ -105,17 +128,24 @@ def of_text(task: Any, rewards: Sequence[Any]) -> Names:
     """The code that the name of a task and those of reward functions name."""
     outside = isinstance(task, str) and ":" in task and not DATA.fullmatch(task)
     names = [("task", str(task))] if outside else []
-    return [*names, *(("reward", str(name)) for name in rewards if not REWARDS.fullmatch(str(name)))]
+    return [
+        *names,
+        *(("reward", str(name)) for name in rewards if not REWARDS.fullmatch(str(name))),
+    ]
 
 
 def _outside(name: Any) -> bool:
     return (
-        isinstance(name, str) and ":" in name.removeprefix("python:") and not (OURS.fullmatch(name) or FAMILIES.fullmatch(name))
+        isinstance(name, str)
+        and ":" in name.removeprefix("python:")
+        and not (OURS.fullmatch(name) or FAMILIES.fullmatch(name))
     )
 
 
 def renamed(data: Any, trusted: Sequence[str]) -> Any:
-    """What a file says, with the new names of modules in place of those that ``trusted`` renames: "OLD=NEW"."""
+    """What a file says, with the new names of modules in place of those that ``trusted`` renames:
+    "OLD=NEW".
+    """
     for one in trusted:
         if RENAMED.fullmatch(one):
             old, _, new = one.partition("=")
@@ -133,37 +163,57 @@ def _with_name(value: Any, old: re.Pattern[str], new: str) -> Any:
     return value
 
 
-def check(names: Names, signed: Any, signature: Any, trusted: Sequence[str], file: Path | str) -> None:
-    """``Untrusted``, which says what would be imported from where, unless all the ``names`` of a file may be."""
+def check(
+    names: Names, signed: Any, signature: Any, trusted: Sequence[str], file: Path | str
+) -> None:
+    """``Untrusted``, which says what would be imported from where, unless all the ``names`` of a
+    file may be.
+    """
     unknown = [(what, name) for what, name in names if not vouched(name, trusted)]
     if not unknown:
         return
-    given = signature.encode(errors="replace") if isinstance(signature, str) else b""  # bytes: texts must be ASCII
+    # bytes: texts must be ASCII
+    given = signature.encode(errors="replace") if isinstance(signature, str) else b""
     if (right := sign(names, signed)) and hmac.compare_digest(right.encode(), given):
         return
     what, name = unknown[0]
-    if _module(name) == "__main__" and not hasattr(sys.modules["__main__"], _plain(name).partition(":")[2]):
+    if _module(name) == "__main__" and not hasattr(
+        sys.modules["__main__"], _plain(name).partition(":")[2]
+    ):
         raise Untrusted(
-            f"{file}: {what} {_plain(name)!r} was defined by a script or in a notebook; it can go on there alone, after "
-            f"{_plain(name).partition(':')[2]} is defined again, or from a module of yours that has it"
+            f"{file}: {what} {_plain(name)!r} was defined by a script or in a notebook; it can go "
+            "on there alone, after "
+            f"{_plain(name).partition(':')[2]} is defined again, or from a module of yours that "
+            "has it"
         )
-    options = " ".join(f"--trust {short}" for short in dict.fromkeys(_plain(name) for _, name in unknown))
+    options = " ".join(
+        f"--trust {short}" for short in dict.fromkeys(_plain(name) for _, name in unknown)
+    )
     said = ", ".join(repr(_plain(name)) for _, name in unknown)
     module = _module(name)
     if module and _place(module) is None:
         top = module.partition(".")[0]
-        near = next(iter(difflib.get_close_matches(top, [one.name for one in pkgutil.iter_modules()], 1, 0.6)), "")
+        near = next(
+            iter(
+                difflib.get_close_matches(top, [one.name for one in pkgutil.iter_modules()], 1, 0.6)
+            ),
+            "",
+        )
         meant = f"; did you mean {near!r}?" if near else "."
         raise Untrusted(
-            f"{file}: module {module!r} of {what} {_plain(name)!r} is not there{meant} If it has another name now: --trust "
+            f"{file}: module {module!r} of {what} {_plain(name)!r} is not there{meant} If it has "
+            "another name now: --trust "
             f"{module}={module.replace(top, near or 'NEW', 1)} (from Python trust=[...])"
         )
-    does = "" if not module else f" would be imported from {_place(module)}, and its code would run"
+    does = (
+        "" if not module else (f" would be imported from {_place(module)}, and its code would run")
+    )
     if what == "argument":
         does = " would be opened"
     does = does or f" would import what {'the arguments of ' if what == 'env' else ''}it names"
     raise Untrusted(
-        f"{file}: {what} {_plain(name)!r}{does}. Nothing shows that your own 'train' wrote this file here. If you trust it: "
+        f"{file}: {what} {_plain(name)!r}{does}. Nothing shows that your own 'train' wrote this "
+        "file here. If you trust it: "
         f"{options} (from Python trust=[{said}])"
     )
 
@@ -172,7 +222,10 @@ def vouched(name: str, trusted: Sequence[str]) -> bool:
     """Did the user name it: as MODULE, which vouches for all within it, or as MODULE:NAME?"""
     name, module = _plain(name), _module(name)
     said = [_plain(one.partition("=")[2] if RENAMED.fullmatch(one) else one) for one in trusted]
-    return any(one == name or (module != "" and (one == module or module.startswith(f"{one}."))) for one in said)
+    return any(
+        one == name or (module != "" and (one == module or module.startswith(f"{one}.")))
+        for one in said
+    )
 
 
 def _plain(name: str) -> str:
@@ -183,15 +236,19 @@ def _module(name: str) -> str:
     return _plain(name).rpartition(":")[0]
 
 
-# ------------------------------------------------------------------------------------------------------------ signatures
+# --------------------------------------------------------------------------------------- signatures
 
 
 def sign(names: Names, signed: Any, *, make: bool = False) -> str | None:
-    """A keyed hash of what a file names and of where it is found; None without a key. ``make``: one, where there is none."""
+    """A keyed hash of what a file names and of where it is found; None without a key. ``make``:
+    one, where there is none.
+    """
     if (key := _key(make=make)) is None:
         return None
     found = {module: _place(module) for _, name in names if (module := _module(name))}
-    said = json.dumps([json.loads(json.dumps(signed, default=repr)), found], sort_keys=True).encode()
+    said = json.dumps(
+        [json.loads(json.dumps(signed, default=repr)), found], sort_keys=True
+    ).encode()
     return hmac.new(key, said, hashlib.sha256).hexdigest()
 
 
@@ -202,7 +259,9 @@ def signature(program: Any) -> str | None:
 
 
 def _place(module: str) -> str | None:
-    """Where Python finds the outermost package of a module, which is not imported for it; short for an installed one."""
+    """Where Python finds the outermost package of a module, which is not imported for it; short for
+    an installed one.
+    """
     top = module.partition(".")[0]
     if top == "__main__":
         return getattr(sys.modules[top], "__file__", None)
@@ -213,7 +272,11 @@ def _place(module: str) -> str | None:
     if spec is None:
         return None
     place = spec.origin or ", ".join(spec.submodule_search_locations or ())
-    for installed in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()):
+    for installed in (
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+        site.getusersitepackages(),
+    ):
         if place.startswith(f"{installed}{os.sep}"):  # a new virtual environment is no other place
             return f"the installed packages ({place.removeprefix(installed + os.sep)})"
     return os.path.realpath(place) if os.path.exists(place) else place
@@ -242,9 +305,14 @@ def _key(*, make: bool) -> bytes | None:
             key = file.read(KEY_BYTES)
     except OSError:
         return None
-    if about.st_mode & (stat.S_IRWXG | stat.S_IRWXO) or about.st_uid != os.geteuid() or len(key) != KEY_BYTES:
+    if (
+        about.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        or about.st_uid != os.geteuid()
+        or len(key) != KEY_BYTES
+    ):
         warnings.warn(
-            f"{path}: expected a key of {KEY_BYTES} bytes that only you can read (chmod 600), got another file; it is not "
+            f"{path}: expected a key of {KEY_BYTES} bytes that only you can read (chmod 600), got "
+            "another file; it is not "
             "used, so files of your own runs need --trust",
             RuntimeWarning,
             stacklevel=2,

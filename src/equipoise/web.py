@@ -1,4 +1,6 @@
-"""HTTP/1.1 with limits: how long a request may take to arrive, how many connections there may be. For servers on uvicorn."""
+"""HTTP/1.1 with limits: how long a request may take to arrive, how many connections there may be.
+For servers on uvicorn.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from equipoise.private.h11 import watched
 
 log = logging.getLogger("equipoise.web")
-ACCEPTS = 16  # connections that asyncio takes in one turn of its loop: those beyond the bound are open for a turn
+# connections that asyncio takes in one turn of its loop: those beyond the bound are open for a turn
+ACCEPTS = 16
 SPARE = 32  # descriptors that a server keeps for files: of decisions, and of versions that it loads
 FEWEST = 4  # connections that a server needs to be of use
 
@@ -37,9 +40,11 @@ class Refusals:
 
 
 def fitting(most: int, listeners: int) -> int:
-    """How many connections, at most ``most``, each listener may have so that the descriptors of this process suffice.
+    """How many connections, at most ``most``, each listener may have so that the descriptors of
+    this process suffice.
 
-    The soft limit of descriptors is raised as far as the hard one allows; OSError where that is too few for any use.
+    The soft limit of descriptors is raised as far as the hard one allows; OSError where that is too
+    few for any use.
     """
     import resource  # not on Windows, where worlds also listen
 
@@ -52,29 +57,42 @@ def fitting(most: int, listeners: int) -> int:
         if raised > soft:
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
             soft = raised
-    fit = most if soft == resource.RLIM_INFINITY else min(most, (soft - beside) // max(1, listeners))
+    fit = (
+        most if soft == resource.RLIM_INFINITY else min(most, (soft - beside) // max(1, listeners))
+    )
     if fit < min(most, FEWEST):
         raise OSError(
-            errno.EMFILE, f"expected a limit of at least {beside + listeners * FEWEST} open files (ulimit -n), got {soft}"
+            errno.EMFILE,
+            f"expected a limit of at least {beside + listeners * FEWEST} open files (ulimit -n), "
+            f"got {soft}",
         )
     if fit < most:
-        log.warning("fewer connections than asked for", extra={"most": fit, "asked": most, "open_files": soft})
+        log.warning(
+            "fewer connections than asked for",
+            extra={"most": fit, "asked": most, "open_files": soft},
+        )
     return fit
 
 
 PHRASES = {
-    400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable",
-}  # fmt: skip
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
 MOST_HEADERS = 32 << 10  # bytes of a request line and its headers
 MOST_LINES = 256  # of them
-SMALLEST_CHUNK, FREE_CHUNKS = 64, 1000  # least mean bytes of a body's parts, once it has more parts than the second
+# least mean bytes of a body's parts, once it has more parts than the second
+SMALLEST_CHUNK, FREE_CHUNKS = 64, 1000
 REFUSALS = Refusals()
 ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
 BETWEEN = (h11.IDLE, h11.DONE)  # states of a caller of whom nothing more has come
 
 
 class HeadWithBody:
-    """A transport that keeps the head of an answer until its body comes, so that one packet has both."""
+    """A transport that keeps the head of an answer until its body comes, so that one packet has
+    both.
+    """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._head = transport, b""
@@ -82,7 +100,8 @@ class HeadWithBody:
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
 
     def write(self, data: bytes) -> None:
-        if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):  # 100: the caller waits for it
+        # 100: the caller waits for it
+        if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):
             self._head += data
         else:
             self._transport.write(self._head + data if self._head else data)
@@ -99,12 +118,17 @@ class TooLong(h11.RemoteProtocolError):
 
 
 def bound(data: bytearray) -> None:
-    """Raise ``TooLong`` for headers (and trailers) beyond their bounds, also if they came in one piece."""
+    """Raise ``TooLong`` for headers (and trailers) beyond their bounds, also if they came in one
+    piece.
+    """
     end = data.find(b"\n\r\n", 0, MOST_HEADERS + 3)
     if end < 0:  # another form of the end, or none yet: then these bytes are all headers
         end = min(len(data), MOST_HEADERS + 1)
     if end > MOST_HEADERS or data.count(b"\n", 0, end) > MOST_LINES:
-        raise TooLong(f"headers of at most {MOST_HEADERS:,} bytes in at most {MOST_LINES} lines", error_status_hint=431)
+        raise TooLong(
+            f"headers of at most {MOST_HEADERS:,} bytes in at most {MOST_LINES} lines",
+            error_status_hint=431,
+        )
 
 
 class LimitedProtocol(H11Protocol):
@@ -114,7 +138,8 @@ class LimitedProtocol(H11Protocol):
     request_s = 10.0
 
     chunks = size = 0  # of the body that is arriving
-    began: float | None = None  # loop time of the first byte (or of the connection) of a request that is not whole yet
+    # loop time of the first byte (or of the connection) of a request that is not whole yet
+    began: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(HeadWithBody(transport))  # type: ignore[arg-type]
@@ -135,7 +160,8 @@ class LimitedProtocol(H11Protocol):
             self.began = None
 
     def _next_event(self) -> Any:
-        """The next event of h11. Headers, and parts of a body, that would take too long to read are refused here.
+        """The next event of h11. Headers, and parts of a body, that would take too long to read are
+        refused here.
 
         So is what h11 cannot read: Uvicorn would log a line about each such request.
         """
@@ -145,17 +171,23 @@ class LimitedProtocol(H11Protocol):
             event = h11.Connection.next_event(self.conn)
         except TooLong:
             return self._refused(
-                431, f"headers: expected at most {MOST_HEADERS:,} bytes in at most {MOST_LINES} lines, got more"
+                431,
+                f"headers: expected at most {MOST_HEADERS:,} bytes in at most {MOST_LINES} lines, "
+                "got more",
             )
         except h11.RemoteProtocolError:
             return self._refused(
-                400, f"request: expected HTTP/1.1 with headers of at most {MOST_HEADERS:,} bytes, got other bytes"
+                400,
+                f"request: expected HTTP/1.1 with headers of at most {MOST_HEADERS:,} bytes, got "
+                "other bytes",
             )
         if type(event) is h11.Data:  # isinstance takes an ABC's long way
             self.chunks, self.size = self.chunks + 1, self.size + len(event.data)
             if self.chunks > FREE_CHUNKS and self.size < SMALLEST_CHUNK * self.chunks:
                 return self._refused(
-                    400, f"body: expected parts of at least {SMALLEST_CHUNK} bytes, got {self.chunks:,} smaller ones"
+                    400,
+                    f"body: expected parts of at least {SMALLEST_CHUNK} bytes, got {self.chunks:,} "
+                    "smaller ones",
                 )
         elif type(event) is h11.Request:
             self.chunks = self.size = 0
@@ -167,7 +199,9 @@ class LimitedProtocol(H11Protocol):
         return h11.NEED_DATA
 
     def _should_upgrade(self) -> bool:
-        """Return False: there is no other protocol here, and no line in the log for a request of one."""
+        """Return False: there is no other protocol here, and no line in the log for a request of
+        one.
+        """
         return False
 
     def refuse(self, status: int, sentence: str) -> None:
@@ -176,14 +210,23 @@ class LimitedProtocol(H11Protocol):
         answering = cycle is not None and cycle.response_started and not cycle.response_complete
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not answering:
             body = json.dumps({"error": sentence}).encode()
-            head = f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            head = (
+                f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: "
+                "application/json\r\nconnection: close\r\n"
+            )
             self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()
 
     def sweep(self, now: float) -> None:
         """Close a connection whose request takes too long to arrive."""
-        if self.began is not None and now - self.began > self.request_s and not self.transport.is_closing():
-            self.refuse(408, f"request: expected it whole within {self.request_s:g} s, got a part of it")
+        if (
+            self.began is not None
+            and now - self.began > self.request_s
+            and not self.transport.is_closing()
+        ):
+            self.refuse(
+                408, f"request: expected it whole within {self.request_s:g} s, got a part of it"
+            )
 
 
 IDLE_S = 75  # an HTTP connection that asks nothing is closed
@@ -203,7 +246,18 @@ def config(app: Any, *, most_connections: int = 256, request_s: float = 10.0) ->
     """Uvicorn's configuration: this protocol, no websockets, and logging as the process has it."""
     limits = {"most_connections": most_connections, "request_s": request_s}
     return Config(
-        app, http=type("Protocol", (LimitedProtocol,), limits), ws="none", loop="asyncio", lifespan="off", interface="asgi3",
-        log_config=None, access_log=False, proxy_headers=False, server_header=False, date_header=False,
-        timeout_keep_alive=IDLE_S, backlog=ACCEPTS, h11_max_incomplete_event_size=MOST_HEADERS,
-    )  # fmt: skip
+        app,
+        http=type("Protocol", (LimitedProtocol,), limits),
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=IDLE_S,
+        backlog=ACCEPTS,
+        h11_max_incomplete_event_size=MOST_HEADERS,
+    )

@@ -1,4 +1,6 @@
-"""The engine draws what the model says, stamps it with the weights that drew it, and a sample depends on nothing else."""
+"""The engine draws what the model says, stamps it with the weights that drew it, and a sample
+depends on nothing else.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +38,29 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture
 def net() -> Decoder:
     torch.manual_seed(0)
-    return Decoder(DecoderConfig(
-        family="qwen3", vocab_size=12, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=8, intermediate_size=24, max_position_embeddings=LENGTH, initializer_range=0.5,
-    ))  # fmt: skip
+    return Decoder(
+        DecoderConfig(
+            family="qwen3",
+            vocab_size=12,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            intermediate_size=24,
+            max_position_embeddings=LENGTH,
+            initializer_range=0.5,
+        )
+    )
 
 
 def _prompt(group: int) -> list[int]:
     return [1 + group % 5] * (1 + group % 4) + [2]
 
 
-def _engine(net: Decoder, rows: int = 64, kind: type[TorchEngine] = TorchEngine, **settings: Any) -> TorchEngine:
+def _engine(
+    net: Decoder, rows: int = 64, kind: type[TorchEngine] = TorchEngine, **settings: Any
+) -> TorchEngine:
     given: dict[str, Any] = {"eos": (EOS,), "seed": SEED, "length": LENGTH} | settings
     return kind(copy.deepcopy(net), rows=rows, **given)
 
@@ -86,19 +100,33 @@ def _packed(samples: list[Sampled]) -> Packed:
     sample = np.concatenate([np.repeat([-1, i], size) for i, size in enumerate(sizes)])
     n, m = len(sample), len(samples)
     return Packed(
-        token=np.concatenate([np.append(prompt, one.token) for prompt, one in zip(prompts, samples, strict=True)]),
-        position=np.concatenate([np.arange(sum(size)) for size in sizes]), sample=sample, chosen=sample >= 0,
-        logp=np.zeros(n, np.float32), version=np.zeros(n, np.int64), reward=np.zeros(n, np.float32),
-        prompt=np.array([size[0] for size in sizes]), group=np.arange(m), stop=np.ones(m, np.int64), task=np.zeros(m, np.int64),
+        token=np.concatenate(
+            [np.append(prompt, one.token) for prompt, one in zip(prompts, samples, strict=True)]
+        ),
+        position=np.concatenate([np.arange(sum(size)) for size in sizes]),
+        sample=sample,
+        chosen=sample >= 0,
+        logp=np.zeros(n, np.float32),
+        version=np.zeros(n, np.int64),
+        reward=np.zeros(n, np.float32),
+        prompt=np.array([size[0] for size in sizes]),
+        group=np.arange(m),
+        stop=np.ones(m, np.int64),
+        task=np.zeros(m, np.int64),
         refills=np.zeros(m, np.int64),
-    )  # fmt: skip
+    )
 
 
 @torch.no_grad()
-def _errors(net: Decoder, versions: dict[int, Params], samples: Samples, temperature: float = 1.0) -> np.ndarray:
-    """|difference| of each token's log-probability from that of its stamped version, by a whole forward without a cache."""
+def _errors(
+    net: Decoder, versions: dict[int, Params], samples: Samples, temperature: float = 1.0
+) -> np.ndarray:
+    """|difference| of each token's log-probability from that of its stamped version, by a whole forward without a cache."""  # noqa: E501
     packed, net = _packed(list(samples.values())), copy.deepcopy(net)
-    logp, stamp = (np.concatenate([getattr(one, name) for one in samples.values()]) for name in ("logp", "version"))
+    logp, stamp = (
+        np.concatenate([getattr(one, name) for one in samples.values()])
+        for name in ("logp", "version")
+    )
     errors = np.full(len(logp), np.nan)
     for version in np.unique(stamp):
         net.load_state_dict(versions[int(version)])
@@ -107,13 +135,18 @@ def _errors(net: Decoder, versions: dict[int, Params], samples: Samples, tempera
     return errors
 
 
-def _complaints(net: Decoder, versions: dict[int, Params], samples: Samples, temperature: float) -> list[str]:
+def _complaints(
+    net: Decoder, versions: dict[int, Params], samples: Samples, temperature: float
+) -> list[str]:
     """What is wrong with the samples."""
     errors, found = _errors(net, versions, samples, temperature), []
     if errors.mean() > 1e-5 or np.exp(errors).mean() > 1.001:
         found.append("logp")
     ends = [(one.token == EOS).tolist() for one in samples.values()]
-    if any(any(end[:-1]) or end[-1] != (one.stop == Stop.EOS) for end, one in zip(ends, samples.values(), strict=True)):
+    if any(
+        any(end[:-1]) or end[-1] != (one.stop == Stop.EOS)
+        for end, one in zip(ends, samples.values(), strict=True)
+    ):
         found.append("eos")
     return found
 
@@ -121,20 +154,29 @@ def _complaints(net: Decoder, versions: dict[int, Params], samples: Samples, tem
 def _same(a: Samples, b: Samples, *, bits: bool = False) -> bool:
     def alike(x: Sampled, y: Sampled) -> bool:
         near = np.array_equal if bits else lambda p, q: np.allclose(p, q, atol=1e-5)
-        exact = all(np.array_equal(getattr(x, name), getattr(y, name)) for name in ("token", "version", "stop"))
+        exact = all(
+            np.array_equal(getattr(x, name), getattr(y, name))
+            for name in ("token", "version", "stop")
+        )
         return bool(exact and near(x.logp, y.logp))
 
     return a.keys() == b.keys() and all(alike(a[key], b[key]) for key in a)
 
 
-# ------------------------------------------------------------------------------------------------------------- what is drawn
+# ------------------------------------------------------------------------------------ what is drawn
 
 
 @pytest.mark.few(9)
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.3])
 @pytest.mark.parametrize("rows", [1, 8, 64])
-def test_logps_are_those_of_a_whole_forward_after_every_update(net: Decoder, rows: int, temperature: float) -> None:
-    engine, versions, found = _engine(net, rows, temperature=temperature), _versions(net, 3), Samples()
+def test_logps_are_those_of_a_whole_forward_after_every_update(
+    net: Decoder, rows: int, temperature: float
+) -> None:
+    engine, versions, found = (
+        _engine(net, rows, temperature=temperature),
+        _versions(net, 3),
+        Samples(),
+    )
     for version, params in versions.items():
         engine.update(version, params)
         _submit(engine, range(8 * version, 8 * version + 8), min(rows, 4))
@@ -182,13 +224,17 @@ def test_greedy_takes_the_likeliest_token_of_each_step(net: Decoder) -> None:
         for token in one.token:
             cache = net.cache(1, LENGTH, torch.float32)
             with torch.no_grad():
-                logits = net.logits(net.prefill(torch.tensor([text]), torch.tensor([len(text)]), cache, torch.arange(1)))
+                logits = net.logits(
+                    net.prefill(
+                        torch.tensor([text]), torch.tensor([len(text)]), cache, torch.arange(1)
+                    )
+                )
             assert int(logits.argmax()) == token
             text = [*text, int(token)]
     assert _complaints(net, _versions(net, 1), found, 1.0) == []
 
 
-# ------------------------------------------------------------------------------------------------------- while weights change
+# ----------------------------------------------------------------------------- while weights change
 
 
 def _updated(
@@ -224,7 +270,9 @@ def test_with_keep_a_logp_differs_where_older_weights_made_keys_and_values(net: 
 def test_weights_that_come_part_by_part_draw_when_all_are_there(
     net: Decoder, on_update: OnUpdate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each sample is drawn as with an update at once, at the moment of its last part; those that were rewritten never draw."""
+    """Each sample is drawn as with an update at once, at the moment of its last part; those that
+    were rewritten never draw.
+    """
     monkeypatch.setattr(decoding, "OUTPUTS", 5)
     monkeypatch.setattr(decoding, "PIECE", 32)
     versions, last = _versions(net, 3), dict[int, int]()
@@ -253,12 +301,20 @@ def test_weights_that_come_part_by_part_draw_when_all_are_there(
         if not at_once.live and not at_once.waiting:
             break
         found[at_once] |= {(one.group, one.index): one for one in at_once.step()}
-    assert last[1] > 10 and last[2] > last[1] + 5 and len(found[engine]) == 48 == len(found[at_once])
+    assert (
+        last[1] > 10 and last[2] > last[1] + 5 and len(found[engine]) == 48 == len(found[at_once])
+    )
     for key, mine in found[engine].items():
         other = found[at_once][key]
-        assert np.array_equal(mine.token, other.token) and np.array_equal(mine.version, other.version)
+        assert np.array_equal(mine.token, other.token) and np.array_equal(
+            mine.version, other.version
+        )
         assert np.array_equal(mine.logp, other.logp)
-    assert {int(version) for mine in found[engine].values() for version in mine.version} == {0, 1, 2}
+    assert {int(version) for mine in found[engine].values() for version in mine.version} == {
+        0,
+        1,
+        2,
+    }
 
 
 def test_with_finish_each_sample_has_one_version_and_the_update_comes(net: Decoder) -> None:
@@ -274,12 +330,19 @@ def test_with_finish_each_sample_has_one_version_and_the_update_comes(net: Decod
         found |= {(one.group, one.index): one for one in engine.step()}
         assert engine.waiting == waiting
     found |= _run(engine)
-    assert len(found) == 32 and {tuple(np.unique(one.version)) for one in found.values()} == {(0,), (2,)}
+    assert len(found) == 32 and {tuple(np.unique(one.version)) for one in found.values()} == {
+        (0,),
+        (2,),
+    }
     assert engine.version == 2 and _complaints(net, versions, found, 1.0) == []
 
 
-def test_with_finish_no_group_begins_with_older_weights_than_those_that_waited(net: Decoder) -> None:
-    """The first new weights wait for a running sample; others come part by part while a group is there that needs the first."""
+def test_with_finish_no_group_begins_with_older_weights_than_those_that_waited(
+    net: Decoder,
+) -> None:
+    """The first new weights wait for a running sample; others come part by part while a group is
+    there that needs the first.
+    """
     engine, versions = _engine(net, 16, on_update="finish"), _versions(net, 3)
     _submit(engine, [0])
     found = {(one.group, one.index): one for one in engine.step()}
@@ -289,7 +352,10 @@ def test_with_finish_no_group_begins_with_older_weights_than_those_that_waited(n
     for _ in coming:
         found |= {(one.group, one.index): one for one in engine.step()}
     found |= _run(engine)
-    first = {group: {int(one.version[0]) for key, one in found.items() if key[0] == group} for group in (0, 1)}
+    first = {
+        group: {int(one.version[0]) for key, one in found.items() if key[0] == group}
+        for group in (0, 1)
+    }
     assert first == {0: {0}, 1: {2}} and _complaints(net, versions, found, 1.0) == []
 
 
@@ -311,8 +377,12 @@ class _Shifted(TorchEngine):
 
 class _Padded(TorchEngine):
     def step(self) -> list[Sampled]:  # EOS is taken for padding and cut
-        return [replace(one, token=one.token[:-1], logp=one.logp[:-1], version=one.version[:-1])
-                if one.stop == Stop.EOS and len(one.token) > 1 else one for one in super().step()]  # fmt: skip
+        return [
+            replace(one, token=one.token[:-1], logp=one.logp[:-1], version=one.version[:-1])
+            if one.stop == Stop.EOS and len(one.token) > 1
+            else one
+            for one in super().step()
+        ]
 
 
 class _OneSided(TorchEngine):
@@ -344,7 +414,7 @@ def test_planted_bugs_are_caught(net: Decoder, bug: str) -> None:
     assert _complaints(net, versions, found, 1.3) == [complaint]
 
 
-# ------------------------------------------------------------------------------------------------------------------ ends
+# --------------------------------------------------------------------------------------------- ends
 
 
 def test_limits_and_eos_end_a_sample(net: Decoder) -> None:
@@ -361,7 +431,12 @@ def test_limits_and_eos_end_a_sample(net: Decoder) -> None:
 def test_stop_strings_end_a_sample_with_the_token_that_completes_them(net: Decoder) -> None:
     letters = "abcdefghijkl"
     plain = _engine(net, 16)
-    stopping = _engine(net, 16, stop=("ba", "ee"), decode=lambda tokens: "".join(letters[token] for token in tokens))
+    stopping = _engine(
+        net,
+        16,
+        stop=("ba", "ee"),
+        decode=lambda tokens: "".join(letters[token] for token in tokens),
+    )
     for engine in (plain, stopping):
         _submit(engine, range(20))
     whole, found = _run(plain), _run(stopping)
@@ -403,7 +478,7 @@ def test_a_paused_engine_draws_nothing(net: Decoder) -> None:
     assert len(_run(engine)) == 8
 
 
-# ------------------------------------------------------------------------------------------------------------- resuming
+# ----------------------------------------------------------------------------------------- resuming
 
 
 @pytest.mark.parametrize("on_update", ["keep", "recompute"])
@@ -418,7 +493,11 @@ def test_a_successor_goes_on_from_the_same_bits(net: Decoder, on_update: OnUpdat
     successor = _engine(net, rows=16, on_update=on_update)
     successor.update(1, versions[1])
     successor.load(state)
-    assert (successor.live, successor.waiting) == (engine.live, engine.waiting) and engine.live and engine.waiting
+    assert (
+        (successor.live, successor.waiting) == (engine.live, engine.waiting)
+        and engine.live
+        and engine.waiting
+    )
 
     def update(of: TorchEngine) -> Callable[[int], None]:
         return lambda step: of.update(2, versions[2]) if step == 2 else None
@@ -442,36 +521,59 @@ def test_a_torn_state_is_refused(net: Decoder) -> None:
             _engine(net, rows=16).load(state)
 
 
-# ------------------------------------------------------------------------------------------------------------ bad inputs
+# --------------------------------------------------------------------------------------- bad inputs
 
 
 @pytest.mark.few(20)
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"temperature": 0.0}, "temperature: expected a number above 0, got 0.0; for the likeliest token: greedy=True"),
-    ({"eos": (12,)}, "eos: expected tokens below 12, the model's vocabulary, got 12"),
-    ({"length": 65}, "rows and length: expected at least 1 row of 2 to 64 tokens .*, got 64 of 65"),
-    ({"stop": ("x",)}, "stop: expected a decode function beside the stop strings, got none"),
-    ({"on_update": "keeps"}, "on_update: expected one of keep, recompute, finish, got 'keeps'"),
-])  # fmt: skip
-def test_bad_settings_are_told_in_a_line(net: Decoder, settings: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"temperature": 0.0},
+            "temperature: expected a number above 0, got 0.0; for the likeliest token: greedy=True",
+        ),
+        ({"eos": (12,)}, "eos: expected tokens below 12, the model's vocabulary, got 12"),
+        (
+            {"length": 65},
+            "rows and length: expected at least 1 row of 2 to 64 tokens .*, got 64 of 65",
+        ),
+        ({"stop": ("x",)}, "stop: expected a decode function beside the stop strings, got none"),
+        ({"on_update": "keeps"}, "on_update: expected one of keep, recompute, finish, got 'keeps'"),
+    ],
+)
+def test_bad_settings_are_told_in_a_line(
+    net: Decoder, settings: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         _engine(net, **settings)
 
 
 @pytest.mark.few(20)
-@pytest.mark.parametrize(("prompt", "samples", "limit", "words"), [
-    ([], 1, 1, "group 9: expected a prompt of tokens from 0 to 11, got no token"),
-    ([1, 12], 1, 1, "group 9: expected a prompt of tokens from 0 to 11, got 1 to 12"),
-    ([1] * 60, 1, 5, "group 9: expected 1 to 64 tokens \\(length\\) of prompt and sample, got 60 and 5"),
-    ([1], 65, 1, "group 9: expected 1 to 64 samples \\(rows\\), got 65"),
-    ([1], 1, 0, "group 9: expected 1 to 64 tokens"),
-])  # fmt: skip
-def test_bad_groups_are_told_in_a_line(net: Decoder, prompt: list[int], samples: int, limit: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "samples", "limit", "words"),
+    [
+        ([], 1, 1, "group 9: expected a prompt of tokens from 0 to 11, got no token"),
+        ([1, 12], 1, 1, "group 9: expected a prompt of tokens from 0 to 11, got 1 to 12"),
+        (
+            [1] * 60,
+            1,
+            5,
+            "group 9: expected 1 to 64 tokens \\(length\\) of prompt and sample, got 60 and 5",
+        ),
+        ([1], 65, 1, "group 9: expected 1 to 64 samples \\(rows\\), got 65"),
+        ([1], 1, 0, "group 9: expected 1 to 64 tokens"),
+    ],
+)
+def test_bad_groups_are_told_in_a_line(
+    net: Decoder, prompt: list[int], samples: int, limit: int, words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         _engine(net).submit(9, prompt, samples, limit=limit)
 
 
-def test_a_group_that_is_open_and_an_update_that_lacks_a_parameter_are_refused(net: Decoder) -> None:
+def test_a_group_that_is_open_and_an_update_that_lacks_a_parameter_are_refused(
+    net: Decoder,
+) -> None:
     engine = _engine(net)
     engine.submit(1, [1], 1, limit=1)
     with pytest.raises(ValueError, match="group 1: expected a group that is not being drawn"):
@@ -484,7 +586,9 @@ def test_a_group_that_is_open_and_an_update_that_lacks_a_parameter_are_refused(n
     with pytest.raises(ValueError, match=rf"{name}: expected \[12, 16\], got \[1\]"):
         engine.update(1, params | {name: torch.ones(1)})
     engine.update(3, params | {name: torch.full((12, 16), torch.nan)})
-    with pytest.raises(FloatingPointError, match="got nan or infinities from version 3 of the weights"):
+    with pytest.raises(
+        FloatingPointError, match="got nan or infinities from version 3 of the weights"
+    ):
         engine.step()
 
 

@@ -23,9 +23,14 @@ def step(rng: np.random.Generator, streams: int, ending: float) -> TimeStep:
     done = rng.random(streams) < ending
     valid = rng.random(streams) < 0.9
     return TimeStep(
-        obs={}, reward=np.where(valid, rng.normal(size=streams), 0).astype(np.float32), terminated=done & valid,
-        truncated=done & valid & (rng.random(streams) < 0.5), first=~valid, valid=valid, stream=np.arange(streams),
-    )  # fmt: skip
+        obs={},
+        reward=np.where(valid, rng.normal(size=streams), 0).astype(np.float32),
+        terminated=done & valid,
+        truncated=done & valid & (rng.random(streams) < 0.5),
+        first=~valid,
+        valid=valid,
+        stream=np.arange(streams),
+    )
 
 
 @pytest.mark.parametrize(("streams", "ending"), [(1, 0.1), (7, 0.05), (300, 0.6)])
@@ -55,7 +60,8 @@ def test_against_a_naive_twin(streams: int, ending: float, seed: int) -> None:
         last = sorted(ended, key=lambda e: e[0])[-RECENT:]
         assert mean == pytest.approx(np.mean([e[1] for e in last]), rel=1e-5)
         assert length == pytest.approx(np.mean([e[2] for e in last]))
-    else:  # more than RECENT end in one tick: which of them count is not said, only that they ended last
+    # more than RECENT end in one tick: which of them count is not said, only that they ended last
+    else:
         assert length is not None and length < 10
 
 
@@ -69,11 +75,20 @@ def test_the_first_returns_are_as_many_of_each_stream(streams: int, seed: int) -
         complete = all(len(one) >= each for of_actor in returns for one in of_actor)
         assert (first_returns(actors) is not None) == complete
         for actor, of_actor in zip(actors, returns, strict=True):
-            ended = rng.random(streams) < np.linspace(0.1, 0.9, streams)  # each step is an episode, or none
+            # each step is an episode, or none
+            ended = rng.random(streams) < np.linspace(0.1, 0.9, streams)
             reward = rng.normal(size=streams).astype(np.float32) * ended
             no = np.zeros(streams, bool)
             actor.observe(
-                TimeStep(obs={}, reward=reward, terminated=ended, truncated=no, first=no, valid=~no, stream=np.arange(streams))
+                TimeStep(
+                    obs={},
+                    reward=reward,
+                    terminated=ended,
+                    truncated=no,
+                    first=no,
+                    valid=~no,
+                    stream=np.arange(streams),
+                )
             )
             for i in np.flatnonzero(ended):
                 of_actor[i].append(float(reward[i]))
@@ -95,17 +110,26 @@ def test_memory_does_not_grow() -> None:
 
 
 def test_numbers_of_info_against_a_naive_twin(seed: int) -> None:
-    """Two names, absent at random; episodes that are aborted leave nothing; more actors than one."""
+    """Two names, absent at random; episodes that are aborted leave nothing;
+    more actors than one.
+    """
     rng = np.random.default_rng(seed)
     names, streams = ("a", "b/c"), 5
     actors = [Episodes(streams, Heap(names), names) for _ in range(2)]
     running: list[list[list[list[float]]]] = [[[[], []] for _ in range(streams)] for _ in actors]
     ended: list[tuple[int, list[tuple[float, float] | None]]] = []
-    assert recent_info(actors) == {"a/last": None, "a/mean": None, "b/c/last": None, "b/c/mean": None}
+    assert recent_info(actors) == {
+        "a/last": None,
+        "a/mean": None,
+        "b/c/last": None,
+        "b/c/mean": None,
+    }
     for tick in range(300):
         for actor, rows in zip(actors, running, strict=True):
             ts = step(rng, streams, 0.1)
-            info = np.where(rng.random((streams, 2)) < (0.3, 0.02), rng.normal(size=(streams, 2)), np.nan)
+            info = np.where(
+                rng.random((streams, 2)) < (0.3, 0.02), rng.normal(size=(streams, 2)), np.nan
+            )
             actor.observe(dataclasses.replace(ts, info=info))
             for i in range(streams):
                 if not ts.valid[i]:
@@ -114,7 +138,9 @@ def test_numbers_of_info_against_a_naive_twin(seed: int) -> None:
                 for j in range(2):
                     rows[i][j] += [x for x in [float(info[i, j])] if x == x]
                 if ts.terminated[i] or ts.truncated[i]:
-                    ended.append((tick, [(r[-1], float(np.mean(r))) if r else None for r in rows[i]]))
+                    ended.append(
+                        (tick, [(r[-1], float(np.mean(r))) if r else None for r in rows[i]])
+                    )
                     rows[i] = [[], []]
     last = [episode for _, episode in sorted(ended, key=lambda e: e[0])[-RECENT:]]
     for j, name in enumerate(names):

@@ -1,4 +1,6 @@
-"""An evaluation counts every stream's episodes alike, and a fixed policy's returns are what they are."""
+"""An evaluation counts every stream's episodes alike, and a fixed policy's returns are what they
+are.
+"""
 
 from __future__ import annotations
 
@@ -35,23 +37,41 @@ class Left:
         """At random for its first million steps, then left for ever."""
         return {"random": step < 1_000_000}
 
-    def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
+    def act(
+        self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor
+    ) -> Any:
         return (noise[:, 0] * 2).long(), {}, state
 
 
 class Explorer(Left):
-    def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
+    def act(
+        self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor
+    ) -> Any:
         return (noise[:, 0] * 2 * explore["random"]).long(), {}, state
 
 
 def evaluate(
-    episodes: int, streams: int, *, deterministic: bool = True, seed: int = 0, kind: type[Left] = Left, step: int = 0
+    episodes: int,
+    streams: int,
+    *,
+    deterministic: bool = True,
+    seed: int = 0,
+    kind: type[Left] = Left,
+    step: int = 0,
 ) -> list[float]:
     made_env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(streams), seed=seed)
     env = dealt(made_env, policies=("main",), route={})
     made: Any = kind()
     policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise=Noise(2))}
-    exam = Evaluator(policies, env, envs=streams, episodes=episodes, seed=seed, deterministic=deterministic, step=step)
+    exam = Evaluator(
+        policies,
+        env,
+        envs=streams,
+        episodes=episodes,
+        seed=seed,
+        deterministic=deterministic,
+        step=step,
+    )
     while not exam.done:
         exam.tick()
     exam.close()
@@ -81,7 +101,9 @@ def test_a_stochastic_policy_explores_as_at_its_step() -> None:
 
 
 class Numbered(gymnasium.Env[Any, Any]):
-    """Episodes of 2, 3, 4, ... steps; ``info`` tells the step, and in its last step the length of an even episode."""
+    """Episodes of 2, 3, 4, ... steps; ``info`` tells the step, and in its last step the length of
+    an even episode.
+    """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -101,32 +123,47 @@ class Numbered(gymnasium.Env[Any, Any]):
 
 
 def test_numbers_of_info_are_of_the_episodes_that_count() -> None:
-    """Four streams, of which two have one episode more to play: lengths 2, 3, 4, 2, 3, 4, 2, 3, 2, 3."""
+    """Four streams, of which two have one episode more to play: lengths 2, 3, 4, 2, 3, 4, 2, 3, 2,
+    3.
+    """
     made: Any = Left()
     factory, names = EnvFactory(target=f"{__name__}:Numbered"), ("t", "even", "nowhere")
-    env = dealt(make(factory, streams=np.arange(4), seed=0, metrics=names), policies=("main",), route={})
+    env = dealt(
+        make(factory, streams=np.arange(4), seed=0, metrics=names), policies=("main",), route={}
+    )
     policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise=Noise(2))}
     exam = Evaluator(policies, env, envs=4, episodes=10, seed=0, metrics=names)
-    assert exam.info == dict.fromkeys(f"{name}/{what}" for name in names for what in ("last", "mean"))
+    assert exam.info == dict.fromkeys(
+        f"{name}/{what}" for name in names for what in ("last", "mean")
+    )
     while not exam.done:
         exam.tick()
     exam.close()
     lengths = [2, 3, 4, 2, 3, 4, 2, 3, 2, 3]
     assert sorted(exam.returns["main"]) == sorted(lengths)
     assert exam.info == {
-        "t/last": pytest.approx(np.mean(lengths)), "t/mean": pytest.approx(np.mean([(n + 1) / 2 for n in lengths])),
-        "even/last": pytest.approx(np.mean([2, 4, 2, 4, 2, 2])), "even/mean": pytest.approx(np.mean([2, 4, 2, 4, 2, 2])),
-        "nowhere/last": None, "nowhere/mean": None,
-    }  # fmt: skip
+        "t/last": pytest.approx(np.mean(lengths)),
+        "t/mean": pytest.approx(np.mean([(n + 1) / 2 for n in lengths])),
+        "even/last": pytest.approx(np.mean([2, 4, 2, 4, 2, 2])),
+        "even/mean": pytest.approx(np.mean([2, 4, 2, 4, 2, 2])),
+        "nowhere/last": None,
+        "nowhere/mean": None,
+    }
 
 
-def aborting(*, how: str = "raise", every: int = 60, length: int = 20, episodes: int = 12) -> Evaluator:
+def aborting(
+    *, how: str = "raise", every: int = 60, length: int = 20, episodes: int = 12
+) -> Evaluator:
     """Of an env that gives 1 a step, and fails; four streams."""
-    factory = EnvFactory(target="tests.envs.faulty:Faulty", kwargs={"how": how, "every": every, "length": length})
+    factory = EnvFactory(
+        target="tests.envs.faulty:Faulty", kwargs={"how": how, "every": every, "length": length}
+    )
     env = make(factory, streams=np.arange(4), seed=0, failures=Failures(on_nonfinite="drop"))
     made: Any = Left()
     policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise=Noise(2))}
-    exam = Evaluator(policies, dealt(env, policies=("main",), route={}), envs=4, episodes=episodes, seed=0)
+    exam = Evaluator(
+        policies, dealt(env, policies=("main",), route={}), envs=4, episodes=episodes, seed=0
+    )
     for _ in range(20_000):
         if exam.done:
             break
@@ -172,7 +209,13 @@ def test_agents_that_are_not_there_keep_no_evaluation_waiting(policies: Any) -> 
     route = {"right": "other"} if len(policies) > 1 else {}
     env = make(EnvFactory(target="tests.actors.test_evaluator:Late"), streams=np.arange(3), seed=0)
     player = FixedPolicy(algorithm=made, net=Still(), noise=Noise(1))
-    exam = Evaluator(dict.fromkeys(policies, player), dealt(env, policies=policies, route=route), envs=3, episodes=7, seed=0)
+    exam = Evaluator(
+        dict.fromkeys(policies, player),
+        dealt(env, policies=policies, route=route),
+        envs=3,
+        episodes=7,
+        seed=0,
+    )
     for _ in range(100):
         if exam.done:
             break
@@ -184,7 +227,9 @@ def test_agents_that_are_not_there_keep_no_evaluation_waiting(policies: Any) -> 
 
 
 def test_two_players_that_repeat_a_game_are_told_by_the_number_of_different_games() -> None:
-    """A game that is seeded differs from episode to episode; one of seats that swap is two; else it is one again and again."""
+    """A game that is seeded differs from episode to episode; one of seats that swap is two; else it
+    is one again and again.
+    """
 
     def games(target: str, **kwargs: Any) -> dict[str, Any]:
         factory = EnvFactory(target=target, kwargs=kwargs)
@@ -198,7 +243,10 @@ def test_two_players_that_repeat_a_game_are_told_by_the_number_of_different_game
 
     pytest.importorskip("pettingzoo")
     assert games("pettingzoo:classic/tictactoe_v3") == {"games": 12, "different_games": 1}
-    assert games("pettingzoo:classic/tictactoe_v3", seats="swap") == {"games": 12, "different_games": 2}
+    assert games("pettingzoo:classic/tictactoe_v3", seats="swap") == {
+        "games": 12,
+        "different_games": 2,
+    }
     drawn = games("tests.envs.test_turns:Draughts")
     assert drawn["games"] == 12 and drawn["different_games"] > 6
     assert repeated({"games": 12, "different_games": 1}).startswith("12 games, 1 different one")

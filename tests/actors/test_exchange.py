@@ -1,4 +1,6 @@
-"""Whose turn it is, and what an env worker says first: after its start, a resume, and the death of who acts for it."""
+"""Whose turn it is, and what an env worker says first: after its start, a resume, and the death of
+who acts for it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ STREAMS = {"main": np.arange(2), "other": np.arange(2, 3)}
 SIZES: dict[str, Any] = {
     "groups": 1,
     "policies": {
-        name: PolicySizes(obs=ArraySpec((1,), "float32"), action=ArraySpec((), "int64"), width=len(streams))
+        name: PolicySizes(
+            obs=ArraySpec((1,), "float32"), action=ArraySpec((), "int64"), width=len(streams)
+        )
         for name, streams in STREAMS.items()
     },
 }
@@ -31,7 +35,9 @@ class Memory:
 
 
 class Counting:
-    """Streams of two policies, which say how many answers there were since the last reset; if slow, every other is None."""
+    """Streams of two policies, which say how many answers there were since the last reset; if slow,
+    every other is None.
+    """
 
     def __init__(self, slow: bool = False) -> None:
         self.count, self.said, self.loaded, self._slow, self._asked = 0, True, list[Any](), slow, 0
@@ -51,9 +57,14 @@ class Counting:
     def _rows(self, streams: Any) -> TimeStep:
         flags, count = np.zeros(len(streams), np.bool_), len(streams)
         return TimeStep(
-            obs=np.full((count, 1), self.count, np.float32), reward=np.zeros(count, np.float32), terminated=flags,
-            truncated=flags, first=flags, valid=flags, stream=streams,
-        )  # fmt: skip
+            obs=np.full((count, 1), self.count, np.float32),
+            reward=np.zeros(count, np.float32),
+            terminated=flags,
+            truncated=flags,
+            first=flags,
+            valid=flags,
+            stream=streams,
+        )
 
     def load(self, state: Any) -> None:
         self.loaded.append(state)
@@ -127,14 +138,20 @@ def test_after_the_death_of_who_acts_it_begins_new_episodes(slow: bool) -> None:
     for epoch in (1, 2):
         pair.die()
         pair.tick()
-        assert pair.said() == (epoch, 1) and pair.words["anew"][0] == 1 and pair.env.loaded == [{}] * epoch
+        assert (
+            pair.said() == (epoch, 1)
+            and pair.words["anew"][0] == 1
+            and pair.env.loaded == [{}] * epoch
+        )
         assert pair.obs() == [[[1], [1]], [[1]]]
 
 
 def test_envs_that_a_resume_brought_back_say_so_and_then_step() -> None:
     pair = Pair(state={"count": 7})
     pair.tick()
-    assert pair.said() == (0, 1) and pair.words["anew"][0] == 0 and pair.env.count == 7, "no rows: they were told before"
+    assert pair.said() == (0, 1) and pair.words["anew"][0] == 0 and pair.env.count == 7, (
+        "no rows: they were told before"
+    )
     pair.act()
     pair.tick()
     assert pair.obs() == [[[8], [8]], [[8]]]
@@ -149,7 +166,11 @@ def test_envs_that_a_resume_brought_back_are_of_no_use_to_a_successor() -> None:
     pair.exchange.lost(range(1))
     pair.words["asked"][0] = 1 << EPOCH
     pair.tick()
-    assert pair.said() == (1, 1) and pair.words["anew"][0] == 1 and pair.env.loaded == [{"count": 7}, {}]
+    assert (
+        pair.said() == (1, 1)
+        and pair.words["anew"][0] == 1
+        and pair.env.loaded == [{"count": 7}, {}]
+    )
 
 
 def test_it_may_be_saved_once_who_acts_holds_still_for_that_cut() -> None:

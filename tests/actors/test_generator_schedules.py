@@ -1,4 +1,6 @@
-"""Random schedules of generators, learner, deaths and resumes: no token is older than the bound, and no group is lost."""
+"""Random schedules of generators, learner, deaths and resumes: no token is older than the bound,
+and no group is lost.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Store:
 
 
 class Lengths:
-    """An engine whose samples end at random and which stamps each token; tokens say by which group they were drawn."""
+    """An engine whose samples end at random and which stamps each token; tokens say by which group
+    they were drawn.
+    """
 
     def __init__(self, draw: random.Random) -> None:
         self.version, self._draw = -1, draw
@@ -66,14 +70,20 @@ class Lengths:
             if len(versions) == LIMIT or self._draw.random() < 0.3:
                 del self._rows[group, index]
                 token, stamps = np.full(len(versions), group), np.array(versions)
-                done.append(Sampled(group, index, token, np.zeros(len(versions), np.float32), stamps, Stop.EOS))
+                done.append(
+                    Sampled(
+                        group, index, token, np.zeros(len(versions), np.float32), stamps, Stop.EOS
+                    )
+                )
         return done
 
     def update(self, version: int, params: Mapping[str, Any]) -> None:
         assert version > self.version
         self.version = version
 
-    def take(self, version: int, params: Mapping[str, Any], whole: Callable[[], bool]) -> Iterator[None]:
+    def take(
+        self, version: int, params: Mapping[str, Any], whole: Callable[[], bool]
+    ) -> Iterator[None]:
         for _ in range(self._draw.randint(0, 4)):
             yield
         if whole():
@@ -91,7 +101,9 @@ class Late:
         self._draw, self._waiting = draw, list[int]()
 
     def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
-        assert [one.index for one in samples] == list(range(GROUP)) and {one.group for one in samples} == {group}
+        assert [one.index for one in samples] == list(range(GROUP)) and {
+            one.group for one in samples
+        } == {group}
         self._waiting.append(group)
 
     def poll(self) -> Mapping[int, Sequence[float] | str]:
@@ -126,15 +138,21 @@ class Ring:
         self.refills, self.at_once = self.draw.randint(0, 2), self.draw.randint(1, 6)
         self.happened, self.groups, self.tokens = Counter[str](), Counter[int](), 0
         self.plan = Plan(
-            rows={"main": ROW}, unroll=1, batch=self.per_batch * GROUP, block=GROUP, envs=self.generators * GROUP,
+            rows={"main": ROW},
+            unroll=1,
+            batch=self.per_batch * GROUP,
+            block=GROUP,
+            envs=self.generators * GROUP,
             max_lag=max_lag,
-        )  # fmt: skip
+        )
         self._open()
         self.driver.fill()
         self.workers = [self._generator(index) for index in range(self.generators)]
 
     def time(self) -> float:
-        """Each look at the clock takes a part of what new weights may take of a tick, or all of it."""
+        """Each look at the clock takes a part of what new weights may take of a tick,
+        or all of it.
+        """
         self.now += self.draw.random() ** 4 * 2 * generator.HELD_S
         return self.now
 
@@ -148,12 +166,22 @@ class Ring:
 
     def _generator(self, index: int) -> Generator:
         return Generator(
-            Lengths(self.draw), prompts=Prompts(), judge=Late(self.draw), blocks=self.driver, weights=self.store,
-            episodes=Episodes(GROUP, Heap(tree.nbytes(Episodes.layout()))), streams=stream_ids(index, GROUP), policy="main",
-            at_once=self.at_once * GROUP, limit=LIMIT, number=lambda block: block,
+            Lengths(self.draw),
+            prompts=Prompts(),
+            judge=Late(self.draw),
+            blocks=self.driver,
+            weights=self.store,
+            episodes=Episodes(GROUP, Heap(tree.nbytes(Episodes.layout()))),
+            streams=stream_ids(index, GROUP),
+            policy="main",
+            at_once=self.at_once * GROUP,
+            limit=LIMIT,
+            number=lambda block: block,
             order=lambda block, refills: (block + 3 * refills) % PROMPTS,
-            refills=self.refills, clock=Clock(PARTS), note=lambda text: None,
-        )  # fmt: skip
+            refills=self.refills,
+            clock=Clock(PARTS),
+            note=lambda text: None,
+        )
 
     def tick(self) -> None:
         worker = self.draw.choice(self.workers)
@@ -168,15 +196,28 @@ class Ring:
     def check(self, data: Any) -> None:
         """What a learner sees of a batch."""
         behaviour = data.behaviour
-        for column, (chosen, there) in enumerate(zip(behaviour["chosen"][0], data.mask[0], strict=True)):
-            version, group = behaviour["version"][0, column][chosen], int(data.context["group"][column])
+        for column, (chosen, there) in enumerate(
+            zip(behaviour["chosen"][0], data.mask[0], strict=True)
+        ):
+            version, group = (
+                behaviour["version"][0, column][chosen],
+                int(data.context["group"][column]),
+            )
             age = self.store.version - int(version.min())
-            assert age >= 0 and (self.max_lag is None or age <= self.max_lag), f"a token is {age} versions old"
-            assert (data.action["token"][0, column][chosen] == group).all(), "a token of another group"
+            assert age >= 0 and (self.max_lag is None or age <= self.max_lag), (
+                f"a token is {age} versions old"
+            )
+            assert (data.action["token"][0, column][chosen] == group).all(), (
+                "a token of another group"
+            )
             block, refills = divmod(group, 1 + self.refills)
             assert int(data.context["refills"][column]) == refills
             number = (block + 3 * refills) % PROMPTS
-            assert int(data.context["task"][column]) == int(data.context["prompt"][column, 0]) == number
+            assert (
+                int(data.context["task"][column])
+                == int(data.context["prompt"][column, 0])
+                == number
+            )
             self.tokens += int(chosen.sum())
             self.happened["lost"] += not bool(there)
         self.groups.update(int(one) for one in data.context["group"][::GROUP])
@@ -198,14 +239,19 @@ class Ring:
         self.happened["death"] += 1
 
     def learner_dies(self) -> None:
-        """It had published or not; what it had taken is learned from again, unless it was published."""
+        """It had published or not; what it had taken is learned from again, unless it was
+        published.
+        """
         if self.keys is None:
             return
         published = self.draw.random() < 0.5
         if published:
             self.store.publish(self.store.version + 1, {})
         else:
-            self.groups.subtract(int(one) for one in self.learner.batches(self.keys)["main"].data.context["group"][::GROUP])
+            self.groups.subtract(
+                int(one)
+                for one in self.learner.batches(self.keys)["main"].data.context["group"][::GROUP]
+            )
         self.driver.orphaned()
         self.learner = self._queue()
         left = self.learner.take_over(self.store.version, freed=not published)
@@ -245,7 +291,9 @@ class Ring:
         stats = self.driver.stats()
         assert stats["inserted"] == stats["sampled"] + stats["dropped"] + stats["held"]
         assert all(count <= 1 for count in self.groups.values()), "a group is learned from twice"
-        blocks = sorted(group // (1 + self.refills) for group, count in self.groups.items() if count)
+        blocks = sorted(
+            group // (1 + self.refills) for group, count in self.groups.items() if count
+        )
         if self.max_lag is not None:
             assert blocks == list(range(len(blocks))), "a group is left out"
 
@@ -266,8 +314,11 @@ LAGS = [0, 1, 4, None]
 @pytest.mark.parametrize("max_lag", LAGS)
 def test_no_token_is_older_than_the_bound_in_random_schedules(max_lag: int | None) -> None:
     happened = explored(range(25), max_lag)
-    assert all(happened[name] >= 10 for name in ("update", "death", "learner's death", "resume", "lost")), happened
-    assert (happened["part"] >= 10) == (max_lag != 0), happened  # in lockstep nothing is drawn when weights come
+    assert all(
+        happened[name] >= 10 for name in ("update", "death", "learner's death", "resume", "lost")
+    ), happened
+    # in lockstep nothing is drawn when weights come
+    assert (happened["part"] >= 10) == (max_lag != 0), happened
 
 
 @pytest.mark.slow

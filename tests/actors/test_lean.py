@@ -1,4 +1,6 @@
-"""A recording does what torch did: for every algorithm's act, on other rows and with other weights than it was made of."""
+"""A recording does what torch did: for every algorithm's act, on other rows and with other weights
+than it was made of.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,13 @@ from equipoise.types import Algorithm, EnvSpec
 OBS = spaces.Box(-1, 1, (5,), np.float32)
 SCREEN = spaces.Box(0, 255, (2, 40, 40), np.uint8)
 TWO, SIX, BOX = spaces.Discrete(2), spaces.Discrete(6, start=1), spaces.Box(-2, 1, (3,), np.float32)
-MIXED = spaces.Dict({"a": SIX, "b": BOX, "c": spaces.MultiDiscrete([2, 3]), "d": spaces.MultiBinary(2)})
+MIXED = spaces.Dict(
+    {"a": SIX, "b": BOX, "c": spaces.MultiDiscrete([2, 3]), "d": spaces.MultiBinary(2)}
+)
 MASKED = spaces.Dict({"obs": OBS, "action_mask": spaces.MultiBinary(6)})
 
-CASES: dict[str, tuple[Algorithm, spaces.Space[Any], spaces.Space[Any], int]] = {  # and the columns of noise
+# and the columns of noise
+CASES: dict[str, tuple[Algorithm, spaces.Space[Any], spaces.Space[Any], int]] = {
     "ppo": (PPO(), OBS, TWO, 1),
     "ppo six": (PPO(activation="relu"), OBS, SIX, 1),
     "ppo box": (PPO(normalize_obs=True), OBS, BOX, 3),
@@ -37,7 +42,12 @@ CASES: dict[str, tuple[Algorithm, spaces.Space[Any], spaces.Space[Any], int]] = 
     "ppo sde": (PPO(hidden=(16, 8), sde_every=4), OBS, BOX, 3 + 3 * 8),
     "ppo mixed": (PPO(), OBS, MIXED, 8),
     "ppo masked": (PPO(), MASKED, SIX, 1),
-    "ppo discrete": (PPO(), spaces.Dict({"x": spaces.Discrete(4), "y": spaces.MultiDiscrete([2, 3])}), TWO, 1),
+    "ppo discrete": (
+        PPO(),
+        spaces.Dict({"x": spaces.Discrete(4), "y": spaces.MultiDiscrete([2, 3])}),
+        TWO,
+        1,
+    ),
     "ppo nature": (PPO(), SCREEN, SIX, 1),
     "impala lstm": (IMPALA(core="lstm"), OBS, SIX, 1),
     "impala gru": (IMPALA(core="gru"), OBS, SIX, 1),
@@ -62,7 +72,9 @@ def some(space: Any, streams: int, rng: np.random.Generator) -> Any:
         return {key: some(one, streams, rng) for key, one in inner.items()}
     if space.dtype.kind == "f":
         return rng.standard_normal((streams, *space.shape)).astype(space.dtype)
-    return rng.integers(0, 256 if space.dtype == np.uint8 else 2, (streams, *space.shape)).astype(space.dtype)
+    return rng.integers(0, 256 if space.dtype == np.uint8 else 2, (streams, *space.shape)).astype(
+        space.dtype
+    )
 
 
 def network(algorithm: Algorithm, spec: EnvSpec) -> Any:
@@ -83,16 +95,20 @@ class Acted:
         self.weights: dict[str, Tensor] = tree.named_tensors(self.net)
         self.move()
         self.inputs: Any = {
-            "obs": some(self.obs, streams, self.rng), "first": np.zeros(streams, bool),
-            "state": tree.numpy_views(self.net.initial_state(streams)), "noise": np.zeros((streams, self.columns), np.float32),
+            "obs": some(self.obs, streams, self.rng),
+            "first": np.zeros(streams, bool),
+            "state": tree.numpy_views(self.net.initial_state(streams)),
+            "noise": np.zeros((streams, self.columns), np.float32),
             "explore": tree.numpy_views(self.algorithm.explore(np.arange(streams), streams, 500)),
-        }  # fmt: skip
+        }
         self.fill()
         self.tape = Tape(self.act, self.inputs, self.weights.values())
 
     def act(self, x: Any) -> Any:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-            said = self.algorithm.act(self.net, x["obs"], x["first"], x["state"], explore=x["explore"], noise=x["noise"])
+            said = self.algorithm.act(
+                self.net, x["obs"], x["first"], x["state"], explore=x["explore"], noise=x["noise"]
+            )
         return dict(zip(("action", "behaviour", "state"), said, strict=True))
 
     def move(self) -> None:
@@ -106,20 +122,29 @@ class Acted:
         tree.copy(self.inputs["obs"], some(self.obs, self.streams, self.rng))
         self.inputs["first"][:] = self.rng.random(self.streams) < 0.3
         self.inputs["noise"][:] = self.rng.random(self.inputs["noise"].shape)
-        tree.map(lambda x: np.copyto(x, self.rng.standard_normal(x.shape), "same_kind"), self.inputs["state"])
+        tree.map(
+            lambda x: np.copyto(x, self.rng.standard_normal(x.shape), "same_kind"),
+            self.inputs["state"],
+        )
         if "held" in self.inputs["state"]:  # rows
             self.inputs["state"]["held"][:] = self.rng.integers(0, 9, (self.streams, 1))
         for x in tree.leaves(self.inputs["explore"]):
             x[:] = self.rng.random(x.shape) < 0.5 if x.dtype == bool else self.rng.random(x.shape)
 
     def logp(self, action: Any) -> Any:
-        """What torch says of these very actions: next to a bound a density differs a thousand times as much as two actions."""
+        """What torch says of these very actions: next to a bound a density differs a thousand times
+        as much as two actions.
+        """
         with torch.inference_mode():
-            policy, _ = self.net.policy(*[tree.torch_views(self.inputs[key]) for key in ("obs", "first", "state")])
+            policy, _ = self.net.policy(
+                *[tree.torch_views(self.inputs[key]) for key in ("obs", "first", "state")]
+            )
             return policy.logp(torch.from_numpy(action)).numpy()
 
     def compare(self, rows: int) -> tuple[list[Any], float]:
-        """Are a stream's whole numbers the same, and how far are its others apart, relative to 1 and more, where they are."""
+        """Are a stream's whole numbers the same, and how far are its others apart, relative to 1
+        and more, where they are.
+        """
         same, worst = [], 0.0
         for _ in range(rows):
             self.fill()
@@ -135,7 +160,9 @@ class Acted:
                 if a.dtype.kind != "f":
                     equal &= (a == b).reshape(self.streams, -1).all(1)
             same.append(equal)
-            apart = [(np.abs(a - b) / (1 + np.abs(b)))[equal] for a, b in both if a.dtype.kind == "f"]
+            apart = [
+                (np.abs(a - b) / (1 + np.abs(b)))[equal] for a, b in both if a.dtype.kind == "f"
+            ]
             worst = max([worst, *(float(x.max()) for x in apart if x.size)])
         return same, worst
 
@@ -208,10 +235,17 @@ def test_the_products_of_numpy_stay_below_the_size_that_openblas_takes_threads_f
     def products(rows: int, size: int) -> str:
         w = torch.ones(size, size)
         step: Any
-        (step,) = Tape(lambda given: {"y": given["x"] @ w}, {"x": np.ones((rows, size), np.float32)}, [w])._act
+        (step,) = Tape(
+            lambda given: {"y": given["x"] @ w}, {"x": np.ones((rows, size), np.float32)}, [w]
+        )._act
         return "numpy" if step.func is np.dot else "torch"
 
-    assert [products(*sizes) for sizes in ((1, 64), (8, 64), (64, 64), (1, 256))] == ["numpy", "numpy", "torch", "torch"]
+    assert [products(*sizes) for sizes in ((1, 64), (8, 64), (64, 64), (1, 256))] == [
+        "numpy",
+        "numpy",
+        "torch",
+        "torch",
+    ]
 
 
 def branches(x: Any) -> Tensor:

@@ -49,5 +49,7 @@ def test_held_noise_is_of_the_period_and_fresh_noise_of_the_row() -> None:
         for t in range(1, 30):
             same = drawn[t, i, 2:] == drawn[t - 1, i, 2:]
             assert same.all() if periods[t] == periods[t - 1] else not same.any()
-    assert np.array_equal(drawn[5:, 2:], noise.draw(3, stream[2:], start[2:] + 5, 25)), "whoever draws, and from where"
+    assert np.array_equal(drawn[5:, 2:], noise.draw(3, stream[2:], start[2:] + 5, 25)), (
+        "whoever draws, and from where"
+    )
     assert not np.intersect1d(drawn[..., 2:], drawn[..., :2]).size, "nor is it what a row has drawn"

@@ -1,4 +1,6 @@
-"""Partial streams: whoever answers when, rows prove themselves, and windows line up with recurrent state."""
+"""Partial streams: whoever answers when, rows prove themselves, and windows line up with recurrent
+state.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +40,22 @@ B = 6
 
 
 class Arrivals:
-    """One env a stream; ``draw`` says which of those under way answer next: at least ``answers`` of them."""
+    """One env a stream; ``draw`` says which of those under way answer next: at least ``answers`` of
+    them.
+    """
 
     def __init__(self, target: str, answers: int, draw: Any) -> None:
         self.envs: Any = [
-            make(EnvFactory(target=f"python:{target}"), streams=np.array([i]), seed=1, metrics=()) for i in range(B)
+            make(EnvFactory(target=f"python:{target}"), streams=np.array([i]), seed=1, metrics=())
+            for i in range(B)
         ]
         self.spec = self.envs[0].spec
         ts, _ = timestep(observation_spec(self.spec.observation), np.arange(B))
         self.ts: Any = TimeStep(
-            **{name: getattr(ts, name) for name in ("obs", "reward", "terminated", "truncated", "first", "valid", "stream")},
+            **{
+                name: getattr(ts, name)
+                for name in ("obs", "reward", "terminated", "truncated", "first", "valid", "stream")
+            },
             answered=np.zeros(B, bool),
         )
         self.answers, self.draw, self.busy = answers, draw, set(range(B))
@@ -61,7 +69,11 @@ class Arrivals:
     def recv(self) -> Any:
         assert len(self.busy) >= self.answers, "a pool would wait for ever"
         ts = self.ts
-        some = sorted(self.busy) if not ts.first.any() and not ts.obs.any() else self.draw(sorted(self.busy), self.answers)
+        some = (
+            sorted(self.busy)
+            if not ts.first.any() and not ts.obs.any()
+            else self.draw(sorted(self.busy), self.answers)
+        )
         for array in (ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid, ts.answered):
             array.fill(0)
         for i in some:
@@ -74,7 +86,9 @@ class Arrivals:
         return ts
 
     def state(self) -> Any:
-        return {str(i): env.state() for i, env in enumerate(self.envs)} | {"busy": np.isin(np.arange(B), list(self.busy))}
+        return {str(i): env.state() for i, env in enumerate(self.envs)} | {
+            "busy": np.isin(np.arange(B), list(self.busy))
+        }
 
     def load(self, state: Any) -> None:
         for i, env in enumerate(self.envs):
@@ -99,17 +113,26 @@ def anybody(rng: Any) -> Any:
 
 
 class Places:
-    """One slot and copies of what was handed in. ``free``: is there a place? Each unroll begins with a version of its own."""
+    """One slot and copies of what was handed in. ``free``: is there a place? Each unroll begins
+    with a version of its own.
+    """
 
     def __init__(self, blue: Blueprint, store: Any, net: Any) -> None:
-        self.inner, self.rows, self.free = Discard(blue.roles["main"].row, blue.unroll, B), list[Trajectory](), True
+        self.inner, self.rows, self.free = (
+            Discard(blue.roles["main"].row, blue.unroll, B),
+            list[Trajectory](),
+            True,
+        )
         self._store, self._net, self.version = store, net, 0
 
     def reserve(self, streams: Any) -> Slot | None:
         return self.inner.reserve(streams) if self.free else None
 
     def commit(self, slot: Slot) -> None:
-        copied = {name: tree.map(np.array, tree.on_host(getattr(slot.data, name))) for name in Trajectory.__slots__}
+        copied = {
+            name: tree.map(np.array, tree.on_host(getattr(slot.data, name)))
+            for name in Trajectory.__slots__
+        }
         self.rows.append(Trajectory(**copied))
         self.version += 1
         with torch.no_grad():
@@ -130,17 +153,28 @@ def actor(
     store.publish(0, tree.named_tensors(net))
     places, env = Places(blue, store, blue.network("main")), Arrivals(target, answers, draw)
     agent = PartialAgent(
-        answers=answers, row={"action": role.row.action, "behaviour": role.row.behaviour},
-        forward=Forward(**forward_parts(blue, "main")), experience=places,
-        weights=store.handle(), episodes=Episodes(B, Heap("", tree.nbytes(Episodes.layout()))), streams=np.arange(B),
-        total_streams=B, envs=B, unroll=blue.unroll, noise=role.noise, seed=3, clock=Clock(PARTS),
-    )  # fmt: skip
+        answers=answers,
+        row={"action": role.row.action, "behaviour": role.row.behaviour},
+        forward=Forward(**forward_parts(blue, "main")),
+        experience=places,
+        weights=store.handle(),
+        episodes=Episodes(B, Heap("", tree.nbytes(Episodes.layout()))),
+        streams=np.arange(B),
+        total_streams=B,
+        envs=B,
+        unroll=blue.unroll,
+        noise=role.noise,
+        seed=3,
+        clock=Clock(PARTS),
+    )
     made: Any = PartialEnv(env, "main")  # type: ignore[arg-type]
     return PartialActor(made, RoutedAgent({"main": agent}), Clock(PARTS)), places, env
 
 
 def blue_of(unroll: int) -> Blueprint:
-    return plan_run(program(actors=1, envs=B, unroll=unroll, max_lag=None, algorithm=Ruling(partial=0)))
+    return plan_run(
+        program(actors=1, envs=B, unroll=unroll, max_lag=None, algorithm=Ruling(partial=0))
+    )
 
 
 def problems(rows: list[Trajectory], oldest: int = -1) -> list[str]:
@@ -148,7 +182,9 @@ def problems(rows: list[Trajectory], oldest: int = -1) -> list[str]:
     ruling.LEDGER.at.clear()
     found = []
     for data in rows:
-        tensors = Trajectory(**{name: tree.torch_views(getattr(data, name)) for name in Trajectory.__slots__})
+        tensors = Trajectory(
+            **{name: tree.torch_views(getattr(data, name)) for name in Trajectory.__slots__}
+        )
         found += ruling.violations(tensors, gaps=False, oldest=oldest)
     return found
 
@@ -167,13 +203,16 @@ def test_rows_prove_themselves_whoever_answers_when(answers: int, unroll: int, s
     until(worker, places, 60)
     assert not problems(places.rows)
     real = np.stack([data.mask.sum(0) for data in places.rows]).sum(0)
-    assert 0 < real[1] < real[[0, 2, 3, 4, 5]].min(), "the slow stream has rows, and the others have more"
+    assert 0 < real[1] < real[[0, 2, 3, 4, 5]].min(), (
+        "the slow stream has rows, and the others have more"
+    )
     whole = np.stack([data.mask for data in places.rows]).mean((0, 1))
     assert unroll == 1 or whole[[0, 2, 3, 4, 5]].min() > 0.3
     env.close()
 
 
-def _never_again(self: Any, slot: Slot) -> None:  # the action under way is forgotten at a slot's begin
+# the action under way is forgotten at a slot's begin
+def _never_again(self: Any, slot: Slot) -> None:
     LocalAgent._begin(self, slot)
     self._at.fill(0)
 
@@ -194,8 +233,12 @@ def _one_cursor(self: Any, ts: TimeStep) -> None:
 
 
 begin, commit, observe = PartialAgent._begin, PartialAgent._commit, PartialAgent.observe
-PLANTED = {"forgets": ("_begin", _never_again), "unpadded": ("_commit", _unpadded), "state": ("_begin", _state_after),
-           "cursor": ("observe", _one_cursor)}  # fmt: skip
+PLANTED = {
+    "forgets": ("_begin", _never_again),
+    "unpadded": ("_commit", _unpadded),
+    "state": ("_begin", _state_after),
+    "cursor": ("observe", _one_cursor),
+}
 
 
 @pytest.mark.parametrize("bug", PLANTED)
@@ -272,18 +315,29 @@ def test_a_resume_goes_on_with_the_actions_that_were_under_way(seed: int, tmp_pa
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 def test_a_recurrent_network_sees_in_a_window_what_the_actor_saw(core: str, seed: int) -> None:
-    """The log-probabilities of the learner's unroll are those that were acted with, in every row that counts."""
+    """The log-probabilities of the learner's unroll are those that were acted with, in every row
+    that counts.
+    """
     made = api.program(
-        "CartPole-v1", "impala", actors=1, envs_per_actor=B, unroll=7, max_lag=None, recipe=False, evaluate_episodes=0,
+        "CartPole-v1",
+        "impala",
+        actors=1,
+        envs_per_actor=B,
+        unroll=7,
+        max_lag=None,
+        recipe=False,
+        evaluate_episodes=0,
         settings=[f"algorithm.core={core}"],
-    )  # fmt: skip
+    )
     blue = plan_run(made)
     worker, places, env = actor(blue, anybody(np.random.default_rng(seed)), 3, "CartPole-v1")
     until(worker, places, 25)
     net: Any = blue.network("main")
     counted = 0
     for data in places.rows:
-        rows = Trajectory(**{name: tree.torch_views(getattr(data, name)) for name in Trajectory.__slots__})
+        rows = Trajectory(
+            **{name: tree.torch_views(getattr(data, name)) for name in Trajectory.__slots__}
+        )
         with torch.no_grad():
             logp = net.unroll(rows.obs, rows.first, rows.state)[0].policy[:7].logp(rows.action)
         wrong = ~torch.isclose(logp, rows.behaviour["logp"], atol=1e-5) & rows.mask

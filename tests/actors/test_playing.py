@@ -1,4 +1,6 @@
-"""The evaluator, a loaded policy and an actor's agent choose the same actions for the same noise."""
+"""The evaluator, a loaded policy and an actor's agent choose the same actions
+for the same noise.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,11 @@ class Recorded:
         rows: Any = self._env.recv()
         ts = rows["main"]
         fields = {name: getattr(ts, name) for name in TimeStep.__slots__}
-        self.steps.append(TimeStep(**{name: None if x is None else tree.map(np.array, x) for name, x in fields.items()}))
+        self.steps.append(
+            TimeStep(
+                **{name: None if x is None else tree.map(np.array, x) for name, x in fields.items()}
+            )
+        )
         return {"main": self.steps[-1]}
 
     def send(self, actions: Any) -> None:
@@ -90,7 +96,9 @@ def played(request: pytest.FixtureRequest) -> Any:
     spec = env.spec.policies["main"]
     net: Any = algorithm.network(spec)
     policy = FixedPolicy(algorithm=algorithm, net=net, noise=noise_of(algorithm, net, spec.action))
-    exam = Evaluator({"main": policy}, env, envs=STREAMS, episodes=1000, seed=SEED, deterministic=False)
+    exam = Evaluator(
+        {"main": policy}, env, envs=STREAMS, episodes=1000, seed=SEED, deterministic=False
+    )
     for _ in range(ROWS):
         exam.tick()
     exam.close()
@@ -99,9 +107,14 @@ def played(request: pytest.FixtureRequest) -> Any:
 
 def test_a_loaded_policy_draws_as_the_evaluator_does(played: Any) -> None:
     policy, spec, env = played
-    player, form = Player(policy, spec, meta={"env_steps": 0, "version": 0}, seed=SEED), ActionForm(spec.action, STREAMS)
+    player, form = (
+        Player(policy, spec, meta={"env_steps": 0, "version": 0}, seed=SEED),
+        ActionForm(spec.action, STREAMS),
+    )
     for ts, action in zip(env.steps, env.actions, strict=True):
-        np.testing.assert_array_equal(player.act(ts.obs, deterministic=False, first=ts.first), form(action))
+        np.testing.assert_array_equal(
+            player.act(ts.obs, deterministic=False, first=ts.first), form(action)
+        )
 
 
 @pytest.mark.parametrize("kind", [Forward, LeanForward])
@@ -122,30 +135,47 @@ def agent_of(policy: FixedPolicy, spec: EnvSpec, kind: type[Forward]) -> LocalAg
     obs, state = observation_spec(spec.observation), net.initial_state(1)
     with torch.inference_mode():
         action, behaviour, _ = algorithm.act(
-            net, tree.torch_views(tree.zeros(tree.prepend(obs, 1))), torch.ones(1, dtype=torch.bool), state,
-            explore=algorithm.explore(np.zeros(1, np.int64), STREAMS, 0), noise=torch.full((1, policy.noise.columns), 0.5),
-        )  # fmt: skip
+            net,
+            tree.torch_views(tree.zeros(tree.prepend(obs, 1))),
+            torch.ones(1, dtype=torch.bool),
+            state,
+            explore=algorithm.explore(np.zeros(1, np.int64), STREAMS, 0),
+            noise=torch.full((1, policy.noise.columns), 0.5),
+        )
 
     def one(batch: Any) -> Any:
         return tree.map(lambda s: tree.ArraySpec(s.shape[1:], s.dtype), tree.spec(batch))
 
     number = tree.ArraySpec((), "int64")
     row = RowSpec(
-        obs=obs, action=one(action), behaviour=one(behaviour), state=one(state), context={"stream": number, "start": number}
+        obs=obs,
+        action=one(action),
+        behaviour=one(behaviour),
+        state=one(state),
+        context={"stream": number, "start": number},
     )
     weights: Any = Fixed(net)
     return LocalAgent(
-        forward=kind(algorithm, net), weights=weights, experience=Discard(row, ROWS // 3, STREAMS),
-        episodes=Episodes(STREAMS, Heap(tree.nbytes(Episodes.layout()))), streams=streams, total_streams=STREAMS,
-        envs=STREAMS, unroll=ROWS // 3, noise=policy.noise, seed=SEED, clock=Clock(PARTS),
-    )  # fmt: skip
+        forward=kind(algorithm, net),
+        weights=weights,
+        experience=Discard(row, ROWS // 3, STREAMS),
+        episodes=Episodes(STREAMS, Heap(tree.nbytes(Episodes.layout()))),
+        streams=streams,
+        total_streams=STREAMS,
+        envs=STREAMS,
+        unroll=ROWS // 3,
+        noise=policy.noise,
+        seed=SEED,
+        clock=Clock(PARTS),
+    )
 
 
 @pytest.mark.few(1)
 def test_given_noise_takes_the_place_of_the_seeds(played: Any) -> None:
     policy, _, env = played
     drawn, given, other = (
-        Playing(policy, np.arange(STREAMS), deterministic=False, seed=seed) for seed in (SEED, SEED + 1, SEED + 1)
+        Playing(policy, np.arange(STREAMS), deterministic=False, seed=seed)
+        for seed in (SEED, SEED + 1, SEED + 1)
     )
     differs = False
     for row, ts in enumerate(env.steps):
@@ -158,7 +188,9 @@ def test_given_noise_takes_the_place_of_the_seeds(played: Any) -> None:
 
 def test_the_rows_of_a_batch_begin_episodes_by_themselves() -> None:
     torch.manual_seed(0)
-    spec = EnvSpec(observation=spaces.Box(-1, 1, (5,), np.float32), action=spaces.Box(-1, 1, (2,), np.float32))
+    spec = EnvSpec(
+        observation=spaces.Box(-1, 1, (5,), np.float32), action=spaces.Box(-1, 1, (2,), np.float32)
+    )
     algorithm = PPO(core="lstm")
     policy = FixedPolicy(algorithm=algorithm, net=algorithm.network(spec), noise=Noise(2))
     two, alone = (Player(policy, spec, meta={"env_steps": 0, "version": 0}) for _ in range(2))
@@ -174,7 +206,9 @@ def test_the_rows_of_a_batch_begin_episodes_by_themselves() -> None:
 
 def test_noise_goes_on_after_a_reset() -> None:
     torch.manual_seed(0)
-    spec = EnvSpec(observation=spaces.Box(-1, 1, (5,), np.float32), action=spaces.Box(-9, 9, (1,), np.float32))
+    spec = EnvSpec(
+        observation=spaces.Box(-1, 1, (5,), np.float32), action=spaces.Box(-9, 9, (1,), np.float32)
+    )
     algorithm = PPO()
     policy = FixedPolicy(algorithm=algorithm, net=algorithm.network(spec), noise=Noise(1))
     player = Player(policy, spec, meta={"env_steps": 0, "version": 0})

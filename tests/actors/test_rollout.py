@@ -1,4 +1,6 @@
-"""A rollout's rows are those that an actor writes; graphs and compiled rows change nothing; its state goes on exactly."""
+"""A rollout's rows are those that an actor writes; graphs and compiled rows change nothing; its
+state goes on exactly.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,12 @@ class Places:
         return self.inner.reserve(streams)
 
     def commit(self, slot: Slot) -> None:
-        self.rows.append({name: tree.map(np.array, tree.on_host(getattr(slot.data, name))) for name in Trajectory.__slots__})
+        self.rows.append(
+            {
+                name: tree.map(np.array, tree.on_host(getattr(slot.data, name)))
+                for name in Trajectory.__slots__
+            }
+        )
         self.inner.commit(slot)
 
     def restart(self, slot: Slot) -> None: ...
@@ -58,26 +65,45 @@ def plan(algorithm: str = "impala", env: str = "device:cartpole", **options: Any
     settings = options.pop("settings", [])
     return plan_run(
         api.program(
-            env, algorithm, actors=1, envs_per_actor=B, unroll=T, steps=100_000, recipe=False, evaluate_episodes=0,
-            settings=settings, **options,
+            env,
+            algorithm,
+            actors=1,
+            envs_per_actor=B,
+            unroll=T,
+            steps=100_000,
+            recipe=False,
+            evaluate_episodes=0,
+            settings=settings,
+            **options,
         )
-    )  # fmt: skip
+    )
 
 
-def rollout(blue: Blueprint, capture: Capture | None = None, env: Any = None, staged: bool = False) -> tuple[Rollout, Places]:
+def rollout(
+    blue: Blueprint, capture: Capture | None = None, env: Any = None, staged: bool = False
+) -> tuple[Rollout, Places]:
     role, places, net = blue.roles["main"], Places(blue), blue.network("main")
     weights = WeightPlan(tree.named_tensors(net))
     store = Weights(weights, Heap("", weights.nbytes))
     store.publish(0, tree.named_tensors(net))
     device = torch.device("cpu")
     made = Rollout(
-        env or make_device_env("cartpole", {"max_episode_steps": 30}, streams=B), name="device:cartpole",
+        env or make_device_env("cartpole", {"max_episode_steps": 30}, streams=B),
+        name="device:cartpole",
         forward=Forward(**forward_parts(blue, "main")),
         places=Staged(places, role.row, T, B, device, lambda: None) if staged else places,
-        weights=store.handle(), episodes=Episodes(B, Heap("", tree.nbytes(Episodes.layout()))), streams=np.arange(B),
-        total_streams=B, unroll=T, noise=role.noise, seed=3, env_seed=5, observation=role.row.obs, clock=Clock(PARTS),
+        weights=store.handle(),
+        episodes=Episodes(B, Heap("", tree.nbytes(Episodes.layout()))),
+        streams=np.arange(B),
+        total_streams=B,
+        unroll=T,
+        noise=role.noise,
+        seed=3,
+        env_seed=5,
+        observation=role.row.obs,
+        clock=Clock(PARTS),
         capture=capture,
-    )  # fmt: skip
+    )
     return made, places
 
 
@@ -93,7 +119,9 @@ def same(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize("settings", [["algorithm.core=lstm"], []])
 def test_rows_are_those_that_an_actor_writes(settings: list[str]) -> None:
-    """Each row is acted again, by its own observation, state and noise; the env's rows follow from its actions."""
+    """Each row is acted again, by its own observation, state and noise; the env's rows follow from
+    its actions.
+    """
     blue = plan(settings=settings)
     made, places = rollout(blue)
     role, net = blue.roles["main"], cast("Any", blue.network("main"))
@@ -101,20 +129,29 @@ def test_rows_are_those_that_an_actor_writes(settings: list[str]) -> None:
     state, ts = env.reset(5, torch.arange(B))
     recurrent, before = net.initial_state(B), None
     for number, rows in enumerate(ticked(made, places, 8)):
-        assert rows["context"]["start"].tolist() == [number * T] * B and rows["version"].tolist() == [[0] * B] * T
+        assert (
+            rows["context"]["start"].tolist() == [number * T] * B
+            and rows["version"].tolist() == [[0] * B] * T
+        )
         noise = role.noise.draw(3, np.arange(B), np.full(B, number * T), T)
         assert same(rows["state"], tree.on_host(recurrent))
         if before is not None:
             assert same(tree.index(before["obs"], T), tree.index(rows["obs"], 0))
         for t in range(T):
-            assert np.array_equal(rows["obs"][t], ts.obs.numpy()) and np.array_equal(rows["first"][t], ts.first.numpy())
+            assert np.array_equal(rows["obs"][t], ts.obs.numpy()) and np.array_equal(
+                rows["first"][t], ts.first.numpy()
+            )
             with torch.inference_mode():
                 action, behaviour, recurrent = role.algorithm.act(
                     net, ts.obs, ts.first, recurrent, explore={}, noise=torch.from_numpy(noise[t])
                 )
-            assert same(rows["action"][t], action.numpy()) and same(tree.index(rows["behaviour"], t), tree.on_host(behaviour))
+            assert same(rows["action"][t], action.numpy()) and same(
+                tree.index(rows["behaviour"], t), tree.on_host(behaviour)
+            )
             state, ts = env.step(state, action)
-            assert np.array_equal(rows["reward"][t], ts.reward) and np.array_equal(rows["mask"][t], ts.valid)
+            assert np.array_equal(rows["reward"][t], ts.reward) and np.array_equal(
+                rows["mask"][t], ts.valid
+            )
             assert np.array_equal(rows["bootstrap"][t], ~ts.terminated)
         before = rows
     assert made._episodes.count > 3 and made._episodes.ticks == 8 * T + 1
@@ -139,7 +176,8 @@ def test_a_capture_that_fails_falls_back_and_says_so_once() -> None:
     fallen = ticked(*rollout(plan(), Graphed(said.append, Recording(fails=True))), times=4)
     assert all(same(a, b) for a, b in zip(plain, fallen, strict=True))
     assert said == [
-        "warning: graphs: unrolls are done operation by operation, since a capture failed: RuntimeError: CUDA error: operation "
+        "warning: graphs: unrolls are done operation by operation, since a capture failed: "
+        "RuntimeError: CUDA error: operation "
         "not permitted when stream is capturing"
     ]
 
@@ -150,13 +188,16 @@ def test_new_addresses_of_weights_make_new_graphs() -> None:
     ticked(made, places, 3)
     params = {name: tensor.clone() for name, tensor in tree.named_tensors(made.net).items()}
     made._forward.version = -1
-    made._weights = type("Moved", (), {"fetch": lambda self, newer: (1, params) if newer < 1 else None})()
+    made._weights = type(
+        "Moved", (), {"fetch": lambda self, newer: (1, params) if newer < 1 else None}
+    )()
     ticked(made, places, 1)
     assert record.made == 2 and places.rows[-1]["version"].min() == 1
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it imports the compiler
+# torch's own, while it imports the compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_compiled_row_is_the_same_within_rounding() -> None:
     said = list[str]()
     plain = ticked(*rollout(plan()), times=2)
@@ -168,7 +209,9 @@ def test_a_compiled_row_is_the_same_within_rounding() -> None:
         np.testing.assert_allclose(a["obs"], b["obs"], atol=1e-5)
 
 
-def test_a_row_that_cannot_be_compiled_falls_back_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_cannot_be_compiled_falls_back_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuses(*args: Any, **kwargs: Any) -> Callable[..., Any]:
         def fails(*args: Any) -> Any:
             raise FAILURES[0]("no compiler\nat all")
@@ -181,11 +224,12 @@ def test_a_row_that_cannot_be_compiled_falls_back_and_says_so_once(monkeypatch: 
     fallen = ticked(*rollout(plan(), Compiled(said.append)), times=2)
     assert all(same(a, b) for a, b in zip(plain, fallen, strict=True))
     assert said == [
-        "warning: compile: rows are done operation by operation, since torch.compile failed: RuntimeError: no compiler"
+        "warning: compile: rows are done operation by operation, since torch.compile failed: "
+        "RuntimeError: no compiler"
     ]
 
 
-# ----------------------------------------------------------------------------------------------------------- checkpoints
+# -------------------------------------------------------------------------------------- checkpoints
 
 
 def test_a_saved_state_goes_on_with_the_same_rows() -> None:
@@ -197,7 +241,10 @@ def test_a_saved_state_goes_on_with_the_same_rows() -> None:
     other, its = rollout(blue)
     other.load(file)  # type: ignore[arg-type]
     assert all(same(a, b) for a, b in zip(expected, ticked(other, its, 4), strict=True))
-    assert other.resumed == {"exact": B, "replay": 0, "restart": 0} and other._episodes.count == made._episodes.count
+    assert (
+        other.resumed == {"exact": B, "replay": 0, "restart": 0}
+        and other._episodes.count == made._episodes.count
+    )
 
 
 WRONG: Mapping[str, Callable[[Any], Any]] = {
@@ -219,7 +266,9 @@ def test_a_state_of_another_form_is_refused(said: str) -> None:
 
 
 def test_a_state_with_views_of_the_one_before_is_kept() -> None:
-    """Bricks remember where the ball was by a view of the last state; an unroll of one row ends with that."""
+    """Bricks remember where the ball was by a view of the last state; an unroll of one row ends
+    with that.
+    """
 
     class Shifting(CartPole):
         """The state's two parts change places: each is a view of the other of the step before."""
@@ -241,11 +290,14 @@ def test_a_state_with_views_of_the_one_before_is_kept() -> None:
 
 def test_a_person_is_told_that_final_observations_are_missing() -> None:
     said = list[str]()
-    made, places = rollout(plan(env=f"device:{__name__}:simulator"), env=NextStep(IsaacLab(Counting(B, final=False))))
+    made, places = rollout(
+        plan(env=f"device:{__name__}:simulator"), env=NextStep(IsaacLab(Counting(B, final=False)))
+    )
     made._note = said.append
     ticked(made, places, 2)
     assert said == [
-        "warning: device:cartpole: truncation treated as termination: expected the final observations of truncated episodes, "
+        "warning: device:cartpole: truncation treated as termination: expected the final "
+        "observations of truncated episodes, "
         "got none"
     ]
 
@@ -269,7 +321,7 @@ def test_a_simulators_episodes_begin_anew_after_a_gap() -> None:
     assert blue.spec.env.resume == "restart"
 
 
-# ------------------------------------------------------------------------------------------------------------- bad input
+# ---------------------------------------------------------------------------------------- bad input
 
 
 class Blind(CartPole):
@@ -287,12 +339,17 @@ class Double(CartPole):
 
 def test_a_number_that_is_not_finite_ends_the_run_with_its_place() -> None:
     made, places = rollout(plan(), env=Blind())
-    with pytest.raises(WrongValue, match=r"device env device:cartpole, stream \d, row \d+ of an unroll: obs: expected finite"):
+    with pytest.raises(
+        WrongValue,
+        match=r"device env device:cartpole, stream \d, row \d+ of an unroll: obs: expected finite",
+    ):
         ticked(made, places, 5)
 
 
 def test_rows_are_checked_before_the_first_unroll() -> None:
-    with pytest.raises(ValueError, match=r"device:cartpole, obs: expected float32 \[6, 4\] on cpu, got float64"):
+    with pytest.raises(
+        ValueError, match=r"device:cartpole, obs: expected float32 \[6, 4\] on cpu, got float64"
+    ):
         rollout(plan(), env=Double())
 
 

@@ -1,4 +1,6 @@
-"""All policies of an actor write into one place: it is theirs with the first and the learner's with the last."""
+"""All policies of an actor write into one place: it is theirs with the first and the learner's with
+the last.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def test_reserved_with_the_first_committed_with_the_last() -> None:
     assert ledger.said == ["reserve", "commit"]
     assert a.reserve(np.arange(2)) is None and b.reserve(np.arange(2)) is None
     ledger.places = 1
-    assert b.reserve(np.arange(2)) is not None and a.reserve(np.arange(2)) is not None and ledger.places == 0
+    assert (
+        b.reserve(np.arange(2)) is not None
+        and a.reserve(np.arange(2)) is not None
+        and ledger.places == 0
+    )
 
 
 def test_it_is_restarted_once_for_all_and_stays_theirs() -> None:

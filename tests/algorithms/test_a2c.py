@@ -15,7 +15,9 @@ from tests.algorithms.windows import B, T, network, window
 
 
 def returns(data: Trajectory, value: Tensor) -> Tensor:
-    """R_t = r_t + gamma R_{t+1}, from the value where the window, or an episode that a clock cut, ends: a stream at a time."""
+    """R_t = r_t + gamma R_{t+1}, from the value where the window, or an episode that a clock cut,
+    ends: a stream at a time.
+    """
     made = torch.zeros(T, B)
     for b in range(B):
         ahead = value[T, b]
@@ -40,7 +42,10 @@ def test_an_update_is_that_of_stable_baselines3(seed: int) -> None:
         policy, value, real = out.policy[:T], out.value, data.mask
         target = returns(data, value.detach())
         advantage = target - value[:T].detach()
-        loss = -(advantage * policy.logp(data.action))[real].mean() + 0.5 * (target - value[:T])[real].square().mean()
+        loss = (
+            -(advantage * policy.logp(data.action))[real].mean()
+            + 0.5 * (target - value[:T])[real].square().mean()
+        )
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(other.parameters(), 0.5)
@@ -54,5 +59,10 @@ def test_a_run_of_it_is_in_lockstep_with_short_unrolls() -> None:
     made = api.program("Acrobot-v1", "a2c")
     policy = made.policies["main"]
     assert isinstance(policy, Policy)
-    assert (made.placement.max_lag, policy.unroll, policy.algorithm.epochs, policy.algorithm.minibatches) == (0, 5, 1, 1)
+    assert (
+        made.placement.max_lag,
+        policy.unroll,
+        policy.algorithm.epochs,
+        policy.algorithm.minibatches,
+    ) == (0, 5, 1, 1)
     assert policy.optimizer == Optimizer(name="rmsprop", learning_rate=7e-4, schedule="constant")

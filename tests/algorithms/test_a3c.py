@@ -25,20 +25,31 @@ def test_it_is_the_papers_formula(seed: int) -> None:
         logp, entropy = out.policy[:T].logp(data.action).numpy(), out.policy[:T].entropy().numpy()
     mask, value = data.mask.numpy(), out.value.numpy()
     target, advantage = oracle.per_episode(
-        oracle.nstep, mask=mask, bootstrap=data.bootstrap.numpy(), value=value, seam=value[:-1],
-        rows={"reward": data.reward.numpy()}, gamma=GAMMA, n=T,
-    )  # fmt: skip
+        oracle.nstep,
+        mask=mask,
+        bootstrap=data.bootstrap.numpy(),
+        value=value,
+        seam=value[:-1],
+        rows={"reward": data.reward.numpy()},
+        gamma=GAMMA,
+        n=T,
+    )
     log_ratio = logp - data.behaviour["logp"].numpy()
     expected = {
-        "policy_loss": -advantage * logp, "value_error": (target - value[:-1]) ** 2, "entropy": entropy,
+        "policy_loss": -advantage * logp,
+        "value_error": (target - value[:-1]) ** 2,
+        "entropy": entropy,
         "approx_kl": np.exp(log_ratio) - 1 - log_ratio,
-    }  # fmt: skip
+    }
     terms = expected["policy_loss"] + 0.7 * expected["value_error"] / 2 - 0.02 * entropy
     assert learned.loss == pytest.approx(terms[mask].sum(), rel=1e-5)
     assert learned.out.metrics.keys() == expected.keys()
     for name, rows in expected.items():
-        size = float(np.abs(rows[mask]).mean())  # what is rounded off goes by the rows, whose sum may be far smaller
-        assert mean(learned.out, name) == pytest.approx(rows[mask].mean(), rel=1e-5, abs=1e-6 * size), name
+        # what is rounded off goes by the rows, whose sum may be far smaller
+        size = float(np.abs(rows[mask]).mean())
+        assert mean(learned.out, name) == pytest.approx(
+            rows[mask].mean(), rel=1e-5, abs=1e-6 * size
+        ), name
 
 
 def test_who_acted_does_not_matter() -> None:
@@ -47,7 +58,9 @@ def test_who_acted_does_not_matter() -> None:
     net = network(algorithm, 0)
     data = window(algorithm, net)
     other = with_behaviour(data, data.behaviour["logp"] - torch.rand_like(data.behaviour["logp"]))
-    assert torch.equal(learn(algorithm, net, None, data).gradient, learn(algorithm, net, None, other).gradient)
+    assert torch.equal(
+        learn(algorithm, net, None, data).gradient, learn(algorithm, net, None, other).gradient
+    )
 
 
 def test_no_gradient_flows_into_the_advantage() -> None:
@@ -60,7 +73,15 @@ def test_no_gradient_flows_into_the_advantage() -> None:
         value = net.unroll(data.obs, data.first, {})[0].value.numpy()
     mask = data.mask.numpy()
     target, _ = oracle.per_episode(
-        oracle.nstep, mask=mask, bootstrap=data.bootstrap.numpy(), value=value, seam=value[:-1],
-        rows={"reward": data.reward.numpy()}, gamma=GAMMA, n=T,
-    )  # fmt: skip
-    assert net.value_head.bias.grad.item() == pytest.approx(0.7 * (value[:-1] - target)[mask].sum(), rel=1e-5)
+        oracle.nstep,
+        mask=mask,
+        bootstrap=data.bootstrap.numpy(),
+        value=value,
+        seam=value[:-1],
+        rows={"reward": data.reward.numpy()},
+        gamma=GAMMA,
+        n=T,
+    )
+    assert net.value_head.bias.grad.item() == pytest.approx(
+        0.7 * (value[:-1] - target)[mask].sum(), rel=1e-5
+    )

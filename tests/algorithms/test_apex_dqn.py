@@ -1,4 +1,6 @@
-"""Ape-X: what its actors say and what an item's first priority is of it; the ladder is R2D2's, the loss DQN's."""
+"""Ape-X: what its actors say and what an item's first priority is of it; the ladder is R2D2's, the
+loss DQN's.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,12 @@ def test_the_first_priority_is_the_td_error_of_what_the_actor_said(seed: int, n:
         for t in range(n):
             total += scale * float(data.reward[t, b])
             scale *= GAMMA if data.bootstrap[t, b] else 0.0
-            if not data.bootstrap[t, b] or not data.mask[t + 1, b]:  # a seam: what the episode ended with, and its value
+            # a seam: what the episode ended with, and its value
+            if not data.bootstrap[t, b] or not data.mask[t + 1, b]:
                 break
-        assert got[b].item() == pytest.approx(abs(total + scale * value[t + 1, b].item() - q[0, b].item()), rel=1e-4, abs=1e-6)
+        assert got[b].item() == pytest.approx(
+            abs(total + scale * value[t + 1, b].item() - q[0, b].item()), rel=1e-4, abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("distribution", ["none", "quantile"])
@@ -41,9 +46,13 @@ def test_an_actor_says_q_of_its_action_and_of_the_best(distribution: Any) -> Non
     net = network(algorithm, DISCRETE, 0)
     obs, noise = torch.randn(200, 3), torch.rand(200, 2)
     explore = {"epsilon": torch.full((200,), 0.5)}
-    action, said, _ = algorithm.act(net, obs, torch.zeros(200, dtype=torch.bool), {}, explore=explore, noise=noise)
+    action, said, _ = algorithm.act(
+        net, obs, torch.zeros(200, dtype=torch.bool), {}, explore=explore, noise=noise
+    )
     q = net(obs).mean(-1)
-    assert torch.equal(said["value"], q.max(1).values) and torch.equal(said["q"], q[torch.arange(200), action - 2])
+    assert torch.equal(said["value"], q.max(1).values) and torch.equal(
+        said["q"], q[torch.arange(200), action - 2]
+    )
     assert 20 < (said["q"] < said["value"]).sum() < 180
     plain = DQN(**{f.name: getattr(algorithm, f.name) for f in fields(DQN)})
     assert torch.equal(plain.act(net, obs, None, {}, explore=explore, noise=noise)[0], action)  # type: ignore[arg-type]
@@ -53,8 +62,15 @@ def test_the_loss_is_dqns_of_all_but_the_last_row() -> None:
     algorithm = ApexDQN(**SMALL)
     plain = DQN(**{f.name: getattr(algorithm, f.name) for f in fields(DQN)})
     assert (plain.item_rows, algorithm.item_rows) == (3, 4)
-    net, target_net, data = network(algorithm, DISCRETE, 0), network(algorithm, DISCRETE, 1), drawn(DISCRETE, 4, 20, 0)
-    mine, its = learn(algorithm, net, target_net, data, "all"), learn(plain, net, target_net, cut_rows(data, 3), "all")
+    net, target_net, data = (
+        network(algorithm, DISCRETE, 0),
+        network(algorithm, DISCRETE, 1),
+        drawn(DISCRETE, 4, 20, 0),
+    )
+    mine, its = (
+        learn(algorithm, net, target_net, data, "all"),
+        learn(plain, net, target_net, cut_rows(data, 3), "all"),
+    )
     assert mine.loss.item() == its.loss.item() and torch.equal(mine.priority, its.priority)
 
 

@@ -1,4 +1,6 @@
-"""Where a divergence from a reference leads, on bandits: known in closed form for each place and estimator."""
+"""Where a divergence from a reference leads, on bandits: known in closed form for each place and
+estimator.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from equipoise.algorithms.grpo import GRPO, LEAST_DEVIATION
 from equipoise.algorithms.rloo import RLOO
 from equipoise.algorithms.token_ppo import TokenPPO
 from tests.algorithms import text
-from tests.algorithms.bandit import expected_gradient, learned, policy, pulls, tables, variation, wanted_gradient
+from tests.algorithms.bandit import (
+    expected_gradient,
+    learned,
+    policy,
+    pulls,
+    tables,
+    variation,
+    wanted_gradient,
+)
 
 BETA = 0.5
 KL: dict[str, Any] = {"beta": BETA, "target_every": 10**9}
@@ -32,16 +42,22 @@ def forward(p: Tensor, ref: Tensor) -> Tensor:
 
 
 def tilted(ref: Tensor, reward: Tensor, beta: float) -> Tensor:
-    """reference exp(reward / beta), normalised: where E[reward] - beta KL(pi || reference) is greatest."""
+    """reference exp(reward / beta), normalised: where E[reward] - beta KL(pi || reference) is
+    greatest.
+    """
     return (ref.log() + reward / beta).softmax(0)
 
 
 def shared(ref: Tensor, reward: Tensor, beta: float) -> Tensor:
-    """beta reference / (lambda - reward): where E[reward] - beta KL(reference || pi) is greatest; lambda by bisection."""
+    """beta reference / (lambda - reward): where E[reward] - beta KL(reference || pi) is greatest;
+    lambda by bisection.
+    """
     low, high = float(reward.max()), float(reward.max()) + beta + 1.0
     for _ in range(200):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if float((beta * ref / (middle - reward)).sum()) > 1 else (low, middle)
+        low, high = (
+            (middle, high) if float((beta * ref / (middle - reward)).sum()) > 1 else (low, middle)
+        )
     return beta * ref / (high - reward)
 
 
@@ -53,10 +69,16 @@ CASES: dict[str, tuple[Any, Any]] = {
     "rloo, k1 as loss": (RLOO(**KL, kl="k1", kl_in="loss"), None),
     "grpo, k2 as loss": (GRPO(**KL, kl="k2", scale_rewards="none"), reverse),
     "grpo, k3 as loss, times the ratio": (GRPO(**KL, kl_ratio=True, scale_rewards="none"), reverse),
-    "rloo, k1 as loss, times the ratio": (RLOO(**KL, kl="k1", kl_in="loss", kl_ratio=True), reverse),
+    "rloo, k1 as loss, times the ratio": (
+        RLOO(**KL, kl="k1", kl_in="loss", kl_ratio=True),
+        reverse,
+    ),
     "token ppo, k1 in the reward": (TokenPPO(**KL, normalize_advantage=False), reverse),
     "token ppo, own critic": (TokenPPO(**KL, normalize_advantage=False, critic="own"), reverse),
-    "token ppo, k2 as loss": (TokenPPO(**KL, normalize_advantage=False, kl="k2", kl_in="loss"), reverse),
+    "token ppo, k2 as loss": (
+        TokenPPO(**KL, normalize_advantage=False, kl="k2", kl_in="loss"),
+        reverse,
+    ),
 }
 
 
@@ -69,7 +91,9 @@ def test_the_expected_gradient_is_that_of_the_objective(name: str, arms: int, si
     ref = policy(reference).exp()
     got = expected_gradient(algorithm, net, reference, reward, size)
     counted = share(algorithm, size) * reward
-    wanted = wanted_gradient(net, lambda p: (p * counted).sum() - (0.0 if kl is None else BETA * kl(p, ref)))
+    wanted = wanted_gradient(
+        net, lambda p: (p * counted).sum() - (0.0 if kl is None else BETA * kl(p, ref))
+    )
     torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-9)
     assert wanted.abs().max() > 1e-3
 
@@ -87,12 +111,16 @@ def test_the_gradient_is_gone_where_theory_says(name: str) -> None:
     before = expected_gradient(algorithm, net, reference, reward, 2).abs().max()
     with torch.no_grad():
         net.head[:, 0] = end.log()
-    assert expected_gradient(algorithm, net, reference, reward, 2).abs().max() < 1e-6 < 1e-3 * before
+    assert (
+        expected_gradient(algorithm, net, reference, reward, 2).abs().max() < 1e-6 < 1e-3 * before
+    )
 
 
 def test_scaled_rewards_end_at_the_reference_tilted_by_their_deviation() -> None:
-    """The group is as large as the policy is fine, so its deviation is the policy's. At pi = counts / 64, with rewards k L,
-    L = log pi / reference, the end pi = reference exp(r / (beta sigma)) asks for beta = k / (sigma + 1e-4)."""
+    """The group is as large as the policy is fine, so its deviation is the policy's. At pi = counts
+    / 64, with rewards k L, L = log pi / reference, the end pi = reference exp(r / (beta sigma))
+    asks for beta = k / (sigma + 1e-4).
+    """
     counts = torch.tensor([32, 16, 12, 4])
     net, reference, _ = tables(4, seed=5)
     with torch.no_grad():
@@ -102,7 +130,9 @@ def test_scaled_rewards_end_at_the_reference_tilted_by_their_deviation() -> None
     arm = torch.repeat_interleave(torch.arange(4), counts)[None]
     sigma = float(reward[arm[0]].std())
     for factor, at_rest in ((1.0, True), (1.2, False)):
-        algorithm = GRPO(beta=factor * 0.7 / (sigma + LEAST_DEVIATION), target_every=10**9, kl="k2", epsilon=0.0)
+        algorithm = GRPO(
+            beta=factor * 0.7 / (sigma + LEAST_DEVIATION), target_every=10**9, kl="k2", epsilon=0.0
+        )
         data = pulls(arm, reward, policy(net))
         made = text.targets(algorithm, net, reference, data)
         out = text.loss(algorithm, net, data, made, reference=reference)
@@ -122,7 +152,10 @@ SAMPLED = {
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if i else name for i, name in enumerate(SAMPLED)])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if i else name for i, name in enumerate(SAMPLED)],
+)
 def test_samples_lead_there(name: str) -> None:
     algorithm, kind = SAMPLED[name]
     _, reference, reward = tables(8, seed=7)
@@ -134,7 +167,9 @@ def test_samples_lead_there(name: str) -> None:
 
 @pytest.mark.thorough
 def test_samples_lead_there_with_scaled_rewards() -> None:
-    """The end is a fixed point: its deviation is that of the rewards under the end itself; small betas have several."""
+    """The end is a fixed point: its deviation is that of the rewards under the end itself; small
+    betas have several.
+    """
     beta = 4.0
     _, reference, reward = tables(8, seed=7)
     ref = policy(reference).exp()

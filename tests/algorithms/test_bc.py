@@ -1,4 +1,6 @@
-"""Behaviour cloning: its loss is the likelihood of what was recorded, and it recovers a policy that is known."""
+"""Behaviour cloning: its loss is the likelihood of what was recorded, and it recovers a policy that
+is known.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,17 @@ from gymnasium import spaces
 
 from equipoise.algorithms.bc import BC
 from equipoise.types import EnvSpec
-from tests.algorithms.items import BOX, DISCRETE, batch, drawn, generator, masked, network, trained, trajectory
+from tests.algorithms.items import (
+    BOX,
+    DISCRETE,
+    batch,
+    drawn,
+    generator,
+    masked,
+    network,
+    trained,
+    trajectory,
+)
 
 OBS = torch.randn(1, 512, 3, generator=generator(5))
 SHAPE = torch.tensor([[1.0, -0.5], [0.3, 0.8], [-0.7, 0.2]])
@@ -32,7 +44,12 @@ def test_it_recovers_a_discrete_policy() -> None:
 
 
 def test_it_recovers_the_probabilities_of_a_stochastic_policy() -> None:
-    action = torch.multinomial(torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(512, 4), 1, generator=generator())[:, 0] + 2
+    action = (
+        torch.multinomial(
+            torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(512, 4), 1, generator=generator()
+        )[:, 0]
+        + 2
+    )
     algorithm = BC(hidden=())
     data = trajectory(torch.zeros(2, 512, 3), action[None], torch.zeros(1, 512))
     net = trained(algorithm, DISCRETE, batch(data), 400, learning_rate=1e-2)
@@ -64,7 +81,9 @@ def test_only_real_rows_and_only_states_and_actions_count() -> None:
     assert out is not None and out.count.item() == data.mask.sum().item()
     assert out.loss.item() == pytest.approx(terms[data.mask].sum().item(), rel=1e-5)
     torch.testing.assert_close(out.priority, -policy.logp(data.action)[0])
-    other = replace(data, reward=data.reward + 1, bootstrap=~data.bootstrap, behaviour={"logp": data.reward})
+    other = replace(
+        data, reward=data.reward + 1, bootstrap=~data.bootstrap, behaviour={"logp": data.reward}
+    )
     again = algorithm.loss(net, None, batch(other), group="all", step=0.0, rng=generator())
     assert again is not None and torch.equal(out.loss, again.loss)
     assert algorithm.item_rows == 1 and algorithm.needs_replay and not algorithm.has_target

@@ -1,4 +1,6 @@
-"""CrossQ against its formulas: one batch for (s, a) and (s', a'), whose statistics act, when they change; a bandit."""
+"""CrossQ against its formulas: one batch for (s, a) and (s', a'), whose statistics act, when they
+change; a bandit.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,26 @@ from equipoise.algorithms.crossq import CrossQ
 from equipoise.learners.learner import Learner
 from equipoise.nets.renorm import MOMENTUM, by_batch, norms
 from equipoise.types import EnvSpec
-from tests.algorithms.items import BOX, batch, drawn, generator, learn, network, target, touched, trained, trajectory
+from tests.algorithms.items import (
+    BOX,
+    batch,
+    drawn,
+    generator,
+    learn,
+    network,
+    target,
+    touched,
+    trained,
+    trajectory,
+)
 
 GAMMA, ALPHA = 0.9, 0.3
-SMALL: dict[str, Any] = {"hidden": (16, 16), "critic_hidden": (32, 32), "gamma": GAMMA, "temperature": ALPHA}
+SMALL: dict[str, Any] = {
+    "hidden": (16, 16),
+    "critic_hidden": (32, 32),
+    "gamma": GAMMA,
+    "temperature": ALPHA,
+}
 
 
 def make(algorithm: CrossQ, seed: int = 0) -> Any:
@@ -36,7 +54,8 @@ def test_the_critics_see_both_ends_as_one_batch(n: int) -> None:
     net, data = make(algorithm), drawn(BOX, n, 30, 0)
     _, discount, following = algorithm.ahead(data)
     with torch.no_grad():
-        action, logp = net.actor.sample(following, torch.randn(30, 2, generator=generator()))  # by the running statistics
+        # by the running statistics
+        action, logp = net.actor.sample(following, torch.randn(30, 2, generator=generator()))
         said = target(algorithm, net, net, data)
         torch.testing.assert_close(said["action"], action)
         scaled = net.bounds.from_env(data.action[0])
@@ -59,10 +78,17 @@ def test_no_gradient_flows_into_the_target() -> None:
     got = [p.grad.clone() for p in net.critic.parameters()]
     said = target(algorithm, net, net, data)
     with by_batch(net.critic):
-        both = net.critic(data.obs[:2].flatten(0, 1), torch.cat([net.bounds.from_env(data.action[0]), said["action"]]))
-    y = data.reward[0] + GAMMA * data.bootstrap[0] * (both[:, 30:].amin(0) + ALPHA * said["entropy"])
+        both = net.critic(
+            data.obs[:2].flatten(0, 1),
+            torch.cat([net.bounds.from_env(data.action[0]), said["action"]]),
+        )
+    y = data.reward[0] + GAMMA * data.bootstrap[0] * (
+        both[:, 30:].amin(0) + ALPHA * said["entropy"]
+    )
     loss = 0.5 * (both[:, :30] - y.detach()).square().sum()
-    for mine, wanted in zip(got, torch.autograd.grad(loss, list(net.critic.parameters())), strict=True):
+    for mine, wanted in zip(
+        got, torch.autograd.grad(loss, list(net.critic.parameters())), strict=True
+    ):
         torch.testing.assert_close(mine, wanted, rtol=1e-3, atol=1e-5)
 
 
@@ -83,11 +109,17 @@ def test_the_actor_goes_by_its_batch_and_is_judged_by_running_statistics() -> No
 
 
 def test_acting_uses_running_statistics_and_leaves_them() -> None:
-    """So a row's action does not depend on who else acts beside it, and a version has one policy."""
+    """So a row's action does not depend on who else acts beside it,
+    and a version has one policy.
+    """
     algorithm = CrossQ(random_steps=0, **SMALL)
     net = make(algorithm)
     before = copy.deepcopy(net.state_dict())
-    obs, first, noise = torch.randn(9, 3), torch.zeros(9, dtype=torch.bool), torch.rand(9, 2, generator=generator())
+    obs, first, noise = (
+        torch.randn(9, 3),
+        torch.zeros(9, dtype=torch.bool),
+        torch.rand(9, 2, generator=generator()),
+    )
     with torch.no_grad():
         action = algorithm.act(net, obs, first, {}, explore={}, noise=noise)[0]
         alone = algorithm.act(net, obs[4:5], first[4:5], {}, explore={}, noise=noise[4:5])[0]
@@ -111,9 +143,19 @@ def test_statistics_change_once_an_update_and_the_actor_waits_for_its_turn(delay
         turn = update % delay == 0
         assert (made.net.log_temperature.item() != temperature) == turn
         for name, part in parts.items():
-            moved = {key for key, x in part.state_dict().items() if not torch.equal(x, before[name][key])}
+            moved = {
+                key for key, x in part.state_dict().items() if not torch.equal(x, before[name][key])
+            }
             assert bool(moved) == (turn or name == "critic")
-            assert not moved or {key for key in before[name] if key.rpartition(".")[2] in ("mean", "var", "batches")} <= moved
+            assert (
+                not moved
+                or {
+                    key
+                    for key in before[name]
+                    if key.rpartition(".")[2] in ("mean", "var", "batches")
+                }
+                <= moved
+            )
         if turn:  # the first norm of the actor saw the observations
             key = "body.norms.0.mean"
             wanted = before["actor"][key] + MOMENTUM * (data.obs[0].mean(0) - before["actor"][key])
@@ -122,7 +164,10 @@ def test_statistics_change_once_an_update_and_the_actor_waits_for_its_turn(delay
 
 def test_a_learner_that_was_loaded_goes_on_to_the_same_bits() -> None:
     algorithm = CrossQ(**SMALL)
-    one, other = (Learner(algorithm, make(algorithm, seed), schedule_updates=9, seed=0, batch=8) for seed in (0, 1))
+    one, other = (
+        Learner(algorithm, make(algorithm, seed), schedule_updates=9, seed=0, batch=8)
+        for seed in (0, 1)
+    )
     for update in range(4):
         one.step(batch(drawn(BOX, 1, 8, update)))
     other.load(copy.deepcopy(one.state()))
@@ -136,11 +181,18 @@ def test_a_learner_that_was_loaded_goes_on_to_the_same_bits() -> None:
 def test_it_learns_a_bandit() -> None:
     action = torch.rand(1, 256, 1, generator=generator()) * 4 - 1
     data = trajectory(
-        torch.randn(2, 256, 1, generator=generator(1)), action, -((action[..., 0] - 2.0) ** 2),
+        torch.randn(2, 256, 1, generator=generator(1)),
+        action,
+        -((action[..., 0] - 2.0) ** 2),
         bootstrap=np.zeros((1, 256), bool),
-    )  # fmt: skip
-    spec = EnvSpec(observation=spaces.Box(-1.0, 1.0, (1,), np.float32), action=spaces.Box(-1.0, 3.0, (1,), np.float32))
-    algorithm = replace(CrossQ(hidden=(32,), critic_hidden=(64,), target_entropy=-1.0), temperature=0.1)
+    )
+    spec = EnvSpec(
+        observation=spaces.Box(-1.0, 1.0, (1,), np.float32),
+        action=spaces.Box(-1.0, 3.0, (1,), np.float32),
+    )
+    algorithm = replace(
+        CrossQ(hidden=(32,), critic_hidden=(64,), target_entropy=-1.0), temperature=0.1
+    )
     net = trained(algorithm, spec, batch(data), 1500, learning_rate=3e-3)
     best = algorithm.best(net, torch.zeros(5, 1), torch.zeros(5, dtype=torch.bool), {})[0]
     assert best.flatten().tolist() == pytest.approx([2.0] * 5, abs=0.25)

@@ -1,4 +1,6 @@
-"""R2D2 against loops over rows, from the paper's equations: targets, ends, burn-in, stored state, priorities, Retrace."""
+"""R2D2 against loops over rows, from the paper's equations: targets, ends, burn-in, stored state,
+priorities, Retrace.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,13 @@ from tests.algorithms.items import DISCRETE, batch, drawn, generator, masked, ne
 
 ITEMS, GAMMA, EPS = 9, 0.9, 1e-3
 SMALL: dict[str, Any] = {
-    "hidden": (8,), "core_size": 6, "burn_in": 3, "length": 6, "n_step": 3, "gamma": GAMMA,
-}  # fmt: skip
+    "hidden": (8,),
+    "core_size": 6,
+    "burn_in": 3,
+    "length": 6,
+    "n_step": 3,
+    "gamma": GAMMA,
+}
 
 
 def windows(algorithm: R2D2, net: Any, seed: int, spec: EnvSpec = DISCRETE) -> Trajectory:
@@ -67,8 +74,12 @@ def n_step_target(algorithm: R2D2, data: Trajectory, b: int, t: int, value: Any)
     return h(total) if algorithm.rescale else total
 
 
-def retrace_target(algorithm: R2D2, data: Trajectory, b: int, t: int, q: Any, value: Any, best: Any) -> float:
-    """Munos et al. 2016, Eq. (3), to the end of the episode or of what the window knows a value of."""
+def retrace_target(
+    algorithm: R2D2, data: Trajectory, b: int, t: int, q: Any, value: Any, best: Any
+) -> float:
+    """Munos et al. 2016, Eq. (3), to the end of the episode or of what the
+    window knows a value of.
+    """
     inverse = h_inverse if algorithm.rescale else float
     total, scale, s = inverse(q[t]), 1.0, t
     while True:
@@ -99,17 +110,29 @@ def twin(algorithm: R2D2, net: Any, target_net: Any, data: Trajectory) -> tuple[
                 y = n_step_target(algorithm, data, b, t, value)
             else:
                 y = retrace_target(
-                    algorithm, data, b, t, taken, value, [int(x) == a for x, a in zip(action[:, b], best, strict=True)]
+                    algorithm,
+                    data,
+                    b,
+                    t,
+                    taken,
+                    value,
+                    [int(x) == a for x, a in zip(action[:, b], best, strict=True)],
                 )
             error[i, b] = y - mine[t, b, action[t, b]]
         absolute = np.abs(error[:, b][~np.isnan(error[:, b])])
-        priority[b] = algorithm.eta * absolute.max() + (1 - algorithm.eta) * absolute.mean() if len(absolute) else 0.0
+        priority[b] = (
+            algorithm.eta * absolute.max() + (1 - algorithm.eta) * absolute.mean()
+            if len(absolute)
+            else 0.0
+        )
     return error, priority
 
 
 def learn(algorithm: R2D2, net: Any, target_net: Any, data: Trajectory, weight: Any = None) -> Any:
     net.zero_grad()
-    out = algorithm.loss(net, target_net, batch(data, weight), group="all", step=0.0, rng=generator())
+    out = algorithm.loss(
+        net, target_net, batch(data, weight), group="all", step=0.0, rng=generator()
+    )
     assert out is not None
     out.loss.backward()
     return out
@@ -118,10 +141,21 @@ def learn(algorithm: R2D2, net: Any, target_net: Any, data: Trajectory, weight: 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     "options",
-    [{}, {"core": "gru"}, {"core": "none"}, {"burn_in": 0}, {"n_step": 1}, {"n_step": 9}, {"length": 1}, {"rescale": False},
-     {"stored_state": False}, {"target": "retrace"}, {"target": "retrace", "lambda_": 0.5, "rescale": False},
-     {"dueling": False, "eta": 0.3}],
-)  # fmt: skip
+    [
+        {},
+        {"core": "gru"},
+        {"core": "none"},
+        {"burn_in": 0},
+        {"n_step": 1},
+        {"n_step": 9},
+        {"length": 1},
+        {"rescale": False},
+        {"stored_state": False},
+        {"target": "retrace"},
+        {"target": "retrace", "lambda_": 0.5, "rescale": False},
+        {"dueling": False, "eta": 0.3},
+    ],
+)
 def test_the_loss_is_the_papers_loop(options: dict[str, Any], seed: int) -> None:
     algorithm = R2D2(**{**SMALL, **options})
     net, target_net = network(algorithm, DISCRETE, 0), network(algorithm, DISCRETE, 1)
@@ -130,19 +164,31 @@ def test_the_loss_is_the_papers_loop(options: dict[str, Any], seed: int) -> None
     weight = torch.rand(ITEMS, generator=generator(seed))
     out = learn(algorithm, net, target_net, data, weight)
     real = ~np.isnan(error)
-    assert out.count.item() == real.sum() == data.mask[algorithm.burn_in :][: algorithm.length].sum().item()
+    assert (
+        out.count.item()
+        == real.sum()
+        == data.mask[algorithm.burn_in :][: algorithm.length].sum().item()
+    )
     expected = (np.where(real, 0.5 * error**2, 0.0) * weight.numpy()).sum()
     assert out.loss.item() == pytest.approx(expected, rel=1e-4)
     np.testing.assert_allclose(out.priority.numpy(), priority, rtol=1e-3, atol=1e-4)
     total, count = out.metrics["td_error"]
     assert float(total / count) == pytest.approx(np.abs(error[real]).mean(), rel=1e-4)
-    mine, rows = by_steps(algorithm, net, data)[algorithm.burn_in :][: algorithm.length], data.behaviour["q"].numpy()
+    mine, rows = (
+        by_steps(algorithm, net, data)[algorithm.burn_in :][: algorithm.length],
+        data.behaviour["q"].numpy(),
+    )
     for name, row in (("first", 0), ("last", algorithm.length - 1)):
         t = algorithm.burn_in + row
         there = [b for b in range(ITEMS) if data.mask[t, b]]
-        apart = [abs(mine[row, b, data.action[t, b] - 2] - rows[t, b]) / np.abs(mine[:, b]).max() for b in there]
+        apart = [
+            abs(mine[row, b, data.action[t, b] - 2] - rows[t, b]) / np.abs(mine[:, b]).max()
+            for b in there
+        ]
         total, count = out.metrics[f"discrepancy/{name}"]
-        assert int(count) == len(there) and float(total) == pytest.approx(sum(apart), rel=1e-4, abs=1e-6)
+        assert int(count) == len(there) and float(total) == pytest.approx(
+            sum(apart), rel=1e-4, abs=1e-6
+        )
 
 
 REWARD = 2.0
@@ -154,7 +200,9 @@ VALUE = REWARD / (1 - GAMMA)
 @pytest.mark.parametrize("terminated", [True, False])
 @pytest.mark.parametrize("truncated", [True, False])
 def test_the_truth_table(target: Any, terminated: bool, truncated: bool, autoreset: str) -> None:
-    """Every value is r / (1 - gamma): a row before a truncation has it as target, one before a termination what is left."""
+    """Every value is r / (1 - gamma): a row before a truncation has it as target, one before a
+    termination what is left.
+    """
     algorithm = R2D2(**{**SMALL, "target": target, "lambda_": 1.0, "dueling": False})
     net, target_net = (network(algorithm, DISCRETE, seed) for seed in (0, 1))
     for p in (*net.parameters(), *target_net.parameters()):
@@ -163,7 +211,11 @@ def test_the_truth_table(target: Any, terminated: bool, truncated: bool, autores
     target_net.head.bias.data.fill_(h(VALUE))
     rows = algorithm.item_rows
     for where in range(rows):
-        reward, mask, bootstrap = np.full((rows, 1), REWARD), np.ones((rows, 1), bool), np.ones((rows, 1), bool)
+        reward, mask, bootstrap = (
+            np.full((rows, 1), REWARD),
+            np.ones((rows, 1), bool),
+            np.ones((rows, 1), bool),
+        )
         if terminated or truncated:
             if autoreset == "next_step":
                 bootstrap[where] = not terminated
@@ -174,9 +226,13 @@ def test_the_truth_table(target: Any, terminated: bool, truncated: bool, autores
                 reward[where] += 0.0 if terminated else GAMMA * VALUE
         data = drawn(DISCRETE, rows, 1, 0)
         data = replace(
-            data, reward=torch.as_tensor(reward, dtype=torch.float32), mask=torch.as_tensor(mask),
-            bootstrap=torch.as_tensor(bootstrap), action=torch.full((rows, 1), 2), state=net.initial_state(1),
-        )  # fmt: skip
+            data,
+            reward=torch.as_tensor(reward, dtype=torch.float32),
+            mask=torch.as_tensor(mask),
+            bootstrap=torch.as_tensor(bootstrap),
+            action=torch.full((rows, 1), 2),
+            state=net.initial_state(1),
+        )
         theirs = torch.full((rows - algorithm.burn_in, 1), h(VALUE))
         taken = torch.ones(rows - algorithm.burn_in - 1, 1, dtype=torch.bool)
         got = algorithm.of_rows(data, theirs[:-1], theirs, taken)[:, 0]
@@ -203,7 +259,9 @@ def test_no_gradient_reaches_the_burn_in_the_state_or_the_target() -> None:
     seen = obs.grad.abs().sum((1, 2)).bool().tolist()
     # Not the last rows either: they are only looked at by what gives no gradient.
     assert seen == [False] * 3 + [True] * 6 + [False] * (algorithm.item_rows + 1 - 9)
-    assert all(leaf.grad is None for leaf in tree.leaves(state)) and all(p.grad is None for p in target_net.parameters())
+    assert all(leaf.grad is None for leaf in tree.leaves(state)) and all(
+        p.grad is None for p in target_net.parameters()
+    )
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -217,7 +275,10 @@ def test_the_stored_state_is_where_a_window_begins(stored: bool) -> None:
     assert (mine != its) == stored
     begins = torch.zeros_like(data.first)
     begins[0] = True  # an episode's first row needs none
-    mine, its = (learn(algorithm, net, target_net, replace(one, first=begins)).loss.item() for one in (data, zero))
+    mine, its = (
+        learn(algorithm, net, target_net, replace(one, first=begins)).loss.item()
+        for one in (data, zero)
+    )
     assert mine == its
 
 
@@ -233,7 +294,9 @@ def test_the_first_priority_is_by_what_the_actor_said(options: dict[str, Any], s
         value = data.behaviour["value"][:, b].double().numpy()
         q = data.behaviour["q"][:, b].numpy()
         errors = [abs(n_step_target(algorithm, data, b, t, value) - q[t]) for t in rows]
-        assert got[b] == pytest.approx(0.9 * max(errors) + 0.1 * sum(errors) / len(errors), rel=1e-3)
+        assert got[b] == pytest.approx(
+            0.9 * max(errors) + 0.1 * sum(errors) / len(errors), rel=1e-3
+        )
 
 
 @torch.inference_mode()
@@ -248,11 +311,15 @@ def test_it_acts_by_the_network_and_says_q_and_value() -> None:
     best = torch.where(allowed, q[..., 0], -1e9).argmax(-1)
     for epsilon in (0.0, 0.5, 1.0):
         explore = {"epsilon": torch.full((400,), epsilon)}
-        action, behaviour, went = algorithm.act(net, obs, first, state, explore=explore, noise=noise)
+        action, behaviour, went = algorithm.act(
+            net, obs, first, state, explore=explore, noise=noise
+        )
         assert allowed[torch.arange(400), action - 2].all()
         assert torch.equal(behaviour["q"], q[torch.arange(400), action - 2, 0])
         assert torch.equal(behaviour["value"], q[torch.arange(400), best, 0])
-        assert all(torch.equal(a, b) for a, b in zip(tree.leaves(went), tree.leaves(after), strict=True))
+        assert all(
+            torch.equal(a, b) for a, b in zip(tree.leaves(went), tree.leaves(after), strict=True)
+        )
         greedy = (noise[:, -1] >= epsilon) & (action - 2 != best)
         assert not greedy.any() and ((action - 2 != best).float().mean() > 0.2) == (epsilon > 0)
     assert torch.equal(algorithm.best(net, obs, first, state)[0], best + 2)
@@ -261,8 +328,11 @@ def test_it_acts_by_the_network_and_says_q_and_value() -> None:
 @pytest.mark.parametrize("streams", [2, 5, 360])
 def test_the_ladder_is_the_papers(streams: int) -> None:
     expected = [0.4 ** (1 + i / (streams - 1) * 7) for i in range(streams)]
-    np.testing.assert_allclose(ladder(np.arange(streams), streams, 0.4, 7.0).numpy(), expected, rtol=1e-6)
-    some = R2D2().explore(np.array([1, 0]), streams, 10**6)["epsilon"]  # an actor's rungs are those of its streams
+    np.testing.assert_allclose(
+        ladder(np.arange(streams), streams, 0.4, 7.0).numpy(), expected, rtol=1e-6
+    )
+    # an actor's rungs are those of its streams
+    some = R2D2().explore(np.array([1, 0]), streams, 10**6)["epsilon"]
     np.testing.assert_allclose(some.numpy(), [expected[1], expected[0]], rtol=1e-6)
     assert ladder(np.zeros(1), 1, 0.4, 7.0).tolist() == pytest.approx([0.4])
 

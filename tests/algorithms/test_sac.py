@@ -1,4 +1,6 @@
-"""SAC against its equations: targets, losses, temperature, who gets a gradient; and bandits that it solves."""
+"""SAC against its equations: targets, losses, temperature, who gets a gradient; and bandits that it
+solves.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_discrete_targets_are_the_expectation_over_all_actions(with_mask: bool) 
     for i in range(30):
         mine = np.flatnonzero(allowed[i])
         p = np.exp(logits[i, mine]) / np.exp(logits[i, mine]).sum()
-        value = sum(p[k] * (min(q[0, i, a], q[1, i, a]) - ALPHA * np.log(p[k])) for k, a in enumerate(mine))
+        value = sum(
+            p[k] * (min(q[0, i, a], q[1, i, a]) - ALPHA * np.log(p[k])) for k, a in enumerate(mine)
+        )
         expected = data.reward[0, i].item() + (0.9 * value if data.bootstrap[0, i] else 0.0)
         assert got["target"][i].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
         spare = -sum(p * np.log(p)) - 0.98 * np.log(len(mine))
@@ -62,9 +66,16 @@ def test_discrete_actor_loss_is_the_expectation_and_its_optimum_the_softmax_of_q
     net, target_net = pair(algorithm, DISCRETE)
     data = drawn(DISCRETE, 1, 10, 0)
     with torch.no_grad():
-        p, q = net.actor(data.obs[0])[0].double().softmax(-1).numpy(), net.critic(data.obs[0]).double().numpy()
-    expected = sum(p[i, a] * (ALPHA * np.log(p[i, a]) - q[:, i, a].min()) for i in range(10) for a in range(4))
-    assert learn(algorithm, net, target_net, data, "actor").loss.item() == pytest.approx(expected, rel=1e-4)
+        p, q = (
+            net.actor(data.obs[0])[0].double().softmax(-1).numpy(),
+            net.critic(data.obs[0]).double().numpy(),
+        )
+    expected = sum(
+        p[i, a] * (ALPHA * np.log(p[i, a]) - q[:, i, a].min()) for i in range(10) for a in range(4)
+    )
+    assert learn(algorithm, net, target_net, data, "actor").loss.item() == pytest.approx(
+        expected, rel=1e-4
+    )
     assert touched(net) == {"actor"}
 
 
@@ -123,12 +134,16 @@ def test_the_actors_gradient_goes_through_the_smaller_critic() -> None:
                 bias[k] += sign * 3e-3
                 values.append(loss())
                 bias[k] -= sign * 3e-3
-        assert bias.grad[k].item() == pytest.approx((values[0] - values[1]) / 6e-3, rel=2e-2, abs=2e-2)
+        assert bias.grad[k].item() == pytest.approx(
+            (values[0] - values[1]) / 6e-3, rel=2e-2, abs=2e-2
+        )
 
 
 @pytest.mark.parametrize("spec", [BOX, DISCRETE])
 @pytest.mark.parametrize(("aim", "rises"), [(-100.0, False), (100.0, True)])
-def test_the_temperature_rises_where_entropy_is_short(spec: EnvSpec, aim: float, rises: bool) -> None:
+def test_the_temperature_rises_where_entropy_is_short(
+    spec: EnvSpec, aim: float, rises: bool
+) -> None:
     algorithm = SAC(target_entropy=aim, **SMALL)
     net, target_net = pair(algorithm, spec)
     data = drawn(spec, 1, 30, 0)
@@ -146,12 +161,19 @@ def test_groups_and_what_the_target_follows() -> None:
     assert sum(len(g) for g in groups.values()) == len(list(net.parameters()))
     fixed = SAC(learn_temperature=False, temperature=0.5, **SMALL)
     net = network(fixed, BOX, 0)
-    assert list(fixed.groups(net)) == ["critic", "actor"] and dict(net.named_buffers())["log_temperature"].exp().item() == 0.5
+    assert (
+        list(fixed.groups(net)) == ["critic", "actor"]
+        and dict(net.named_buffers())["log_temperature"].exp().item() == 0.5
+    )
     learner = Learner(algorithm, network(algorithm, BOX, 0), schedule_updates=10, seed=0, batch=8)
     before = [p.clone() for p in learner._target.net.parameters()]  # type: ignore[union-attr]
     out = learner.step(batch(drawn(BOX, 1, 8, 0)))
-    assert out.priority is not None and out.priority.shape == (8,), "of the critics, which come before the actor"
-    assert set(learner.state()["target"]) == {name.removeprefix("critic.") for name in learner.params() if "critic" in name}
+    assert out.priority is not None and out.priority.shape == (8,), (
+        "of the critics, which come before the actor"
+    )
+    assert set(learner.state()["target"]) == {
+        name.removeprefix("critic.") for name in learner.params() if "critic" in name
+    }
     now = learner._target.net.parameters(), learner.net.critic.parameters()  # type: ignore[union-attr]
     for old, new, source in zip(before, *now, strict=True):
         torch.testing.assert_close(new, old + 0.005 * (source - old))
@@ -163,10 +185,16 @@ def test_random_at_first() -> None:
     with torch.no_grad():
         net.actor.head.weight.zero_()
         net.actor.head.bias.copy_(torch.tensor([3.0, -3.0, -20.0, -20.0]))
-    obs, first, noise = torch.zeros(4000, 3), torch.zeros(4000, dtype=torch.bool), torch.rand(4000, 3, generator=generator())
+    obs, first, noise = (
+        torch.zeros(4000, 3),
+        torch.zeros(4000, dtype=torch.bool),
+        torch.rand(4000, 3, generator=generator()),
+    )
     spread = []
     for step in (99, 100):
-        action = algorithm.act(net, obs, first, {}, explore=algorithm.explore(np.arange(4000), 4000, step), noise=noise)[0]
+        action = algorithm.act(
+            net, obs, first, {}, explore=algorithm.explore(np.arange(4000), 4000, step), noise=noise
+        )[0]
         spread.append((action.std(0) / torch.tensor([4.0, 1.0])).tolist())
     assert spread[0] == pytest.approx([1 / math.sqrt(12)] * 2, abs=0.01) and max(spread[1]) < 1e-3
     assert SAC(random_steps=0).explore(np.arange(3), 3, 0) == {}
@@ -182,7 +210,9 @@ def exploring(rows: int) -> tuple[SAC, Any, torch.Tensor]:
 
 
 def test_noise_of_the_state_has_the_moments_of_the_formula_and_of_the_learner() -> None:
-    """Two states seen under the same matrices: x is normal with the formula's variances and with their covariance."""
+    """Two states seen under the same matrices: x is normal with the formula's variances and with
+    their covariance.
+    """
     draws = 100_000
     algorithm, net, noise = exploring(draws)
     states = torch.tensor([[0.5, -1.0, 2.0], [-0.3, 0.8, 1.0]])
@@ -191,21 +221,37 @@ def test_noise_of_the_state_has_the_moments_of_the_formula_and_of_the_learner() 
     with torch.no_grad():
         for state in states:
             obs, first = state.expand(draws, 3), torch.zeros(draws, dtype=torch.bool)
-            action = algorithm.act(net, obs, first, {}, explore=algorithm.explore(np.arange(draws), draws, 0), noise=noise)[0]
+            action = algorithm.act(
+                net,
+                obs,
+                first,
+                {},
+                explore=algorithm.explore(np.arange(draws), draws, 0),
+                noise=noise,
+            )[0]
             seen.append(net.bounds.from_env(action).double().atanh().numpy())
-        h, sigma = net.actor.latent(states).double().numpy(), net.actor.log_std.double().exp().numpy()
+        h, sigma = (
+            net.actor.latent(states).double().numpy(),
+            net.actor.log_std.double().exp().numpy(),
+        )
         mean, log_std = net.actor(states)
     assert (np.abs(h).sum(1) > 0.1).all(), "states whose noise is more than nothing"
     for i in range(2):
         for k in range(2):
             variance = sum(h[i, j] ** 2 * sigma[j, k] ** 2 for j in range(4))
-            assert log_std[i, k].exp().item() ** 2 == pytest.approx(variance + 1e-6, rel=1e-4), "the learner's"
+            assert log_std[i, k].exp().item() ** 2 == pytest.approx(variance + 1e-6, rel=1e-4), (
+                "the learner's"
+            )
             x = (seen[i][:, k] - mean[i, k].item()) / variance**0.5
-            assert [x.mean(), (x**2).mean(), (x**3).mean(), (x**4).mean()] == pytest.approx([0, 1, 0, 3], abs=0.1)
+            assert [x.mean(), (x**2).mean(), (x**3).mean(), (x**4).mean()] == pytest.approx(
+                [0, 1, 0, 3], abs=0.1
+            )
     for k in range(2):
         covariance = sum(h[0, j] * h[1, j] * sigma[j, k] ** 2 for j in range(4))
         spread = seen[0][:, k].std() * seen[1][:, k].std()
-        assert np.cov(seen[0][:, k], seen[1][:, k])[0, 1] == pytest.approx(covariance, abs=0.02 * spread)
+        assert np.cov(seen[0][:, k], seen[1][:, k])[0, 1] == pytest.approx(
+            covariance, abs=0.02 * spread
+        )
     assert abs(np.corrcoef(seen[0].T)[0, 1]) < 0.02, "the dimensions of an action are independent"
 
 
@@ -219,7 +265,8 @@ def test_the_learner_moves_the_deviations_of_the_noise() -> None:
         mean, log_std = net.actor(data.obs[0])
         z = torch.randn(30, 2, generator=generator(1))
         bent = torch.distributions.TransformedDistribution(
-            torch.distributions.Normal(mean, log_std.exp()), torch.distributions.TanhTransform(cache_size=1)
+            torch.distributions.Normal(mean, log_std.exp()),
+            torch.distributions.TanhTransform(cache_size=1),
         )
         action = (mean + log_std.exp() * z).tanh()
         logp = bent.log_prob(action).sum(-1)
@@ -237,13 +284,19 @@ def test_noise_of_the_state_is_the_same_for_so_many_steps_and_then_another() -> 
     obs = np.tile(np.array([[0.5, -1.0, 2.0]], np.float32), (3, 1))
     actions = np.array([playing(obs, np.zeros(3, bool)) for _ in range(23)])  # rows 7 to 29
     for stream in range(3):
-        changes = [7 + t for t in range(1, 23) if (actions[t, stream] != actions[t - 1, stream]).any()]
+        changes = [
+            7 + t for t in range(1, 23) if (actions[t, stream] != actions[t - 1, stream]).any()
+        ]
         assert changes == [10, 15, 20, 25]
-    assert len({tuple(action) for action in actions.reshape(-1, 2).tolist()}) == 3 * 5, "each stream has its own"
+    assert len({tuple(action) for action in actions.reshape(-1, 2).tolist()}) == 3 * 5, (
+        "each stream has its own"
+    )
 
 
 def test_state_dependent_noise_where_it_cannot_be() -> None:
-    with pytest.raises(ValueError, match=r"algorithm\.sde_every: expected 0 where actions are no Box, got 8"):
+    with pytest.raises(
+        ValueError, match=r"algorithm\.sde_every: expected 0 where actions are no Box, got 8"
+    ):
         SAC(sde_every=8).network(DISCRETE)
     with pytest.raises(ValueError, match=r"algorithm\.sde_every: expected a hidden layer"):
         SAC(sde_every=8, hidden=()).network(BOX)
@@ -255,10 +308,20 @@ ONE = spaces.Box(-1.0, 1.0, (1,), np.float32)
 def test_it_learns_a_discrete_bandit() -> None:
     """Of one step: the optimal policy at a fixed temperature is softmax(r / alpha)."""
     rewards = torch.tensor([0.0, 0.3, 0.6, 0.2])
-    data = trajectory(torch.ones(2, 64, 1), (torch.arange(64) % 4)[None], rewards[torch.arange(64) % 4][None],
-                      bootstrap=np.zeros((1, 64), bool))  # fmt: skip
+    data = trajectory(
+        torch.ones(2, 64, 1),
+        (torch.arange(64) % 4)[None],
+        rewards[torch.arange(64) % 4][None],
+        bootstrap=np.zeros((1, 64), bool),
+    )
     algorithm = SAC(hidden=(32,), temperature=ALPHA, learn_temperature=False)
-    net = trained(algorithm, EnvSpec(observation=ONE, action=spaces.Discrete(4)), batch(data), 300, learning_rate=1e-2)
+    net = trained(
+        algorithm,
+        EnvSpec(observation=ONE, action=spaces.Discrete(4)),
+        batch(data),
+        300,
+        learning_rate=1e-2,
+    )
     p = policy(net.actor(torch.ones(1, 1))[0])[0][0].detach()
     torch.testing.assert_close(p, (rewards / ALPHA).softmax(-1), atol=0.02, rtol=0)
 

@@ -1,7 +1,9 @@
-"""The truth table of ends from the env to the target: a real env, actor and replay, in NEXT_STEP and in SAME_STEP.
+"""The truth table of ends from the env to the target: a real env, actor and replay, in NEXT_STEP
+and in SAME_STEP.
 
-Every step pays the same, so where nothing terminates the value of everything is r / (1 - gamma), and a termination leaves what
-is paid until then. Each item that is learned from tells what it was of.
+Every step pays the same, so where nothing terminates the value of everything is r / (1 - gamma),
+and a termination leaves what is paid until then. Each item that is learned from tells what it was
+of.
 """
 
 from __future__ import annotations
@@ -38,18 +40,27 @@ ITEMS: list[dict[str, Any]] = []  # of the learner, which is this process
 
 
 def note(algorithm: Any, batch: Batch) -> None:
-    """Each item's first observation, its target, and the observation whose value the target goes on with."""
+    """Each item's first observation, its target, and the observation whose value the target goes on
+    with.
+    """
     data, (_, discount, obs) = batch.data, algorithm.ahead(batch.data)
     target = batch.targets["target"].reshape(len(discount), -1).mean(-1)
     assert data.mask[0].all()
     for i in range(len(target)):
         stream, left = int(data.obs[0, i, 0]), int(data.obs[0, i, 1])
-        rows = min(left, algorithm.n_step) if stream < 3 else algorithm.n_step  # it is made of, where no hold is among them
-        ITEMS.append({
-            "stream": stream, "left": left, "episode": int(data.obs[0, i, 2]), "target": float(target[i]),
-            "cut": not bool(data.mask[:rows, i].all()),
-            "discount": float(discount[i]), "goes on at": obs[i].tolist(),
-        })  # fmt: skip
+        # it is made of, where no hold is among them
+        rows = min(left, algorithm.n_step) if stream < 3 else algorithm.n_step
+        ITEMS.append(
+            {
+                "stream": stream,
+                "left": left,
+                "episode": int(data.obs[0, i, 2]),
+                "target": float(target[i]),
+                "cut": not bool(data.mask[:rows, i].all()),
+                "discount": float(discount[i]),
+                "goes on at": obs[i].tolist(),
+            }
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +107,18 @@ class ConstantSAC(SAC):
 def test_the_truth_table(kind: Any, n: int, mode: str, tmp_path: Any) -> None:
     ITEMS.clear()
     algorithm = kind(hidden=(8,), gamma=GAMMA, n_step=n)
-    policy = Policy(algorithm=algorithm, unroll=6, batch=64, replay=ReplaySettings(capacity=1200, starts_at=600, updates=4))
+    policy = Policy(
+        algorithm=algorithm,
+        unroll=6,
+        batch=64,
+        replay=ReplaySettings(capacity=1200, starts_at=600, updates=4),
+    )
     program = Program(
-        source=EnvSource(env=EnvFactory(target="tests.envs.same:clocked", kwargs={"mode": mode, "box": kind is ConstantSAC})),
+        source=EnvSource(
+            env=EnvFactory(
+                target="tests.envs.same:clocked", kwargs={"mode": mode, "box": kind is ConstantSAC}
+            )
+        ),
         policies={"main": policy},
         placement=Placement(actors=1, envs_per_actor=4),
         schedule=Schedule(steps=1200),
@@ -115,7 +135,8 @@ def test_the_truth_table(kind: Any, n: int, mode: str, tmp_path: Any) -> None:
         expected = PAY * sum(GAMMA**i for i in range(left)) if within and terminated else VALUE
         assert item["target"] == pytest.approx(expected, rel=1e-5), item
         assert bool(item["discount"]) == (not (within and terminated)), item
-        if item["discount"]:  # on in the same episode, at its true last observation where a clock cut it
+        # on in the same episode, at its true last observation where a clock cut it
+        if item["discount"]:
             steps = round(math.log(item["discount"], GAMMA))
             assert item["goes on at"] == [stream, left - steps, item["episode"]], item
             assert steps == (left if within else n) or item["cut"], item

@@ -1,4 +1,6 @@
-"""TD3 against algorithm 1 of the paper: smoothing, the delay, who gets a gradient; and a bandit that it solves."""
+"""TD3 against algorithm 1 of the paper: smoothing, the delay, who gets a gradient; and a bandit
+that it solves.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,18 @@ from gymnasium import spaces
 from equipoise.algorithms.td3 import TD3
 from equipoise.learners.learner import Learner
 from equipoise.types import EnvSpec
-from tests.algorithms.items import BOX, batch, drawn, generator, learn, network, target, touched, trained, trajectory
+from tests.algorithms.items import (
+    BOX,
+    batch,
+    drawn,
+    generator,
+    learn,
+    network,
+    target,
+    touched,
+    trained,
+    trajectory,
+)
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "gamma": 0.9}
 
@@ -28,7 +41,9 @@ def test_the_target_is_smoothed_within_its_clip_and_the_bounds(noise: float, cli
         mu = target_net.actor(data.obs[1])
         z = torch.randn(200, 2, generator=generator(7)).numpy()
         action = np.clip(mu.numpy() + np.clip(noise * z, -clip, clip), -1, 1)
-        assert (np.abs(action) == 1).any() == (noise > 0) and np.abs(action - mu.numpy()).max() <= clip + 1e-6
+        assert (np.abs(action) == 1).any() == (noise > 0) and np.abs(
+            action - mu.numpy()
+        ).max() <= clip + 1e-6
         value = target_net.critic(data.obs[1], torch.from_numpy(action).float()).amin(0)
         expected = data.reward[0] + 0.9 * data.bootstrap[0] * value
     torch.testing.assert_close(target(algorithm, net, target_net, data, seed=7)["target"], expected)
@@ -56,7 +71,10 @@ def test_the_actor_and_the_targets_wait_for_their_turn(delay: int) -> None:
     made = Learner(algorithm, network(algorithm, BOX, 0), schedule_updates=4, seed=0, batch=8)
     parts = {"critic": made.net.critic, "actor": made.net.actor, "target": made._target.net}  # type: ignore[union-attr]
     for update in range(1, 10):  # also past the end of the schedule
-        before = {name: torch.cat([p.detach().flatten().clone() for p in part.parameters()]) for name, part in parts.items()}
+        before = {
+            name: torch.cat([p.detach().flatten().clone() for p in part.parameters()])
+            for name, part in parts.items()
+        }
         out = made.step(batch(drawn(BOX, 1, 8, update)))
         moved = {
             name: not torch.equal(before[name], torch.cat([p.flatten() for p in part.parameters()]))
@@ -69,7 +87,10 @@ def test_the_actor_and_the_targets_wait_for_their_turn(delay: int) -> None:
 
 def test_a_learner_that_was_loaded_keeps_the_turns() -> None:
     algorithm = TD3(delay=3, target_every=2, **SMALL)
-    one, other = (Learner(algorithm, network(algorithm, BOX, seed), schedule_updates=9, seed=0, batch=8) for seed in (0, 1))
+    one, other = (
+        Learner(algorithm, network(algorithm, BOX, seed), schedule_updates=9, seed=0, batch=8)
+        for seed in (0, 1)
+    )
     for update in range(4):
         one.step(batch(drawn(BOX, 1, 8, update)))
     other.load(copy.deepcopy(one.state()))
@@ -93,8 +114,18 @@ def test_noise_explores_around_the_action() -> None:
 
 def test_it_learns_a_bandit() -> None:
     action = torch.rand(1, 256, 1, generator=generator()) * 4 - 1
-    data = trajectory(torch.ones(2, 256, 1), action, -((action[..., 0] - 0.4) ** 2), bootstrap=np.zeros((1, 256), bool))
+    data = trajectory(
+        torch.ones(2, 256, 1),
+        action,
+        -((action[..., 0] - 0.4) ** 2),
+        bootstrap=np.zeros((1, 256), bool),
+    )
     algorithm = TD3(hidden=(64,), delay=4)
-    spaced = EnvSpec(observation=spaces.Box(-1.0, 1.0, (1,), np.float32), action=spaces.Box(-1.0, 3.0, (1,), np.float32))
+    spaced = EnvSpec(
+        observation=spaces.Box(-1.0, 1.0, (1,), np.float32),
+        action=spaces.Box(-1.0, 3.0, (1,), np.float32),
+    )
     net = trained(algorithm, spaced, batch(data), 800, learning_rate=5e-3)
-    assert algorithm.best(net, torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})[0].item() == pytest.approx(0.4, abs=0.15)
+    assert algorithm.best(net, torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})[
+        0
+    ].item() == pytest.approx(0.4, abs=0.15)

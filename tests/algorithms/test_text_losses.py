@@ -1,4 +1,6 @@
-"""Losses of text, against the formulas written out sample by sample and token by token, and cut in any way."""
+"""Losses of text, against the formulas written out sample by sample and token by token, and cut in
+any way.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ SIZES = (4, 2, 3)
 KL: dict[str, Any] = {"beta": 0.3, "target_every": 10**9}
 GRPOS: dict[str, GRPO] = {
     f"{loss_type}, {importance}, {scale}": GRPO(
-        loss_type=loss_type, importance=importance, scale_rewards=scale, max_completion=9, epsilon=0.1, epsilon_high=0.3
+        loss_type=loss_type,
+        importance=importance,
+        scale_rewards=scale,
+        max_completion=9,
+        epsilon=0.1,
+        epsilon_high=0.3,
     )
     for loss_type in ("dapo", "grpo", "dr_grpo")
     for importance in ("token", "sequence")
@@ -58,7 +65,9 @@ OTHERS: dict[str, PolicyText] = {
     "reinforce++": ReinforcePP(**KL),
     "reinforce++, no baseline": ReinforcePP(baseline="none", gamma=0.9, equal_groups="skip"),
     "token ppo": TokenPPO(**KL, gamma=0.9, lambda_=0.8),
-    "token ppo, value clip": TokenPPO(value_clip=0.2, normalize_advantage=False, loss_type="grpo", equal_groups="skip"),
+    "token ppo, value clip": TokenPPO(
+        value_clip=0.2, normalize_advantage=False, loss_type="grpo", equal_groups="skip"
+    ),
 }
 ALL: dict[str, PolicyText] = {**GRPOS, **RLOOS, **OTHERS}
 
@@ -72,11 +81,13 @@ def data_of(seed: int) -> Packed:
     return replace(data, reward=reward)
 
 
-# --------------------------------------------------------------------------------------------------------- the slow twin
+# ------------------------------------------------------------------------------------ the slow twin
 
 
 def spoken(net: text.Table, data: Packed, temperature: float) -> tuple[list[Tensor], list[Tensor]]:
-    """The log-probability and the entropy of every token of a sample, each from its own softmax; zeros for prompts."""
+    """The log-probability and the entropy of every token of a sample, each from its own softmax;
+    zeros for prompts.
+    """
     tokens, sample = data.token.tolist(), data.sample.tolist()
     logps, entropies = list[Tensor](), list[Tensor]()
     end = 0
@@ -95,11 +106,18 @@ def spoken(net: text.Table, data: Packed, temperature: float) -> tuple[list[Tens
 
 def estimate(kind: str, now: Tensor, reference: Tensor) -> Tensor:
     gap = now - reference
-    return {"k1": gap, "k2": gap**2 / 2, "k3": torch.exp(reference - now) - (reference - now) - 1}[kind]
+    return {"k1": gap, "k2": gap**2 / 2, "k3": torch.exp(reference - now) - (reference - now) - 1}[
+        kind
+    ]
 
 
 def advantages(
-    a: Any, data: Packed, scored: list[float], costs: dict[int, float], chosen: list[list[int]], value: list[float]
+    a: Any,
+    data: Packed,
+    scored: list[float],
+    costs: dict[int, float],
+    chosen: list[list[int]],
+    value: list[float],
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Of each chosen token, and the value target; ``costs``: each one's divergence times beta."""
     out, target = dict[int, float](), dict[int, float]()
@@ -107,11 +125,15 @@ def advantages(
     for m, places in enumerate(chosen):
         mates = [j for j in range(len(paid)) if data.group[j] == data.group[m]]
         if isinstance(a, RLOO):
-            out |= dict.fromkeys(places, paid[m] - statistics.mean(paid[j] for j in mates if j != m))
+            out |= dict.fromkeys(
+                places, paid[m] - statistics.mean(paid[j] for j in mates if j != m)
+            )
         elif isinstance(a, GRPO):
             deviation = {"group": [paid[j] for j in mates], "batch": paid}.get(a.scale_rewards)
             centred = paid[m] - statistics.mean(paid[j] for j in mates)
-            out |= dict.fromkeys(places, centred / (1.0 if deviation is None else statistics.stdev(deviation) + 1e-4))
+            out |= dict.fromkeys(
+                places, centred / (1.0 if deviation is None else statistics.stdev(deviation) + 1e-4)
+            )
         else:
             lambda_, after, trace = getattr(a, "lambda_", 1.0), 0.0, 0.0
             with_baseline = isinstance(a, ReinforcePP) and a.baseline == "group"
@@ -128,7 +150,10 @@ def advantages(
 
 
 def skipped(a: Any, data: Packed, scored: list[float], m: int) -> bool:
-    return a.equal_groups == "skip" and len({scored[j] for j in range(len(scored)) if data.group[j] == data.group[m]}) == 1
+    return (
+        a.equal_groups == "skip"
+        and len({scored[j] for j in range(len(scored)) if data.group[j] == data.group[m]}) == 1
+    )
 
 
 def slow_loss(a: Any, net: text.Table, reference: text.Table, data: Packed) -> Tensor:
@@ -138,7 +163,10 @@ def slow_loss(a: Any, net: text.Table, reference: text.Table, data: Packed) -> T
     ref = [x.detach() for x in spoken(reference, data, a.temperature)[0]]
     engine = data.logp.tolist()
     anchor = [x.item() for x in start] if a.anchor == "recomputed" else engine
-    samples = [[n for n, m in enumerate(data.sample.tolist()) if m == sample] for sample in range(len(data.prompt))]
+    samples = [
+        [n for n, m in enumerate(data.sample.tolist()) if m == sample]
+        for sample in range(len(data.prompt))
+    ]
     scored = [sum(data.reward[n].item() for n in places) for places in samples]
     chosen = [[n for n in places if data.chosen[n]] for places in samples]
     value, values = [0.0] * len(now), list[Tensor]()
@@ -170,7 +198,9 @@ def slow_loss(a: Any, net: text.Table, reference: text.Table, data: Packed) -> T
             elif not low:
                 term = -ratio * advantage[n]
             else:
-                term = -torch.min(ratio * advantage[n], torch.clamp(ratio, 1 - low, 1 + high) * advantage[n])
+                term = -torch.min(
+                    ratio * advantage[n], torch.clamp(ratio, 1 - low, 1 + high) * advantage[n]
+                )
             if a.anchor == "recomputed":
                 weight = math.exp(float(start[n]) - engine[n])
                 term = (
@@ -183,8 +213,11 @@ def slow_loss(a: Any, net: text.Table, reference: text.Table, data: Packed) -> T
                     }[a.correction]
                 )
             if a.beta and a.kl_in == "loss":
-                term = term + a.beta * estimate(a.kl, now[n], ref[n]) * (ratio if a.kl_ratio else 1.0)
-            if values:  # at the start of the step a new value is the old one, so the clip does nothing
+                term = term + a.beta * estimate(a.kl, now[n], ref[n]) * (
+                    ratio if a.kl_ratio else 1.0
+                )
+            # at the start of the step a new value is the old one, so the clip does nothing
+            if values:
                 term = term + a.value * 0.5 * (values[n] - target[n]) ** 2
             of_sample = of_sample + term - a.entropy * entropy[n]
         by_tokens = not whole if isinstance(a, RLOO) else a.loss_type != "grpo"
@@ -248,7 +281,9 @@ def test_metrics_are_sums_too(name: str) -> None:
     net, reference = nets()
     made = text.targets(algorithm, net, reference, data)
     whole = text.means([text.loss(algorithm, net, data, made)])
-    cut = text.means([text.loss(algorithm, net, *text.part(data, made, samples)) for samples in CUTS[2]])
+    cut = text.means(
+        [text.loss(algorithm, net, *text.part(data, made, samples)) for samples in CUTS[2]]
+    )
     assert cut == pytest.approx(whole, rel=1e-9)
 
 
@@ -288,13 +323,18 @@ def test_the_gate_is_of_what_this_version_drew_by_its_own_keys() -> None:
     algorithm, net = GRPO(), text.Table(seed=1)
     data = text.packed([2, 2, 2], seed=6, version=3, longest=9)
     exact = torch.stack(spoken(net, data, 1.0)[0]).detach()
-    # Odd samples were begun by version 2, and their later tokens drawn by version 3 with keys of version 2.
+    # Odd samples were begun by version 2, and their later tokens drawn by version 3 with keys of
+    # version 2.
     older = (data.sample % 2 == 1) & (data.sample >= 0)
     place = torch.where(data.sample >= 0, data.position - data.prompt[data.sample.clamp(min=0)], 0)
     version = torch.where(older & (place < 2), 2, 3)
     late = data.chosen & older & (place >= 2)
     assert late.any()
-    data = replace(data, logp=torch.where(late, exact - 0.5, torch.where(version == 2, -7.0, exact)), version=version)
+    data = replace(
+        data,
+        logp=torch.where(late, exact - 0.5, torch.where(version == 2, -7.0, exact)),
+        version=version,
+    )
     made = text.targets(algorithm, net, None, data)
 
     def seen(version: int, name: str = "token_mult_prob_error") -> tuple[float, float]:
@@ -314,9 +354,13 @@ def test_a_skipped_group_counts_nowhere() -> None:
     others = [m for m, group in enumerate(data.group.tolist()) if group != 1]
     less, _ = text.part(data, {}, others)
     for loss_type in ("dapo", "grpo", "dr_grpo"):
-        skipping = GRPO(equal_groups="skip", loss_type=loss_type, entropy=0.1, max_completion=9, **KL)
+        skipping = GRPO(
+            equal_groups="skip", loss_type=loss_type, entropy=0.1, max_completion=9, **KL
+        )
         with_it = text.stepped(skipping, net, reference, data, [range(9)])
-        without = text.stepped(replace(skipping, equal_groups="keep"), net, reference, less, [range(7)])
+        without = text.stepped(
+            replace(skipping, equal_groups="keep"), net, reference, less, [range(7)]
+        )
         for one, other in zip(with_it, without, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
         everything, _ = text.part(data, {}, [4, 5])
@@ -333,10 +377,12 @@ def test_fine_tuning_is_the_mean_over_completions() -> None:
     torch.testing.assert_close(value, wanted.detach())
     torch.testing.assert_close(gradient, torch.autograd.grad(wanted, [net.head])[0].flatten())
     metrics = text.means([text.loss(SFT(), net, data, {})])
-    assert metrics == pytest.approx({
-        "loss": -statistics.mean(now[n].item() for n in chosen),
-        "entropy": statistics.mean(entropy[n].item() for n in chosen),
-    })  # fmt: skip
+    assert metrics == pytest.approx(
+        {
+            "loss": -statistics.mean(now[n].item() for n in chosen),
+            "entropy": statistics.mean(entropy[n].item() for n in chosen),
+        }
+    )
 
 
 def test_a_critic_of_its_own_has_its_own_optimiser() -> None:
@@ -345,9 +391,13 @@ def test_a_critic_of_its_own_has_its_own_optimiser() -> None:
     data, shared = data_of(10), text.for_(together, text.Table(seed=1))
     net: Any = text.for_(apart, text.Table(seed=1))
     groups = apart.groups(net)
-    assert list(groups) == ["critic", "policy"] and [p.shape for p in groups["policy"]] == [net.head.shape]
+    assert list(groups) == ["critic", "policy"] and [p.shape for p in groups["policy"]] == [
+        net.head.shape
+    ]
     assert sum(len(params) for params in groups.values()) == len(list(net.parameters()))
-    assert [name for name, _ in net.named_parameters() if not name.startswith("critic.")] == ["head"]
+    assert [name for name, _ in net.named_parameters() if not name.startswith("critic.")] == [
+        "head"
+    ]
     whole, gradient = text.stepped(together, shared, None, data, [range(9)])
     policy, of_policy = text.stepped(apart, net, None, data, CUTS[2], "policy")
     critic, of_critic = text.stepped(apart, net, None, data, CUTS[2], "critic")
@@ -363,7 +413,10 @@ def test_a_value_is_held_near_what_it_was() -> None:
     with torch.no_grad():
         net.critic.head.bias += 5.0  # type: ignore[union-attr, operator]
     out = algorithm.value_loss(made["value"] + 5.0, text.batch(data, made))
-    near, far = (made["value"] + 0.1 - made["target"]).square(), (made["value"] + 5.0 - made["target"]).square()
+    near, far = (
+        (made["value"] + 0.1 - made["target"]).square(),
+        (made["value"] + 5.0 - made["target"]).square(),
+    )
     torch.testing.assert_close(out.loss, (0.25 * torch.maximum(near, far))[data.chosen].sum())
 
 
@@ -394,7 +447,10 @@ def test_an_unclipped_loss_takes_fresh_samples(max_lag: int | None) -> None:
     if max_lag in (0, 1):
         assert said is None
     else:
-        assert said is not None and "algorithm.epsilon=0.2 or max_lag=1, or algorithm.force=true" in said
+        assert (
+            said is not None
+            and "algorithm.epsilon=0.2 or max_lag=1, or algorithm.force=true" in said
+        )
 
 
 def test_a_mean_of_a_group_takes_two() -> None:
@@ -402,7 +458,9 @@ def test_a_mean_of_a_group_takes_two() -> None:
     assert said is not None and "use algorithm.num_generations=2 or algorithm.baseline=none" in said
     assert ReinforcePP(num_generations=1, baseline="none").refused(0) is None
     for algorithm in (GRPO(num_generations=1), RLOO(num_generations=1)):
-        assert out_of_range(algorithm, "algorithm.") == ["algorithm.num_generations: expected at least 2, got 1"]
+        assert out_of_range(algorithm, "algorithm.") == [
+            "algorithm.num_generations: expected at least 2, got 1"
+        ]
 
 
 def test_a_divergence_alone_keeps_the_first_policy() -> None:

@@ -1,4 +1,6 @@
-"""Samples that no reward judged, and completions that the limit cut, against TRL's formulas in numpy."""
+"""Samples that no reward judged, and completions that the limit cut, against TRL's formulas in
+numpy.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from equipoise.returns import group_mean, group_range, group_std, leave_one_out
 from equipoise.types import Stop
 from tests.algorithms import text
 
-NONE = (1, 4, 5, 6, 7, 10)  # samples without a reward: one of the first group, all of the second, one of the third
+# samples without a reward: one of the first group, all of the second, one of the third
+NONE = (1, 4, 5, 6, 7, 10)
 GROUPS = (4, 4, 4)
 
 
@@ -71,14 +74,25 @@ def test_a_sample_that_no_reward_judged_is_in_no_baseline(seed: int) -> None:
     assert np.isnan(reward).sum() == len(NONE)
     for scale in ("group", "batch", "none"):
         made = text.targets(GRPO(scale_rewards=scale), net, None, data)
-        np.testing.assert_allclose(of_samples(data, made["advantage"]), trl(reward, scale), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(
+            of_samples(data, made["advantage"]), trl(reward, scale), rtol=1e-6, atol=1e-9
+        )
     made = text.targets(RLOO(), net, None, data)
-    np.testing.assert_allclose(of_samples(data, made["advantage"]), trl(reward, "", leave_out=True), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        of_samples(data, made["advantage"]), trl(reward, "", leave_out=True), rtol=1e-6, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize(
     "algorithm",
-    [GRPO(), GRPO(equal_groups="skip", loss_type="grpo"), RLOO(), ReinforcePP(), ReinforcePP(baseline="none"), TokenPPO()],
+    [
+        GRPO(),
+        GRPO(equal_groups="skip", loss_type="grpo"),
+        RLOO(),
+        ReinforcePP(),
+        ReinforcePP(baseline="none"),
+        TokenPPO(),
+    ],
 )
 def test_nothing_is_nan_and_others_are_learned_from(algorithm: Any) -> None:
     data = data_of(3)
@@ -89,12 +103,17 @@ def test_nothing_is_nan_and_others_are_learned_from(algorithm: Any) -> None:
     assert all(torch.isfinite(x).all() for x in made.values() if x.is_floating_point()), made
     assert all(torch.isfinite(p.grad).all() for p in net.parameters() if p.grad is not None)
     judged = [m for m in range(12) if m not in NONE]
-    assert out.metrics["reward"][0] / out.metrics["reward"][1] == pytest.approx(rewards(data)[judged].mean())
+    assert out.metrics["reward"][0] / out.metrics["reward"][1] == pytest.approx(
+        rewards(data)[judged].mean()
+    )
     assert out.metrics["frac_reward_none"][0] == len(NONE)
     none = torch.isin(data.sample, torch.tensor(NONE))
-    assert (made["advantage"][none] == 0).all() and (made["advantage"][data.chosen & ~none] != 0).any()
+    assert (made["advantage"][none] == 0).all() and (
+        made["advantage"][data.chosen & ~none] != 0
+    ).any()
     if isinstance(algorithm, TokenPPO):
-        assert torch.equal(made["target"][none], made["value"][none])  # the critic learns nothing from it
+        # the critic learns nothing from it
+        assert torch.equal(made["target"][none], made["value"][none])
 
 
 def test_a_step_of_none_alone_moves_nothing() -> None:
@@ -104,7 +123,9 @@ def test_a_step_of_none_alone_moves_nothing() -> None:
         made = {} if isinstance(algorithm, SFT) else text.targets(algorithm, net, None, data)
         out = text.loss(algorithm, net, data, made)
         out.loss.backward()
-        assert torch.isfinite(out.loss) and (isinstance(algorithm, SFT) or not torch.as_tensor(net.head.grad).any())
+        assert torch.isfinite(out.loss) and (
+            isinstance(algorithm, SFT) or not torch.as_tensor(net.head.grad).any()
+        )
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
@@ -113,12 +134,14 @@ def test_a_masked_completion_counts_in_the_mean_and_is_not_learned_from(loss_typ
     cut = (data.stop == Stop.LENGTH).tolist()
     assert any(cut) and not all(cut)
     whole, masked = (
-        GRPO(loss_type=loss_type, max_completion=9, mask_truncated_completions=mask, epsilon=0.0) for mask in (False, True)
+        GRPO(loss_type=loss_type, max_completion=9, mask_truncated_completions=mask, epsilon=0.0)
+        for mask in (False, True)
     )
     made = text.targets(masked, net, None, data)
     np.testing.assert_allclose(made["advantage"], text.targets(whole, net, None, data)["advantage"])
     out = text.loss(masked, net, data, made)
-    # In numpy, on padded arrays: the mask of a cut sample is 0, the divisor is of all tokens or samples.
+    # In numpy, on padded arrays: the mask of a cut sample is 0, the divisor is of all tokens or
+    # samples.
     logp = torch.log_softmax(net.head.T, -1).detach().numpy()  # [seen, next]
     terms, before = np.zeros(12), [int(t) for t in data.token]
     lengths = [int(((data.sample == m) & data.chosen).sum()) for m in range(12)]
@@ -127,8 +150,15 @@ def test_a_masked_completion_counts_in_the_mean_and_is_not_learned_from(loss_typ
     for m in range(12):
         places = (data.sample == m).nonzero().squeeze(1).tolist()
         seen = [before[starts[int(data.group[m])][-1]], *(before[n] for n in places[:-1])]
-        ratio = [np.exp(logp[a, before[n]] - data.logp[n].item()) for a, n in zip(seen, places, strict=True)]
-        terms[m] = 0.0 if cut[m] else -sum(ratio) * advantage[m] / (lengths[m] if loss_type == "grpo" else 1)
+        ratio = [
+            np.exp(logp[a, before[n]] - data.logp[n].item())
+            for a, n in zip(seen, places, strict=True)
+        ]
+        terms[m] = (
+            0.0
+            if cut[m]
+            else -sum(ratio) * advantage[m] / (lengths[m] if loss_type == "grpo" else 1)
+        )
     divisor = {"dapo": sum(lengths), "grpo": 12, "dr_grpo": 12 * 9}[loss_type]
     assert (out.loss / out.count).item() == pytest.approx(terms.sum() / divisor, rel=1e-6)
 

@@ -25,12 +25,19 @@ REINFORCE = ReinforcePP(baseline="none", gamma=1.0)
 def with_tool_at_the_end() -> Packed:
     """A sample of three tokens, the last of which a tool wrote; its reward stands there."""
     return Packed(
-        token=torch.tensor([0, 1, 2, 3]), position=torch.arange(4), sample=torch.tensor([-1, 0, 0, 0]),
-        chosen=torch.tensor([False, True, True, False]), logp=torch.tensor([0.0, -1.0, -1.0, 0.0], dtype=torch.float64),
-        version=torch.tensor([-1, 3, 3, -1]), reward=torch.tensor([0.0, 0.0, 0.0, 2.0], dtype=torch.float64),
-        prompt=torch.tensor([1]), group=torch.tensor([0]), stop=torch.tensor([1]), task=torch.tensor([0]),
+        token=torch.tensor([0, 1, 2, 3]),
+        position=torch.arange(4),
+        sample=torch.tensor([-1, 0, 0, 0]),
+        chosen=torch.tensor([False, True, True, False]),
+        logp=torch.tensor([0.0, -1.0, -1.0, 0.0], dtype=torch.float64),
+        version=torch.tensor([-1, 3, 3, -1]),
+        reward=torch.tensor([0.0, 0.0, 0.0, 2.0], dtype=torch.float64),
+        prompt=torch.tensor([1]),
+        group=torch.tensor([0]),
+        stop=torch.tensor([1]),
+        task=torch.tensor([0]),
         refills=torch.tensor([0]),
-    )  # fmt: skip
+    )
 
 
 def a_reward_is_paid_to_the_last_chosen_token() -> None:
@@ -44,7 +51,11 @@ def a_reward_is_paid_to_the_last_chosen_token() -> None:
 def words_of_a_tool_are_not_learned() -> None:
     """What a tool wrote last is seen by no drawing, so it may be anything."""
     net, data = text.Table(seed=1), with_tool_at_the_end()
-    other = replace(data, token=torch.tensor([0, 1, 2, 4]), logp=torch.tensor([0.0, -1.0, -1.0, -7.0], dtype=torch.float64))
+    other = replace(
+        data,
+        token=torch.tensor([0, 1, 2, 4]),
+        logp=torch.tensor([0.0, -1.0, -1.0, -7.0], dtype=torch.float64),
+    )
     for algorithm in (TokenPPO(normalize_advantage=False), GRPO(entropy=0.1), REINFORCE):
         text.for_(algorithm, net)
         one, two = (text.stepped(algorithm, net, None, each, [[0]]) for each in (data, other))

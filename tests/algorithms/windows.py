@@ -1,4 +1,6 @@
-"""Windows with episode ends, as an actor with some policy would have written them, and the networks that look at them."""
+"""Windows with episode ends, as an actor with some policy would have written them, and the networks
+that look at them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from equipoise.types import Batch, EnvSpec, LossOutput, Trajectory
 from tests.returns.cases import streams
 
 T, B, GAMMA = 7, 5, 0.9
-SPEC = EnvSpec(observation=spaces.Box(-1.0, 1.0, (3,), np.float32), action=spaces.Discrete(4, start=2))
+SPEC = EnvSpec(
+    observation=spaces.Box(-1.0, 1.0, (3,), np.float32), action=spaces.Discrete(4, start=2)
+)
 
 
 def network(algorithm: Any, seed: int) -> Any:
@@ -31,7 +35,10 @@ def window(algorithm: Any, acting: Any, seed: int = 0) -> Trajectory:
     obs = torch.from_numpy(rng.normal(size=(T + 1, B, 3)).astype(np.float32))
     first = torch.zeros(T + 1, B, dtype=torch.bool)
     noise = torch.from_numpy(rng.uniform(size=(T, B, 1)).astype(np.float32))
-    rows = [algorithm.act(acting, obs[t], first[t], {}, explore={}, noise=noise[t])[:2] for t in range(T)]
+    rows = [
+        algorithm.act(acting, obs[t], first[t], {}, explore={}, noise=noise[t])[:2]
+        for t in range(T)
+    ]
     return Trajectory(
         obs=obs,
         first=first,
@@ -64,7 +71,9 @@ def learn(algorithm: Any, net: Any, target_net: Any, data: Trajectory) -> Learne
     net.zero_grad()
     out = algorithm.loss(net, target_net, batch, group="all", step=0.0, rng=rng)
     out.loss.backward()
-    return Learned(out.loss.item(), out, targets, torch.cat([p.grad.flatten() for p in net.parameters()]))
+    return Learned(
+        out.loss.item(), out, targets, torch.cat([p.grad.flatten() for p in net.parameters()])
+    )
 
 
 def mean(out: LossOutput, name: str) -> float:

@@ -1,4 +1,6 @@
-"""The governor against rings whose speed is a formula: it finds what is fast, keeps to the limits, and lets well alone."""
+"""The governor against rings whose speed is a formula: it finds what is fast, keeps to the limits,
+and lets well alone.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,15 @@ TICK_S = 0.05
 class Ring:
     """A ring that publishes ``speed`` versions a second, a little more or less in each moment."""
 
-    def __init__(self, governor: Governor, speed: Speed, *, noise: float = 0.0, seed: int = 0) -> None:
-        self._governor, self._speed, self._noise, self._draw = governor, speed, noise, random.Random(seed)
+    def __init__(
+        self, governor: Governor, speed: Speed, *, noise: float = 0.0, seed: int = 0
+    ) -> None:
+        self._governor, self._speed, self._noise, self._draw = (
+            governor,
+            speed,
+            noise,
+            random.Random(seed),
+        )
         self._at = self._versions = 0.0
 
     def play(self, seconds: float) -> list[float]:
@@ -28,7 +37,10 @@ class Ring:
             self._versions += TICK_S * self._speed(one.values) * self._draw.gauss(1.0, self._noise)
             if one.look(self._at, int(self._versions)):
                 changed.append(self._at - began)
-                assert all(lever.low <= one.values[name] <= lever.high for name, lever in one.levers.items())
+                assert all(
+                    lever.low <= one.values[name] <= lever.high
+                    for name, lever in one.levers.items()
+                )
         return changed
 
 
@@ -54,7 +66,11 @@ def waiting(values: dict[str, int]) -> float:
         (crowded, {"actors": Lever(1, 16)}, 60.0),
         (sleeping, {"actors": Lever(1, 16)}, 32.0),
         (waiting, {"max_lag": Lever(1, 8)}, 20.0),
-        (lambda v: crowded(v) * min(v["max_lag"], 2) / 2, {"actors": Lever(1, 16), "max_lag": Lever(1, 8)}, 60.0),
+        (
+            lambda v: crowded(v) * min(v["max_lag"], 2) / 2,
+            {"actors": Lever(1, 16), "max_lag": Lever(1, 8)},
+            60.0,
+        ),
     ],
     ids=["crowded", "sleeping", "waiting", "both"],
 )
@@ -65,7 +81,9 @@ def test_it_comes_near_the_best_within_a_minute_and_then_holds(
     one = Governor(levers, {name: getattr(lever, start) for name, lever in levers.items()})
     ring = Ring(one, speed, noise=0.1, seed=seed)
     ring.play(60.0)
-    assert not [at for at in ring.play(60.0) if at > 12.0], "of the next minute it leaves 48 s alone"
+    assert not [at for at in ring.play(60.0) if at > 12.0], (
+        "of the next minute it leaves 48 s alone"
+    )
     assert speed(one.values) >= 0.9 * best, one.decisions
 
 
@@ -99,7 +117,9 @@ def test_it_searches_anew_where_the_env_becomes_slower_and_where_it_is_fast_agai
     ring.play(60.0)
     assert speed(one.values) >= 0.9 * 12.0
     slow[0] = 1.0
-    assert not ring.play(60.0), "it is as fast as before, and the learner is at its limit: there is nothing to notice"
+    assert not ring.play(60.0), (
+        "it is as fast as before, and the learner is at its limit: there is nothing to notice"
+    )
 
 
 def test_it_goes_back_from_what_did_not_pay() -> None:
@@ -109,7 +129,9 @@ def test_it_goes_back_from_what_did_not_pay() -> None:
     tried, fine = one.decisions
     assert (tried.before, tried.after, tried.kept) == (4, 2, False)
     assert (fine.before, fine.after, fine.kept) == (4, 3, False)
-    assert tried.rate_before == pytest.approx(8.0, rel=0.1) and tried.rate_after == pytest.approx(4.0, rel=0.1)
+    assert tried.rate_before == pytest.approx(8.0, rel=0.1) and tried.rate_after == pytest.approx(
+        4.0, rel=0.1
+    )
 
 
 def test_nothing_is_measured_while_something_else_goes_on() -> None:

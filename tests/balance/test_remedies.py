@@ -1,4 +1,6 @@
-"""What is advised for rings whose costs are known, and how a ring follows from a changed Program."""
+"""What is advised for rings whose costs are known,
+and how a ring follows from a changed Program.
+"""
 
 from dataclasses import replace
 
@@ -14,25 +16,50 @@ SECONDS = 100.0
 
 
 def program(algorithm="impala", **options):
-    given = {"actors": 4, "envs_per_actor": 4, "unroll": 10, "batch": 16, "max_lag": 1, "recipe": False}
+    given = {
+        "actors": 4,
+        "envs_per_actor": 4,
+        "unroll": 10,
+        "batch": 16,
+        "max_lag": 1,
+        "recipe": False,
+    }
     return api.program("CartPole-v1", algorithm, **given | options)
 
 
 def measured(one, *, block_s, learn_s, rate=None, behind=1.0, cpu=0.0):
-    """What workers say that sleep so long for a block and for a batch; ``rate``: batches a second."""
+    """What workers say that sleep so long for a block and for a batch; ``rate``:
+    batches a second.
+    """
     of, places = one.placement.actors, 4 * ((one.placement.max_lag or 1) + 1)
-    rate = rate or (1.0 / max(block_s, learn_s) if behind == 1.0 else places / of / (block_s * behind))
+    rate = rate or (
+        1.0 / max(block_s, learn_s) if behind == 1.0 else places / of / (block_s * behind)
+    )
     found = {}
     for k in range(of):
-        blocks = rate * SECONDS if behind == 1.0 else SECONDS / (block_s * behind) * (1 if k == 0 else (places - 1) / (of - 1))
+        blocks = (
+            rate * SECONDS
+            if behind == 1.0
+            else SECONDS / (block_s * behind) * (1 if k == 0 else (places - 1) / (of - 1))
+        )
         took = blocks * block_s * (behind if k == 0 else 1.0)
         found[f"actor {k}"] = Shares(
-            worked=took, asleep=took * (1 - cpu), blocked=SECONDS - took, done=blocks, kind="actor", side="sampling"
+            worked=took,
+            asleep=took * (1 - cpu),
+            blocked=SECONDS - took,
+            done=blocks,
+            kind="actor",
+            side="sampling",
         )
     took = rate * SECONDS * learn_s
     found["learner"] = Shares(
-        worked=took, asleep=took, starved=SECONDS - took, done=rate * SECONDS, kind="learner", side="learning"
-    )  # fmt: skip
+        worked=took,
+        asleep=took,
+        starved=SECONDS - took,
+        done=rate * SECONDS,
+        kind="learner",
+        side="learning",
+    )
     return found
 
 
@@ -53,7 +80,9 @@ def test_actors_that_sleep_are_helped_by_more_actors():
 
 def test_a_learner_that_sleeps_is_helped_by_learners_and_not_by_actors():
     found = remedies(known(program(), block_s=0.02, learn_s=0.1))
-    assert found[0].change == "--learners 2" and found[0].gain == pytest.approx(100 / 54, rel=0.05), "and 4 ms for the sums"
+    assert found[0].change == "--learners 2" and found[0].gain == pytest.approx(
+        100 / 54, rel=0.05
+    ), "and 4 ms for the sums"
     assert not any("--actors" in one.change for one in found)
 
 
@@ -85,7 +114,10 @@ def test_what_is_refused_is_not_advised():
 
 def test_too_little_is_not_judged():
     one = program()
-    few = {name: replace(shares, done=0.5) for name, shares in measured(one, block_s=0.1, learn_s=0.01).items()}
+    few = {
+        name: replace(shares, done=0.5)
+        for name, shares in measured(one, block_s=0.1, learn_s=0.01).items()
+    }
     assert calibrate(one, few, cores=2) is None
     assert calibrate(one, {}, cores=2) is None
 
@@ -111,7 +143,9 @@ def test_a_change_that_the_model_does_not_know_is_refused():
     made = known(program(), block_s=0.1, learn_s=0.04)
     with pytest.raises(ValueError, match=r"^placement\.threads: the model does not know"):
         changed(made, program(threads=2))
-    assert unpredictable(program(), program(settings=["algorithm.hidden=[512]"])) == ["algorithm.hidden"]
+    assert unpredictable(program(), program(settings=["algorithm.hidden=[512]"])) == [
+        "algorithm.hidden"
+    ]
     assert unpredictable(program(), program(steps=10, seed=3)) == []
 
 
@@ -119,24 +153,43 @@ def test_learners_of_several_wait_for_sums_whatever_their_number():
     """Twice the learners have half the rows each, and the same sums; one alone has none."""
     one = program(learners=2)
     took = Shares(
-        worked=90.0, asleep=50.0, parts={"all-reduce": 50.0}, starved=10.0, done=1000.0, kind="learner", side="learning"
+        worked=90.0,
+        asleep=50.0,
+        parts={"all-reduce": 50.0},
+        starved=10.0,
+        done=1000.0,
+        kind="learner",
+        side="learning",
     )
     balance = measured(one, block_s=0.01, learn_s=0.1)
     made = calibrate(one, balance | {"learner": took, "learner 1": took}, cores=8)
     assert made is not None and made.sums == pytest.approx(0.05)
     four, alone = (changed(made, program(learners=count)).learn[0] for count in (4, 1))
     assert four.sleep_s == pytest.approx(0.05) and alone.sleep_s == pytest.approx(0.0, abs=1e-9)
-    assert alone.cpu_s == pytest.approx(0.04 * 4 / 3) and four.cpu_s == pytest.approx(alone.cpu_s * (0.5 + 0.5 / 4))
+    assert alone.cpu_s == pytest.approx(0.04 * 4 / 3) and four.cpu_s == pytest.approx(
+        alone.cpu_s * (0.5 + 0.5 / 4)
+    )
     again = replace(made, program=program(), ring=changed(made, program()), sums=0.0)
     assert changed(again, one).learn[0].cpu_s == pytest.approx(0.04)
 
 
 def test_what_the_model_does_not_know_is_said_of_every_room():
     one = program()
-    other = api.program("Acrobot-v1", "impala", actors=4, envs_per_actor=4, unroll=10, batch=16, max_lag=1, recipe=False)
+    other = api.program(
+        "Acrobot-v1",
+        "impala",
+        actors=4,
+        envs_per_actor=4,
+        unroll=10,
+        batch=16,
+        max_lag=1,
+        recipe=False,
+    )
     assert "source.env" in unpredictable(one, other)
     free = program(max_lag=None)
-    assert unpredictable(free, program(max_lag=None, settings=["policy.publish_every=2"])) == ["policy.publish_every"]
+    assert unpredictable(free, program(max_lag=None, settings=["policy.publish_every=2"])) == [
+        "policy.publish_every"
+    ]
     dqn = {"algorithm": "dqn", "batch": 32}
     two = program(**dqn, settings=["replay.shards=2"])
     assert unpredictable(program(**dqn), two) == ["replay.shards, from one or to one"]
@@ -157,8 +210,9 @@ def test_actors_on_other_machines_have_cores_there():
     """At home eight actors that compute share two cores; on two machines each has one."""
     one = program(actors=8, max_lag=None)
     computes = {
-        f"actor {k}": Shares(worked=SECONDS, done=100.0, kind="actor", side="sampling") for k in range(8)
-    }  # fmt: skip
+        f"actor {k}": Shares(worked=SECONDS, done=100.0, kind="actor", side="sampling")
+        for k in range(8)
+    }
     learner = Shares(worked=10.0, starved=90.0, done=200.0, kind="learner", side="learning")
     away = {f"actor {k}": f"m{k % 2}" for k in range(8)}
     found = calibrate(one, computes | {"learner": learner}, cores=2, machines=away)
@@ -167,7 +221,10 @@ def test_actors_on_other_machines_have_cores_there():
     at_home = calibrate(one, computes | {"learner": learner}, cores=2)
     assert at_home is not None and at_home.outcome.steps_per_s < 0.5 * found.outcome.steps_per_s
     more = changed(found, program(actors=11, max_lag=None))
-    assert more.at == (0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0) and [node.cores for node in more.nodes] == [6, 5]
+    assert more.at == (0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0) and [node.cores for node in more.nodes] == [
+        6,
+        5,
+    ]
     serves = Shares(worked=SECONDS, done=800.0, kind="inference", side="sampling", serves=True)
     acted = calibrate(
         one,
@@ -187,7 +244,10 @@ def test_what_the_model_does_not_know_on_other_machines():
     assert calibrate(program(), balance, cores=2, machines={"learner 1": "m"}) is None
     serves = Shares(worked=1.0, done=1.0, kind="inference", side="sampling", serves=True)
     assert "central inference" in beyond(balance | {"inference 0": serves}, {"actor 0": "m"})
-    assert not beyond(balance | {"inference 0": serves}, {f"actor {k}": "m" for k in range(4)} | {"inference 0": "m"})
+    assert not beyond(
+        balance | {"inference 0": serves},
+        {f"actor {k}": "m" for k in range(4)} | {"inference 0": "m"},
+    )
     assert not beyond(balance | {"inference 0": serves}, {})
 
 
@@ -196,28 +256,44 @@ def test_what_no_work_explains_in_lockstep_is_the_turning_and_a_lag_hides_it():
     one = program(max_lag=0)
     found = calibrate(one, measured(one, block_s=0.1, learn_s=0.05, rate=1 / 0.2), cores=2)
     assert found is not None and found.ring.handover_s == pytest.approx(0.05, abs=0.002)
-    assert found.fit == pytest.approx(1.0, abs=0.01) and found.unexplained == pytest.approx(0.25, abs=0.01)
-    assert predict(changed(found, program(max_lag=1))).steps_per_s / found.measured == pytest.approx(2.0, rel=0.05)
+    assert found.fit == pytest.approx(1.0, abs=0.01) and found.unexplained == pytest.approx(
+        0.25, abs=0.01
+    )
+    assert predict(
+        changed(found, program(max_lag=1))
+    ).steps_per_s / found.measured == pytest.approx(2.0, rel=0.05)
     behind = calibrate(one, measured(one, block_s=0.05, learn_s=0.1, rate=1 / 0.2), cores=2)
     assert behind is not None
-    assert predict(changed(behind, program(max_lag=1))).steps_per_s / behind.measured == pytest.approx(2.0, rel=0.05)
+    assert predict(
+        changed(behind, program(max_lag=1))
+    ).steps_per_s / behind.measured == pytest.approx(2.0, rel=0.05)
 
 
 def crowded(one, *, block_s, learn_s, others):
-    """In lockstep: what workers say that have so much to do, and wait ``others`` times as long for cores of other processes."""
+    """In lockstep: what workers say that have so much to do, and wait ``others`` times as long for
+    cores of other processes.
+    """
     rounds = SECONDS / ((block_s + learn_s) * (1 + others))
     spent = {"actor": block_s * rounds, "learner": learn_s * rounds}
     found = {
         f"actor {k}": Shares(
-            worked=spent["actor"], preempted=spent["actor"] * others, blocked=SECONDS - spent["actor"] * (1 + others),
-            done=rounds, kind="actor", side="sampling",
+            worked=spent["actor"],
+            preempted=spent["actor"] * others,
+            blocked=SECONDS - spent["actor"] * (1 + others),
+            done=rounds,
+            kind="actor",
+            side="sampling",
         )
         for k in range(one.placement.actors)
-    }  # fmt: skip
+    }
     found["learner"] = Shares(
-        worked=spent["learner"], preempted=spent["learner"] * others, starved=SECONDS - spent["learner"] * (1 + others),
-        done=rounds, kind="learner", side="learning",
-    )  # fmt: skip
+        worked=spent["learner"],
+        preempted=spent["learner"] * others,
+        starved=SECONDS - spent["learner"] * (1 + others),
+        done=rounds,
+        kind="learner",
+        side="learning",
+    )
     return found
 
 
@@ -233,7 +309,9 @@ def test_waiting_for_cores_that_others_have_is_no_lockstep(others, block_s, lear
     truth = (block_s + learn_s) / max(block_s, learn_s)
     assert gains["--max-lag 1"] == pytest.approx(truth, rel=0.1)
     if others:
-        times = [one.low < truth < one.high for one in remedies(found) if one.change == "--max-lag 1"]
+        times = [
+            one.low < truth < one.high for one in remedies(found) if one.change == "--max-lag 1"
+        ]
         assert times == [True]
 
 
@@ -249,11 +327,18 @@ def test_cores_that_its_own_workers_share_are_not_missing():
     rounds = SECONDS / 0.5  # 4 actors x 0.1 s in turn on one core, then 0.1 s of the learner
     found = {
         f"actor {k}": Shares(
-            worked=0.1 * rounds, preempted=0.3 * rounds, blocked=0.1 * rounds, done=rounds, kind="actor", side="sampling"
+            worked=0.1 * rounds,
+            preempted=0.3 * rounds,
+            blocked=0.1 * rounds,
+            done=rounds,
+            kind="actor",
+            side="sampling",
         )
         for k in range(4)
-    }  # fmt: skip
-    found["learner"] = Shares(worked=0.1 * rounds, starved=0.4 * rounds, done=rounds, kind="learner", side="learning")
+    }
+    found["learner"] = Shares(
+        worked=0.1 * rounds, starved=0.4 * rounds, done=rounds, kind="learner", side="learning"
+    )
     made = calibrate(one, found, cores=1)
     assert made is not None and made.missing < 0.1 and not made.doubt
 

@@ -50,7 +50,8 @@ def test_a_run_whose_probes_differ_by_more_is_run_again(after: float) -> None:
     found = harness.bracketed(run, BEFORE, probe=machine(after, after * 1.01))
     assert done == [7.0, 8.0]
     assert (found["value"], found["unsteady"]) == (8.0, False)
-    assert found["probe_before"]["two_core"] == after  # the probe after the first is the one before the second
+    # the probe after the first is the one before the second
+    assert found["probe_before"]["two_core"] == after
     assert [d["value"] for d in found["dropped"]] == [7.0]
     assert found["dropped"][0]["moved"] == pytest.approx(0.06, abs=0.005)
 
@@ -100,7 +101,9 @@ def test_the_last_result_of_a_command_counts(tmp_path: Path) -> None:
         ("import signal; signal.pause()", 0.2, "ran past its limit"),
     ],
 )
-def test_a_command_without_a_figure_fails(tmp_path: Path, code: str, limit_s: float, said: str) -> None:
+def test_a_command_without_a_figure_fails(
+    tmp_path: Path, code: str, limit_s: float, said: str
+) -> None:
     with pytest.raises(harness.Failed, match=said):
         harness.run_for_json(command(code), tmp_path / "log", limit_s=limit_s)
 
@@ -115,7 +118,9 @@ def test_a_benchmark_that_is_terminated_leaves_no_child(tmp_path: Path) -> None:
     """
     path = str(Path(harness.__file__).parent)
     bench = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
     )
     try:
         log = tmp_path / "log"

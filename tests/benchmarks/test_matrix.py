@@ -1,4 +1,6 @@
-"""What is compared with what, whether it is the same work, and what is written of it; nothing is run."""
+"""What is compared with what, whether it is the same work, and what is written of it; nothing is
+run.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,32 @@ BENCHMARKS = Path(matrix.__file__).parent
 def work(case: str, **changes: Any) -> dict[str, Any]:
     contract = CONTRACTS[case]
     return {
-        "env": next(iter(contract.envs)), "frame_skip": contract.frame_skip, "sticky": contract.sticky,
-        "observation": list(contract.observation), "actions": contract.actions, "parameters": contract.parameters,
-        "precision": "fp32", "passes": 1.0, "updates": 10, "moved": 0.5,
-    } | changes  # fmt: skip
+        "env": next(iter(contract.envs)),
+        "frame_skip": contract.frame_skip,
+        "sticky": contract.sticky,
+        "observation": list(contract.observation),
+        "actions": contract.actions,
+        "parameters": contract.parameters,
+        "precision": "fp32",
+        "passes": 1.0,
+        "updates": 10,
+        "moved": 0.5,
+    } | changes
 
 
-# ------------------------------------------------------------------------------------------------------------- the work
+# ----------------------------------------------------------------------------------------- the work
 
 
 @pytest.mark.parametrize("case", CONTRACTS)
 def test_the_same_work_is_the_same(case: str) -> None:
     assert broken(CONTRACTS[case], work(case)) == []
-    assert broken(CONTRACTS[case], work(case, passes=0.95, observation=list(reversed(CONTRACTS[case].observation)))) == []
+    assert (
+        broken(
+            CONTRACTS[case],
+            work(case, passes=0.95, observation=list(reversed(CONTRACTS[case].observation))),
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +76,9 @@ def test_other_work_is_named(changes: dict[str, Any], named: str) -> None:
 
 
 def test_accepted_differences_are_said() -> None:
-    said = differences(CONTRACTS["halfcheetah"], work("halfcheetah", env="HalfCheetah-v4", precision="bf16"))
+    said = differences(
+        CONTRACTS["halfcheetah"], work("halfcheetah", env="HalfCheetah-v4", precision="bf16")
+    )
     assert len(said) == 2 and "v4" in said[0] and "bf16" in said[1]
     assert differences(CONTRACTS["halfcheetah"], work("halfcheetah")) == []
 
@@ -83,11 +100,15 @@ def test_parameters_are_those_of_the_yardstick() -> None:
     assert counts == {case: contract.parameters for case, contract in CONTRACTS.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------- the rows
+# ----------------------------------------------------------------------------------------- the rows
 
 
 def test_every_row_can_be_run() -> None:
-    venvs = set(re.findall(r"^make_(\w+)\(\)", (BENCHMARKS / "peers" / "setup.sh").read_text(), re.MULTILINE))
+    venvs = set(
+        re.findall(
+            r"^make_(\w+)\(\)", (BENCHMARKS / "peers" / "setup.sh").read_text(), re.MULTILINE
+        )
+    )
     for name, row in ROWS.items():
         assert row.case in CONTRACTS
         if row.kind == "peer":
@@ -96,9 +117,16 @@ def test_every_row_can_be_run() -> None:
         if row.kind == "bound":
             ours = ROWS[row.command.partition("OF ")[2]]
             assert ours.kind == "ours" and ours.case == row.case, name
-            assert all(int(matrix.option(ours.command, f"--{x}")) > 0 for x in ("envs-per-actor", "unroll", "batch"))
+            assert all(
+                int(matrix.option(ours.command, f"--{x}")) > 0
+                for x in ("envs-per-actor", "unroll", "batch")
+            )
     of_replay = {library for library, _ in replay.ROWS.values()} - {"ours"}
-    assert venvs == {row.venv for row in ROWS.values()} - {None} | of_replay | {"trl", "litserve", "rayserve"}
+    assert venvs == {row.venv for row in ROWS.values()} - {None} | of_replay | {
+        "trl",
+        "litserve",
+        "rayserve",
+    }
 
 
 def test_every_ratio_is_within_a_case() -> None:
@@ -109,17 +137,25 @@ def test_every_ratio_is_within_a_case() -> None:
     assert compared == set(ROWS)
 
 
-# ----------------------------------------------------------------------------------------------------------- the matrix
+# --------------------------------------------------------------------------------------- the matrix
 
 
 def arguments(**changes: Any) -> argparse.Namespace:
     given: dict[str, Any] = {
-        "cases": None, "rows": None, "command": [], "peers_home": Path("/nowhere"), "rounds": 2, "tolerance": 0.05, "tries": 3,
-    }  # fmt: skip
+        "cases": None,
+        "rows": None,
+        "command": [],
+        "peers_home": Path("/nowhere"),
+        "rounds": 2,
+        "tolerance": 0.05,
+        "tries": 3,
+    }
     return argparse.Namespace(**(given | changes))
 
 
-def test_rounds_are_interleaved_and_a_failure_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_are_interleaved_and_a_failure_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(matrix, "calibrate", lambda: {"one_core": 1.0, "two_core": 2.0})
     saved: list[int] = []
     ran: list[str] = []
@@ -137,8 +173,11 @@ def test_rounds_are_interleaved_and_a_failure_stops_nothing(monkeypatch: pytest.
     assert ran == ["pong", "pong-lean", "pong", "pong-lean"]
     assert saved == [1, 2, 3, 4]
     assert [(r["row"], r["round"], r.get("value")) for r in results] == [
-        ("pong", 0, 1.0), ("pong-lean", 0, None), ("pong", 1, 3.0), ("pong-lean", 1, 4.0),
-    ]  # fmt: skip
+        ("pong", 0, 1.0),
+        ("pong-lean", 0, None),
+        ("pong", 1, 3.0),
+        ("pong-lean", 1, 4.0),
+    ]
     assert results[1]["failed"] == "it fell over"
 
 
@@ -148,7 +187,10 @@ def test_a_row_of_other_work_has_no_figure(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(Failed, match="not the same work: parameters moved"):
         matrix.run_row(argparse.Namespace(row_map=ROWS, rows=[]), "pong-sb3")
     did["work"] = work("pong", env="envpool:Pong-v5")
-    assert "EnvPool" in matrix.run_row(argparse.Namespace(row_map=ROWS, rows=[]), "pong-sb3")["differs"][0]
+    assert (
+        "EnvPool"
+        in matrix.run_row(argparse.Namespace(row_map=ROWS, rows=[]), "pong-sb3")["differs"][0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +202,9 @@ def test_a_row_of_other_work_has_no_figure(monkeypatch: pytest.MonkeyPatch) -> N
         ({"cases": "pong"}, "setup.sh --home"),
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_refused(
+    changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         matrix.choose(arguments(**changes), argparse.ArgumentParser())
     assert said in capsys.readouterr().err
@@ -184,8 +228,13 @@ def test_the_window_begins_once_something_is_learned(tmp_path: Path) -> None:
     assert (first["wall_s"], last["wall_s"]) == (70, 101)
 
 
-def test_a_run_that_did_nothing_in_its_window_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    still, ready = ({"wall_s": 10.0, "env_steps": 512}, {"wall_s": 40.0, "env_steps": 512}), tmp_path / "ready"
+def test_a_run_that_did_nothing_in_its_window_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    still, ready = (
+        ({"wall_s": 10.0, "env_steps": 512}, {"wall_s": 40.0, "env_steps": 512}),
+        tmp_path / "ready",
+    )
     monkeypatch.setattr(matrix, "window", lambda *_: still if ready.exists() else None)
     code = f"""
 import pathlib, signal, sys
@@ -210,26 +259,45 @@ def test_the_window_begins_after_the_warm_up(tmp_path: Path) -> None:
     assert (first["wall_s"], last["wall_s"]) == (11, 42)
 
 
-# ----------------------------------------------------------------------------------------------------------- the report
+# --------------------------------------------------------------------------------------- the report
 
 
 def result(row: str, i: int, value: float | None, **more: Any) -> dict[str, Any]:
-    did: dict[str, Any] = {"failed": "no"} if value is None else {"value": value, "work": work(ROWS[row].case), "differs": []}
+    did: dict[str, Any] = (
+        {"failed": "no"}
+        if value is None
+        else {"value": value, "work": work(ROWS[row].case), "differs": []}
+    )
     return {"row": row, "case": ROWS[row].case, "round": i, "unsteady": False, **did, **more}
 
 
 RUNS = [
-    result("halfcheetah", 0, 300.0), result("halfcheetah", 1, 200.0), result("halfcheetah", 2, 100.0, unsteady=True),
-    result("halfcheetah-sb3", 0, 50.0), result("halfcheetah-sb3", 1, 50.0), result("halfcheetah-sb3", 2, 50.0),
-    result("halfcheetah-sf-async", 0, 100.0, differs=["another version"], peer="sample-factory", version="2.1"),
-    result("halfcheetah-sf-async", 1, None), result("halfcheetah-sf-async", 2, 80.0),
-    result("halfcheetah", 3, None), result("halfcheetah-sf-async", 3, 90.0),
+    result("halfcheetah", 0, 300.0),
+    result("halfcheetah", 1, 200.0),
+    result("halfcheetah", 2, 100.0, unsteady=True),
+    result("halfcheetah-sb3", 0, 50.0),
+    result("halfcheetah-sb3", 1, 50.0),
+    result("halfcheetah-sb3", 2, 50.0),
+    result(
+        "halfcheetah-sf-async",
+        0,
+        100.0,
+        differs=["another version"],
+        peer="sample-factory",
+        version="2.1",
+    ),
+    result("halfcheetah-sf-async", 1, None),
+    result("halfcheetah-sf-async", 2, 80.0),
+    result("halfcheetah", 3, None),
+    result("halfcheetah-sf-async", 3, 90.0),
     result("halfcheetah-rllib", 0, None),
-]  # fmt: skip
+]
 RECORD = {
     "host": {"at": "2026-01-01 00:00:00", "cpu": "a CPU", "cores": 2, "python": "3.11"},
-    "command": "matrix.py --cases halfcheetah", "arguments": {"rounds": "3", "seconds": "30"}, "runs": RUNS,
-}  # fmt: skip
+    "command": "matrix.py --cases halfcheetah",
+    "arguments": {"rounds": "3", "seconds": "30"},
+    "runs": RUNS,
+}
 
 
 def test_ratios_are_taken_within_rounds_beside_the_best() -> None:
@@ -241,9 +309,19 @@ def test_ratios_are_taken_within_rounds_beside_the_best() -> None:
 
 def test_the_page_has_every_row_and_says_what_is_missing() -> None:
     text = report.page([RECORD], {})
-    lines = {line.split("|")[1].strip(" `"): line for line in text.splitlines() if line.startswith("| `")}
-    assert "| 200 | 100 | 300 | 1 of 3 | 1 | 1.00 | 5,773 |" in report.rows_table(RUNS, "halfcheetah")[0]
-    assert lines.keys() >= {"halfcheetah", "halfcheetah-sb3", "halfcheetah-sf-async", "halfcheetah-rllib"}
+    lines = {
+        line.split("|")[1].strip(" `"): line for line in text.splitlines() if line.startswith("| `")
+    }
+    assert (
+        "| 200 | 100 | 300 | 1 of 3 | 1 | 1.00 | 5,773 |"
+        in report.rows_table(RUNS, "halfcheetah")[0]
+    )
+    assert lines.keys() >= {
+        "halfcheetah",
+        "halfcheetah-sb3",
+        "halfcheetah-sf-async",
+        "halfcheetah-rllib",
+    }
     assert "| - | - | - | 0 of 0 | 1 |" in lines["halfcheetah-rllib"]
     assert "sample-factory 2.1 | 90 | 80 | 100 | 0 of 3 | 1 |" in lines["halfcheetah-sf-async"]
     assert "[1] another version" in text and "batch 1024 [1]" in lines["halfcheetah-sf-async"]
@@ -263,7 +341,9 @@ def test_the_page_and_its_plots(tmp_path: Path) -> None:
     assert plot.read_bytes() == first
 
 
-def test_a_bound_is_measured_before_and_after_its_row_and_the_faster_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_is_measured_before_and_after_its_row_and_the_faster_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     order: list[str] = []
     values = iter([900.0, 1100.0])
 

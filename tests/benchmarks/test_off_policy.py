@@ -1,4 +1,6 @@
-"""What SAC and DQN are compared by: the same work, the better threads of each side, ratios within rounds; nothing is run."""
+"""What SAC and DQN are compared by: the same work, the better threads of each side, ratios within
+rounds; nothing is run.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +19,38 @@ from off_policy import CASES, ROWS
 def work(case: str, **changes: Any) -> dict[str, Any]:
     contract = CASES[case].contract
     return {
-        "env": next(iter(contract.envs)), "frame_skip": contract.frame_skip, "sticky": contract.sticky,
-        "observation": list(contract.observation), "actions": contract.actions, "parameters": contract.parameters,
-        "precision": "fp32", "passes": contract.passes, "updates": 10, "moved": 0.5,
-    } | changes  # fmt: skip
+        "env": next(iter(contract.envs)),
+        "frame_skip": contract.frame_skip,
+        "sticky": contract.sticky,
+        "observation": list(contract.observation),
+        "actions": contract.actions,
+        "parameters": contract.parameters,
+        "precision": "fp32",
+        "passes": contract.passes,
+        "updates": 10,
+        "moved": 0.5,
+    } | changes
 
 
 def result(row: str, i: int, value: float | None) -> dict[str, Any]:
-    return {"row": row, "round": i, "unsteady": False} | ({"failed": "no"} if value is None else {"value": value})
+    return {"row": row, "round": i, "unsteady": False} | (
+        {"failed": "no"} if value is None else {"value": value}
+    )
 
 
 def test_every_row_can_be_run_and_each_side_has_both_numbers_of_threads() -> None:
     for name, row in ROWS.items():
-        assert row.case in CASES and name.startswith(f"{row.case}-") and f"--threads {name[-1]}" in row.command
+        assert (
+            row.case in CASES
+            and name.startswith(f"{row.case}-")
+            and f"--threads {name[-1]}" in row.command
+        )
         if row.kind == "peer":
             assert (Path(matrix.__file__).parent / "peers" / row.command.split()[0]).exists()
     sides = {name[:-2] for name in ROWS}
-    assert sides == {f"{name}-{side}" for name, case in CASES.items() for side in (*case.precisions, "sb3")}
+    assert sides == {
+        f"{name}-{side}" for name, case in CASES.items() for side in (*case.precisions, "sb3")
+    }
     assert set(ROWS) == {f"{side}-{threads}" for side in sides for threads in (1, 2)}
 
 
@@ -44,7 +61,9 @@ def test_parameters_are_those_of_our_networks(case: str) -> None:
     from equipoise.plans.roles import network
     from equipoise.types import learning
 
-    words = next(row.command for row in ROWS.values() if row.case == case and row.kind == "ours").split()
+    words = next(
+        row.command for row in ROWS.values() if row.case == case and row.kind == "ours"
+    ).split()
     given = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
     program = equipoise.program(words[0], words[words.index("--algorithm") + 1], settings=given)
     net = network(program, plan_run(program).spec, "main")
@@ -72,7 +91,10 @@ def test_a_row_of_other_work_has_no_figure(monkeypatch: pytest.MonkeyPatch) -> N
 def test_ours_is_counted_within_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     def trained(command: list[str], out: Path, log: Path, **_: Any) -> Any:
         assert command[0] == "equipoise" and str(out) in command
-        return tuple({"wall_s": t, "env_steps": 4000 + 80 * t, "updates": 20 * t, "balance": {}} for t in (10, 40))
+        return tuple(
+            {"wall_s": t, "env_steps": 4000 + 80 * t, "updates": 20 * t, "balance": {}}
+            for t in (10, 40)
+        )
 
     monkeypatch.setattr(off_policy, "trained", trained)
     whole = work("dqn", passes=3.0, updates=7)  # of a run that began without updates
@@ -84,12 +106,21 @@ def test_ours_is_counted_within_the_window(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 RESULTS = [
-    result("sac-fp32-1", 0, 30.0), result("sac-fp32-1", 1, 10.0), result("sac-fp32-1", 2, 20.0),
-    result("sac-fp32-2", 0, 15.0), result("sac-fp32-2", 1, None), result("sac-fp32-2", 2, 15.0),
-    result("sac-sb3-1", 0, 5.0), result("sac-sb3-1", 1, 5.0), result("sac-sb3-1", 2, 5.0),
-    result("sac-sb3-2", 0, 10.0), result("sac-sb3-2", 1, None), result("sac-sb3-2", 2, 5.0),
-    result("dqn-bf16-1", 0, 9.0), result("dqn-sb3-1", 0, None),
-]  # fmt: skip
+    result("sac-fp32-1", 0, 30.0),
+    result("sac-fp32-1", 1, 10.0),
+    result("sac-fp32-1", 2, 20.0),
+    result("sac-fp32-2", 0, 15.0),
+    result("sac-fp32-2", 1, None),
+    result("sac-fp32-2", 2, 15.0),
+    result("sac-sb3-1", 0, 5.0),
+    result("sac-sb3-1", 1, 5.0),
+    result("sac-sb3-1", 2, 5.0),
+    result("sac-sb3-2", 0, 10.0),
+    result("sac-sb3-2", 1, None),
+    result("sac-sb3-2", 2, 5.0),
+    result("dqn-bf16-1", 0, 9.0),
+    result("dqn-sb3-1", 0, None),
+]
 
 
 def test_each_side_counts_with_its_better_threads_and_ratios_are_within_rounds() -> None:
@@ -102,8 +133,9 @@ def test_each_side_counts_with_its_better_threads_and_ratios_are_within_rounds()
 def test_the_page_has_every_row_and_says_what_is_missing() -> None:
     record = {
         "host": {"at": "2026-01-01 00:00:00", "cpu": "a CPU", "cores": 2, "python": "3.11"},
-        "command": "off_policy.py --rounds 3", "arguments": {"rounds": "3", "seconds": "30"},
-    }  # fmt: skip
+        "command": "off_policy.py --rounds 3",
+        "arguments": {"rounds": "3", "seconds": "30"},
+    }
     text = off_policy.page(record, RESULTS, list(ROWS))
     assert all(f"| {name} |" in text for name in ROWS)
     assert "| 20.0 | 10.0 | 30.0 | updates/s | 0 of 3 | 0 |" in text
@@ -119,7 +151,9 @@ def test_the_page_has_every_row_and_says_what_is_missing() -> None:
         ({}, "setup.sh --home"),
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_refused(
+    changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     given: dict[str, Any] = {"cases": None, "rows": None, "peers_home": Path("/nowhere")}
     with pytest.raises(SystemExit):
         off_policy.choose(argparse.Namespace(**(given | changes)), argparse.ArgumentParser())

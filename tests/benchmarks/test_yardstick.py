@@ -1,4 +1,6 @@
-"""The bound rests on these functions, so they must do the real work: the same V-trace, the same probabilities."""
+"""The bound rests on these functions, so they must do the real work: the same V-trace, the same
+probabilities.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def test_vtrace_is_that_of_the_package() -> None:
     value, logp = torch.randn(6, 3), torch.randn(5, 3) - 1
     target, advantage = vtrace(rows, value, logp)
     expected = returns.vtrace(
-        reward=rows.reward, discount=GAMMA * rows.bootstrap, value=value, log_rho=logp - rows.logp, mask=rows.mask.bool()
+        reward=rows.reward,
+        discount=GAMMA * rows.bootstrap,
+        value=value,
+        log_rho=logp - rows.logp,
+        mask=rows.mask.bool(),
     )
     real = rows.mask.bool()
     torch.testing.assert_close(target[real], expected.target[real])
@@ -56,7 +62,8 @@ def test_acting_and_learning_agree_on_the_probability(kind: str) -> None:
     assert value.shape == (18,)
     if kind == "gaussian":
         std = torch.distributions.Normal(torch.zeros(6), net.views[6].exp())
-        expected = std.entropy().sum() - 6 * 0.5 * (1 + torch.log(torch.tensor(2 * torch.pi)))  # up to a constant
+        # up to a constant
+        expected = std.entropy().sum() - 6 * 0.5 * (1 + torch.log(torch.tensor(2 * torch.pi)))
         torch.testing.assert_close(-negative_entropy, expected)
 
 

@@ -9,5 +9,7 @@ from equipoise.balance import calibrate
 
 @pytest.fixture(autouse=True)
 def cores_of_others_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short runs of tests may have had few cores, by whatever else runs here: what is said of that has tests of its own."""
+    """Short runs of tests may have had few cores, by whatever else runs here: what is said of that
+    has tests of its own.
+    """
     monkeypatch.setattr(calibrate, "MISSING", float("inf"))

@@ -26,7 +26,10 @@ BALANCE = {
     "actor 1": Shares(worked=9, starved=1, side="sampling"),
     "learner": Shares(worked=3.8, starved=6.2, side="learning"),
 }
-VERDICT = "Sampling-bound: the learner waits 62 % of the time for experience; add actors or envs per actor."
+VERDICT = (
+    "Sampling-bound: the learner waits 62 % of the time for experience; add actors or envs "
+    "per actor."
+)
 
 
 def program(**fields: Any) -> Program:
@@ -41,24 +44,56 @@ def program(**fields: Any) -> Program:
 
 def report(**fields: Any) -> Report:
     given: dict[str, Any] = {
-        "wall_s": 72.3, "env_steps": 210_000, "taken": 214_000, "frames": 210_000, "updates": 51, "steps_per_s": 123_456.7,
-        "updates_per_s": 82.1, "episodes": 1203, "return_mean": 215.3, "length_mean": 215.3, "lag_mean": 0.4, "lag_max": 1,
-        "balance": BALANCE, "cause": "Sampling-bound", "verdict": VERDICT, "remaining_s": 170.0,
-    }  # fmt: skip
+        "wall_s": 72.3,
+        "env_steps": 210_000,
+        "taken": 214_000,
+        "frames": 210_000,
+        "updates": 51,
+        "steps_per_s": 123_456.7,
+        "updates_per_s": 82.1,
+        "episodes": 1203,
+        "return_mean": 215.3,
+        "length_mean": 215.3,
+        "lag_mean": 0.4,
+        "lag_max": 1,
+        "balance": BALANCE,
+        "cause": "Sampling-bound",
+        "verdict": VERDICT,
+        "remaining_s": 170.0,
+    }
     return Report(**(given | fields))
 
 
 def evaluation(**fields: Any) -> Evaluation:
-    given: dict[str, Any] = {"mean": 487.25, "std": 20.1, "episodes": 20, "env_steps": 120_000, "version": 3}
+    given: dict[str, Any] = {
+        "mean": 487.25,
+        "std": 20.1,
+        "episodes": 20,
+        "env_steps": 120_000,
+        "version": 3,
+    }
     return Evaluation(**(given | fields))
 
 
 def short_run(out: Path, *, steps: int, max_lag: int) -> Path:
-    """A run of IMPALA on ``process`` with some records, for commands that read what workers measured."""
+    """A run of IMPALA on ``process`` with some records, for commands that read what workers
+    measured.
+    """
     made = api.train(
-        "CartPole-v1", "impala", steps=steps, actors=2, envs_per_actor=8, unroll=8, batch=16, max_lag=max_lag, recipe=False,
-        evaluate_episodes=0, tensorboard=False, settings=["algorithm.hidden=[16]"], out=out,
-    )  # fmt: skip
+        "CartPole-v1",
+        "impala",
+        steps=steps,
+        actors=2,
+        envs_per_actor=8,
+        unroll=8,
+        batch=16,
+        max_lag=max_lag,
+        recipe=False,
+        evaluate_episodes=0,
+        tensorboard=False,
+        settings=["algorithm.hidden=[16]"],
+        out=out,
+    )
     for _ in made:
         pass
     return out
@@ -67,17 +102,42 @@ def short_run(out: Path, *, steps: int, max_lag: int) -> Path:
 def summary(**fields: Any) -> dict[str, Any]:
     """As it is read back from summary.json."""
     return {
-        "status": "completed", "env_steps": 210_000, "taken": 214_000, "frames": 210_000, "updates": 51, "wall_s": 72.3,
-        "steps_per_s": 2904.6, "printed": {}, "sites": {}, "refused": {}, "alarms": [], "governor": None,
-        "updates_per_s": 0.7, "episodes": 1203, "return_mean": 215.3, "info": {},
-        "evaluation": {"mean": 487.25, "std": 20.1, "episodes": 20}, "best_evaluation": None, "lag": {"mean": 0.4, "max": 1},
+        "status": "completed",
+        "env_steps": 210_000,
+        "taken": 214_000,
+        "frames": 210_000,
+        "updates": 51,
+        "wall_s": 72.3,
+        "steps_per_s": 2904.6,
+        "printed": {},
+        "sites": {},
+        "refused": {},
+        "alarms": [],
+        "governor": None,
+        "updates_per_s": 0.7,
+        "episodes": 1203,
+        "return_mean": 215.3,
+        "info": {},
+        "evaluation": {"mean": 487.25, "std": 20.1, "episodes": 20},
+        "best_evaluation": None,
+        "lag": {"mean": 0.4, "max": 1},
         "acting": {"weights": "fp32", "forward": {"main": "lean"}, "error": {}},
         "balance": {
-            name: {"worked": s.worked, "preempted": s.preempted, "starved": s.starved, "blocked": s.blocked}
+            name: {
+                "worked": s.worked,
+                "preempted": s.preempted,
+                "starved": s.starved,
+                "blocked": s.blocked,
+            }
             for name, s in BALANCE.items()
         },
-        "cause": "Sampling-bound", "verdict": VERDICT, "remedies": [], "solved_at_s": None, "params_sha256": "0" * 64,
+        "cause": "Sampling-bound",
+        "verdict": VERDICT,
+        "remedies": [],
+        "solved_at_s": None,
+        "params_sha256": "0" * 64,
         "failures": {},
-        "aborted": {}, "notes": [],
+        "aborted": {},
+        "notes": [],
         "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1},
-    } | fields  # fmt: skip
+    } | fields

@@ -24,10 +24,20 @@ FAULTY = "tests.envs.planted"
 DEADLY = "tests.envs.deadly"
 
 NAN = Finding(
-    severity="error", what="obs/speed is not finite", where="step 17", seen="expected finite numbers, got nan at [2]",
-    cost="One such number reaches the loss.", times=1984,
-)  # fmt: skip
-LISTS = Finding(severity="note", what="obs is a list", where="reset(seed)", seen="got list", cost="A conversion.")
+    severity="error",
+    what="obs/speed is not finite",
+    where="step 17",
+    seen="expected finite numbers, got nan at [2]",
+    cost="One such number reaches the loss.",
+    times=1984,
+)
+LISTS = Finding(
+    severity="note",
+    what="obs is a list",
+    where="reset(seed)",
+    seen="got list",
+    cost="A conversion.",
+)
 
 
 def run(*arguments):
@@ -42,9 +52,13 @@ def test_a_healthy_env_is_said_to_be_ok_and_what_it_is():
         "",
         "  observation  Box (4,) float32",
         "  action       Discrete of 2",
-        "  autoreset    NEXT_STEP: where terminated is True the return ends; where only truncated is, the",
+        "  autoreset    NEXT_STEP: where terminated is True the return ends; where only truncated "
+        "is, the",
     ]
-    assert "\n  step         mean " in result.stdout and "(100 of them), 2 envs at once\n" in result.stdout
+    assert (
+        "\n  step         mean " in result.stdout
+        and "(100 of them), 2 envs at once\n" in result.stdout
+    )
     assert result.stderr == ""
 
 
@@ -67,16 +81,27 @@ def test_a_note_ends_with_0():
 def test_arguments_and_the_seed_reach_the_env():
     result = run(f"{FAULTY}:ThatAction", "--set", "env.which=one", "--seed", "3")
     assert "there is only one action" in result.stdout
-    assert "time limit 7 steps" in " ".join(run("CartPole-v1", "--set", "env.max_episode_steps=7").stdout.split())
+    assert "time limit 7 steps" in " ".join(
+        run("CartPole-v1", "--set", "env.max_episode_steps=7").stdout.split()
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["CartPol-v1"], "unknown env id 'CartPol-v1'; did you mean 'CartPole-v1'?"),
-        ([f"{FAULTY}:Soun"], "unknown env 'Soun' in module 'tests.envs.planted'; did you mean 'Sound'?"),
-        (["CartPole-v1", "--set", "env.max_steps=3"], "takes no argument 'max_steps' (did you mean 'max_episode_steps'?)"),
-        (["CartPole-v1", "--set", "algorithm.gamma=1"], "unknown setting 'algorithm.gamma'; what can be set here is of the"),
+        (
+            [f"{FAULTY}:Soun"],
+            "unknown env 'Soun' in module 'tests.envs.planted'; did you mean 'Sound'?",
+        ),
+        (
+            ["CartPole-v1", "--set", "env.max_steps=3"],
+            "takes no argument 'max_steps' (did you mean 'max_episode_steps'?)",
+        ),
+        (
+            ["CartPole-v1", "--set", "algorithm.gamma=1"],
+            "unknown setting 'algorithm.gamma'; what can be set here is of the",
+        ),
         (["CartPole-v1", "--set", "max_steps"], "setting 'max_steps': expected KEY=VALUE"),
         (["CartPole-v1", "--seed", "two"], "--seed: expected a whole number, got 'two'"),
         (["CartPole-v1", "--seconds", "0"], "seconds: expected a number above 0, got 0"),
@@ -85,7 +110,7 @@ def test_arguments_and_the_seed_reach_the_env():
         (["CartPole-v1", "--seconds", "abc"], "--seconds: expected a number, got 'abc'"),
         (["CartPole-v1", "--sed", "2"], "no such option '--sed'; did you mean '--seed'?"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_one_line_and_2(arguments, message):
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
@@ -93,20 +118,32 @@ def test_what_cannot_be_is_one_line_and_2(arguments, message):
 
 
 def test_too_few_steps():
-    result = CliRunner().invoke(app, ["check", "CartPole-v1", "--steps", "2"], prog_name="equipoise")
-    assert (result.exit_code, result.stderr) == (2, "equipoise check: steps: expected at least 10, got 2\n")
+    result = CliRunner().invoke(
+        app, ["check", "CartPole-v1", "--steps", "2"], prog_name="equipoise"
+    )
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "equipoise check: steps: expected at least 10, got 2\n",
+    )
 
 
 def test_it_does_without_torch():
-    code = "import sys; sys.argv = ['equipoise', 'check', 'CartPole-v1', '--steps', '20']; from equipoise.cli import main\n"
+    code = (
+        "import sys; sys.argv = ['equipoise', 'check', 'CartPole-v1', '--steps', '20']; from "
+        "equipoise.cli import main\n"
+    )
     code += "try: main()\nfinally: print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "False"), done.stderr
 
 
 def test_a_death_of_the_env_is_an_error_and_the_command_lives():
     result = run(f"{DEADLY}:ExitsAtSeven")
-    assert result.exit_code == 1 and result.stdout.splitlines()[2] == "error  step() ends its process"
+    assert (
+        result.exit_code == 1 and result.stdout.splitlines()[2] == "error  step() ends its process"
+    )
     text = " ".join(result.stdout.split())
     assert "left out the first walk from step 7 on; a fresh env with the same seed;" in text
     assert text.endswith("(its process ended)")
@@ -115,18 +152,35 @@ def test_a_death_of_the_env_is_an_error_and_the_command_lives():
 def test_two_agents():
     pytest.importorskip("pettingzoo")
     result = run("tests.envs.games:Duel")
-    assert result.exit_code == 0 and "\n  agent left   Box (2,) float32 -> Discrete of 3\n" in result.stdout, result.output
+    assert (
+        result.exit_code == 0
+        and "\n  agent left   Box (2,) float32 -> Discrete of 3\n" in result.stdout
+    ), result.output
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupted_it_leaves_no_process_and_ctrl_c_keeps_the_report(number, code, tmp_path, deadline):
+def test_interrupted_it_leaves_no_process_and_ctrl_c_keeps_the_report(
+    number, code, tmp_path, deadline
+):
     file = tmp_path / "pid"
     main = "from equipoise.cli import main; main()"
-    command = [sys.executable, "-c", main, "check", f"{DEADLY}:SaysItsPid", "--set", f"env.file={file}"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    command = [
+        sys.executable,
+        "-c",
+        main,
+        "check",
+        f"{DEADLY}:SaysItsPid",
+        "--set",
+        f"env.file={file}",
+    ]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
         try:
-            deadline(lambda: file.exists() and file.read_text(), seconds=60, what="the env's third step")
+            deadline(
+                lambda: file.exists() and file.read_text(), seconds=60, what="the env's third step"
+            )
             running.send_signal(number)
             out, error = running.communicate(timeout=30)
         finally:
@@ -134,8 +188,13 @@ def test_interrupted_it_leaves_no_process_and_ctrl_c_keeps_the_report(number, co
     assert running.returncode == code
     if number == signal.SIGINT:
         text = " ".join(out.split())
-        assert text.startswith(f"{DEADLY}:SaysItsPid: 1 note note obs is no numpy array") and error == ""
-        assert "left out the first walk from step " in text and text.endswith("the first env seeded again (interrupted)")
+        assert (
+            text.startswith(f"{DEADLY}:SaysItsPid: 1 note note obs is no numpy array")
+            and error == ""
+        )
+        assert "left out the first walk from step " in text and text.endswith(
+            "the first env seeded again (interrupted)"
+        )
     else:
         assert (out, error) == ("", "equipoise check: interrupted\n")
     with pytest.raises(ProcessLookupError):
@@ -143,8 +202,14 @@ def test_interrupted_it_leaves_no_process_and_ctrl_c_keeps_the_report(number, co
 
 
 STATE = Progress(
-    probe="the first walk", where="step 412", steps=1500, call_s=3.2, spent_s=12.4, seconds=60.0, findings=2
-)  # fmt: skip
+    probe="the first walk",
+    where="step 412",
+    steps=1500,
+    call_s=3.2,
+    spent_s=12.4,
+    seconds=60.0,
+    findings=2,
+)
 
 
 def test_progress_in_a_pipe_is_a_line_now_and_then(capsys, monkeypatch):
@@ -168,13 +233,20 @@ def test_progress_at_a_terminal_is_one_line(capsys, monkeypatch):
     line.clear()
     line.clear()
     said = capsys.readouterr().err
-    assert said == "\r\x1b[K12 of 60 s  the first walk: step 412 of 1,500 (3 s in it), 2 findings\r\x1b[K"
+    assert (
+        said
+        == "\r\x1b[K12 of 60 s  the first walk: step 412 of 1,500 (3 s in it), 2 findings\r\x1b[K"
+    )
 
 
 def test_the_lines_of_a_report():
     times = Times(mean=2e-5, p50=1.5e-5, p99=0.0025, max=1.25, count=1500)
     facts = {"observation": "Box (3,) float32", "episodes": "word " * 30}
-    text = lines(Report(target="my:env", findings=(NAN, LISTS, LISTS), facts=facts, step_s=times, reset_s=times))
+    text = lines(
+        Report(
+            target="my:env", findings=(NAN, LISTS, LISTS), facts=facts, step_s=times, reset_s=times
+        )
+    )
     assert text[:8] == [
         "my:env: 1 error, 2 notes",
         "",
@@ -194,8 +266,14 @@ def test_the_lines_of_a_report():
 
 
 def test_a_report_with_parts_left_out_is_not_called_ok():
-    text = lines(Report(target="my:env", findings=(), facts={}, left_out=("a", "b"), why="interrupted"))
-    assert text == ["my:env: nothing found in what was looked at", "", "  left out     a; b (interrupted)"]
+    text = lines(
+        Report(target="my:env", findings=(), facts={}, left_out=("a", "b"), why="interrupted")
+    )
+    assert text == [
+        "my:env: nothing found in what was looked at",
+        "",
+        "  left out     a; b (interrupted)",
+    ]
 
 
 def test_from_python():

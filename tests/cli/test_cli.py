@@ -53,23 +53,45 @@ class FakeRun:
 
 @pytest.fixture
 def api(monkeypatch):
-    monkeypatch.setattr("equipoise.api.sizing.measured", lambda program: None)  # what a busy machine would decide
+    # what a busy machine would decide
+    monkeypatch.setattr("equipoise.api.sizing.measured", lambda program: None)
     fake = SimpleNamespace(asked={}, run=FakeRun(), refuse=None, made=program())
 
     def made_program(env, algorithm, *, settings, recipe, **fields):
-        fake.asked |= {"env": env, "algorithm": algorithm, "settings": settings, "recipe": recipe, "fields": fields}
+        fake.asked |= {
+            "env": env,
+            "algorithm": algorithm,
+            "settings": settings,
+            "recipe": recipe,
+            "fields": fields,
+        }
         if fake.refuse is not None:
             raise fake.refuse
         return fake.made
 
     def run_of(made, order):
-        fake.asked |= {"program": made, "on": order.on, "out": order.out, "init_from": order.init_from}
-        fake.asked |= {"init_what": order.init_what, "tensorboard": order.tensorboard, "wandb": order.wandb}
+        fake.asked |= {
+            "program": made,
+            "on": order.on,
+            "out": order.out,
+            "init_from": order.init_from,
+        }
+        fake.asked |= {
+            "init_what": order.init_what,
+            "tensorboard": order.tensorboard,
+            "wandb": order.wandb,
+        }
         fake.asked |= {"cluster": order.cluster, "auto": order.asked}
         return fake.run
 
     def resume(directory, *, on, cluster, settings, tell, **fields):
-        fake.asked |= {"directory": directory, "on": on, "cluster": cluster, "settings": settings, "fields": fields}
+        fake.asked |= {
+            "directory": directory,
+            "on": on,
+            "cluster": cluster,
+            "settings": settings,
+            "fields": fields,
+        }
         if fake.refuse is not None:
             raise fake.refuse
         return fake.run
@@ -85,7 +107,8 @@ def api(monkeypatch):
     fake.NothingToDo = NothingToDo
     from equipoise.api import training
 
-    monkeypatch.setattr(training, "like_its_source", lambda program, *_: program)  # "runs/old" is no run
+    # "runs/old" is no run
+    monkeypatch.setattr(training, "like_its_source", lambda program, *_: program)
     monkeypatch.setattr(training, "run_of", run_of)
     monkeypatch.setattr(equipoise, "api", fake, raising=False)
     return fake
@@ -95,17 +118,28 @@ def run(*arguments):
     return CliRunner().invoke(app, list(arguments), prog_name="equipoise")
 
 
-# ------------------------------------------------------------------------------------------------------------------- train
+# -------------------------------------------------------------------------------------------- train
 
 
 def test_without_options_the_api_is_given_none(api):
     result = run("train", "CartPole-v1")
     assert result.exit_code == 0, result.output
     assert api.asked == {
-        "env": "CartPole-v1", "algorithm": None, "settings": (), "recipe": True, "fields": {},
-        "program": api.made, "on": "process", "out": None, "init_from": None,
-        "init_what": "weights", "tensorboard": True, "wandb": None, "cluster": {}, "auto": [],
-    }  # fmt: skip
+        "env": "CartPole-v1",
+        "algorithm": None,
+        "settings": (),
+        "recipe": True,
+        "fields": {},
+        "program": api.made,
+        "on": "process",
+        "out": None,
+        "init_from": None,
+        "init_what": "weights",
+        "tensorboard": True,
+        "wandb": None,
+        "cluster": {},
+        "auto": [],
+    }
     assert api.run.closed
 
 
@@ -116,7 +150,11 @@ def test_without_options_the_api_is_given_none(api):
         ("--set algorithm.gamma=0.9 --set env.g=1", "settings", ("algorithm.gamma=0.9", "env.g=1")),
         ("--no-recipe", "recipe", False),
         ("--on serial", "on", "serial"),
-        ("--on ray --address auto --cluster home_actors=0", "cluster", {"address": "auto", "home_actors": "0"}),
+        (
+            "--on ray --address auto --cluster home_actors=0",
+            "cluster",
+            {"address": "auto", "home_actors": "0"},
+        ),
         ("--out some/where", "out", Path("some/where")),
         ("--init-from runs/old", "init_from", Path("runs/old")),
         ("--init-from runs/old --init-what learner", "init_what", "learner"),
@@ -135,7 +173,11 @@ def test_without_options_the_api_is_given_none(api):
         ("--seed 0", "fields", {"seed": 0}),
         ("--threads 2", "fields", {"threads": 2}),
         ("--threads auto", "fields", {"threads": "auto"}),
-        ("--threads auto --set placement.actors=auto --action-mask auto", "auto", ["actors", "threads"]),
+        (
+            "--threads auto --set placement.actors=auto --action-mask auto",
+            "auto",
+            ["actors", "threads"],
+        ),
         ("--device cuda:1", "fields", {"device": "cuda:1"}),
         ("--stop-at -95", "fields", {"stop_at": -95.0}),
         ("--stop-at 0", "fields", {"stop_at": 0.0}),
@@ -160,7 +202,10 @@ def test_a_run_shows_lines_and_then_the_summary(api):
 def test_quiet_shows_the_summary_alone(api):
     for flag in ("--quiet", "-q"):
         api.run = FakeRun()
-        assert run("train", "CartPole-v1", flag).stdout.splitlines()[0] == "Completed: all steps are done."
+        assert (
+            run("train", "CartPole-v1", flag).stdout.splitlines()[0]
+            == "Completed: all steps are done."
+        )
 
 
 def test_ctrl_c_ends_with_130_after_the_summary(api):
@@ -192,7 +237,10 @@ def test_ctrl_c_before_there_is_anything_to_sum_up(api):
 
 
 def test_a_worker_that_fails_shows_its_own_traceback_and_ends_with_1(api):
-    text = 'Traceback (most recent call last):\n  File "env.py", line 3, in step\nZeroDivisionError: division by zero\n'
+    text = (
+        'Traceback (most recent call last):\n  File "env.py", line 3, in '
+        "step\nZeroDivisionError: division by zero\n"
+    )
     api.run = FakeRun(WorkerFailed("actor 1", "raised", text), "failed")
     result = run("train", "CartPole-v1")
     assert result.exit_code == 1
@@ -203,7 +251,10 @@ def test_a_worker_that_fails_shows_its_own_traceback_and_ends_with_1(api):
 def test_a_worker_that_dies_without_a_word(api):
     api.run = FakeRun(WorkerFailed("actor 1", "died of SIGKILL"), leaves_summary=False)
     result = run("train", "CartPole-v1")
-    assert (result.exit_code, result.stderr.strip()) == (1, "equipoise train: actor 1 died of SIGKILL")
+    assert (result.exit_code, result.stderr.strip()) == (
+        1,
+        "equipoise train: actor 1 died of SIGKILL",
+    )
 
 
 @pytest.mark.parametrize("error", [EOFError("the file ended"), RuntimeError("a bug")])
@@ -219,13 +270,18 @@ def test_an_error_that_nobody_foresaw_keeps_its_traceback(api):
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("unknown env id 'X'; did you mean 'Y'?"), ImportError("no extra"), OSError("full")]
+    "error",
+    [ValueError("unknown env id 'X'; did you mean 'Y'?"), ImportError("no extra"), OSError("full")],
 )
 @pytest.mark.parametrize("command", ["train", "evaluate"])
 def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
     api.refuse = error
     result = run(command, "X")
-    assert (result.exit_code, result.stderr, result.stdout) == (2, f"equipoise {command}: {error}\n", "")
+    assert (result.exit_code, result.stderr, result.stdout) == (
+        2,
+        f"equipoise {command}: {error}\n",
+        "",
+    )
     debugged = run(command, "X", "--debug")
     assert debugged.exception is error
 
@@ -233,41 +289,86 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("train", "equipoise train: expected ENV, such as CartPole-v1, or --config FILE, got neither"),
+        (
+            "train",
+            "equipoise train: expected ENV, such as CartPole-v1, or --config FILE, got neither",
+        ),
         (
             "train A --actor 2",
-            "equipoise train: no such option '--actor'; did you mean '--actors'? See 'equipoise train --help'.",
+            "equipoise train: no such option '--actor'; did you mean '--actors'? See 'equipoise "
+            "train --help'.",
         ),
-        ("train A --maxlag 2", "equipoise train: no such option '--maxlag'; did you mean '--max-lag'? See"),
-        ("train A --norecipe", "equipoise train: no such option '--norecipe'; did you mean '--no-recipe'? See"),
+        (
+            "train A --maxlag 2",
+            "equipoise train: no such option '--maxlag'; did you mean '--max-lag'? See",
+        ),
+        (
+            "train A --norecipe",
+            "equipoise train: no such option '--norecipe'; did you mean '--no-recipe'? See",
+        ),
         (
             "train A --acting-precision bf16",
-            "equipoise train: no such option '--acting-precision'; it is a setting: --set placement.acting_precision=... See",
+            "equipoise train: no such option '--acting-precision'; it is a setting: --set "
+            "placement.acting_precision=... See",
         ),
         (
             "train A --inference-workers 2",
             "it is a setting: --set placement.inference_workers=... See 'equipoise train --help'.",
         ),
-        ("train A --xyzzy", "equipoise train: no such option '--xyzzy'. See 'equipoise train --help'."),
+        (
+            "train A --xyzzy",
+            "equipoise train: no such option '--xyzzy'. See 'equipoise train --help'.",
+        ),
         ("train A -z", "equipoise train: no such option '-z'; did you mean '-"),
         ("train A B", "equipoise train: got unexpected extra argument"),
-        ("train A --actors two", "equipoise train: --actors: expected a whole number or auto, got 'two'"),
-        ("train A --stop-at high", "equipoise train: --stop-at: expected a number or none, got 'high'"),
-        ("evaluate A --episodes 1.5", "equipoise evaluate: --episodes: expected a whole number, got '1.5'"),
+        (
+            "train A --actors two",
+            "equipoise train: --actors: expected a whole number or auto, got 'two'",
+        ),
+        (
+            "train A --stop-at high",
+            "equipoise train: --stop-at: expected a number or none, got 'high'",
+        ),
+        (
+            "evaluate A --episodes 1.5",
+            "equipoise evaluate: --episodes: expected a whole number, got '1.5'",
+        ),
         ("train A --seed", "equipoise train: option '--seed' requires an argument."),
-        ("train A --on proces", "--on: expected one of 'serial', 'process', 'ray', got 'proces' (did you mean 'process'?)"),
-        ("train A --max-lag some", "equipoise train: --max-lag: expected a whole number or none, got 'some'"),
-        ("train A --steps many", "--steps: expected a whole number, got 'many' (64, 500k, 1M, 500MiB and 2GB are some)"),
+        (
+            "train A --on proces",
+            "--on: expected one of 'serial', 'process', 'ray', got 'proces' (did you mean "
+            "'process'?)",
+        ),
+        (
+            "train A --max-lag some",
+            "equipoise train: --max-lag: expected a whole number or none, got 'some'",
+        ),
+        (
+            "train A --steps many",
+            "--steps: expected a whole number, got 'many' (64, 500k, 1M, 500MiB and 2GB are some)",
+        ),
         ("evaluate", "equipoise evaluate: missing argument 'DIR|URL'."),
-        ("evaluate A --episode 3", "equipoise evaluate: no such option '--episode'; did you mean '--episodes'?"),
+        (
+            "evaluate A --episode 3",
+            "equipoise evaluate: no such option '--episode'; did you mean '--episodes'?",
+        ),
         (
             "resume A --algorithm ppo",
-            "resume: no such option '--algorithm'; it is one of 'train', and a resume keeps it: 'train",
+            "resume: no such option '--algorithm'; it is one of 'train', and a resume keeps it: "
+            "'train",
         ),
         ("resume A --stepz 3", "resume: no such option '--stepz'; did you mean '--steps'?"),
         ("trian A", "equipoise: no such command 'trian'; did you mean 'train'? See"),
-        ("sac A", "equipoise: no such command 'sac'; it is an algorithm: 'train ENV --algorithm sac'. See"),
-        ("zzz A", "equipoise: no such command 'zzz'; valid: algorithms, chaos, check, collect, completion, doctor,"),
+        (
+            "sac A",
+            "equipoise: no such command 'sac'; it is an algorithm: 'train ENV --algorithm sac'. "
+            "See",
+        ),
+        (
+            "zzz A",
+            "equipoise: no such command 'zzz'; valid: algorithms, chaos, check, collect, "
+            "completion, doctor,",
+        ),
         ("--verson", "equipoise: no such option '--verson'; did you mean '--version'?"),
     ],
 )
@@ -284,7 +385,10 @@ def test_what_was_typed_wrong_is_one_line_that_names_the_nearest(api, arguments,
     [
         ("CartPol-v1", "did you mean 'CartPole-v1'?"),
         ("CartPole-v1 --algorithm pppo", "unknown algorithm 'pppo'; did you mean 'ppo'?"),
-        ("CartPole-v1 --set algorithm.gama=1", "unknown setting 'algorithm.gama'; did you mean 'algorithm.gamma'?"),
+        (
+            "CartPole-v1 --set algorithm.gama=1",
+            "unknown setting 'algorithm.gama'; did you mean 'algorithm.gamma'?",
+        ),
         ("CartPole-v1 --set algorithm.gamma=x", "algorithm.gamma: expected a number, got 'x'"),
         ("CartPole-v1 --actors 0", "actors: expected at least 1, got 0"),
     ],
@@ -298,13 +402,16 @@ def test_the_real_api_names_the_nearest_too(arguments, message, tmp_path, monkey
     assert os.listdir(tmp_path) == []
 
 
-# ---------------------------------------------------------------------------------------------------------------- evaluate
+# ----------------------------------------------------------------------------------------- evaluate
 
 
 def test_evaluate_prints_the_return(api):
     result = run("evaluate", "runs/x")
     assert result.exit_code == 0
-    assert result.stdout == "return 487.2 +/- 20.1 over 20 episodes (deterministic policy, weights of step 120,000)\n"
+    assert (
+        result.stdout
+        == "return 487.2 +/- 20.1 over 20 episodes (deterministic policy, weights of step 120,000)\n"  # noqa: E501
+    )
     assert api.asked["directory"] == Path("runs/x")
     assert api.asked["options"] == {
         "episodes": 20,
@@ -322,7 +429,17 @@ def test_evaluate_prints_the_return_of_each_policy(api):
 
 
 def test_every_option_of_evaluate_reaches_the_api(api):
-    result = run("evaluate", "my runs/x", "--episodes", "5", "--stochastic", "--seed", "3", "--best", "--video")
+    result = run(
+        "evaluate",
+        "my runs/x",
+        "--episodes",
+        "5",
+        "--stochastic",
+        "--seed",
+        "3",
+        "--best",
+        "--video",
+    )
     assert api.asked["options"] == {
         "episodes": 5,
         "deterministic": False,
@@ -337,7 +454,9 @@ def test_every_option_of_evaluate_reaches_the_api(api):
 
 def test_evaluate_says_now_and_then_how_far_it_is_but_not_where_it_is_piped_to(api, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("equipoise.console.terminal.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "equipoise.console.terminal.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
 
     def evaluate(directory, *, tell, **_):
         for step in range(1, 31):
@@ -360,23 +479,46 @@ def test_a_quiet_evaluation_says_nothing_of_it(api, options, told):
     assert (api.tell is not None) == told
 
 
-# -------------------------------------------------------------------------------------------------------------------- help
+# --------------------------------------------------------------------------------------------- help
 
 
 def test_help_is_for_a_newcomer():
     text = run("train", "--help").stdout
     for part in (
-        "Usage: equipoise train [OPTIONS] [ENV]\n", "Train a policy on ENV", "What to learn:", "Where it runs:", "How long:",
-        "What comes out:", "Examples:", "a2c, a3c, apex_dqn, appo, bc, crossq, dqn,",
+        "Usage: equipoise train [OPTIONS] [ENV]\n",
+        "Train a policy on ENV",
+        "What to learn:",
+        "Where it runs:",
+        "How long:",
+        "What comes out:",
+        "Examples:",
+        "a2c, a3c, apex_dqn, appo, bc, crossq, dqn,",
         "A Gymnasium id such as CartPole-v1",
         "  equipoise train CartPole-v1 --stop-at 475        until it is solved\n",
-    ):  # fmt: skip
+    ):
         assert part in text, part
     assert max(len(line) for line in text.splitlines()) <= 80
     for option in (
-        "--algorithm", "--set", "--on", "--actors", "--envs-per-actor", "--max-lag", "--unroll", "--batch", "--steps", "--seed",
-        "--threads", "--device", "--stop-at", "--evaluate-episodes", "--quiet", "--out", "--recipe", "--no-recipe", "--debug",
-    ):  # fmt: skip
+        "--algorithm",
+        "--set",
+        "--on",
+        "--actors",
+        "--envs-per-actor",
+        "--max-lag",
+        "--unroll",
+        "--batch",
+        "--steps",
+        "--seed",
+        "--threads",
+        "--device",
+        "--stop-at",
+        "--evaluate-episodes",
+        "--quiet",
+        "--out",
+        "--recipe",
+        "--no-recipe",
+        "--debug",
+    ):
         assert f"{option} " in text or f"{option}\n" in text, option
 
 
@@ -410,7 +552,10 @@ def test_help_in_general():
         assert "train" in result.stdout
         assert "evaluate" in result.stdout
         assert "Start here:\n  equipoise train CartPole-v1 --stop-at 475\n" in result.stdout
-    assert "equipoise evaluate runs/NAME --episodes 100 --stochastic" in run("evaluate", "--help").stdout
+    assert (
+        "equipoise evaluate runs/NAME --episodes 100 --stochastic"
+        in run("evaluate", "--help").stdout
+    )
 
 
 def test_version():
@@ -418,16 +563,24 @@ def test_version():
     assert (result.exit_code, result.stdout) == (0, f"equipoise {equipoise.__version__}\n")
 
 
-HELP = "import sys; sys.argv = ['equipoise', *{arguments}]; from equipoise.cli import main\ntry: main()\nfinally: {then}"
+HELP = (
+    "import sys; sys.argv = ['equipoise', *{arguments}]; from equipoise.cli import main\ntry: "
+    "main()\nfinally: {then}"
+)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["check", "--help"], ["--version"]]
+    "arguments",
+    [["--help"], ["train", "--help"], ["evaluate", "--help"], ["check", "--help"], ["--version"]],
 )
 def test_help_imports_nothing_heavy(arguments):
     heavy = {"torch", "gymnasium", "numpy", "rich", "safetensors"}
-    code = HELP.format(arguments=arguments, then=f"print('HEAVY', sorted({heavy!r} & set(sys.modules)))")
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    code = HELP.format(
+        arguments=arguments, then=f"print('HEAVY', sorted({heavy!r} & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "HEAVY []"
 
@@ -446,22 +599,37 @@ def test_help_answers_within_three_tenths_of_a_second():
     assert statistics.median(times) <= 0.3, times
 
 
-# ------------------------------------------------------------------------------------------------------------------ resume
+# ------------------------------------------------------------------------------------------- resume
 
 
 def test_resume_passes_on_what_is_to_change(api):
     api.run.changes = {"steps": [1000, 2000]}
-    result = run("resume", "runs/old", "--steps", "2k", "--set", "algorithm.entropy=0", "--on", "serial", "--quiet")
+    result = run(
+        "resume",
+        "runs/old",
+        "--steps",
+        "2k",
+        "--set",
+        "algorithm.entropy=0",
+        "--on",
+        "serial",
+        "--quiet",
+    )
     assert result.exit_code == 0, result.output
     assert api.asked == {
-        "directory": Path("runs/old"), "on": "serial", "settings": ("algorithm.entropy=0",), "fields": {"steps": 2000},
+        "directory": Path("runs/old"),
+        "on": "serial",
+        "settings": ("algorithm.entropy=0",),
+        "fields": {"steps": 2000},
         "cluster": {},
-    }  # fmt: skip
+    }
     assert "changed: steps 1000 -> 2000" in result.output
 
 
 def test_a_resume_has_an_option_for_each_setting_that_it_may_change(api):
-    result = run("resume", "runs/old", "--threads", "2", "--evaluate-every", "5k", "--stop-at", "-95")
+    result = run(
+        "resume", "runs/old", "--threads", "2", "--evaluate-every", "5k", "--stop-at", "-95"
+    )
     assert result.exit_code == 0, result.output
     assert api.asked["fields"] == {"threads": 2, "evaluate_every": 5000, "stop_at": -95.0}
     refused = run("resume", "runs/old", "--actors", "2")
@@ -477,7 +645,10 @@ def test_a_resume_that_would_do_nothing_says_so(api):
 def test_a_resume_that_cannot_be_says_why(api):
     api.refuse = ValueError("cannot change actors")
     result = run("resume", "runs/old")
-    assert result.exit_code == 2 and "equipoise resume: cannot change actors" in result.output + result.stderr
+    assert (
+        result.exit_code == 2
+        and "equipoise resume: cannot change actors" in result.output + result.stderr
+    )
 
 
 def test_a_preempted_run_has_an_exit_code_of_its_own(api):

@@ -1,4 +1,6 @@
-"""``--config``, ``--save-config`` and ``--seeds``: all settings in a file, and as many runs as seeds."""
+"""``--config``, ``--save-config`` and ``--seeds``: all settings in a file, and as many runs as
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,19 @@ from equipoise.programs.config_file import read_config, write_config
 from equipoise.record.directory import RunDirectory
 from equipoise.run.choice import read_choices
 
-TINY = ("--steps", "512", "--evaluate-episodes", "1", "--envs-per-actor", "4", "--unroll", "16", "--actors", "1", "--no-recipe")
+TINY = (
+    "--steps",
+    "512",
+    "--evaluate-episodes",
+    "1",
+    "--envs-per-actor",
+    "4",
+    "--unroll",
+    "16",
+    "--actors",
+    "1",
+    "--no-recipe",
+)
 HEAD = "[source.env]\ntarget='CartPole-v1'\n[policies.main]\n"
 
 
@@ -36,9 +50,16 @@ def refused(*words: str) -> str:
 @pytest.mark.parametrize("suffix", [".toml", ".json"])
 @pytest.mark.parametrize(
     ("env", "algorithm"),
-    [("CartPole-v1", "ppo"), ("Pendulum-v1", "sac"), ("ALE/Pong-v5", "impala"), ("equipoise/TMaze-v0", "r2d2")],
+    [
+        ("CartPole-v1", "ppo"),
+        ("Pendulum-v1", "sac"),
+        ("ALE/Pong-v5", "impala"),
+        ("equipoise/TMaze-v0", "r2d2"),
+    ],
 )
-def test_a_program_comes_back_from_its_file(env: str, algorithm: str, suffix: str, tmp_path: Path) -> None:
+def test_a_program_comes_back_from_its_file(
+    env: str, algorithm: str, suffix: str, tmp_path: Path
+) -> None:
     made = api.program(env, algorithm, max_lag=None, settings=["evaluation.stop_at=3.5"])
     write_config(made, tmp_path / f"made{suffix}")
     assert read_config(tmp_path / f"made{suffix}") == made
@@ -53,35 +74,69 @@ def test_a_saved_config_trains_the_same_and_options_win_over_it(tmp_path: Path) 
     assert not (tmp_path / "runs").exists()
     config = ("train", "--config", str(file), "--on", "serial", "--quiet")
     assert call(*config, "--out", str(tmp_path / "a")).exit_code == 0
-    assert call("train", "CartPole-v1", *TINY, "--on", "serial", "--quiet", "--out", str(tmp_path / "b")).exit_code == 0
+    assert (
+        call(
+            "train", "CartPole-v1", *TINY, "--on", "serial", "--quiet", "--out", str(tmp_path / "b")
+        ).exit_code
+        == 0
+    )
     a, b = (RunDirectory.open(tmp_path / name) for name in "ab")
     assert a.program == b.program and a.summary()["params_sha256"] == b.summary()["params_sha256"]  # type: ignore[index]
-    words = ("--seed", "7", "--unroll", "8", "--set", "algorithm.gamma=0.5", "--action-mask", "none")
+    words = (
+        "--seed",
+        "7",
+        "--unroll",
+        "8",
+        "--set",
+        "algorithm.gamma=0.5",
+        "--action-mask",
+        "none",
+    )
     assert call(*config, *words, "--out", str(tmp_path / "c")).exit_code == 0
     c = RunDirectory.open(tmp_path / "c").program
     main: Any = c.policies["main"]
-    assert (c.schedule.seed, main.unroll, main.algorithm.gamma, c.env.action_mask) == (7, 8, 0.5, "none")
-    assert call("train", "--config", str(tmp_path / "c"), "--on", "serial", "-q", "--out", str(tmp_path / "d")).exit_code == 0
+    assert (c.schedule.seed, main.unroll, main.algorithm.gamma, c.env.action_mask) == (
+        7,
+        8,
+        0.5,
+        "none",
+    )
+    assert (
+        call(
+            "train",
+            "--config",
+            str(tmp_path / "c"),
+            "--on",
+            "serial",
+            "-q",
+            "--out",
+            str(tmp_path / "d"),
+        ).exit_code
+        == 0
+    )
     assert RunDirectory.open(tmp_path / "d").program == c, "a run is a config as well"
 
 
 def test_what_a_file_names_is_imported_only_where_the_user_vouched(tmp_path: Path) -> None:
     made = api.program("tests.envs.telling:Wandering", "ppo", settings=["algorithm.epochs=1"])
     write_config(made, tmp_path / "made.toml")
-    assert "If you trust it: --trust tests.envs.telling:Wandering" in refused("train", "--config", str(tmp_path / "made.toml"))
+    assert "If you trust it: --trust tests.envs.telling:Wandering" in refused(
+        "train", "--config", str(tmp_path / "made.toml")
+    )
     assert read_config(tmp_path / "made.toml", trusted=["tests.envs.telling"]) == made
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[source", "expected TOML, got a file with an error:"), ("", "expected the keys ['source', 'policies']"),
+        ("[source", "expected TOML, got a file with an error:"),
+        ("", "expected the keys ['source', 'policies']"),
         (f"{HEAD}unrol=3", "unknown key 'unrol'; did you mean 'unroll'?"),
         (f"{HEAD}unroll=-3\nbatch=1\nalgorithm.name='ppo'", "unroll: expected at least 1, got -3"),
         (f"{HEAD}unroll='x'\nbatch=1\nalgorithm.name='ppo'", "a whole number, got 'x'"),
         (f"{HEAD}unroll=3\nbatch=1\nalgorithm.name='pppo'", "did you mean 'ppo'?"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_file_is_refused_by_name(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "made.toml").write_text(text)
     found = refused("train", "--config", str(tmp_path / "made.toml"))
@@ -98,8 +153,13 @@ def test_a_wrong_file_is_refused_by_name(text: str, said: str, tmp_path: Path) -
         ("inf", "env.render_mode: expected what JSON can say"),
     ],
 )
-def test_what_toml_can_say_and_a_program_cannot_is_refused_with_the_file(value: str, said: str, tmp_path: Path) -> None:
-    write_config(api.program("CartPole-v1", "ppo", env_kwargs={"render_mode": "here"}), file := tmp_path / "made.toml")
+def test_what_toml_can_say_and_a_program_cannot_is_refused_with_the_file(
+    value: str, said: str, tmp_path: Path
+) -> None:
+    write_config(
+        api.program("CartPole-v1", "ppo", env_kwargs={"render_mode": "here"}),
+        file := tmp_path / "made.toml",
+    )
     file.write_text(file.read_text().replace('"here"', value))
     with pytest.raises(ValueError, match=f"^{file}: {said}"):
         read_config(file)
@@ -112,18 +172,27 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         "train", "CartPole-v1", "--config", str(file), "--algorithm", "ppo"
     )
     assert "expected ENV, such as CartPole-v1, or --config FILE, got neither" in refused("train")
-    assert "expected a plain file, got none" in refused("train", "--config", str(tmp_path / "gone.toml"))
-    assert "expected a file that ends in .json or .toml, got '.yaml'" in refused("train", "--config", str(tmp_path / "x.yaml"))
+    assert "expected a plain file, got none" in refused(
+        "train", "--config", str(tmp_path / "gone.toml")
+    )
+    assert "expected a file that ends in .json or .toml, got '.yaml'" in refused(
+        "train", "--config", str(tmp_path / "x.yaml")
+    )
     assert "--seeds: expected at least 1, got 0" in refused("train", "CartPole-v1", "--seeds", "0")
-    assert "--seeds: expected a whole number, got 'x'" in refused("train", "CartPole-v1", "--seeds", "x")
-    assert "--jobs: expected at least 1" in refused("train", "CartPole-v1", "--seeds", "2", "--jobs", "0")
+    assert "--seeds: expected a whole number, got 'x'" in refused(
+        "train", "CartPole-v1", "--seeds", "x"
+    )
+    assert "--jobs: expected at least 1" in refused(
+        "train", "CartPole-v1", "--seeds", "2", "--jobs", "0"
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------------ seeds
+# -------------------------------------------------------------------------------------------- seeds
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "expected JSON"), ('{"threads": {"value": 2}}', "why"), ("3", "expected a JSON object")]
+    ("text", "said"),
+    [("{", "expected JSON"), ('{"threads": {"value": 2}}', "why"), ("3", "expected a JSON object")],
 )
 def test_a_wrong_record_of_choices_is_refused_by_name(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "made.json").write_text(text)
@@ -134,23 +203,43 @@ def test_a_wrong_record_of_choices_is_refused_by_name(text: str, said: str, tmp_
 
 @pytest.mark.thorough
 def test_seeds_are_runs_with_one_summary(tmp_path: Path) -> None:
-    words = ["train", "CartPole-v1", *TINY, "--on", "serial", "--seeds", "2", "--jobs", "2", "--seed", "5"]
+    words = [
+        "train",
+        "CartPole-v1",
+        *TINY,
+        "--on",
+        "serial",
+        "--seeds",
+        "2",
+        "--jobs",
+        "2",
+        "--seed",
+        "5",
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", "equipoise", *words, "--out", str(tmp_path / "all")], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "equipoise", *words, "--out", str(tmp_path / "all")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     runs = {name: RunDirectory.open(tmp_path / "all" / name) for name in ("seed_5", "seed_6")}
     assert [run.program.schedule.seed for run in runs.values()] == [5, 6]
     found = json.loads((tmp_path / "all" / "seeds.json").read_text())
     means = [run.summary()["evaluation"]["mean"] for run in runs.values()]  # type: ignore[index]
-    assert found["means"]["evaluation"]["mean"] == sum(means) / 2 and found["means"]["evaluation"]["seeds"] == 2
+    assert (
+        found["means"]["evaluation"]["mean"] == sum(means) / 2
+        and found["means"]["evaluation"]["seeds"] == 2
+    )
     assert [run["evaluation"] for run in found["runs"]] == means
     assert "(95 % interval of the mean) over 2 seeds" in done.stdout
     chosen = json.loads((tmp_path / "all" / "choices.json").read_text())
     assert set(chosen) == {"precision", "threads"} and all(one["why"] for one in chosen.values())
     for run in runs.values():
         kept = run.run["choices"]
-        assert {name: kept[name] for name in chosen} == chosen and "forward" in kept, "what was chosen once for all of them"
+        assert {name: kept[name] for name in chosen} == chosen and "forward" in kept, (
+            "what was chosen once for all of them"
+        )
 
 
 @pytest.mark.thorough
@@ -170,11 +259,17 @@ def test_an_interrupt_saves_all_of_them(tmp_path: Path, deadline: Any) -> None:
         "0",
     ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "equipoise", *words, "--out", str(tmp_path / "all")], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "equipoise", *words, "--out", str(tmp_path / "all")],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     files = [tmp_path / "all" / f"seed_{seed}" / "metrics.jsonl" for seed in range(2)]
     try:
-        deadline(lambda: all(file.is_file() and file.stat().st_size for file in files), 120.0, "both runs")
+        deadline(
+            lambda: all(file.is_file() and file.stat().st_size for file in files),
+            120.0,
+            "both runs",
+        )
         os.kill(process.pid, signal.SIGINT)  # to the one process: it tells the others
         text = process.communicate(timeout=120)[0]
     finally:

@@ -23,20 +23,38 @@ def printed(capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_it_names_the_machine_and_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys)
-    for name in ("python", "equipoise", "torch", "cores", "memory", "shared", "descriptors", "gpu", "extras", "without"):
+    for name in (
+        "python",
+        "equipoise",
+        "torch",
+        "cores",
+        "memory",
+        "shared",
+        "descriptors",
+        "gpu",
+        "extras",
+        "without",
+    ):
         assert f"\n{name} " in f"\n{said}"
     words = said.split()
     assert getpass.getuser() not in words and platform.node() not in words
     assert str(Path.home()) not in said and os.getcwd() not in said
 
 
-def test_a_torch_that_cannot_be_imported_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_cannot_be_imported_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "torch uses nothing: it cannot be imported" in printed(capsys)
 
 
 def test_an_extra_is_there_if_all_of_its_packages_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ['numpy>=2; extra == "a"', 'numpy; extra == "b"', 'no-such-package>=1; extra == "b"', "torch>=2"]
+    lines = [
+        'numpy>=2; extra == "a"',
+        'numpy; extra == "b"',
+        'no-such-package>=1; extra == "b"',
+        "torch>=2",
+    ]
     monkeypatch.setattr("equipoise.cli.doctor.metadata.requires", lambda name: lines)
     assert extras() == (["a"], ["b"])
     assert facts()["without"] == "b"

@@ -63,10 +63,14 @@ def test_what_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     assert code == 2 and "expected TOML, got a file with an error" in said
     file.write_text("home = " + "[" * 3000)
     code, said = asked(file)
-    assert code == 2 and "expected TOML, got more levels of lists and tables than can be read" in said
+    assert (
+        code == 2 and "expected TOML, got more levels of lists and tables than can be read" in said
+    )
     file.write_text(SMALL.partition("[work]")[0])
     code, said = asked(file)
-    assert code == 2 and "expected what the work costs from a run or from [work], got neither" in said
+    assert (
+        code == 2 and "expected what the work costs from a run or from [work], got neither" in said
+    )
     file.write_text(SMALL)
     code, said = asked(file, "--from", tmp_path)
     assert code == 2 and "got both" in said

@@ -13,9 +13,15 @@ def test_a_long_name_is_compared_with_none() -> None:
 
 def test_the_message_of_a_users_error_is_whole_up_to_its_own_bound() -> None:
     assert said(ValueError("a" * 2_000)) == "a" * 2_000 and LONGEST > LONGEST_NAME
-    assert said(ValueError("a" * (LONGEST + 1))) == f"{'a' * LONGEST}... ({LONGEST + 1:,} characters)"
+    assert (
+        said(ValueError("a" * (LONGEST + 1))) == f"{'a' * LONGEST}... ({LONGEST + 1:,} characters)"
+    )
 
 
 def test_texts_are_shortened_and_end() -> None:
     assert shortened("a" * 80) == "a" * 80 and shortened("a" * 81) == "a" * 77 + "..."
-    assert [sentence(one) for one in ("it is", "it is.", "is it?")] == ["it is.", "it is.", "is it?"]
+    assert [sentence(one) for one in ("it is", "it is.", "is it?")] == [
+        "it is.",
+        "it is.",
+        "is it?",
+    ]

@@ -1,4 +1,6 @@
-"""Keys at a terminal: they switch pages at once, end nothing, and leave the terminal as it was, however the view ends."""
+"""Keys at a terminal: they switch pages at once, end nothing, and leave the terminal as it was,
+however the view ends.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from equipoise.console.keys import HIDE, SHOW, names
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
-# The first process of a session, as a shell is: it runs the view as a job, and goes on with it where a byte comes after a stop.
+# The first process of a session, as a shell is: it runs the view as a job, and goes on with it
+# where a byte comes after a stop.
 SHELL = """
 import fcntl, os, signal, sys, termios
 go, told = int(sys.argv[1]), int(sys.argv[2])
@@ -48,7 +51,7 @@ while True:
     os.kill(job, signal.SIGCONT)
     if os.read(go, 1) == b"f":
         os.tcsetpgrp(0, job)
-"""
+"""  # noqa: E501
 
 
 class Watched:
@@ -65,9 +68,16 @@ class Watched:
         for name in ("CI", "NO_COLOR", "COLUMNS"):
             environ.pop(name, None)
         self._process = subprocess.Popen(
-            words, stdin=inner, stdout=inner, stderr=inner, cwd=ROOT, env=environ, pass_fds=(go, told), start_new_session=True,
+            words,
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            cwd=ROOT,
+            env=environ,
+            pass_fds=(go, told),
+            start_new_session=True,
             **streams,
-        )  # fmt: skip
+        )
         for one in (inner, go, told):
             os.close(one)
         self.written = ""
@@ -163,12 +173,16 @@ def test_an_error_puts_the_mode_back(watched: Watched) -> None:
 def test_a_signal_puts_the_mode_back(name: str, watched: Watched) -> None:
     watched.shows("[1 ring]")
     os.kill(watched.job, getattr(signal, name))
-    assert watched.told() in (str(-getattr(signal, name)), "130") and watched.mode() == watched.usual
+    assert (
+        watched.told() in (str(-getattr(signal, name)), "130") and watched.mode() == watched.usual
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["f", "b"])
-def test_a_suspended_view_leaves_the_terminal_to_the_shell_and_takes_it_again(how: str, watched: Watched) -> None:
+def test_a_suspended_view_leaves_the_terminal_to_the_shell_and_takes_it_again(
+    how: str, watched: Watched
+) -> None:
     """``fg`` at once, or ``bg`` first: then nothing is read and no mode is set until ``fg``."""
     watched.shows("[1 ring]")
     watched.press("\x1a")

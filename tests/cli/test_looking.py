@@ -1,4 +1,6 @@
-"""Commands that look around: algorithms, recipes, envs, runs; and what a shell needs to complete them."""
+"""Commands that look around: algorithms, recipes, envs, runs; and what a shell needs to complete
+them.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ def test_every_recipe_is_listed_and_shown() -> None:
         assert algorithm in line
         shown = out("recipes", env, "--algorithm", algorithm)
         assert shown.startswith(f"equipoise train {env} --algorithm {algorithm}\n")
-        settings = [f"{key}={value.strip()}" for key, _, value in (line.partition(" = ") for line in shown.splitlines()[1:])]
+        settings = [
+            f"{key}={value.strip()}"
+            for key, _, value in (line.partition(" = ") for line in shown.splitlines()[1:])
+        ]
         settings = [setting.strip() for setting in settings]
         assert api.program(env, algorithm, recipe=False, settings=settings) == api.program(
             env, algorithm, recipe=False, settings=dict(RECIPES[env, algorithm])
@@ -63,9 +68,10 @@ def test_every_recipe_is_listed_and_shown() -> None:
     ("words", "said"),
     [
         (("CartPole-v0",), "no recipe for 'CartPole-v0'; did you mean 'CartPole-v1'?"),
-        (("--algorithm", "pp0"), "did you mean 'ppo'?"), (("Hopper-v5", "--algorithm", "dqn"), "there are ppo"),
+        (("--algorithm", "pp0"), "did you mean 'ppo'?"),
+        (("Hopper-v5", "--algorithm", "dqn"), "there are ppo"),
     ],
-)  # fmt: skip
+)
 def test_a_recipe_that_there_is_not(words: tuple[str, ...], said: str) -> None:
     assert said in refused("recipes", *words)
 
@@ -75,13 +81,19 @@ def test_envs_are_listed_by_the_ids_that_train_takes() -> None:
     for group in ("gymnasium (", "equipoise (", "ale_py (", "minigrid (", "pettingzoo ("):
         assert group in listed
     assert out("envs", "cartpole").split() == ["CartPole-v1", "device:cartpole"]
-    assert out("envs", "cartpole", "--all").split() == ["CartPole-v0", "CartPole-v1", "device:cartpole"]
-    assert "ALE/Pong-v5" in out("envs", "pong").split() and "PongNoFrameskip-v4" not in out("envs", "pong", "--all")
+    assert out("envs", "cartpole", "--all").split() == [
+        "CartPole-v0",
+        "CartPole-v1",
+        "device:cartpole",
+    ]
+    assert "ALE/Pong-v5" in out("envs", "pong").split() and "PongNoFrameskip-v4" not in out(
+        "envs", "pong", "--all"
+    )
     assert "gymnasium_robotics:FetchReach-v4" in refused("envs", "FetchReach-v4")
     assert "no env with 'xyzzy' in its id" in refused("envs", "xyzzy")
 
 
-# ------------------------------------------------------------------------------------------------------------------- runs
+# --------------------------------------------------------------------------------------------- runs
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +101,24 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of PPO and one of IMPALA, of 1,024 steps and with one evaluation each."""
     place = tmp_path_factory.mktemp("runs")
     for name, algorithm, seed in (("a", "ppo", 0), ("b", "ppo", 1), ("deep/er/c", "impala", 0)):
-        options: dict[str, Any] = {"steps": 1024, "evaluate_episodes": 2, "envs_per_actor": 4, "unroll": 16, "recipe": False}
-        list(api.train("CartPole-v1", algorithm, on="serial", out=place / name, actors=1, seed=seed, **options))
+        options: dict[str, Any] = {
+            "steps": 1024,
+            "evaluate_episodes": 2,
+            "envs_per_actor": 4,
+            "unroll": 16,
+            "recipe": False,
+        }
+        list(
+            api.train(
+                "CartPole-v1",
+                algorithm,
+                on="serial",
+                out=place / name,
+                actors=1,
+                seed=seed,
+                **options,
+            )
+        )
     return place
 
 
@@ -119,16 +147,29 @@ def test_runs_are_a_table(made: Path) -> None:
 
 def test_runs_are_json(made: Path, tmp_path: Path) -> None:
     listed = json.loads(out("runs", str(made), "--json", "--sort=-seed"))
-    assert [Path(one["name"]).name for one in listed] == ["b", "a", "c"] and set(listed[0]) == {*listing.COLUMNS, "settings"}
+    assert [Path(one["name"]).name for one in listed] == ["b", "a", "c"] and set(listed[0]) == {
+        *listing.COLUMNS,
+        "settings",
+    }
     one = listed[0]
-    assert one["steps"] == 1024 and one["steps_per_s"] > 0 and one["verdict"] == "One thread" and one["size"] > 10_000
+    assert (
+        one["steps"] == 1024
+        and one["steps_per_s"] > 0
+        and one["verdict"] == "One thread"
+        and one["size"] > 10_000
+    )
     assert json.loads(out("runs", str(tmp_path), "--json")) == [], "no runs are an empty list"
-    assert "--json: expected it without --remove" in refused("runs", str(made), "--json", "--remove", "--yes")
+    assert "--json: expected it without --remove" in refused(
+        "runs", str(made), "--json", "--remove", "--yes"
+    )
 
 
 def test_settings_sort_and_choose_runs(made: Path) -> None:
     gamma = {"a": 0.99, "b": "odd", "c": None}  # a number, a text, and a run that has none
-    rows = [replace(row, settings={"algorithm.gamma": gamma[row.path.name], "on": "serial"}) for row in listing.rows(made)]
+    rows = [
+        replace(row, settings={"algorithm.gamma": gamma[row.path.name], "on": "serial"})
+        for row in listing.rows(made)
+    ]
     for conditions, sort, wanted in (
         ([], "algorithm.gamma", ["a", "b", "c"]),
         ([], "-algorithm.gamma", ["b", "a", "c"]),
@@ -136,10 +177,16 @@ def test_settings_sort_and_choose_runs(made: Path) -> None:
         (["algorithm.gamma=none"], "name", ["c"]),
         (["on=SERIAL", "algorithm.gamma=odd"], "name", ["b"]),
     ):
-        assert [row.path.name for row in listing.chosen(rows, conditions, sort)] == wanted, (conditions, sort)
+        assert [row.path.name for row in listing.chosen(rows, conditions, sort)] == wanted, (
+            conditions,
+            sort,
+        )
     with pytest.raises(ValueError, match="expected a column of numbers, got 'algorithm.gamma'"):
         listing.chosen(rows, ["algorithm.gamma>1"], "name")
-    assert names(out("runs", str(made), "--where", "policy.unroll<17", "--sort=-schedule.seed"))[0] == "b"
+    assert (
+        names(out("runs", str(made), "--where", "policy.unroll<17", "--sort=-schedule.seed"))[0]
+        == "b"
+    )
     assert "unknown column 'algorithm.gama'; did you mean 'algorithm.gamma'?" in refused(
         "runs", str(made), "--sort", "algorithm.gama"
     )
@@ -159,10 +206,11 @@ def test_the_size_of_a_run_counts_each_file_once(tmp_path: Path) -> None:
     [
         (("--sort", "return"), "unknown column 'return'; did you mean 'return_mean'?"),
         (("--where", "seed"), "expected KEY=VALUE"),
-        (("--where", "sead=1"), "did you mean 'seed'?"), (("--where", "seed>x"), "expected a number after '>', got 'x'"),
+        (("--where", "sead=1"), "did you mean 'seed'?"),
+        (("--where", "seed>x"), "expected a number after '>', got 'x'"),
         (("--where", "env>3"), "expected a column of numbers, got 'env'"),
     ],
-)  # fmt: skip
+)
 def test_what_no_table_has_is_refused(words: tuple[str, ...], said: str, made: Path) -> None:
     assert said in refused("runs", str(made), *words)
 
@@ -171,13 +219,18 @@ def test_the_status_of_a_run_without_a_summary(made: Path, tmp_path: Path) -> No
     shutil.copytree(made / "a", tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
     (found,) = listing.rows(tmp_path)
-    assert found.status == "killed" and found.steps == 1024 and found.verdict == "One thread", "by its last report"
+    assert found.status == "killed" and found.steps == 1024 and found.verdict == "One thread", (
+        "by its last report"
+    )
     fd = os.open(tmp_path / "run", os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     try:
         (found,) = listing.rows(tmp_path)
         assert found.status == "running"
-        assert "which is running" in refused("runs", str(tmp_path), "--remove", "--yes") and (tmp_path / "run").exists()
+        assert (
+            "which is running" in refused("runs", str(tmp_path), "--remove", "--yes")
+            and (tmp_path / "run").exists()
+        )
     finally:
         os.close(fd)
 
@@ -187,7 +240,11 @@ def test_a_damaged_run_costs_no_other_its_line(made: Path, tmp_path: Path) -> No
     (tmp_path / "runs" / "a" / "run.json").write_text('{"program": {"source": 3}}')
     (tmp_path / "runs" / "b" / "summary.json").write_text("{")
     result = call("runs", str(tmp_path / "runs"))
-    assert result.exit_code == 0 and names(result.stdout) == ["b", "c"] and "warning: " in result.stderr
+    assert (
+        result.exit_code == 0
+        and names(result.stdout) == ["b", "c"]
+        and "warning: " in result.stderr
+    )
 
 
 def test_a_folder_that_may_not_be_looked_into_costs_no_run_its_line(
@@ -205,23 +262,33 @@ def test_a_folder_that_may_not_be_looked_into_costs_no_run_its_line(
     monkeypatch.setattr(Path, "is_file", is_file)
     result = call("runs", str(tmp_path / "runs"))
     assert result.exit_code == 0 and names(result.stdout) == ["a", "b", "c"]
-    assert f"{closed}: expected a folder that can be read, got: Permission denied" in " ".join(result.stderr.split())
+    assert f"{closed}: expected a folder that can be read, got: Permission denied" in " ".join(
+        result.stderr.split()
+    )
 
 
-@pytest.mark.parametrize("words", ["evaluate", "check", "collect --dataset a/b-v0", "generate --prompt x"])
+@pytest.mark.parametrize(
+    "words", ["evaluate", "check", "collect --dataset a/b-v0", "generate --prompt x"]
+)
 def test_a_seed_below_0_is_no_fault_of_the_env(words: str, made: Path) -> None:
     place = ["CartPole-v1"] if words == "check" else [str(made / "a")]
     result = call(*words.split()[:1], *place, *words.split()[1:], "--seed", "-1")
-    assert result.exit_code == 2 and "--seed: expected at least 0, got -1" in " ".join(result.stderr.split())
+    assert result.exit_code == 2 and "--seed: expected at least 0, got -1" in " ".join(
+        result.stderr.split()
+    )
 
 
 def test_conditions_that_no_run_fits_are_said(made: Path) -> None:
     result = call("runs", str(made), "--where", "steps>1", "--where", "status=done")
-    assert result.stdout == "no runs: none of 3 runs fits --where 'steps>1' and --where 'status=done'\n"
+    assert (
+        result.stdout
+        == "no runs: none of 3 runs fits --where 'steps>1' and --where 'status=done'\n"
+    )
 
 
 @pytest.mark.parametrize(
-    "summary", ["{", '{"status": "lost"}', '{"status": "completed", "env_steps": 1e999}', "pipe", "folder"]
+    "summary",
+    ["{", '{"status": "lost"}', '{"status": "completed", "env_steps": 1e999}', "pipe", "folder"],
 )
 def test_a_summary_that_cannot_be_read_is_damage(made: Path, tmp_path: Path, summary: str) -> None:
     shutil.copytree(made / "a", tmp_path / "run")
@@ -235,9 +302,14 @@ def test_a_summary_that_cannot_be_read_is_damage(made: Path, tmp_path: Path, sum
         file.write_text(summary)
     result = call("runs", str(tmp_path))
     assert (
-        "damaged" in result.stdout and "killed" not in result.stdout and f"warning: {file}" in " ".join(result.stderr.split())
+        "damaged" in result.stdout
+        and "killed" not in result.stdout
+        and f"warning: {file}" in " ".join(result.stderr.split())
     )
-    assert not out("runs", str(tmp_path), "--where", "status=killed", "--remove", "--yes") and file.exists()
+    assert (
+        not out("runs", str(tmp_path), "--where", "status=killed", "--remove", "--yes")
+        and file.exists()
+    )
 
 
 def test_a_damaged_report_costs_no_run_its_line(made: Path, tmp_path: Path) -> None:
@@ -259,25 +331,42 @@ def test_where_no_run_can_be_read_nobody_is_told_to_make_one(made: Path, tmp_pat
 def test_runs_are_removed_after_a_question(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path / "runs")
     (tmp_path / "runs" / "notes.txt").write_text("mine")
-    assert "expected --yes, since there is nobody to ask" in refused("runs", str(tmp_path / "runs"), "--remove")
-    assert "removed 2 runs" in out("runs", str(tmp_path / "runs"), "--where", "algorithm=ppo", "--remove", "--yes")
-    assert names(out("runs", str(tmp_path / "runs"))) == ["c"] and (tmp_path / "runs" / "notes.txt").exists()
+    assert "expected --yes, since there is nobody to ask" in refused(
+        "runs", str(tmp_path / "runs"), "--remove"
+    )
+    assert "removed 2 runs" in out(
+        "runs", str(tmp_path / "runs"), "--where", "algorithm=ppo", "--remove", "--yes"
+    )
+    assert (
+        names(out("runs", str(tmp_path / "runs"))) == ["c"]
+        and (tmp_path / "runs" / "notes.txt").exists()
+    )
 
 
-def test_no_runs_are_no_error_and_a_wrong_folder_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_runs_are_no_error_and_a_wrong_folder_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert "no runs; 'equipoise train ENV' makes one" in out("runs")
     assert "expected a folder with runs, got none" in refused("runs", "nowhere")
     assert "no runs" in out("runs", ".")
 
 
-# ------------------------------------------------------------------------------------------------------------- completion
+# --------------------------------------------------------------------------------------- completion
 
 
 def completed(*words: str) -> list[str]:
-    env = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1), "_EQUIPOISE_COMPLETE": "complete_bash"}
+    env = {
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+        "_EQUIPOISE_COMPLETE": "complete_bash",
+    }
     done = subprocess.run(
-        [sys.executable, "-m", "equipoise"], env=os.environ | env, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "equipoise"],
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stdout.split()
 
@@ -296,11 +385,16 @@ def test_a_shell_takes_the_script(shell: str, tmp_path: Path) -> None:
     check = {"bash": "complete -p equipoise", "zsh": "echo $_comps[equipoise]"}[shell]
     first = "" if shell == "bash" else "autoload -U compinit; compinit -u; "
     done = subprocess.run(
-        [program, "-c", f'{first}eval "$(cat {script})"; {check}'], capture_output=True, text=True, check=False,
+        [program, "-c", f'{first}eval "$(cat {script})"; {check}'],
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | {"HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0 and "_equipoise_completion" in done.stdout, done
 
 
 def test_another_shell_is_refused() -> None:
-    assert "expected one of bash, zsh, fish, got 'bsh'; did you mean 'bash'?" in refused("completion", "bsh")
+    assert "expected one of bash, zsh, fish, got 'bsh'; did you mean 'bash'?" in refused(
+        "completion", "bsh"
+    )

@@ -17,7 +17,19 @@ from equipoise.record import listing
 from equipoise.types import EnvSource
 
 SHORT = ["--on", "serial", "--evaluate-episodes", "0"]
-SMALL = ["--actors", "1", "--envs-per-actor", "2", "--unroll", "4", "--batch", "2", "--steps", "16", "--no-recipe"]
+SMALL = [
+    "--actors",
+    "1",
+    "--envs-per-actor",
+    "2",
+    "--unroll",
+    "4",
+    "--batch",
+    "2",
+    "--steps",
+    "16",
+    "--no-recipe",
+]
 
 
 def typed(*words: str) -> Any:
@@ -36,7 +48,10 @@ def done(out: Path, *words: str, code: int = 0) -> list[list[str]]:
 
 
 def works(command: list[str]) -> None:
-    result = typed(*command, *(["--episodes", "1"] if command[0] == "evaluate" and "--recorded" not in command else []))
+    result = typed(
+        *command,
+        *(["--episodes", "1"] if command[0] == "evaluate" and "--recorded" not in command else []),
+    )
     assert result.exit_code == 0, (command, result.output)
 
 
@@ -48,7 +63,9 @@ def works(command: list[str]) -> None:
         ("tests.envs.given:Duo", ["--set", "env.place=", "--set", "env.kind=array"], ["evaluate"]),
     ],
 )
-def test_what_is_offered_of_an_env_works(env: str, more: list[str], commands: list[str], tmp_path: Path) -> None:
+def test_what_is_offered_of_an_env_works(
+    env: str, more: list[str], commands: list[str], tmp_path: Path
+) -> None:
     found = done(tmp_path / "a run's", env, *SMALL, *more)
     assert [" ".join([one[0], *one[2:]]) for one in found] == commands
     for command in found:
@@ -64,12 +81,23 @@ def test_what_is_offered_of_a_run_on_text_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_what_is_offered_of_recorded_rows_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_offered_of_recorded_rows_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     done(tmp_path / "first", "CartPole-v1", *SMALL)
     api.collect(tmp_path / "first", "own/cart-v0", episodes=2)
-    found = done(tmp_path / "run", "CartPole-v1", "--dataset", "own/cart-v0", "--algorithm", "bc", "--steps", "4")
+    found = done(
+        tmp_path / "run",
+        "CartPole-v1",
+        "--dataset",
+        "own/cart-v0",
+        "--algorithm",
+        "bc",
+        "--steps",
+        "4",
+    )
     assert found and {command[0] for command in found} == {"evaluate"}
     for command in found:
         works(command)
@@ -77,14 +105,25 @@ def test_what_is_offered_of_recorded_rows_works(tmp_path: Path, monkeypatch: pyt
 
 def test_of_a_run_that_learned_nothing_nothing_is_offered(tmp_path: Path) -> None:
     assert (
-        done(tmp_path / "run", "tests.envs.given:OldStep", *SMALL, "--set", "env.place=", "--set", "env.kind=array", code=1)
+        done(
+            tmp_path / "run",
+            "tests.envs.given:OldStep",
+            *SMALL,
+            "--set",
+            "env.place=",
+            "--set",
+            "env.kind=array",
+            code=1,
+        )
         == []
     )
     found = [listing.row(tmp_path / "run")]
     assert seeds.next_commands(tmp_path, api.program("CartPole-v1"), found) == []
 
 
-@pytest.mark.parametrize("env", ["remote:tcp://127.0.0.1:1", "envpool:Pong-v5", "tests.envs.given:Gone", "gone:Env"])
+@pytest.mark.parametrize(
+    "env", ["remote:tcp://127.0.0.1:1", "envpool:Pong-v5", "tests.envs.given:Gone", "gone:Env"]
+)
 def test_no_video_is_offered_of_what_nobody_can_draw(env: str) -> None:
     from dataclasses import replace
 
@@ -94,14 +133,23 @@ def test_no_video_is_offered_of_what_nobody_can_draw(env: str) -> None:
     assert look_command(replace(made, source=EnvSource(env=named))) == ""
 
 
-def test_a_package_that_is_missing_is_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_is_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done(tmp_path / "runs" / "seed 1", "CartPole-v1", *SMALL, "--set", "env.max_episode_steps=4")
     made, found = api.program("CartPole-v1", "ppo"), [listing.row(tmp_path / "runs" / "seed 1")]
     commands = seeds.next_commands(tmp_path / "runs", made, found)
     assert [shlex.split(one)[0] for one in commands] == ["plot", "evaluate"]
     for command in commands:
-        works([*shlex.split(command), *(["--out", str(tmp_path / "curves.svg")] if command.startswith("plot") else [])])
+        works(
+            [
+                *shlex.split(command),
+                *(["--out", str(tmp_path / "curves.svg")] if command.startswith("plot") else []),
+            ]
+        )
     monkeypatch.setattr(terminal, "find_spec", lambda name: None)
     monkeypatch.setattr(seeds, "find_spec", lambda name: None)
     assert look_command(made) == ""
-    assert [one.split()[0] for one in seeds.next_commands(tmp_path / "runs", made, found)] == ["evaluate"]
+    assert [one.split()[0] for one in seeds.next_commands(tmp_path / "runs", made, found)] == [
+        "evaluate"
+    ]

@@ -1,4 +1,6 @@
-"""The pages of the live view: at 60, 80 and 140 columns, with and without colour, within the lines of the terminal."""
+"""The pages of the live view: at 60, 80 and 140 columns, with and without colour, within the lines
+of the terminal.
+"""
 
 from __future__ import annotations
 
@@ -23,39 +25,74 @@ from equipoise.record.report import Report
 from equipoise.types import Program
 from tests.cli.samples import BALANCE, evaluation, program, report
 
-REMEDY = Remedy(change="--actors 4", costs="4 processes that step envs", steps_per_s=221_345.0, gain=1.8, low=1.6, high=2.0)
+REMEDY = Remedy(
+    change="--actors 4",
+    costs="4 processes that step envs",
+    steps_per_s=221_345.0,
+    gain=1.8,
+    low=1.6,
+    high=2.0,
+)
 ALARM = Alarm(
-    name="memory grows", owner="actor 1", evidence="its memory grew by 30 MB in 30 s, 1 MB/s, to 312 MB, and goes on growing",
-    action="look for what the env keeps of every episode", step=1_000, wall_s=31.0,
-)  # fmt: skip
+    name="memory grows",
+    owner="actor 1",
+    evidence="its memory grew by 30 MB in 30 s, 1 MB/s, to 312 MB, and goes on growing",
+    action="look for what the env keeps of every episode",
+    step=1_000,
+    wall_s=31.0,
+)
 ACTOR = replace(BALANCE["actor 0"], parts={"env": 4.0, "act": 2.0}, counts={"env": 1e6, "act": 1e3})
 NOW = report(
-    balance={**BALANCE, "actor 0": ACTOR}, remedies=(REMEDY, replace(REMEDY, change="--max-lag 2", costs="")), alarms=(ALARM,),
-    moved={"written": 20_000_000, "read": 20_000_000, "batches": 0, "weights": 2_000_000}, occupancy={"queue": 0.8},
-    usage={"actor 0": {"cpu_s": 3.0, "rss": 3e8}}, printed={"actor 0": (3, "a line of \x1b[31mthe env")}, aborted=2,
-)  # fmt: skip
+    balance={**BALANCE, "actor 0": ACTOR},
+    remedies=(REMEDY, replace(REMEDY, change="--max-lag 2", costs="")),
+    alarms=(ALARM,),
+    moved={"written": 20_000_000, "read": 20_000_000, "batches": 0, "weights": 2_000_000},
+    occupancy={"queue": 0.8},
+    usage={"actor 0": {"cpu_s": 3.0, "rss": 3e8}},
+    printed={"actor 0": (3, "a line of \x1b[31mthe env")},
+    aborted=2,
+)
 
 
 def past(now: Report = NOW) -> History:
     """The reports of two seconds, in which 200,000 steps were taken."""
     made, idle = History(), dict.fromkeys(now.moved, 0)
     usage = {"actor 0": {"cpu_s": 1.2, "rss": 3e8}}
-    before = replace(now, wall_s=now.wall_s - 2.0, taken=14_000, moved=idle, usage=usage, notes=("warning: a note " * 12,))
+    before = replace(
+        now,
+        wall_s=now.wall_s - 2.0,
+        taken=14_000,
+        moved=idle,
+        usage=usage,
+        notes=("warning: a note " * 12,),
+    )
     made.add(replace(before, evaluation=evaluation()))
     made.add(now)
     return made
 
 
 def drawn(
-    width: int, *, colour: bool = False, now: Report = NOW, of: Program | None = None, encoding: str = "utf-8", **more: Any
+    width: int,
+    *,
+    colour: bool = False,
+    now: Report = NOW,
+    of: Program | None = None,
+    encoding: str = "utf-8",
+    **more: Any,
 ) -> str:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
     console = Console(
-        file=file, width=width, highlight=False, force_terminal=colour, color_system="standard" if colour else None,
+        file=file,
+        width=width,
+        highlight=False,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
         _environ={},
-    )  # fmt: skip
-    console.print(safe(view(now, of or program(), past(now), on="process", width=width, **more), console))
+    )
+    console.print(
+        safe(view(now, of or program(), past(now), on="process", width=width, **more), console)
+    )
     return raw.getvalue().decode(encoding)
 
 
@@ -66,13 +103,19 @@ def words(text: str) -> set[str]:
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 @pytest.mark.parametrize("page", ["", *PAGES])
 @pytest.mark.parametrize("width", [60, 80, 140])
-def test_a_page_has_the_columns_of_the_terminal_and_whole_words(width: int, page: str, encoding: str) -> None:
+def test_a_page_has_the_columns_of_the_terminal_and_whole_words(
+    width: int, page: str, encoding: str
+) -> None:
     given: dict[str, Any] = {"shown": Shown(page=page, parts=True), "encoding": encoding}
     text, large = drawn(width, **given), drawn(1000, **given)
     assert max(map(cell_len, text.splitlines())) <= width and "?" not in text
     missing = words(large) ^ words(text)
-    assert missing <= (words("p parts ↑↓ move") if width == 60 else set()), "words are neither cut nor left out"
-    assert re.sub(r"\x1b\[[\d;]*m", "", drawn(width, colour=True, **given)) == text, "colour adds nothing but colour"
+    assert missing <= (words("p parts ↑↓ move") if width == 60 else set()), (
+        "words are neither cut nor left out"
+    )
+    assert re.sub(r"\x1b\[[\d;]*m", "", drawn(width, colour=True, **given)) == text, (
+        "colour adds nothing but colour"
+    )
 
 
 def test_the_ring_has_flows_and_back_pressure() -> None:
@@ -84,7 +127,9 @@ def test_the_ring_has_flows_and_back_pressure() -> None:
     assert lines[4].startswith("│   learner ") and lines[4].endswith("  38 % worked")
     assert lines[5] == "└◀━━ weights (max lag 1)  1.0 MB/s"
     still = [line.plain for line in ring_lines(report(balance={}), program(), History(), 80)]
-    assert still[1].rstrip() == "│   ╎▼" and still[5] == "└◀─ weights (max lag 1)", "nothing flows yet"
+    assert still[1].rstrip() == "│   ╎▼" and still[5] == "└◀─ weights (max lag 1)", (
+        "nothing flows yet"
+    )
 
 
 def test_who_acts_gets_the_weights_and_who_steps_waits_for_answers() -> None:
@@ -93,9 +138,19 @@ def test_who_acts_gets_the_weights_and_who_steps_waits_for_answers() -> None:
         "inference 0": Shares(worked=1, starved=3, side="sampling", serves=True),
         "learner": Shares(worked=1, side="learning"),
     }
-    lines = [line.plain for line in ring_lines(report(balance=balance), program(inference="central"), History(), 80)]
-    assert lines[0].startswith("    2 actors") and "actors starved 40 %  inference starved 75 %" in lines[1]
-    assert lines[2].startswith("┌─▶ 1 inference worker") and lines[3].startswith("│") and lines[4].startswith("│   queue")
+    lines = [
+        line.plain
+        for line in ring_lines(report(balance=balance), program(inference="central"), History(), 80)
+    ]
+    assert (
+        lines[0].startswith("    2 actors")
+        and "actors starved 40 %  inference starved 75 %" in lines[1]
+    )
+    assert (
+        lines[2].startswith("┌─▶ 1 inference worker")
+        and lines[3].startswith("│")
+        and lines[4].startswith("│   queue")
+    )
 
 
 def test_shards_and_replays_are_on_the_way() -> None:
@@ -103,11 +158,22 @@ def test_shards_and_replays_are_on_the_way() -> None:
     shards = api.program("CartPole-v1", "apex_dqn", settings=["replay.shards=2"], **settings)
     stores = {"queue": 0.3, "shard 0": 0.5, "shard 1": 0.4}
     balance = BALANCE | {"shard 0": Shares(worked=1, starved=1, side="keeping")}
-    lines = [line.plain for line in ring_lines(report(occupancy=stores, balance=balance), shards, History(), 80)]
-    assert "queue 30 % full  ▲ actors blocked 18 %" in lines[1] and "shards starved 50 %" in "".join(lines[1:3])
-    assert any(line.startswith("│   2 shards, 45 % full") and line.endswith("50 % worked") for line in lines)
+    lines = [
+        line.plain
+        for line in ring_lines(report(occupancy=stores, balance=balance), shards, History(), 80)
+    ]
+    assert "queue 30 % full  ▲ actors blocked 18 %" in lines[
+        1
+    ] and "shards starved 50 %" in "".join(lines[1:3])
+    assert any(
+        line.startswith("│   2 shards, 45 % full") and line.endswith("50 % worked")
+        for line in lines
+    )
     one = api.program("CartPole-v1", "dqn", **settings)
-    lines = [line.plain for line in ring_lines(report(occupancy={"queue": 0.3, "replay": 0.25}), one, History(), 80)]
+    lines = [
+        line.plain
+        for line in ring_lines(report(occupancy={"queue": 0.3, "replay": 0.25}), one, History(), 80)
+    ]
     assert lines[2].startswith("│   replay") and lines[2].endswith("25 % full")
 
 
@@ -115,7 +181,11 @@ def test_workers_have_the_parts_of_their_work_on_demand() -> None:
     shown = Shown(page=WORKERS)
     assert "each" not in drawn(80, shown=shown)
     shown.press("p")
-    lines = [line.split("━")[0].split() + line.split()[-5:] for line in drawn(80, shown=shown).splitlines() if "each" in line]
+    lines = [
+        line.split("━")[0].split() + line.split()[-5:]
+        for line in drawn(80, shown=shown).splitlines()
+        if "each" in line
+    ]
     assert lines == [["env", "40", "%", "4", "us", "each"], ["act", "20", "%", "2", "ms", "each"]]
     assert "\n  0.90 cores, 300.0 MB\n" in drawn(80, shown=shown)
     assert [brief(x) for x in (4e-6, 1.234e-3, 0.9999, 12.0)] == ["4 us", "1.23 ms", "1 s", "12 s"]
@@ -123,12 +193,21 @@ def test_workers_have_the_parts_of_their_work_on_demand() -> None:
 
 def test_remedies_have_gain_interval_and_cost_and_alarms_evidence_and_action() -> None:
     text = drawn(80, shown=Shown(page=REMEDIES))
-    assert "--actors 4\n  1.80 times the steps/s (1.60 to 2.00): about 221,345\n  costs: 4 processes that step envs\n" in text
+    assert (
+        "--actors 4\n  1.80 times the steps/s (1.60 to 2.00): about 221,345\n  costs: 4 processes "
+        "that step envs\n" in text
+    )
     assert "No change is known to help" in drawn(80, shown=Shown(page=REMEDIES), now=report())
     text = drawn(80, shown=Shown(page=ALARMS))
     assert "0:31  memory grows (actor 1) at step 1,000\n      its memory grew by 30 MB" in text
-    assert "\n      look for what the env keeps of every episode\n" in text and "1:10  warning: a note" in text
-    assert "actor 0 printed 3 lines, the last: a line of the env" in text and "2 episodes aborted" in text
+    assert (
+        "\n      look for what the env keeps of every episode\n" in text
+        and "1:10  warning: a note" in text
+    )
+    assert (
+        "actor 0 printed 3 lines, the last: a line of the env" in text
+        and "2 episodes aborted" in text
+    )
     assert "no alarms" in drawn(80, shown=Shown(page=ALARMS), now=report())
 
 
@@ -144,7 +223,9 @@ def test_a_page_has_the_lines_of_the_terminal_and_moves(page: str, height: int) 
         seen |= set(lines)
         top = shown.top
         shown.press("down")
-    assert f"lines {top + 1} to " in "\n".join(lines) or page in ("", RING), "it stands still at the end"
+    assert f"lines {top + 1} to " in "\n".join(lines) or page in ("", RING), (
+        "it stands still at the end"
+    )
     if page == WORKERS:
         assert {f"actor {i}" for i in range(30)} <= {line[:8].strip() for line in seen}
         shown.press("up")
@@ -152,9 +233,13 @@ def test_a_page_has_the_lines_of_the_terminal_and_moves(page: str, height: int) 
 
 
 def test_without_keys_the_workers_stand_below_the_ring_where_there_is_room() -> None:
-    assert "actor 0  " in drawn(80, height=40, shown=Shown()) and "actor 0  " not in drawn(80, height=17, shown=Shown())
+    assert "actor 0  " in drawn(80, height=40, shown=Shown()) and "actor 0  " not in drawn(
+        80, height=17, shown=Shown()
+    )
     assert "actor 0  " in drawn(100), "a notebook has room"
-    assert "actor 0 printed 3 lines" in drawn(80, height=40) and "printed" not in drawn(80, shown=Shown(page=RING))
+    assert "actor 0 printed 3 lines" in drawn(80, height=40) and "printed" not in drawn(
+        80, shown=Shown(page=RING)
+    )
 
 
 def test_keys_change_what_is_shown() -> None:
@@ -180,5 +265,12 @@ def test_keys_change_what_is_shown() -> None:
     shown.press("x")
     assert shown.page == RING
     shown.press("1")
-    assert drawn(60, shown=shown).splitlines()[-1] == "[1 ring]  2 workers  3 remedies  4 alarms (1)  Ctrl-C ends"
-    assert drawn(80, shown=shown).splitlines()[-1].endswith("  4 alarms (1)  Ctrl-C ends  p parts  ↑↓ move")
+    assert (
+        drawn(60, shown=shown).splitlines()[-1]
+        == "[1 ring]  2 workers  3 remedies  4 alarms (1)  Ctrl-C ends"
+    )
+    assert (
+        drawn(80, shown=shown)
+        .splitlines()[-1]
+        .endswith("  4 alarms (1)  Ctrl-C ends  p parts  ↑↓ move")
+    )

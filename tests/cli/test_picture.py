@@ -1,4 +1,6 @@
-"""The ring as text: every number of a report is there, within 80 columns, with and without colour and UTF-8."""
+"""The ring as text: every number of a report is there, within 80 columns, with and without colour
+and UTF-8.
+"""
 
 import io
 import re
@@ -56,10 +58,22 @@ def history(returns=(), evaluated=None):
 def test_the_picture_holds_the_whole_report():
     text = rendered(pages.view(report(), program(), history([1, 5, 9], evaluation()), on="process"))
     for part in (
-        "CartPole-v1 · toy · seed 0 · process", "▶ 2 actors × 64 envs ", "queue", "learner", "weights (max lag 1)",
-        "123,457 steps/s", "82.1 updates/s", "lag 0.4 (max 1)", "return 215.3 ▁▅█", "1,203 episodes", "length 215",
-        "evaluation 487.2 ± 20.1  20 episodes at 120k steps", "42 %", "210k of 500k steps", "1:12 gone, 2:50 left",
-    ):  # fmt: skip
+        "CartPole-v1 · toy · seed 0 · process",
+        "▶ 2 actors × 64 envs ",
+        "queue",
+        "learner",
+        "weights (max lag 1)",
+        "123,457 steps/s",
+        "82.1 updates/s",
+        "lag 0.4 (max 1)",
+        "return 215.3 ▁▅█",
+        "1,203 episodes",
+        "length 215",
+        "evaluation 487.2 ± 20.1  20 episodes at 120k steps",
+        "42 %",
+        "210k of 500k steps",
+        "1:12 gone, 2:50 left",
+    ):
         assert part in text, part
     assert VERDICT in " ".join(text.split())
     assert "frames/s" not in text  # the same as steps
@@ -74,27 +88,40 @@ def test_what_else_would_help_is_a_line():
         for change, gain in zip(names, (2.0, 1.5, 1.25), strict=True)
     )
     assert also(remedies) == "or: --max-lag 2 (1.5 times), --learners 2 (1.2 times)"
-    assert "or: --max-lag 2" in rendered(pages.view(report(remedies=remedies), program(), history(), on="process"))
-    assert "or: " not in rendered(pages.view(report(remedies=remedies[:1]), program(), history(), on="process"))
+    assert "or: --max-lag 2" in rendered(
+        pages.view(report(remedies=remedies), program(), history(), on="process")
+    )
+    assert "or: " not in rendered(
+        pages.view(report(remedies=remedies[:1]), program(), history(), on="process")
+    )
 
 
 def test_frames_are_shown_where_they_are_not_steps():
-    assert "493,827 frames/s" in rendered(pages.view(report(frames=840_000), program(), history(), on="process"))
+    assert "493,827 frames/s" in rendered(
+        pages.view(report(frames=840_000), program(), history(), on="process")
+    )
 
 
 def test_numbers_of_info_are_shown_everywhere():
     info = {"won/last": 0.75, "won/mean": 0.0125, "episode/r/last": None, "episode/r/mean": None}
     text = rendered(pages.view(report(info=info), program(), history(), on="process"))
-    assert "won 0.750 at the end, 0.013 on average" in text and "episode/r — at the end, — on average" in text
+    assert (
+        "won 0.750 at the end, 0.013 on average" in text
+        and "episode/r — at the end, — on average" in text
+    )
     assert "won 0.750  episode/r —" in compact(report(info=info), program(), history())
     made = Console(file=io.StringIO(), width=80, highlight=False)
     print_summary(made, summary(info=info), Path("runs/x"))
-    assert re.search(r"^  won +0.750 at the end, 0.013 on average$", made.file.getvalue(), re.MULTILINE)
+    assert re.search(
+        r"^  won +0.750 at the end, 0.013 on average$", made.file.getvalue(), re.MULTILINE
+    )
 
 
 def test_steps_that_nobody_has_learned_from_yet_are_shown():
     ahead = report(env_steps=0, frames=0, updates=0, taken=3_380, steps_per_s=25.8)
-    assert "0 of 500k steps (3.38k taken)" in rendered(pages.view(ahead, program(), history(), on="process"))
+    assert "0 of 500k steps (3.38k taken)" in rendered(
+        pages.view(ahead, program(), history(), on="process")
+    )
     assert "0 steps (3.38k taken)  26/s" in compact(ahead, program(), history())
     assert "taken" not in compact(report(), program(), history()), "not where it is a batch or two"
     made = Console(file=io.StringIO(), width=80, highlight=False)
@@ -103,12 +130,16 @@ def test_steps_that_nobody_has_learned_from_yet_are_shown():
 
 
 def test_the_moment_of_solving_is_shown():
-    text = rendered(pages.view(report(solved_at_s=12.34), program(), history([], evaluation()), on="process"))
+    text = rendered(
+        pages.view(report(solved_at_s=12.34), program(), history([], evaluation()), on="process")
+    )
     assert "solved after 12.3 s" in text
 
 
 def test_each_worker_has_a_line_with_its_shares():
-    text = rendered(pages.view(report(), program(), history(), on="process", shown=Shown(page=pages.WORKERS)))
+    text = rendered(
+        pages.view(report(), program(), history(), on="process", shown=Shown(page=pages.WORKERS))
+    )
     lines = {line[:9].strip(): line for line in text.splitlines()}
     assert re.findall(r"\d+ %", lines["actor 0"]) == ["60 %", "5 %", "0 %", "35 %"]
     assert re.findall(r"\d+ %", lines["actor 1"]) == ["90 %", "0 %", "10 %", "0 %"]
@@ -124,7 +155,7 @@ def test_each_worker_has_a_line_with_its_shares():
 def test_many_actors_are_one_line():
     many = {"learner": Shares(worked=1)} | {
         f"actor {i}": Shares(worked=1, blocked=i % 2, side="sampling") for i in range(64)
-    }  # fmt: skip
+    }
     lines = [line.plain for line in balance_lines(many, rows=8)]
     assert len(lines) == 3
     assert lines[1].startswith("64 actors")
@@ -134,28 +165,61 @@ def test_many_actors_are_one_line():
 
 
 def test_a_worker_without_time_has_dashes():
-    assert balance_lines({"actor 0": Shares()})[1].plain.split() == ["actor", "0", "—", "—", "—", "—"]
+    assert balance_lines({"actor 0": Shares()})[1].plain.split() == [
+        "actor",
+        "0",
+        "—",
+        "—",
+        "—",
+        "—",
+    ]
 
 
 EXTREMES = {
     "nothing yet": report(
-        env_steps=0, frames=0, updates=0, steps_per_s=0.0, updates_per_s=0.0, episodes=0, return_mean=None, length_mean=None,
-        remaining_s=None, balance={}, wall_s=0.0, lag_mean=0.0, lag_max=0,
+        env_steps=0,
+        frames=0,
+        updates=0,
+        steps_per_s=0.0,
+        updates_per_s=0.0,
+        episodes=0,
+        return_mean=None,
+        length_mean=None,
+        remaining_s=None,
+        balance={},
+        wall_s=0.0,
+        lag_mean=0.0,
+        lag_max=0,
     ),
     "very much": report(
-        env_steps=123_456_789_000, frames=493_827_156_000, updates=10**9, steps_per_s=12_345_678.9, updates_per_s=12_345.6,
-        episodes=123_456_789, return_mean=-1_234_567.8, length_mean=108_000.0, remaining_s=999_999.0, wall_s=999_999.0,
-        lag_mean=1234.5, lag_max=99_999, info={"n" * 90 + "/last": -1.5e12, "n" * 90 + "/mean": None},
+        env_steps=123_456_789_000,
+        frames=493_827_156_000,
+        updates=10**9,
+        steps_per_s=12_345_678.9,
+        updates_per_s=12_345.6,
+        episodes=123_456_789,
+        return_mean=-1_234_567.8,
+        length_mean=108_000.0,
+        remaining_s=999_999.0,
+        wall_s=999_999.0,
+        lag_mean=1234.5,
+        lag_max=99_999,
+        info={"n" * 90 + "/last": -1.5e12, "n" * 90 + "/mean": None},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", EXTREMES)
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
 def test_eighty_columns_hold_it(name, encoding):
     steps = 500_000_000_000 if name == "very much" else 500_000
-    given = program(steps=steps, actors=1000, envs_per_actor=1024, max_lag=None, env=EnvFactory(target="x" * 70))
-    past = history([float(i) for i in range(1000)], evaluation(mean=-123_456.7, std=12_345.6, env_steps=123_456_789))
+    given = program(
+        steps=steps, actors=1000, envs_per_actor=1024, max_lag=None, env=EnvFactory(target="x" * 70)
+    )
+    past = history(
+        [float(i) for i in range(1000)],
+        evaluation(mean=-123_456.7, std=12_345.6, env_steps=123_456_789),
+    )
     text = rendered(pages.view(EXTREMES[name], given, past, on="process"), encoding=encoding)
     widths = {line: cell_len(line) for line in text.splitlines()}
     assert max(widths.values()) <= 80, max(widths, key=lambda line: widths[line])
@@ -163,20 +227,44 @@ def test_eighty_columns_hold_it(name, encoding):
 
 
 def test_nothing_that_a_person_needs_is_cut_off():
-    """The title and the verdict aside, a line is as long as it must be; rich would cut it without a word."""
+    """The title and the verdict aside, a line is as long as it must be; rich would cut it without a
+    word.
+    """
     large = report(
-        env_steps=123_456_789, frames=493_827_156, steps_per_s=1_234_567.8, updates_per_s=1234.5, episodes=12_345_678,
-        return_mean=-12_345.6, length_mean=27_000.0, remaining_s=86_399.0, wall_s=86_399.0, lag_mean=12.5, lag_max=99,
+        env_steps=123_456_789,
+        frames=493_827_156,
+        steps_per_s=1_234_567.8,
+        updates_per_s=1234.5,
+        episodes=12_345_678,
+        return_mean=-12_345.6,
+        length_mean=27_000.0,
+        remaining_s=86_399.0,
+        wall_s=86_399.0,
+        lag_mean=12.5,
+        lag_max=99,
         solved_at_s=1234.5,
-    )  # fmt: skip
-    past = history([float(i) for i in range(1000)], evaluation(mean=-12_345.6, std=1234.5, env_steps=123_456_789))
-    view = pages.view(large, program(steps=500_000_000, actors=128, envs_per_actor=1024, max_lag=None), past, on="process")
-    lengths = {line.plain: cell_len(line.plain) for line in view.renderables if line.plain != VERDICT}
+    )
+    past = history(
+        [float(i) for i in range(1000)],
+        evaluation(mean=-12_345.6, std=1234.5, env_steps=123_456_789),
+    )
+    view = pages.view(
+        large,
+        program(steps=500_000_000, actors=128, envs_per_actor=1024, max_lag=None),
+        past,
+        on="process",
+    )
+    lengths = {
+        line.plain: cell_len(line.plain) for line in view.renderables if line.plain != VERDICT
+    }
     assert max(lengths.values()) <= 80, max(lengths, key=lambda line: lengths[line])
 
 
 def test_an_encoding_without_the_signs_gets_plain_ones():
-    text = rendered(pages.view(report(), program(), history([1, 2], evaluation()), on="process"), encoding="ascii")
+    text = rendered(
+        pages.view(report(), program(), history([1, 2], evaluation()), on="process"),
+        encoding="ascii",
+    )
     assert "# worked" in text
     assert "487.2 ~ 20.1" in text
     assert "?" not in text
@@ -185,9 +273,13 @@ def test_an_encoding_without_the_signs_gets_plain_ones():
 def test_colour_is_for_terminals_that_want_it(monkeypatch):
     view = pages.view(report(), program(), history(), on="process")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert f"\x1b[32m{MARKS['worked']}" in rendered(view, force_terminal=True, color_system="standard")
+    assert f"\x1b[32m{MARKS['worked']}" in rendered(
+        view, force_terminal=True, color_system="standard"
+    )
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not re.search(r"\x1b\[[0-9;]*3\dm", rendered(view, force_terminal=True, color_system="standard"))
+    assert not re.search(
+        r"\x1b\[[0-9;]*3\dm", rendered(view, force_terminal=True, color_system="standard")
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,9 +298,16 @@ def test_cells_fill_the_bar(shares, width, cells):
 
 def test_numbers_as_people_read_them():
     counts = {
-        0: "0", 999: "999", 1000: "1k", 12_288: "12.3k", 999_499: "999k", 999_999: "1M", 1_500_000: "1.5M",
-        2_000_000_000: "2G", 1_234_000_000_000: "1,234G",
-    }  # fmt: skip
+        0: "0",
+        999: "999",
+        1000: "1k",
+        12_288: "12.3k",
+        999_499: "999k",
+        999_999: "1M",
+        1_500_000: "1.5M",
+        2_000_000_000: "2G",
+        1_234_000_000_000: "1,234G",
+    }
     assert {n: short(n) for n in counts} == counts
     assert [clock(s) for s in (0, 7.9, 754, 3723)] == ["0:00", "0:07", "12:34", "1:02:03"]
     assert [took(s) for s in (12.34, 99.9, 100, 754)] == ["12.3 s", "99.9 s", "1:40", "12:34"]
@@ -225,15 +324,24 @@ def test_the_sparkline_goes_from_the_lowest_to_the_highest():
 
 
 def test_an_evaluation_says_how_far_it_is_also_where_only_the_summary_was_asked_for(monkeypatch):
-    done, under_way = {"env_steps": 500_000}, Evaluating(episodes=3, of=20, steps=12_345, most=100_000)
+    done, under_way = (
+        {"env_steps": 500_000},
+        Evaluating(episodes=3, of=20, steps=12_345, most=100_000),
+    )
     said = "evaluating 3 of 20 episodes, step 12,345 (at most 100,000)"
-    assert said in rendered(pages.view(report(evaluating=under_way), program(), history(), on="process"))
+    assert said in rendered(
+        pages.view(report(evaluating=under_way), program(), history(), on="process")
+    )
     assert compact(report(evaluating=under_way), program(), history()).endswith(f"  {said}")
     for quiet, every in ((True, "QUIET_S"), (False, "LINE_S")):
         monkeypatch.setattr(terminal, every, 0.0)
         console = plain_console()
         with View(program(), on="process", quiet=quiet, console=console) as view:
-            for now in (report(), report(evaluating=under_way), report(evaluating=under_way, **done)):
+            for now in (
+                report(),
+                report(evaluating=under_way),
+                report(evaluating=under_way, **done),
+            ):
                 view.update(now)
         lines = written(console).splitlines()
         assert lines.count(said) == 1, "beside training a quiet run says nothing of it"
@@ -243,15 +351,18 @@ def test_an_evaluation_says_how_far_it_is_also_where_only_the_summary_was_asked_
 def test_the_history_keeps_recorded_returns_and_the_last_evaluation():
     made = History()
     for given in (
-        report(return_mean=None), report(return_mean=1.0), report(return_mean=2.0, recorded=False),
-        report(return_mean=3.0, evaluation=evaluation()), report(return_mean=4.0),
-    ):  # fmt: skip
+        report(return_mean=None),
+        report(return_mean=1.0),
+        report(return_mean=2.0, recorded=False),
+        report(return_mean=3.0, evaluation=evaluation()),
+        report(return_mean=4.0),
+    ):
         made.add(given)
     assert made.returns == [1.0, 3.0, 4.0]
     assert made.evaluation == evaluation()
 
 
-# ------------------------------------------------------------------------------------------------------------------- views
+# -------------------------------------------------------------------------------------------- views
 
 
 def plain_console():
@@ -295,15 +406,24 @@ def test_notes_that_came_after_the_last_report_stand_before_the_summary():
     console = plain_console()
     with View(program(), on="process", console=console, told=["from the run before"]) as view:
         view.update(report(notes=("warning: seen",)))
-    view.summarise(summary(notes=["from the run before", "warning: seen", "warning: no last checkpoint"]), Path("runs/x"))
+    view.summarise(
+        summary(notes=["from the run before", "warning: seen", "warning: no last checkpoint"]),
+        Path("runs/x"),
+    )
     text = written(console)
-    assert text.count("warning: seen") == 1 and text.count("warning: no last checkpoint\n") == 1 and "run before" not in text
+    assert (
+        text.count("warning: seen") == 1
+        and text.count("warning: no last checkpoint\n") == 1
+        and "run before" not in text
+    )
 
 
 def test_a_terminal_gets_a_picture_that_goes_away(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system="standard")
+    console = Console(
+        file=io.StringIO(), width=80, height=24, force_terminal=True, color_system="standard"
+    )
     with View(program(), on="process", console=console) as view:
         view.update(report())
         shown = written(console)
@@ -341,9 +461,13 @@ def test_the_summary_begins_with_the_outcome(fields, first):
     assert lines[0] == first
     text = "\n".join(lines)
     for part in (
-        "210,000 in 1:12, 2,905 steps/s, 51 updates", "215.3 over the last 100 of 1,203 episodes",
-        "487.2 ± 20.1 over 20 episodes", "0.4 versions, at most 1", VERDICT, "equipoise evaluate 'runs/my run'",
-    ):  # fmt: skip
+        "210,000 in 1:12, 2,905 steps/s, 51 updates",
+        "215.3 over the last 100 of 1,203 episodes",
+        "487.2 ± 20.1 over 20 episodes",
+        "0.4 versions, at most 1",
+        VERDICT,
+        "equipoise evaluate 'runs/my run'",
+    ):
         assert part in text, part
     assert [line[:7] for line in lines if line.startswith(("actor", "learner"))] == list(BALANCE)
 
@@ -359,9 +483,17 @@ def test_a_video_is_offered_of_what_draws_itself(env, drawn):
 def test_a_summary_of_a_run_that_ended_at_once():
     console = plain_console()
     nothing = summary(
-        status="interrupted", env_steps=0, episodes=0, return_mean=None, evaluation=None, steps_per_s=None, updates=0,
-        lag={"mean": None, "max": 0}, balance={}, wall_s=0.01,
-    )  # fmt: skip
+        status="interrupted",
+        env_steps=0,
+        episodes=0,
+        return_mean=None,
+        evaluation=None,
+        steps_per_s=None,
+        updates=0,
+        lag={"mean": None, "max": 0},
+        balance={},
+        wall_s=0.01,
+    )
     print_summary(console, nothing, Path("runs/x"))
     assert "— over the last 0 of 0 episodes" in written(console)
     assert "evaluation  " not in written(console)
@@ -369,7 +501,9 @@ def test_a_summary_of_a_run_that_ended_at_once():
 
 def test_the_lag_of_a_replay_is_called_the_age_of_its_rows():
     made = api.program("CartPole-v1", "dqn")
-    assert "rows 0.4 versions old (at most 1)" in rendered(pages.view(report(), made, history(), on="process"))
+    assert "rows 0.4 versions old (at most 1)" in rendered(
+        pages.view(report(), made, history(), on="process")
+    )
     assert "rows 0.4 versions old (at most 1)" in compact(report(), made, history())
     console = plain_console()
     View(made, on="process", console=console).summarise(summary(), Path("runs/x"))
@@ -377,7 +511,9 @@ def test_the_lag_of_a_replay_is_called_the_age_of_its_rows():
 
 
 def test_the_ring_names_a_replays_shards():
-    made = api.program("CartPole-v1", "apex_dqn", recipe=False, actors=2, settings=["replay.shards=2"])
+    made = api.program(
+        "CartPole-v1", "apex_dqn", recipe=False, actors=2, settings=["replay.shards=2"]
+    )
     text = rendered(pages.view(report(), made, history(), on="process"))
     assert "\n│   2 shards " in text and max(map(cell_len, text.splitlines())) <= 80
 
@@ -398,7 +534,9 @@ def test_a_site_has_a_line_and_many_have_one() -> None:
     view = pages.view(replace(report(), sites=two), program(), History(), on="ray")
     lines = [line.strip("│ ") for line in rendered(view).splitlines() if "site " in line]
     assert lines[0] == "site 0 on 1a2b3c4d: 2 workers, 2.5 MB received, 40.0 kB sent"
-    assert lines[1].startswith("site 1 on no machine: 2 workers, 2.5 MB received, 40.0 kB sent, 2 times")
+    assert lines[1].startswith(
+        "site 1 on no machine: 2 workers, 2.5 MB received, 40.0 kB sent, 2 times"
+    )
     assert site_lines(two)[1].endswith("2 times lost, 1 times moved, out of reach")
     assert site_lines({f"site {n}": SITE for n in range(6)}) == [
         "6 sites: 12 workers, 15.0 MB received, 240.0 kB sent, 0 out of reach"
@@ -406,15 +544,21 @@ def test_a_site_has_a_line_and_many_have_one() -> None:
 
 
 def alarm(name="memory grows", owner="actor 1", evidence="its memory grew by 30 MB in 30 s"):
-    return Alarm(name=name, owner=owner, evidence=evidence, action="look in the env", step=1_000, wall_s=31.0)
+    return Alarm(
+        name=name, owner=owner, evidence=evidence, action="look in the env", step=1_000, wall_s=31.0
+    )
 
 
 def test_alarms_have_a_line_each_within_80_columns_and_the_newest_win():
     assert "alarm" not in rendered(pages.view(report(), program(), history(), on="process"))
     raised = tuple(alarm(owner=f"actor {i}", evidence="wide " * 30) for i in range(MOST_ALARMS + 2))
-    lines = rendered(pages.view(report(alarms=raised), program(), history(), on="process")).splitlines()
+    lines = rendered(
+        pages.view(report(alarms=raised), program(), history(), on="process")
+    ).splitlines()
     shown = [line for line in lines if "alarm" in line]
-    assert [re.findall(r"actor \d", line) for line in shown] == [[f"actor {i}"] for i in range(2, MOST_ALARMS + 2)] + [[]]
+    assert [re.findall(r"actor \d", line) for line in shown] == [
+        [f"actor {i}"] for i in range(2, MOST_ALARMS + 2)
+    ] + [[]]
     assert shown[-1].strip() == "and 2 alarms before" and max(map(cell_len, shown)) <= 80
 
 
@@ -422,19 +566,31 @@ def test_the_summary_lists_the_alarms_and_says_how_to_go_on(tmp_path):
     (tmp_path / "checkpoints/step_1").mkdir(parents=True)
     (tmp_path / "checkpoints/step_1/learner.safetensors").touch()
     made = Console(file=io.StringIO(), width=80, highlight=False)
-    told = {"name": "memory grows", "owner": "actor 1", "evidence": "", "action": "", "step": 1_000, "wall_s": 31.0}
+    told = {
+        "name": "memory grows",
+        "owner": "actor 1",
+        "evidence": "",
+        "action": "",
+        "step": 1_000,
+        "wall_s": 31.0,
+    }
     print_summary(made, summary(status="alarmed", alarms=[told]), tmp_path)
     text = made.file.getvalue()
     assert (
-        text.startswith("Ended by an alarm") and "memory grows (actor 1) at step 1,000" in text and "equipoise resume" in text
+        text.startswith("Ended by an alarm")
+        and "memory grows (actor 1) at step 1,000" in text
+        and "equipoise resume" in text
     )
 
 
-def test_a_run_that_ended_before_its_first_checkpoint_is_not_told_to_be_resumed(tmp_path: Path) -> None:
+def test_a_run_that_ended_before_its_first_checkpoint_is_not_told_to_be_resumed(
+    tmp_path: Path,
+) -> None:
     for status, made, said in [
-        ("interrupted", False, "it ended before its first checkpoint"), ("interrupted", True, f"equipoise resume {tmp_path}"),
+        ("interrupted", False, "it ended before its first checkpoint"),
+        ("interrupted", True, f"equipoise resume {tmp_path}"),
         ("completed", False, "Next:\n  equipoise evaluate"),
-    ]:  # fmt: skip
+    ]:
         if made:
             file = tmp_path / "checkpoints" / "step_10" / "learner.safetensors"
             file.parent.mkdir(parents=True)

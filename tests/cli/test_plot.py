@@ -1,4 +1,6 @@
-"""Learning curves: the numbers that are drawn, by hand-made reports; the picture is a file that does not change."""
+"""Learning curves: the numbers that are drawn, by hand-made reports; the picture is a file that
+does not change.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,31 @@ from equipoise.record.interval import mean_and_half
 from tests.report import made
 
 
-def write(file: Path, rows: list[tuple[int, float | None]], evaluation: tuple[int, float] | None = None) -> Path:
-    """A metrics.jsonl of (env steps, return) each; ``evaluation``: the step that was evaluated, told by the last line."""
+def write(
+    file: Path, rows: list[tuple[int, float | None]], evaluation: tuple[int, float] | None = None
+) -> Path:
+    """A metrics.jsonl of (env steps, return) each; ``evaluation``: the step that was evaluated,
+    told by the last line.
+    """
     lines: list[dict[str, Any]] = [
         {
-            "env_steps": steps, "updates": steps // 10, "wall_s": steps / 100, "return_mean": value, "final": False,
-            "metrics": {"entropy": 0.5}, "info": {"won/last": None}, "evaluation": None,
+            "env_steps": steps,
+            "updates": steps // 10,
+            "wall_s": steps / 100,
+            "return_mean": value,
+            "final": False,
+            "metrics": {"entropy": 0.5},
+            "info": {"won/last": None},
+            "evaluation": None,
         }
         for steps, value in rows
-    ]  # fmt: skip
+    ]
     if evaluation is not None:
-        lines[-1]["evaluation"] = {"mean": evaluation[1], "env_steps": evaluation[0], "version": evaluation[0] // 10}
+        lines[-1]["evaluation"] = {
+            "mean": evaluation[1],
+            "env_steps": evaluation[0],
+            "version": evaluation[0] // 10,
+        }
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return file
 
@@ -41,7 +57,9 @@ def test_a_curve_is_the_numbers_of_a_run(tmp_path: Path) -> None:
     (one,) = curves([str(file)], x="wall")
     assert one.name == "a" and one.x.tolist() == [1.0, 2.0]
     (one,) = curves([str(file)], y="evaluation")
-    assert (one.x.tolist(), one.mean.tolist()) == ([150], [9.0]), "at the step whose weights were evaluated"
+    assert (one.x.tolist(), one.mean.tolist()) == ([150], [9.0]), (
+        "at the step whose weights were evaluated"
+    )
     (one,) = curves([str(file)], y="learner/entropy", x="updates")
     assert one.x.tolist() == [0, 10, 20]
 
@@ -58,7 +76,9 @@ def test_seeds_are_a_mean_with_an_interval(tmp_path: Path) -> None:
         curves([f"X={a}", f"X={write(tmp_path / 'c.jsonl', [(500, 1.0), (600, 1.0)])}"])
 
 
-def test_a_run_of_a_folder_that_shares_no_place_with_the_others_is_left_out_with_a_sentence(tmp_path: Path) -> None:
+def test_a_run_of_a_folder_that_shares_no_place_with_the_others_is_left_out_with_a_sentence(
+    tmp_path: Path,
+) -> None:
     for name, steps in (("a", (100, 200)), ("b", (150, 300)), ("early", (0, 10))):
         made.run(tmp_path / name, reports=1)
         write(tmp_path / name / "metrics.jsonl", [(step, 1.0) for step in steps])
@@ -66,7 +86,8 @@ def test_a_run_of_a_folder_that_shares_no_place_with_the_others_is_left_out_with
     (one,) = curves([str(tmp_path)], warned=told)
     assert [file.parent.name for file in one.runs] == ["a", "b"]
     assert told == [
-        f"{tmp_path / 'early' / 'metrics.jsonl'}: expected a run with numbers at 150, as the others of its kind, got one from "
+        f"{tmp_path / 'early' / 'metrics.jsonl'}: expected a run with numbers at 150, as the "
+        "others of its kind, got one from "
         "0 to 10; the run is left out"
     ]
     with pytest.raises(ValueError, match="expected runs that overlap"):  # the run was named itself
@@ -75,7 +96,8 @@ def test_a_run_of_a_folder_that_shares_no_place_with_the_others_is_left_out_with
 
 def test_the_interval_is_students() -> None:
     mean, half = mean_and_half([1.0, 2.0, 3.0, 4.0])
-    assert mean == 2.5 and half == pytest.approx(2.0543, abs=1e-3)  # scipy.stats.t.interval(0.95, 3, 2.5, sem)
+    # scipy.stats.t.interval(0.95, 3, 2.5, sem)
+    assert mean == 2.5 and half == pytest.approx(2.0543, abs=1e-3)
     assert mean_and_half([7.0]) == (7.0, None)
     assert mean_and_half([0.0, 1.0] * 100)[1] == pytest.approx(1.96 * 0.50125 / 200**0.5, rel=1e-3)
     with pytest.raises(ValueError, match="at least one number, got none"):
@@ -86,9 +108,14 @@ def test_the_same_runs_give_the_same_picture(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", [(0, None), (100, 1.0), (200, 3.0)])
     again = write(tmp_path / "again.jsonl", [(0, None), (100, 1.0), (200, 3.0)])
     for name in ("one.svg", "two.svg", "three.png"):
-        result = CliRunner().invoke(app, ["plot", str(file), f"B={file}", f"B={again}", "--out", str(tmp_path / name)])
+        result = CliRunner().invoke(
+            app, ["plot", str(file), f"B={file}", f"B={again}", "--out", str(tmp_path / name)]
+        )
         assert result.exit_code == 0, result.output
-        assert f"wrote {tmp_path / name}" in result.stdout and "B: 2 runs, 3 at the end" in result.stdout
+        assert (
+            f"wrote {tmp_path / name}" in result.stdout
+            and "B: 2 runs, 3 at the end" in result.stdout
+        )
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
     assert (tmp_path / "three.png").read_bytes().startswith(b"\x89PNG")
     figure = eq.plot(file, x="wall", out=tmp_path / "four.svg")
@@ -98,10 +125,12 @@ def test_the_same_runs_give_the_same_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--y", "learner/entropi"), "did you mean 'learner/entropy'?"), (("--y", "info/won/last"), "none has come yet"),
-        (("--x", "stepps"), "did you mean 'steps'?"), (("--out", "x.gif"), "expected a file that ends in .svg, .png, .pdf"),
+        (("--y", "learner/entropi"), "did you mean 'learner/entropy'?"),
+        (("--y", "info/won/last"), "none has come yet"),
+        (("--x", "stepps"), "did you mean 'steps'?"),
+        (("--out", "x.gif"), "expected a file that ends in .svg, .png, .pdf"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_drawn_is_refused(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", [(100, 1.0)])
     result = CliRunner().invoke(app, ["plot", str(file), *words])
@@ -142,19 +171,26 @@ def test_names_of_curves_tell_them_apart_alike_in_each_process() -> None:
         {"steps": "3000", "episodes": "2", "every": "1000", "rate": "0.001"},
     ]
     assert labels([("A", one) for one in settings]) == [
-        "A, steps 3000, every null", "A, steps 1, every null", "A, steps 3000, every 1000",
-    ]  # fmt: skip
+        "A, steps 3000, every null",
+        "A, steps 1, every null",
+        "A, steps 3000, every 1000",
+    ]
     two = [("A", dict.fromkeys("xyz", value)) for value in "12"]
     assert labels(two) == ["A, x 1, y 1", "A, x 2, y 2"]
     assert labels([("A", {}), ("A", {})]) == ["A #1", "A #2"]
 
 
 def test_a_curve_of_one_point_is_seen(tmp_path: Path) -> None:
-    runs = [write(tmp_path / f"{name}.jsonl", [(0, 1.0), (100, 2.0)], evaluation=(50, 9.0 + i)) for i, name in enumerate("ab")]
+    runs = [
+        write(tmp_path / f"{name}.jsonl", [(0, 1.0), (100, 2.0)], evaluation=(50, 9.0 + i))
+        for i, name in enumerate("ab")
+    ]
     (one,) = curves([f"X={run}" for run in runs], y="evaluation")
     assert one.x.tolist() == [50] and one.mean.tolist() == [9.5]
     (axes,) = drawn([one], y="evaluation").axes
-    assert axes.lines and all(line.get_marker() not in ("", "None", None) for line in axes.lines[:1])
+    assert axes.lines and all(
+        line.get_marker() not in ("", "None", None) for line in axes.lines[:1]
+    )
 
 
 def test_one_odd_run_of_a_folder_is_left_out_with_a_sentence(tmp_path: Path) -> None:

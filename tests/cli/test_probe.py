@@ -48,7 +48,9 @@ def test_on_a_busy_machine_nothing_is_tried_unless_the_time_is_said(run, monkeyp
 
 
 def remedy(change, gain):
-    return Remedy(change=change, costs="", steps_per_s=1.0, gain=gain, low=gain - 0.1, high=gain + 0.1)
+    return Remedy(
+        change=change, costs="", steps_per_s=1.0, gain=gain, low=gain - 0.1, high=gain + 0.1
+    )
 
 
 def asked(*words):
@@ -59,13 +61,23 @@ def asked(*words):
 def test_it_tries_the_settings_among_the_remedies(run, monkeypatch):
     """The machine cannot be changed in a short run."""
     monkeypatch.setattr(
-        probing, "remedies",
-        lambda known, allowed: [remedy("--max-lag 1", 1.8), remedy("--actors 4", 1.5), remedy("4 cores", 1.4)],
-    )  # fmt: skip
+        probing,
+        "remedies",
+        lambda known, allowed: [
+            remedy("--max-lag 1", 1.8),
+            remedy("--actors 4", 1.5),
+            remedy("4 cores", 1.4),
+        ],
+    )
     tried = []
 
     def raced(programs, interrupt, *, until, turns, far, tell):
-        tried.append({label: (one.placement.actors, one.placement.max_lag) for label, one in programs.items()})
+        tried.append(
+            {
+                label: (one.placement.actors, one.placement.max_lag)
+                for label, one in programs.items()
+            }
+        )
         if "--actors 4" in programs:
             failed = {"--actors 4": WorkerFailed("actor 3", "no memory")}
             return Raced(rates={probing.NOW: [100.0, 90.0], "--actors 4": []}, failed=failed)
@@ -73,9 +85,15 @@ def test_it_tries_the_settings_among_the_remedies(run, monkeypatch):
 
     monkeypatch.setattr(probing, "raced", raced)
     found = probing.probe(run)
-    assert tried == [{probing.NOW: (2, 0), "--max-lag 1": (2, 1)}, {probing.NOW: (2, 0), "--actors 4": (4, 0)}]
+    assert tried == [
+        {probing.NOW: (2, 0), "--max-lag 1": (2, 1)},
+        {probing.NOW: (2, 0), "--actors 4": (4, 0)},
+    ]
     assert (found[0].least, found[0].most) == (150 / 100, 160 / 90), "of a pair of turns each"
-    assert [(one.change, one.predicted, one.gain) for one in found] == [("--max-lag 1", 1.8, 1.6), ("--actors 4", 1.5, None)]
+    assert [(one.change, one.predicted, one.gain) for one in found] == [
+        ("--max-lag 1", 1.8, 1.6),
+        ("--actors 4", 1.5, None),
+    ]
     assert "no memory" in found[1].said
     code, said = asked(run, "--top", 1, "--quiet")
     assert code == 0 and "--max-lag 1 1.80 1.70 to 1.90 1.60" in said and "--actors" not in said
@@ -90,7 +108,9 @@ def test_what_cannot_be_tried_is_said(run, monkeypatch, tmp_path):
     code, said = asked(run)
     assert code == 0 and "nothing was tried" in said
     monkeypatch.setattr(probing, "remedies", lambda known, allowed: [remedy("--max-lag 1", 1.8)])
-    monkeypatch.setattr(probing, "raced", lambda *_, **__: Raced(rates={probing.NOW: [0.0], "--max-lag 1": []}))
+    monkeypatch.setattr(
+        probing, "raced", lambda *_, **__: Raced(rates={probing.NOW: [0.0], "--max-lag 1": []})
+    )
     code, said = asked(run)
     assert code == 2 and "expected a run that learns within" in said
 

@@ -18,13 +18,18 @@ def make():
     assert "PYTHONSAFEPATH" not in os.environ
     return gymnasium.make("CartPole-v1")
 """
-SIZES = "--steps 128 --unroll 8 --actors 1 --envs-per-actor 4 --evaluate-episodes 0 --no-recipe --out run"
+SIZES = (
+    "--steps 128 --unroll 8 --actors 1 --envs-per-actor 4 --evaluate-episodes 0 --no-recipe "
+    "--out run"
+)
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     for name in ("random", "numbers", "queue", "socket", "selectors"):
-        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the {name}.py of the user was imported')\n")
+        (tmp_path / f"{name}.py").write_text(
+            f"raise SystemExit('the {name}.py of the user was imported')\n"
+        )
     (tmp_path / "my_game.py").write_text(ENV)
     (tmp_path / "beside_it.py").write_text("")
     return tmp_path
@@ -33,12 +38,15 @@ def here(tmp_path: Path) -> Path:
 def type_there(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).parent / "equipoise"), *words]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
-    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    return subprocess.run(
+        command, cwd=here, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
 
 
 @pytest.mark.thorough
 def test_a_random_py_of_the_users_breaks_no_command(here: Path) -> None:
-    done = type_there(here, "train", "my_game:make", *SIZES.split(), "--inference", "central")  # which starts both servers
+    # which starts both servers
+    done = type_there(here, "train", "my_game:make", *SIZES.split(), "--inference", "central")
     assert done.returncode == 0, done.stdout + done.stderr
     done = type_there(here, "evaluate", "run", "--episodes", "1")
     assert done.returncode == 0 and "return" in done.stdout, done.stdout + done.stderr
@@ -50,4 +58,7 @@ def test_check_finds_what_is_typed_and_python_its_own(here: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     done = type_there(here, "check", "random:make")
     said = done.stdout + done.stderr
-    assert done.returncode == 2 and f"comes before {here / 'random.py'}: give yours another name" in said, said
+    assert (
+        done.returncode == 2
+        and f"comes before {here / 'random.py'}: give yours another name" in said
+    ), said

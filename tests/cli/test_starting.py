@@ -21,13 +21,20 @@ from equipoise.run import run as run_module
 
 ENV = "tests.envs.starting:Waiting"
 TINY: dict[str, Any] = {
-    "actors": 1, "envs_per_actor": 2, "unroll": 16, "steps": 320, "evaluate_episodes": 0, "recipe": False,
+    "actors": 1,
+    "envs_per_actor": 2,
+    "unroll": 16,
+    "steps": 320,
+    "evaluate_episodes": 0,
+    "recipe": False,
     "settings": ["algorithm.minibatches=1"],
-}  # fmt: skip
+}
 
 
 def test_a_long_phase_has_a_line_and_a_short_one_has_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], deadline: Callable[..., None]
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    deadline: Callable[..., None],
 ) -> None:
     monkeypatch.setattr(starting, "FIRST_S", 0.05)
     monkeypatch.setattr(starting, "EVERY_S", 0.1)
@@ -50,7 +57,9 @@ def test_a_long_phase_has_a_line_and_a_short_one_has_none(
     assert told == []
 
 
-def test_reports_say_what_workers_are_at_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_say_what_workers_are_at_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_module, "LIVE_S", 0.0)
     go = tmp_path / "go"
     run = api.train(ENV, env_kwargs={"go": str(go)}, on="process", out=tmp_path / "run", **TINY)
@@ -60,7 +69,11 @@ def test_reports_say_what_workers_are_at_before_the_first_step(tmp_path: Path, m
     assert report.verdict.startswith("Starting: ") and report.taken == 0
     go.touch()
     reports = list(run)
-    assert reports[-1].phases == {} and reports[-1].updates > 0 and not reports[-1].verdict.startswith("Starting")
+    assert (
+        reports[-1].phases == {}
+        and reports[-1].updates > 0
+        and not reports[-1].verdict.startswith("Starting")
+    )
 
 
 class Begun:
@@ -68,9 +81,21 @@ class Begun:
 
     def __init__(self, place: Path, *words: str) -> None:
         self.run, self._file = place / "run", place / "said.txt"
-        command = [sys.executable, "-m", "equipoise", "train", ENV, "--out", str(self.run), "--actors", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "equipoise",
+            "train",
+            ENV,
+            "--out",
+            str(self.run),
+            "--actors",
+            "1",
+        ]
         with self._file.open("w") as file:
-            self._process = subprocess.Popen([*command, "--envs-per-actor", "2", *words], stderr=file, stdout=file)
+            self._process = subprocess.Popen(
+                [*command, "--envs-per-actor", "2", *words], stderr=file, stdout=file
+            )
 
     def said(self) -> str:
         return self._file.read_text()
@@ -90,7 +115,9 @@ class Begun:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
-def test_ctrl_c_amid_the_first_resets_leaves_a_summary(on: str, tmp_path: Path, deadline: Any) -> None:
+def test_ctrl_c_amid_the_first_resets_leaves_a_summary(
+    on: str, tmp_path: Path, deadline: Any
+) -> None:
     with Begun(tmp_path, "--on", on, "--set", f"env.go={tmp_path / 'go'}") as begun:
         deadline(lambda: "first reset of env 1 of 2" in begun.said(), 100.0, "a line on the phase")
         assert begun.interrupted() == 130, begun.said()
@@ -106,7 +133,9 @@ def test_ctrl_c_ends_a_start_in_which_python_is_not_asked(tmp_path: Path, deadli
     assert not begun.run.exists()
 
 
-def test_episodes_that_never_end_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_episodes_that_never_end_are_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("equipoise.run.reporter.ENDLESS", 100)
     run = api.train(ENV, env_kwargs={"endless": True}, on="serial", out=tmp_path / "run", **TINY)
     list(run)
@@ -116,17 +145,22 @@ def test_episodes_that_never_end_are_said_once(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("on", "inference"), [("serial", "local"), ("process", "local"), ("process", "central")])
+@pytest.mark.parametrize(
+    ("on", "inference"), [("serial", "local"), ("process", "local"), ("process", "central")]
+)
 def test_resets_are_timed(on: Any, inference: str, tmp_path: Path) -> None:
     options = TINY | {"inference": inference}
     run = api.train(ENV, env_kwargs={"reset_s": 0.01}, on=on, out=tmp_path / "run", **options)
     reports = list(run)
     shares = reports[-1].balance["actor 0"]
     assert shares.counts["reset"] >= 2 * 320 / 2 / 6 - 2  # an episode and its seam are six rows
-    assert shares.parts["reset"] >= 0.01 * shares.counts["reset"]  # each sleeps so long, and none is a sample (clock.ADDED)
+    # each sleeps so long, and none is a sample (clock.ADDED)
+    assert shares.parts["reset"] >= 0.01 * shares.counts["reset"]
 
 
-def test_a_long_end_has_a_line_and_a_short_one_has_none(monkeypatch: pytest.MonkeyPatch, deadline: Callable[..., None]) -> None:
+def test_a_long_end_has_a_line_and_a_short_one_has_none(
+    monkeypatch: pytest.MonkeyPatch, deadline: Callable[..., None]
+) -> None:
     monkeypatch.setattr(ending, "FIRST_S", 0.05)
     monkeypatch.setattr(ending, "EVERY_S", 0.1)
     told: list[str] = []
@@ -164,7 +198,9 @@ def test_an_end_says_what_it_is_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.thorough
 def test_ctrl_c_amid_a_long_step_is_answered_by_a_line(tmp_path: Path, deadline: Any) -> None:
     """The workers of a run hold still between two steps, and one of these takes seconds."""
-    with Begun(tmp_path, "--set", "env.step_s=2.5", "--unroll", "2", "--set", "algorithm.minibatches=1") as begun:
+    with Begun(
+        tmp_path, "--set", "env.step_s=2.5", "--unroll", "2", "--set", "algorithm.minibatches=1"
+    ) as begun:
         deadline(lambda: "  4 steps" in begun.said(), 100.0, "an update")
         assert begun.interrupted() == 130, begun.said()
         assert "ending: saving the whole run" in begun.said()

@@ -34,7 +34,11 @@ class Counting(gymnasium.Env):
         return self.t, 2.0, self.t == self.length, False, {}
 
     def render(self):
-        return np.full((*self.size, 3), 20 * (self.t % 12), np.uint8) if self.frame is None else self.frame
+        return (
+            np.full((*self.size, 3), 20 * (self.t % 12), np.uint8)
+            if self.frame is None
+            else self.frame
+        )
 
 
 class Blind(Counting):
@@ -67,7 +71,9 @@ def frames(path):
     av = pytest.importorskip("av")
     with av.open(str(path)) as container:
         video = container.streams.video[0]
-        return float(video.average_rate), [frame.to_ndarray(format="rgb24") for frame in container.decode(video)]
+        return float(video.average_rate), [
+            frame.to_ndarray(format="rgb24") for frame in container.decode(video)
+        ]
 
 
 def here(name):
@@ -93,7 +99,9 @@ def test_an_env_as_data_is_made_with_its_arguments(target, tmp_path):
 
 @pytest.mark.parametrize(("mode", "last"), [("NEXT_STEP", 4), ("SAME_STEP", 0)])
 def test_a_vector_env_is_recorded_as_one_of_one(mode, last, tmp_path):
-    """In SAME_STEP the row that ends an episode shows the next one's first frame, as it does to the policy."""
+    """In SAME_STEP the row that ends an episode shows the next one's first frame, as it does to the
+    policy.
+    """
     env = EnvFactory(target=here("CountingVector"), kwargs={"mode": mode})
     assert record(env, act, tmp_path / "a.mp4", episodes=2) == [8.0, 8.0]
     _, shown = frames(tmp_path / "a.mp4")
@@ -102,8 +110,22 @@ def test_a_vector_env_is_recorded_as_one_of_one(mode, last, tmp_path):
 
 def test_a_run_on_a_native_vector_env_is_recorded_as_its_python_env(tmp_path):
     pytest.importorskip("pygame")
-    options = {"actors": 1, "envs_per_actor": 2, "unroll": 8, "steps": 32, "evaluate_episodes": 0, "recipe": False}
-    run = api.train("CartPole-v1", "ppo", on="serial", out=tmp_path / "run", settings=["algorithm.minibatches=1"], **options)
+    options = {
+        "actors": 1,
+        "envs_per_actor": 2,
+        "unroll": 8,
+        "steps": 32,
+        "evaluate_episodes": 0,
+        "recipe": False,
+    }
+    run = api.train(
+        "CartPole-v1",
+        "ppo",
+        on="serial",
+        out=tmp_path / "run",
+        settings=["algorithm.minibatches=1"],
+        **options,
+    )
     for _ in run:
         pass
     api.evaluate(run.directory, episodes=1, video=True)
@@ -140,7 +162,9 @@ def test_what_is_recorded_is_what_training_sees(tmp_path):
 
 def test_a_gymnasium_id(tmp_path, monkeypatch):
     """The Python env also where there is a native vector env, which need not draw."""
-    native = gymnasium.envs.registration.EnvSpec("Counting-v0", entry_point=Counting, vector_entry_point=here("nothing"))
+    native = gymnasium.envs.registration.EnvSpec(
+        "Counting-v0", entry_point=Counting, vector_entry_point=here("nothing")
+    )
     monkeypatch.setitem(gymnasium.registry, "Counting-v0", native)
     assert record("Counting-v0", act, tmp_path / "a.mp4", episodes=1, seed=3) == [10.0]
 
@@ -148,14 +172,22 @@ def test_a_gymnasium_id(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("env", "error", "message"),
     [
-        (Blind, ValueError, r"expected the render mode 'rgb_array' .*, got an env with \['human'\]"),
+        (
+            Blind,
+            ValueError,
+            r"expected the render mode 'rgb_array' .*, got an env with \['human'\]",
+        ),
         (no_render_mode, ValueError, "expected an env that takes render_mode='rgb_array'"),
-        (drawing(np.zeros((4, 4))), ValueError, r"expected a frame \[H, W, 3\] of uint8, got float64 \(4, 4\)"),
+        (
+            drawing(np.zeros((4, 4))),
+            ValueError,
+            r"expected a frame \[H, W, 3\] of uint8, got float64 \(4, 4\)",
+        ),
         (drawing([]), ValueError, r"expected a frame .* \(list\)"),
         ("Countin-v0", ValueError, "unknown env id 'Countin-v0'"),
         ("envpool:Pong-v5", ValueError, "EnvPool's envs do not render"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_recorded_says_why_and_leaves_nothing(env, error, message, tmp_path):
     with pytest.raises(error, match=message):
         record(env, act, tmp_path / "a.mp4")

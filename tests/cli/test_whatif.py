@@ -1,4 +1,6 @@
-"""``equipoise whatif``: predictions from a run that was made, and from files that are not as they should be."""
+"""``equipoise whatif``: predictions from a run that was made, and from files that are not as they
+should be.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,16 @@ def test_without_changes_it_says_what_would_help(run):
 
 def test_with_changes_it_predicts(run):
     code, said = asked(run, "--max-lag", 0)
-    assert code == 0 and "changed: placement.max_lag 1 -> 0" in said and "lag: 0.00 versions" in said
+    assert (
+        code == 0 and "changed: placement.max_lag 1 -> 0" in said and "lag: 0.00 versions" in said
+    )
     found = eq.whatif(run, max_lag=0)
     assert found.change is not None and found.change.gain <= 1.02, "in lockstep nothing is faster"
     assert found.change.low < found.change.gain < found.change.high
     code, said = asked(run, "--actors", 4, "--set", "algorithm.entropy=0.02", "--json")
-    assert code == 2 and "algorithm.entropy: the model does not know what a change of it does" in said
+    assert (
+        code == 2 and "algorithm.entropy: the model does not know what a change of it does" in said
+    )
     code, said = asked(run, "--actors", 4, "--json")
     assert code == 0 and json.loads(said)["changes"] == {"placement.actors": [2, 4]}
 
@@ -53,9 +59,13 @@ def test_what_workers_did_before_the_first_update_does_not_count(run, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(run, other)
     lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
-    slow = {title: row | {"worked": 1000.0, "done": 0.0} for title, row in lines[0]["balance"].items()}
+    slow = {
+        title: row | {"worked": 1000.0, "done": 0.0} for title, row in lines[0]["balance"].items()
+    }
     starts = [lines[0] | {"updates": 0, "env_steps": 0, "balance": slow} for _ in range(2)]
-    (other / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (*starts, *lines)))
+    (other / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in (*starts, *lines))
+    )
     assert measured(RunDirectory.open(other)) == measured(RunDirectory.open(run))
 
 
@@ -63,10 +73,19 @@ def test_the_machines_of_actors_are_read(run, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(run, other)
     lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
-    sites = {"site 0": {"machine": "m", "workers": ["actor 1"]}, "site 1": {"machine": "", "workers": ["actor 0"]}}
-    (other / "metrics.jsonl").write_text("".join(json.dumps(line | {"sites": sites}) + "\n" for line in lines))
-    (other / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"on": "ray"}))
-    assert measured(RunDirectory.open(other)).ring.at == (1, 0), "one without a machine is at its site"
+    sites = {
+        "site 0": {"machine": "m", "workers": ["actor 1"]},
+        "site 1": {"machine": "", "workers": ["actor 0"]},
+    }
+    (other / "metrics.jsonl").write_text(
+        "".join(json.dumps(line | {"sites": sites}) + "\n" for line in lines)
+    )
+    (other / "run.json").write_text(
+        json.dumps(json.loads((run / "run.json").read_text()) | {"on": "ray"})
+    )
+    assert measured(RunDirectory.open(other)).ring.at == (1, 0), (
+        "one without a machine is at its site"
+    )
     assert asked(other)[0] == 0
 
 
@@ -102,7 +121,13 @@ def test_files_that_say_too_little(run, tmp_path):
     write([])
     code, said = asked(other)
     assert code == 2 and "expected records, got none" in said
-    write([line | {"balance": {title: row | {"done": 0.0} for title, row in line["balance"].items()}} for line in lines])
+    write(
+        [
+            line
+            | {"balance": {title: row | {"done": 0.0} for title, row in line["balance"].items()}}
+            for line in lines
+        ]
+    )
     code, said = asked(other)
     assert code == 2 and "let the run go on" in said
     for row in lines[1]["balance"].values():
@@ -119,9 +144,16 @@ def test_files_that_say_too_little(run, tmp_path):
     write([line | {"sites": {"site 0": {"machine": 7, "workers": []}}} for line in lines])
     code, said = asked(other)
     assert code == 2 and "sites" in said and "a text of at most 100 letters" in said
-    write([line | {"sites": {"site 0": {"machine": "m", "workers": ["learner"]}}} for line in lines])
+    write(
+        [line | {"sites": {"site 0": {"machine": "m", "workers": ["learner"]}}} for line in lines]
+    )
     code, said = asked(other)
-    assert code == 2 and "expected a run whose actors alone are on other machines, got learner on another machine" in said
+    assert (
+        code == 2
+        and "expected a run whose actors alone are on other machines, got learner on another "
+        "machine"
+        in said
+    )
     made = json.loads((other / "run.json").read_text())
     (other / "run.json").write_text(json.dumps(made | {"on": "serial"}))
     code, said = asked(other)

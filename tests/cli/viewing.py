@@ -1,4 +1,6 @@
-"""A process that shows the live view until a key ends it, for tests with a terminal: 3 raises an error, 4 ends the view."""
+"""A process that shows the live view until a key ends it, for tests with a terminal: 3 raises an
+error, 4 ends the view.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,35 @@ class Toy(Algorithm):
 
 
 PROGRAM = Program(
-    source=EnvSource(env=EnvFactory(target="CartPole-v1")), policies={"main": Policy(algorithm=Toy(), unroll=32, batch=128)},
-    placement=Placement(), schedule=Schedule(),
-)  # fmt: skip
+    source=EnvSource(env=EnvFactory(target="CartPole-v1")),
+    policies={"main": Policy(algorithm=Toy(), unroll=32, batch=128)},
+    placement=Placement(),
+    schedule=Schedule(),
+)
 
 
 def report(wall_s: float) -> Report:
-    balance = {"actor 0": Shares(worked=6, blocked=4, side="sampling"), "learner": Shares(worked=4, starved=6, side="learning")}
+    balance = {
+        "actor 0": Shares(worked=6, blocked=4, side="sampling"),
+        "learner": Shares(worked=4, starved=6, side="learning"),
+    }
     return Report(
-        wall_s=wall_s, env_steps=1, frames=1, updates=1, steps_per_s=1.0, updates_per_s=1.0, episodes=0, return_mean=None,
-        length_mean=None, lag_mean=0.0, lag_max=0, balance=balance, cause="Too early to say", verdict="Too early to say.",
+        wall_s=wall_s,
+        env_steps=1,
+        frames=1,
+        updates=1,
+        steps_per_s=1.0,
+        updates_per_s=1.0,
+        episodes=0,
+        return_mean=None,
+        length_mean=None,
+        lag_mean=0.0,
+        lag_max=0,
+        balance=balance,
+        cause="Too early to say",
+        verdict="Too early to say.",
         remaining_s=None,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

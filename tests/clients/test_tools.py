@@ -1,4 +1,6 @@
-"""The server as the field's own clients and tools see it. Each is skipped where it is not installed (make test-clients)."""
+"""The server as the field's own clients and tools see it. Each is skipped where it is not installed
+(make test-clients).
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,13 @@ from tests.serving.servers import OBS, Running, registry, serving
 pytestmark = pytest.mark.clients
 HOME = Path(__file__).parents[2] / ".venv-clients" / "bin"
 CHECKS = (
-    "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance",
-    "unsupported_method", "allow_header_conformance",
-)  # fmt: skip
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "unsupported_method",
+    "allow_header_conformance",
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +46,48 @@ def tool(name: str) -> str:
     return found
 
 
-def ran(*command: str, text: str | None = None, within_s: float = 200.0, folder: Path | None = None) -> str:
-    done = subprocess.run(command, check=False, input=text, capture_output=True, text=True, timeout=within_s, cwd=folder)
+def ran(
+    *command: str, text: str | None = None, within_s: float = 200.0, folder: Path | None = None
+) -> str:
+    done = subprocess.run(
+        command,
+        check=False,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=within_s,
+        cwd=folder,
+    )
     assert done.returncode == 0, (done.stdout[-6000:], done.stderr[-2000:])
     return done.stdout
 
 
 # Which requests JSON schema cannot say are right: data that fit the shape, an episode that is open.
 @pytest.mark.parametrize(
-    ("paths", "checks"), [("/infer|/v1/outcome|/v1/end", CHECKS), ("/v1/act", (*CHECKS, "positive_data_acceptance"))]
+    ("paths", "checks"),
+    [("/infer|/v1/outcome|/v1/end", CHECKS), ("/v1/act", (*CHECKS, "positive_data_acceptance"))],
 )
-def test_schemathesis_finds_nothing(server: Running, tmp_path: Path, paths: str, checks: tuple[str, ...]) -> None:
+def test_schemathesis_finds_nothing(
+    server: Running, tmp_path: Path, paths: str, checks: tuple[str, ...]
+) -> None:
     said = ran(
-        tool("st"), "run", f"{server.url}/openapi.json", "--include-path-regex", paths, "--checks", ",".join(checks),
-        "--phases", "coverage,fuzzing", "-n", "20", "--max-time", "30", "--no-color",
-        "--generation-deterministic", folder=tmp_path,
-    )  # fmt: skip
+        tool("st"),
+        "run",
+        f"{server.url}/openapi.json",
+        "--include-path-regex",
+        paths,
+        "--checks",
+        ",".join(checks),
+        "--phases",
+        "coverage,fuzzing",
+        "-n",
+        "20",
+        "--max-time",
+        "30",
+        "--no-color",
+        "--generation-deterministic",
+        folder=tmp_path,
+    )
     assert "Test cases:" in said or "generated" in said
 
 
@@ -86,14 +118,16 @@ for first, last in ((True, False), (False, False), (False, True)):
     one.set_data_from_numpy(rows[:1])
     client.infer("box", [one], sequence_id=7, sequence_start=first, sequence_end=last)
 print("fine")
-"""
+"""  # noqa: E501
 
 
 def test_tritonclient(server: Running) -> None:
     python = str(HOME / "python")
     if (
         not (HOME / "python").exists()
-        or subprocess.run([python, "-c", "import tritonclient.http"], check=False, capture_output=True).returncode
+        or subprocess.run(
+            [python, "-c", "import tritonclient.http"], check=False, capture_output=True
+        ).returncode
     ):
         pytest.skip("tritonclient is not installed")
     assert ran(python, "-c", TRITON, server.url.removeprefix("http://")).strip() == "fine"
@@ -103,13 +137,17 @@ def test_promtool_has_nothing_to_say_of_the_servers_metrics(server: Running) -> 
     promtool = tool("promtool")
     server.ask("POST", "/v1/act", {"obs": OBS})
     server.ask("GET", "/v2")
-    assert not ran(promtool, "check", "metrics", text=server.ask("GET", "/metrics")[1].decode()).strip()
+    assert not ran(
+        promtool, "check", "metrics", text=server.ask("GET", "/metrics")[1].decode()
+    ).strip()
 
 
 def test_promtool_has_nothing_to_say_of_a_runs_metrics() -> None:
     with Endpoint(Address("127.0.0.1", 0)) as endpoint:
         endpoint.update(report(**FULL))
-        with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{endpoint.port}/metrics", timeout=20
+        ) as answer:
             page = answer.read().decode()
     assert "equipoise_env_steps_total" in page
     assert not ran(tool("promtool"), "check", "metrics", text=page).strip()
@@ -128,7 +166,12 @@ def test_onnxruntime_node_loads_a_policy(tmp_path: Path) -> None:
     """Without its install script, which fetches GPU libraries from elsewhere."""
     npm, node = tool("npm"), tool("node")
     options = ("--silent", "--no-audit", "--no-fund", "--ignore-scripts")
-    got = subprocess.run([npm, "install", *options, "onnxruntime-node"], check=False, cwd=tmp_path, capture_output=True)
+    got = subprocess.run(
+        [npm, "install", *options, "onnxruntime-node"],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+    )
     if got.returncode:
         pytest.skip("npm has no onnxruntime-node here")
     (tmp_path / "load.cjs").write_text(NODE)

@@ -1,4 +1,6 @@
-"""A JAX env with gymnax's interface, whose state has one array of each kind, and variants of it that are wrong."""
+"""A JAX env with gymnax's interface, whose state has one array of each kind, and variants of it
+that are wrong.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Choice:
 
 
 class Kinds:
-    """The observation is (the episode's number, t, the last action); an episode ends by chance, or is cut by the clock."""
+    """The observation is (the episode's number, t, the last action); an episode ends by chance, or
+    is cut by the clock.
+    """
 
     default_params = Params()
 
@@ -45,20 +49,37 @@ class Kinds:
     def reset_env(self, key: Any, params: Params) -> tuple[Any, Any]:
         number = jax.random.uniform(key)
         state = {
-            "number": number, "t": 0, "key": jax.random.fold_in(key, 7), "raw": jax.random.bits(key, (2,)), "flag": False,
-            "large": jnp.full((100,), number), "bytes": jnp.zeros((3,), jnp.uint8), "empty": jnp.zeros((0, 4)),
-            "half": jnp.zeros((), jnp.bfloat16), "last": jnp.int32(0), "weak": jnp.full((100,), 1.0),
-        }  # fmt: skip
+            "number": number,
+            "t": 0,
+            "key": jax.random.fold_in(key, 7),
+            "raw": jax.random.bits(key, (2,)),
+            "flag": False,
+            "large": jnp.full((100,), number),
+            "bytes": jnp.zeros((3,), jnp.uint8),
+            "empty": jnp.zeros((0, 4)),
+            "half": jnp.zeros((), jnp.bfloat16),
+            "last": jnp.int32(0),
+            "weak": jnp.full((100,), 1.0),
+        }
         return self.observe(state), state
 
     def step_env(self, key: Any, state: Any, action: Any, params: Params) -> tuple[Any, ...]:
         own, now = jax.random.split(state["key"])
         state = {
-            **state, "t": state["t"] + 1, "key": own, "raw": state["raw"] + 1, "flag": ~state["flag"],
-            "large": state["large"] + 1, "bytes": state["bytes"] + 1, "half": state["half"] + 1, "last": action,
-        }  # fmt: skip
+            **state,
+            "t": state["t"] + 1,
+            "key": own,
+            "raw": state["raw"] + 1,
+            "flag": ~state["flag"],
+            "large": state["large"] + 1,
+            "bytes": state["bytes"] + 1,
+            "half": state["half"] + 1,
+            "last": action,
+        }
         ends = jax.random.uniform(now) < params.chance
-        reward = state["large"].sum() * 0.01 + state["raw"][0] % 7 + state["bytes"][1] + state["half"]
+        reward = (
+            state["large"].sum() * 0.01 + state["raw"][0] % 7 + state["bytes"][1] + state["half"]
+        )
         return self.observe(state), state, reward, ends, {}
 
     def is_truncated(self, state: Any, params: Params) -> Any:

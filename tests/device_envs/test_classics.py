@@ -27,7 +27,9 @@ def test_cartpole_equals_gymnasiums(steps: int) -> None:
     rng, ends, cuts = np.random.default_rng(0), 0, 0
     for _ in range(steps):
         angle, turn = env.state[2], env.state[3]
-        action = np.where(rng.random(4) < 0.5, rng.integers(0, 2, 4), (angle + turn > 0).astype(np.int64))
+        action = np.where(
+            rng.random(4) < 0.5, rng.integers(0, 2, 4), (angle + turn > 0).astype(np.int64)
+        )
         seam = state["done"].clone()
         obs, reward, terminated, truncated, _ = env.step(action)
         state, ts = ours.step(state, torch.from_numpy(action))
@@ -37,8 +39,12 @@ def test_cartpole_equals_gymnasiums(steps: int) -> None:
         running = ~seam.numpy()
         np.testing.assert_allclose(ts.obs.numpy()[running], obs[running], rtol=0, atol=1e-6)
         assert np.array_equal(ts.reward.numpy(), reward)
-        assert np.array_equal(ts.terminated.numpy(), terminated) and np.array_equal(ts.truncated.numpy(), truncated)
-        assert np.array_equal(ts.first.numpy(), seam.numpy()) and np.array_equal(ts.valid.numpy(), running)
+        assert np.array_equal(ts.terminated.numpy(), terminated) and np.array_equal(
+            ts.truncated.numpy(), truncated
+        )
+        assert np.array_equal(ts.first.numpy(), seam.numpy()) and np.array_equal(
+            ts.valid.numpy(), running
+        )
         ends, cuts = ends + terminated.sum(), cuts + truncated.sum()
     assert ends > steps / 200 and cuts > steps / 2000, (ends, cuts)
 
@@ -52,7 +58,8 @@ def test_pendulum_equals_gymnasiums(steps: int) -> None:
     state["inner"] = torch.from_numpy(env.unwrapped.state)[None]
     rng, cuts = np.random.default_rng(0), 0
     for _ in range(steps):
-        action = (rng.integers(-8, 9, 1) / 4).astype(np.float32)  # Gymnasium rounds 3 times it to float32
+        # Gymnasium rounds 3 times it to float32
+        action = (rng.integers(-8, 9, 1) / 4).astype(np.float32)
         seam = bool(state["done"][0])
         state, ts = ours.step(state, torch.from_numpy(action)[None])
         if seam:
@@ -60,9 +67,14 @@ def test_pendulum_equals_gymnasiums(steps: int) -> None:
             state["inner"] = torch.from_numpy(env.unwrapped.state)[None]
             continue
         obs, reward, _, truncated, _ = env.step(action)
-        np.testing.assert_allclose(state["inner"].numpy()[0], env.unwrapped.state, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(
+            state["inner"].numpy()[0], env.unwrapped.state, rtol=0, atol=1e-6
+        )
         np.testing.assert_allclose(ts.obs.numpy()[0], obs, rtol=0, atol=1e-6)
-        assert float(ts.reward[0]) == pytest.approx(reward, abs=1e-5) and bool(ts.truncated[0]) == truncated
+        assert (
+            float(ts.reward[0]) == pytest.approx(reward, abs=1e-5)
+            and bool(ts.truncated[0]) == truncated
+        )
         cuts += truncated
     assert cuts >= steps // 201
 

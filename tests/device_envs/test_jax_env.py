@@ -1,4 +1,6 @@
-"""JAX envs as device envs: their rows, the memory that they share with torch, exact states, and what is refused."""
+"""JAX envs as device envs: their rows, the memory that they share with torch, exact states, and
+what is refused.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,12 @@ def played(env: Any, state: Any, streams: torch.Tensor, rows: range) -> tuple[An
     seen = []
     for row in rows:
         state, ts = env.step(state, actions(row, streams))
-        seen.append([x.clone() for x in (ts.obs, ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid)])
+        seen.append(
+            [
+                x.clone()
+                for x in (ts.obs, ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid)
+            ]
+        )
     return state, seen
 
 
@@ -91,7 +98,9 @@ def test_all_streams_may_end_at_once() -> None:
     numbers = []
     for row in range(6):
         state, ts = made.step(state, torch.zeros(B, dtype=torch.int64))
-        assert bool((ts.truncated if row % 2 == 0 else ts.first).all()) and bool(ts.valid.all()) is (row % 2 == 0)
+        assert bool((ts.truncated if row % 2 == 0 else ts.first).all()) and bool(
+            ts.valid.all()
+        ) is (row % 2 == 0)
         numbers.append(ts.obs[:, 0])
     assert len(torch.cat(numbers[1::2]).unique()) == 3 * B, "each stream has an episode of its own"
 
@@ -115,12 +124,22 @@ def test_a_state_that_was_kept_goes_on_to_the_same_bits() -> None:
     again = env()
     again.reset(SEED + 9, streams)
     _, later = played(again, kept, streams, range(10, 30))
-    assert all(torch.equal(a, b) for one, other in zip(seen, later, strict=True) for a, b in zip(one, other, strict=True))
-    assert {str(x.dtype) for x in tree.leaves(kept)} <= {"torch.int32", "torch.int64", "torch.float32"}, "what files hold"
+    assert all(
+        torch.equal(a, b)
+        for one, other in zip(seen, later, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
+    assert {str(x.dtype) for x in tree.leaves(kept)} <= {
+        "torch.int32",
+        "torch.int64",
+        "torch.float32",
+    }, "what files hold"
 
 
 def test_nothing_is_copied_between_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every array that goes in has the address of a tensor, and every tensor that comes out that of an array."""
+    """Every array that goes in has the address of a tensor, and every tensor that comes out that of
+    an array.
+    """
     made, streams = env(), torch.arange(B)
     state, _ = made.reset(SEED, streams)
     state, _ = made.step(tree.map(torch.clone, state), actions(0, streams))
@@ -138,9 +157,13 @@ def test_nothing_is_copied_between_the_libraries(monkeypatch: pytest.MonkeyPatch
     state, ts = made.step(tree.map(torch.clone, state), actions(1, streams))
     inside = len(tree.leaves(state["jax"]))
     assert len(crossed) == 2 * inside + 3 and all(a == b for a, b in crossed)
-    assert {ts.obs.data_ptr(), ts.reward.data_ptr(), ts.terminated.data_ptr()} <= {a for a, _ in crossed}
+    assert {ts.obs.data_ptr(), ts.reward.data_ptr(), ts.terminated.data_ptr()} <= {
+        a for a, _ in crossed
+    }
     number = actions(2, streams).to(torch.int32)
-    assert jax.device_put(number.numpy(), may_alias=True).unsafe_buffer_pointer() == number.data_ptr(), "as an action is taken"
+    assert (
+        jax.device_put(number.numpy(), may_alias=True).unsafe_buffer_pointer() == number.data_ptr()
+    ), "as an action is taken"
     crossed.clear()
     made.step(state, actions(2, streams))
     assert len(crossed) == inside + 3, "a state that comes back as it was given is at hand"
@@ -156,12 +179,35 @@ def test_the_step_is_compiled_once() -> None:
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("Grows", {}, "obs: expected a fixed shape, float32 [3] as a reset has it, got float32 [6] of a step"),
-    ("ByValue", {}, "step: expected a function of fixed shapes, which jax.jit can trace, got NonConcreteBooleanIndexError"),
-    ("Branches", {}, "reset: expected a function of fixed shapes, which jax.jit can trace, got TracerBoolConversionError"),
+    (
+        "Grows",
+        {},
+        "obs: expected a fixed shape, float32 [3] as a reset has it, got float32 [6] of a step",
+    ),
+    (
+        "ByValue",
+        {},
+        "step: expected a function of fixed shapes, which jax.jit can trace, got "
+        "NonConcreteBooleanIndexError",
+    ),
+    (
+        "Branches",
+        {},
+        "reset: expected a function of fixed shapes, which jax.jit can trace, got "
+        "TracerBoolConversionError",
+    ),
     ("OtherSpace", {}, "expected a fixed shape, [4] as its space says, got [3]"),
-    ("OtherState", {}, "state['large']: expected a fixed shape, float32 [100] as a reset has it, got float32 [50] of a step"),
-    ("Short", {}, "step: expected a row, got ValueError: not enough values to unpack (expected 5, got 4)"),
+    (
+        "OtherState",
+        {},
+        "state['large']: expected a fixed shape, float32 [100] as a reset has it, got float32 [50] "
+        "of a step",
+    ),
+    (
+        "Short",
+        {},
+        "step: expected a row, got ValueError: not enough values to unpack (expected 5, got 4)",
+    ),
     ("Wide", {}, "reward: expected one number a stream, shape (), got float32 [1]"),
     ("Listed", {}, "expected observations that are an array or a dict of arrays, got list"),
 ]

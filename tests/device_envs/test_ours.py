@@ -1,4 +1,6 @@
-"""The rules of our own device envs, each beside a plain one; and what all of them have in common."""
+"""The rules of our own device envs, each beside a plain one;
+and what all of them have in common.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +41,23 @@ def test_rows_are_as_the_spaces_say_and_seams_follow_ends(name: str) -> None:
         state, ts = env.step(state, acted(env, 64, generator))
         check(name, ts, observation_spec(env.observation), streams)
         check_state(name, before, state)
-        assert torch.equal(ts.first, ended) and torch.equal(ts.valid, ~ended) and not ts.reward[ended].any()
+        assert (
+            torch.equal(ts.first, ended)
+            and torch.equal(ts.valid, ~ended)
+            and not ts.reward[ended].any()
+        )
         assert env.observation.contains(ts.obs[3].numpy())
         ended = ts.terminated | ts.truncated
     assert bool((state["episode"] > 2).all())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_is_a_pure_function_and_the_same_of_fixed_shape(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph resets rows by ``where``; without one only those that begin are computed: to the same bits."""
+def test_a_step_is_a_pure_function_and_the_same_of_fixed_shape(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph resets rows by ``where``; without one only those that begin are computed: to the same
+    bits.
+    """
     env, streams = make_device_env(name, {"max_episode_steps": 7}, streams=32), torch.arange(32)
     generator, found = torch.Generator().manual_seed(0), []
     state, _ = env.reset(5, streams)
@@ -55,11 +65,17 @@ def test_a_step_is_a_pure_function_and_the_same_of_fixed_shape(name: str, monkey
         action = acted(env, 32, generator)
         kept = tree.map(torch.clone, state)
         after, ts = env.step(state, action)
-        assert all(torch.equal(a, b) for a, b in zip(tree.leaves(kept), tree.leaves(state), strict=True))
+        assert all(
+            torch.equal(a, b) for a, b in zip(tree.leaves(kept), tree.leaves(state), strict=True)
+        )
         with monkeypatch.context() as patch:
             patch.setattr(torch.compiler, "is_compiling", lambda: True)
             other, rows = env.step(state, action)
-        same = zip(tree.leaves({"s": after, "o": ts.obs}), tree.leaves({"s": other, "o": rows.obs}), strict=True)
+        same = zip(
+            tree.leaves({"s": after, "o": ts.obs}),
+            tree.leaves({"s": other, "o": rows.obs}),
+            strict=True,
+        )
         found += [torch.equal(a, b) for a, b in same]
         state = after
     assert all(found)
@@ -68,7 +84,9 @@ def test_a_step_is_a_pure_function_and_the_same_of_fixed_shape(name: str, monkey
 def test_rooms_have_walls_and_doors_and_a_goal() -> None:
     env, streams = Rooms(size=9), torch.arange(200)
     state, ts = env.reset(0, streams)
-    assert not env.wall.reshape(-1)[state["inner"].numpy()].any() and bool((ts.obs[:, 0] != ts.obs[:, 1]).all())
+    assert not env.wall.reshape(-1)[state["inner"].numpy()].any() and bool(
+        (ts.obs[:, 0] != ts.obs[:, 1]).all()
+    )
     generator, goals = torch.Generator().manual_seed(1), 0
     for _ in range(300):
         action = torch.randint(0, 4, (200,), generator=generator)
@@ -80,7 +98,9 @@ def test_rooms_have_walls_and_doors_and_a_goal() -> None:
             open_ = 0 <= to[0] < 9 and 0 <= to[1] < 9 and not env.wall[to]
             assert int(ts.obs[i, 0]) == (to[0] * 9 + to[1] if open_ else y * 9 + x)
         there = (ts.obs[:, 0] == ts.obs[:, 1]) & ts.valid
-        assert torch.equal(there, ts.terminated) and torch.allclose(ts.reward, (there.float() - 0.01) * ts.valid)
+        assert torch.equal(there, ts.terminated) and torch.allclose(
+            ts.reward, (there.float() - 0.01) * ts.valid
+        )
         goals += int(there.sum())
     assert goals > 100
     with pytest.raises(ValueError, match="size: expected an odd number of at least 5, got 8"):
@@ -133,7 +153,9 @@ def test_bricks_have_the_rules_of_minatars_breakout() -> None:
     plain = [PlainBricks(int(ball[1]), int(ball[3])) for ball in state["inner"]["ball"]]
     rng, rewards, ends = np.random.default_rng(0), 0.0, 0
     for _ in range(500):
-        toward = [np.sign(one.x + one.right - one.pos) if rng.random() < 0.95 else 0 for one in plain]
+        toward = [
+            np.sign(one.x + one.right - one.pos) if rng.random() < 0.95 else 0 for one in plain
+        ]
         action = torch.tensor([{0: 0, -1: 1, 1: 2}[int(t)] for t in toward])
         seam = state["done"].tolist()
         state, ts = env.step(state, action)
@@ -153,7 +175,9 @@ def test_bricks_have_the_rules_of_minatars_breakout() -> None:
 
 
 def test_a_free_arm_keeps_its_energy_and_its_momentum() -> None:
-    """Without torque and friction both are conserved; with float64 and small steps to the error of the integrator."""
+    """Without torque and friction both are conserved; with float64 and small steps to the error of
+    the integrator.
+    """
     arm, step = Reacher(bodies=4, friction=0.0), 1e-3
     arm._weights = arm._weights.double()
     generator = torch.Generator().manual_seed(0)
@@ -179,4 +203,6 @@ def test_an_arm_has_as_many_bodies_as_it_is_told() -> None:
     state, _ = env.reset(0, torch.arange(4))
     still = env.step(state, torch.zeros(4, 7))[0]["inner"]
     moved = env.step(state, torch.ones(4, 7))[0]["inner"]
-    assert torch.equal(still["angle"], state["inner"]["angle"]) and not torch.equal(moved["angle"], still["angle"])
+    assert torch.equal(still["angle"], state["inner"]["angle"]) and not torch.equal(
+        moved["angle"], still["angle"]
+    )

@@ -1,4 +1,6 @@
-"""Envs that do harm to the process or the patience of a check, one each. Only a child process may step them."""
+"""Envs that do harm to the process or the patience of a check, one each. Only a child process may
+step them.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ RANDOM, BEST = 8.0, 13.0  # mean returns of a masked policy: any open door; the 
 
 
 class Doors(gymnasium.Env[Any, Any]):
-    """obs [8]: what stands behind each door, in [0, 1]. A closed one ends the episode, and costs 1."""
+    """obs [8]: what stands behind each door, in [0, 1]. A closed one ends the episode,
+    and costs 1.
+    """
 
     observation_space = spaces.Box(0, 1, (COUNT,), np.float32)
     action_space = spaces.Discrete(COUNT, start=1)

@@ -26,20 +26,40 @@ ANSWERS: dict[str, Any] = {  # what a step shows instead of its observation
     "ragged": [[0.0], 1.0],
     "outside": np.array([0.0, 1.5], np.float32),
 }
-REWARDS: dict[str, Any] = {"reward nan": float("nan"), "reward inf": float("inf"), "reward text": "much", "reward [1]": [1.0]}
+REWARDS: dict[str, Any] = {
+    "reward nan": float("nan"),
+    "reward inf": float("inf"),
+    "reward text": "much",
+    "reward [1]": [1.0],
+}
 
 
 class Faulty(gymnasium.Env[Any, Any]):
-    """Fine but for one in ``every`` steps, drawn from its generator; there it is wrong ``how`` says.
+    """Fine but for one in ``every`` steps, drawn from its generator; there it is wrong ``how``
+    says.
 
-    ``on_reset``: instead, each reset of that number is wrong. An episode has ``length`` steps; reward 1 a step.
+    ``on_reset``: instead, each reset of that number is wrong. An episode has ``length`` steps;
+    reward 1 a step.
     """
 
     observation_space: Any = BOX
     action_space: Any = spaces.Discrete(2)
 
-    def __init__(self, how: str = "raise", every: int = 20, on_reset: int = 0, length: int = 30, stream: int = 0) -> None:
-        self.how, self.every, self.on_reset, self.length, self.stream = how, every, on_reset, length, stream
+    def __init__(
+        self,
+        how: str = "raise",
+        every: int = 20,
+        on_reset: int = 0,
+        length: int = 30,
+        stream: int = 0,
+    ) -> None:
+        self.how, self.every, self.on_reset, self.length, self.stream = (
+            how,
+            every,
+            on_reset,
+            length,
+            stream,
+        )
         self.resets = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -84,7 +104,9 @@ class Leaky(Faulty):
         self.most = most
 
     def step(self, action: Any) -> Any:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (self.most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (self.most, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
         os.open(os.devnull, os.O_RDONLY)
         return super().step(action)
 
@@ -97,7 +119,9 @@ class BadEnd(Faulty):
 
 
 class Counted(gymnasium.Env[Any, Any]):
-    """Observation: (seed of its last seeded reset, steps since it was made); stream 1 raises in step ``at`` of its life."""
+    """Observation: (seed of its last seeded reset, steps since it was made); stream 1 raises in
+    step ``at`` of its life.
+    """
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space: Any = spaces.Discrete(2)
@@ -122,9 +146,11 @@ class Counted(gymnasium.Env[Any, Any]):
 
 
 class FaultyVector(VectorEnv[Any, Any, Any]):
-    """A native vector env, exact: stream i's observation is (t, 0) / 100; episodes of 5 + i steps, reward 1.
+    """A native vector env, exact: stream i's observation is (t, 0) / 100; episodes of 5 + i steps,
+    reward 1.
 
-    ``wrong``: (stream, step since birth, what): that row's observation, or "reward", is nan; or "discrete" etc.
+    ``wrong``: (stream, step since birth, what): that row's observation, or "reward", is nan; or
+    "discrete" etc.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -133,8 +159,15 @@ class FaultyVector(VectorEnv[Any, Any, Any]):
 
     def __init__(self, num_envs: int, wrong: Any = (), raise_at: int = 0) -> None:
         self.num_envs, self.wrong_at, self.raise_at = num_envs, wrong, raise_at
-        self.observation_space, self.action_space = batch_space(BOX, num_envs), batch_space(spaces.Discrete(2), num_envs)
-        self.t, self.done, self.step_count = np.zeros(num_envs, int), np.zeros(num_envs, bool), np.array(0)
+        self.observation_space, self.action_space = (
+            batch_space(BOX, num_envs),
+            batch_space(spaces.Discrete(2), num_envs),
+        )
+        self.t, self.done, self.step_count = (
+            np.zeros(num_envs, int),
+            np.zeros(num_envs, bool),
+            np.array(0),
+        )
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -161,18 +194,27 @@ class FaultyVector(VectorEnv[Any, Any, Any]):
         return np.stack([self.t / 100, np.zeros(self.num_envs)], 1).astype(np.float32)
 
 
-def in_sync(num_envs: int, streams: Any, mode: str = "NextStep", **kwargs: Any) -> VectorEnv[Any, Any, Any]:
-    return SyncVectorEnv([partial(Faulty, stream=int(s), **kwargs) for s in streams], autoreset_mode=mode)
+def in_sync(
+    num_envs: int, streams: Any, mode: str = "NextStep", **kwargs: Any
+) -> VectorEnv[Any, Any, Any]:
+    return SyncVectorEnv(
+        [partial(Faulty, stream=int(s), **kwargs) for s in streams], autoreset_mode=mode
+    )
 
 
 def fails(stream: Any, number: Any, t: Any) -> Any:
-    """Whether the ruler's step from t (or, at its end, the reset after it) raises: about one in 30, elementwise."""
+    """Whether the ruler's step from t (or, at its end, the reset after it) raises: about one in 30,
+    elementwise.
+    """
     with np.errstate(over="ignore"):
-        x = np.asarray(stream).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.asarray(number).astype(np.uint64)
+        x = np.asarray(stream).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.asarray(
+            number
+        ).astype(np.uint64)
         x = (x * np.uint64(64) + np.asarray(t).astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
         chosen = (x >> np.uint64(40)) % np.uint64(30) == 0
-    return chosen & ((np.asarray(number) > 0) | (np.asarray(t) > 0))  # the first step of all works: else none would
+    # the first step of all works: else none would
+    return chosen & ((np.asarray(number) > 0) | (np.asarray(t) > 0))
 
 
 class FaultyRuler(Ruler):

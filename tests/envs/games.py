@@ -37,7 +37,13 @@ class Game:
         if over:
             self.agents = []
         flags = dict.fromkeys(acted, over)
-        return self.seen(), reward, dict.fromkeys(acted, False), flags, {agent: {} for agent in acted}
+        return (
+            self.seen(),
+            reward,
+            dict.fromkeys(acted, False),
+            flags,
+            {agent: {} for agent in acted},
+        )
 
     def begin(self) -> None: ...
 
@@ -51,7 +57,9 @@ class Game:
 
 
 class Signal(Game):
-    """The speaker sees where the listener is to go next, and says one of three words; the listener hears the word."""
+    """The speaker sees where the listener is to go next, and says one of three words; the listener
+    hears the word.
+    """
 
     possible_agents = ["speaker", "listener"]
     observations = {"speaker": spaces.Discrete(3), "listener": spaces.Box(0, 1, (4,), np.float32)}
@@ -72,7 +80,9 @@ class Signal(Game):
 
 
 class Duel(Game):
-    """Rock, paper, scissors with a scale: who wins by paper gets two. Both see what both did last."""
+    """Rock, paper, scissors with a scale: who wins by paper gets two.
+    Both see what both did last.
+    """
 
     possible_agents = ["left", "right"]
     observations = dict.fromkeys(possible_agents, spaces.Box(0, 2, (2,), np.float32))
@@ -89,7 +99,10 @@ class Duel(Game):
         return {"left": gain, "right": -gain}
 
     def seen(self) -> dict[str, Any]:
-        return {"left": np.array(self.both, np.float32), "right": np.array(self.both[::-1], np.float32)}
+        return {
+            "left": np.array(self.both, np.float32),
+            "right": np.array(self.both[::-1], np.float32),
+        }
 
 
 class Deadly(Signal):

@@ -1,4 +1,6 @@
-"""Envs that give one value in one place, of any type, by the interfaces of Gymnasium and PettingZoo."""
+"""Envs that give one value in one place, of any type, by the interfaces of Gymnasium and
+PettingZoo.
+"""
 
 from __future__ import annotations
 
@@ -63,26 +65,43 @@ def torched(x: Any, **given: Any) -> Any:
 
 TAKEN: dict[str, Callable[[Any], Any]] = {
     "with nothing masked": lambda x: np.ma.array(x, np.float32, mask=np.zeros(np.shape(x), bool)),
-    "array": lambda x: np.asarray(x, np.float32), "float64": lambda x: np.asarray(x, np.float64),
-    "int64": lambda x: np.asarray(x, np.int64), "python": lambda x: np.asarray(x).tolist(), "tensor": torched,
-    "with a gradient": lambda x: torched(x, requires_grad=True), "bfloat16": lambda x: torched(x).to(torch.bfloat16),
-    "__array__": Foreign, "dlpack": Packed, "objects": objects,
-}  # fmt: skip
+    "array": lambda x: np.asarray(x, np.float32),
+    "float64": lambda x: np.asarray(x, np.float64),
+    "int64": lambda x: np.asarray(x, np.int64),
+    "python": lambda x: np.asarray(x).tolist(),
+    "tensor": torched,
+    "with a gradient": lambda x: torched(x, requires_grad=True),
+    "bfloat16": lambda x: torched(x).to(torch.bfloat16),
+    "__array__": Foreign,
+    "dlpack": Packed,
+    "objects": objects,
+}
 REFUSED: dict[str, Callable[[Any], Any]] = {
     "masked": lambda x: np.ma.array(x, np.float32, mask=np.ones(np.shape(x), bool)),
-    "text": lambda x: objects_of(x, str), "None": lambda x: None, "Decimal": lambda x: objects_of(x, Decimal),
-    "Fraction": lambda x: objects_of(x, Fraction), "raises": Raising, "complex": lambda x: np.asarray(x, complex),
-    "one too many axes": lambda x: np.asarray(x, np.float32)[None], "dict": lambda x: {"x": x}, "object": lambda x: object(),
-    "a text of numbers": str, "ragged": lambda x: [[1.0], 2.0],
-}  # fmt: skip
+    "text": lambda x: objects_of(x, str),
+    "None": lambda x: None,
+    "Decimal": lambda x: objects_of(x, Decimal),
+    "Fraction": lambda x: objects_of(x, Fraction),
+    "raises": Raising,
+    "complex": lambda x: np.asarray(x, complex),
+    "one too many axes": lambda x: np.asarray(x, np.float32)[None],
+    "dict": lambda x: {"x": x},
+    "object": lambda x: object(),
+    "a text of numbers": str,
+    "ragged": lambda x: [[1.0], 2.0],
+}
 NO_FLAGS: dict[str, Callable[[Any], Any]] = {
-    "nan": lambda x: np.asarray(x) * np.nan, "2": lambda x: np.asarray(x) + 2, "0.5": lambda x: np.asarray(x) + 0.5,
+    "nan": lambda x: np.asarray(x) * np.nan,
+    "2": lambda x: np.asarray(x) + 2,
+    "0.5": lambda x: np.asarray(x) + 0.5,
     "-1": lambda x: np.asarray(x) - 1.0 if not np.any(x) else -np.asarray(x, np.float64),
-}  # fmt: skip
+}
 NO_MASKS = NO_FLAGS | {
-    "inf": lambda x: np.asarray(x) + np.inf, "short": lambda x: np.asarray(x)[..., :2],
-    "padded": lambda x: np.ones((*np.shape(x)[:-1], 5)), "nothing allowed": lambda x: np.zeros(np.shape(x)),
-}  # fmt: skip
+    "inf": lambda x: np.asarray(x) + np.inf,
+    "short": lambda x: np.asarray(x)[..., :2],
+    "padded": lambda x: np.ones((*np.shape(x)[:-1], 5)),
+    "nothing allowed": lambda x: np.zeros(np.shape(x)),
+}
 KINDS = TAKEN | REFUSED | NO_MASKS
 
 
@@ -97,7 +116,9 @@ def one_of(x: Any, count: int) -> Any:
 
 
 class Rules:
-    """What the envs here give: ``kind`` is how the value of ``place`` is given, from step ``at`` on."""
+    """What the envs here give: ``kind`` is how the value of ``place`` is given, from step ``at``
+    on.
+    """
 
     def __init__(self, place: str, kind: str, count: int) -> None:
         self.place, self.make, self.count = place, KINDS[kind], count
@@ -115,7 +136,11 @@ class Rules:
 
     def info(self) -> dict[str, Any]:
         info = {"score": self.given("metric", 3.0)} if self.place == "metric" else {}
-        return info | ({"action_mask": self.given("info mask", np.array([1, 0, 1]))} if self.place == "info mask" else {})
+        return info | (
+            {"action_mask": self.given("info mask", np.array([1, 0, 1]))}
+            if self.place == "info mask"
+            else {}
+        )
 
     def step(self, t: int) -> Any:
         cut = np.bool_(t == LENGTH)
@@ -165,14 +190,20 @@ class Many(VectorEnv[Any, Any, Any]):
         if self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP:
             self.t = 0 if self.t == LENGTH else self.t + 1
             reward, *rest = rules.step(self.t)
-            return rules.obs(self.t), reward if self.t else rules.given("reward", np.float64(0)), *rest
+            return (
+                rules.obs(self.t),
+                reward if self.t else rules.given("reward", np.float64(0)),
+                *rest,
+            )
         self.t += 1
         t, self.t = self.t, self.t % LENGTH
         reward, terminated, truncated, info = rules.step(t)
         if t == LENGTH:
             last = rules.given("final_obs", np.array([t, 1], np.float32))
             info = info | {"final_obs": rules.obs(t) if rules.place == "mask" else last}
-            info = info | {"final_info": {k: info[k] for k in ("action_mask", "score") if k in info}}
+            info = info | {
+                "final_info": {k: info[k] for k in ("action_mask", "score") if k in info}
+            }
         return rules.obs(self.t), reward, terminated, truncated, info
 
 
@@ -183,7 +214,11 @@ class Duo:
     possible_agents: list[str]
 
     def __init__(self, place: str, kind: str) -> None:
-        self.rules, self.metadata, self.possible_agents = Rules(place, kind, 0), {"name": "duo"}, ["red", "blue"]
+        self.rules, self.metadata, self.possible_agents = (
+            Rules(place, kind, 0),
+            {"name": "duo"},
+            ["red", "blue"],
+        )
         self.observations = dict.fromkeys(self.possible_agents, self.rules.space)
         self.actions = {agent: spaces.Discrete(3) for agent in self.possible_agents}
 
@@ -195,7 +230,9 @@ class Duo:
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.t, self.agents = 0, list(self.possible_agents)
-        return {agent: self.rules.obs(0) for agent in self.agents}, {agent: {} for agent in self.agents}
+        return {agent: self.rules.obs(0) for agent in self.agents}, {
+            agent: {} for agent in self.agents
+        }
 
     def step(self, actions: Any) -> Any:
         self.t += 1

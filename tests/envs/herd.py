@@ -1,7 +1,9 @@
-"""The ruler of several agents: a parallel env whose agents die and come back at moments that follow from their numbers.
+"""The ruler of several agents: a parallel env whose agents die and come back at moments that follow
+from their numbers.
 
-The law is a function of (stream, row): which life of the agent it is, how old that is, whether the agent is there at all. Every
-env row is a row of each agent, so a row number says where all of them are.
+The law is a function of (stream, row): which life of the agent it is, how old that is, whether the
+agent is there at all. Every env row is a row of each agent, so a row number says where all of them
+are.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from equipoise.types import Trajectory
 
 LONGEST = 12  # steps of an env's episode
 AGENTS = ("a0", "a1", "b0")
-WIDTH = {"a0": 3, "a1": 3, "b0": 4}  # of an observation: (stream, life, t), and of the b a number more
+# of an observation: (stream, life, t), and of the b a number more
+WIDTH = {"a0": 3, "a1": 3, "b0": 4}
 ACTIONS = {"a0": 8, "a1": 8, "b0": 5}
 
 
@@ -74,7 +77,9 @@ def law(stream: int, rows: int) -> Law:
 
 
 class Herd:
-    """A ``ParallelEnv`` without the class: env number ``stream``. ``raises``: rows of the env at which a step raises."""
+    """A ``ParallelEnv`` without the class: env number ``stream``. ``raises``: rows of the env at
+    which a step raises.
+    """
 
     metadata: dict[str, Any] = {"name": "herd"}
 
@@ -114,8 +119,16 @@ class Herd:
             ended[agent] = of.ended[self.row]
         self.row += 1
         self.agents = [agent for agent in AGENTS if self._law(agent).here[self.row]]
-        obs = {agent: self._obs(agent) for agent in AGENTS if agent in acted or agent in self.agents}
-        return obs, got, {a: e[0] for a, e in ended.items()}, {a: e[1] for a, e in ended.items()}, {a: {} for a in obs}
+        obs = {
+            agent: self._obs(agent) for agent in AGENTS if agent in acted or agent in self.agents
+        }
+        return (
+            obs,
+            got,
+            {a: e[0] for a, e in ended.items()},
+            {a: e[1] for a, e in ended.items()},
+            {a: {} for a in obs},
+        )
 
     def close(self) -> None: ...
 
@@ -132,11 +145,19 @@ class ExactHerd(Herd):
 
 
 def verify(data: Trajectory, at: dict[int, tuple[int, int]] | None = None) -> list[str]:
-    """Every violation of the law in a trajectory, as sentences; ``at``: stream -> the row it goes on with, its version."""
+    """Every violation of the law in a trajectory, as sentences; ``at``: stream -> the row it goes
+    on with, its version.
+    """
     steps, count = np.shape(data.reward)
     wrong: list[str] = []
-    obs, first, mask, bootstrap = (np.asarray(x) for x in (data.obs, data.first, data.mask, data.bootstrap))
-    got, action, version = np.asarray(data.reward), np.asarray(data.action), np.asarray(data.version)
+    obs, first, mask, bootstrap = (
+        np.asarray(x) for x in (data.obs, data.first, data.mask, data.bootstrap)
+    )
+    got, action, version = (
+        np.asarray(data.reward),
+        np.asarray(data.action),
+        np.asarray(data.version),
+    )
     for b in range(count):
         stream, start = int(data.context["stream"][b]), int(data.context["start"][b])
         of = law(stream, start + steps)
@@ -145,13 +166,20 @@ def verify(data: Trajectory, at: dict[int, tuple[int, int]] | None = None) -> li
             if start != due:
                 wrong.append(f"context start of stream {stream}: expected {due}, got {start}")
             if version[0, b] < newest:
-                wrong.append(f"version of stream {stream}: went back from {newest} to {version[0, b]}")
+                wrong.append(
+                    f"version of stream {stream}: went back from {newest} to {version[0, b]}"
+                )
             at[stream] = start + steps, int(version[-1, b])
         for t in range(steps + 1):
             row = start + t
             life, age = of.shown[row]
-            expected: Any = np.array((stream, life, age, 7)[: obs.shape[-1]] if life >= 0 else (0,) * obs.shape[-1])
-            told = [("obs", obs[t, b].tolist(), expected.tolist()), ("first", first[t, b], of.first[row])]
+            expected: Any = np.array(
+                (stream, life, age, 7)[: obs.shape[-1]] if life >= 0 else (0,) * obs.shape[-1]
+            )
+            told = [
+                ("obs", obs[t, b].tolist(), expected.tolist()),
+                ("first", first[t, b], of.first[row]),
+            ]
             if t < steps:
                 real = of.here[row]
                 told += [
@@ -159,5 +187,9 @@ def verify(data: Trajectory, at: dict[int, tuple[int, int]] | None = None) -> li
                     ("reward", got[t, b], float(reward(life, age, action[t, b])) if real else 0.0),
                     ("bootstrap", bootstrap[t, b], not of.ended[row][0]),
                 ]
-            wrong += [f"{what}[{t}] of stream {stream}: expected {e}, got {g}" for what, g, e in told if g != e]
+            wrong += [
+                f"{what}[{t}] of stream {stream}: expected {e}, got {g}"
+                for what, g, e in told
+                if g != e
+            ]
     return wrong

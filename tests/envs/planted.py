@@ -1,4 +1,6 @@
-"""Envs with one fault each, planted in ``Sound``, which has none. The tests of ``check`` name each fault and its place."""
+"""Envs with one fault each, planted in ``Sound``, which has none. The tests of ``check`` name each
+fault and its place.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Endless(gymnasium.Env[Any, Any]):
 
 
 class Sound(gymnasium.Env[Any, Any]):
-    """A point drifts at random and by the action; an episode ends by itself at |x| > 0.9, or is cut after 30 steps."""
+    """A point drifts at random and by the action; an episode ends by itself at |x| > 0.9, or is cut
+    after 30 steps.
+    """
 
     observation_space: spaces.Space[Any] = UNIT
     action_space: spaces.Space[Any] = spaces.Discrete(3)
@@ -78,7 +82,7 @@ def with_obs(space: spaces.Space[Any], change: Any) -> type[Sound]:
     return Changed
 
 
-# ------------------------------------------------------------------------------------------------------------ observations
+# ------------------------------------------------------------------------------------- observations
 
 PARTS = spaces.Dict({"position": UNIT, "speed": spaces.Box(-1.0, 1.0, (), np.float32)})
 
@@ -89,18 +93,27 @@ def _nan(env: Sound, x: Any) -> Any:
 
 
 NotFinite = with_obs(UNIT, _nan)
-OutsideItsSpace = with_obs(PARTS, lambda env, x: {"position": x + np.float32(10 * (env.calls == 3)), "speed": np.float32(0)})
+OutsideItsSpace = with_obs(
+    PARTS,
+    lambda env, x: {"position": x + np.float32(10 * (env.calls == 3)), "speed": np.float32(0)},
+)
 OutsideDiscrete = with_obs(spaces.Discrete(5, start=1), lambda env, x: min(env.calls, 6))
-MissingKey = with_obs(PARTS, lambda env, x: {"position": x} | ({"speed": np.float32(0)} if env.calls != 4 else {}))
+MissingKey = with_obs(
+    PARTS, lambda env, x: {"position": x} | ({"speed": np.float32(0)} if env.calls != 4 else {})
+)
 SurplusKey = with_obs(PARTS, lambda env, x: {"position": x, "speed": np.float32(0), "more": 1})
 WrongShape = with_obs(UNIT, lambda env, x: x if env.calls != 2 else np.append(x, np.float32(0)))
 WrongDtype = with_obs(spaces.Box(0, 255, (3,), np.uint8), lambda env, x: 100 * np.abs(x))
 OtherDtype = with_obs(UNIT, lambda env, x: x.astype(np.float64))
 AList = with_obs(UNIT, lambda env, x: x.tolist())
 Ragged = with_obs(UNIT, lambda env, x: [[1.0], [1.0, 2.0]])
-FloatImage = with_obs(spaces.Box(0, 255, (3, 2, 2), np.float32), lambda env, x: np.full((3, 2, 2), abs(x[0]), np.float32))
+FloatImage = with_obs(
+    spaces.Box(0, 255, (3, 2, 2), np.float32),
+    lambda env, x: np.full((3, 2, 2), abs(x[0]), np.float32),
+)
 Constant = with_obs(
-    spaces.Box(np.array([-1, 0]), np.array([1, 0]), dtype=np.float32), lambda env, x: x[:2] * np.array([1, 0], np.float32)
+    spaces.Box(np.array([-1, 0]), np.array([1, 0]), dtype=np.float32),
+    lambda env, x: x[:2] * np.array([1, 0], np.float32),
 )
 AText = with_obs(spaces.Text(3), lambda env, x: "abc")
 
@@ -135,21 +148,42 @@ class SharesItsBuffer(Sound):
         return self.buffer
 
 
-# ---------------------------------------------------------------------------------------------------------- what step says
+# ----------------------------------------------------------------------------------- what step says
 
-InfiniteReward = with_step(lambda env, obs, reward, *rest: (obs, np.inf if env.calls == 5 else reward, *rest))
+InfiniteReward = with_step(
+    lambda env, obs, reward, *rest: (obs, np.inf if env.calls == 5 else reward, *rest)
+)
 RewardOfOne = with_step(lambda env, obs, reward, *rest: (obs, np.array([reward]), *rest))
-NoReward = with_step(lambda env, obs, reward, *rest: (obs, None if env.calls == 6 else reward, *rest))
-NeverSaysTerminated = with_step(lambda env, obs, reward, terminated, *rest: (obs, reward, terminated or None, *rest))
-OneForTrue = with_step(lambda env, obs, reward, terminated, *rest: (obs, reward, int(terminated), *rest))
-NoInfo = with_step(lambda env, obs, reward, terminated, truncated, info: (obs, reward, terminated, truncated, None))
-OldApi = with_step(lambda env, obs, reward, terminated, truncated, info: (obs, reward, terminated or truncated, info))
+NoReward = with_step(
+    lambda env, obs, reward, *rest: (obs, None if env.calls == 6 else reward, *rest)
+)
+NeverSaysTerminated = with_step(
+    lambda env, obs, reward, terminated, *rest: (obs, reward, terminated or None, *rest)
+)
+OneForTrue = with_step(
+    lambda env, obs, reward, terminated, *rest: (obs, reward, int(terminated), *rest)
+)
+NoInfo = with_step(
+    lambda env, obs, reward, terminated, truncated, info: (obs, reward, terminated, truncated, None)
+)
+OldApi = with_step(
+    lambda env, obs, reward, terminated, truncated, info: (
+        obs,
+        reward,
+        terminated or truncated,
+        info,
+    )
+)
 TwoValues = with_step(lambda env, obs, reward, *rest: (obs, reward))
 LimitInInfo = with_step(
     lambda env, obs, reward, terminated, truncated, info: (
-        obs, reward, terminated or truncated, False, {"TimeLimit.truncated": truncated}
+        obs,
+        reward,
+        terminated or truncated,
+        False,
+        {"TimeLimit.truncated": truncated},
     )
-)  # fmt: skip
+)
 
 
 class ClockAsEnd(Sound):
@@ -203,7 +237,7 @@ class WritesToItsAction(Sound):
         return super().step(1)
 
 
-# -------------------------------------------------------------------------------------------------------------- randomness
+# --------------------------------------------------------------------------------------- randomness
 
 
 class UnseededGenerator(Sound):
@@ -270,7 +304,7 @@ class SharedByAll(Sound):
         return super().random() + self.shared
 
 
-# ------------------------------------------------------------------------------------------------------------- vector envs
+# -------------------------------------------------------------------------------------- vector envs
 
 
 def many(num_envs: int, mode: str = "NextStep") -> SyncVectorEnv:
@@ -290,7 +324,12 @@ class Vector(VectorEnv[Any, Any, Any]):
     def __init__(self, num_envs: int) -> None:
         self.inner = many(num_envs, self.mode)
         self.num_envs = num_envs
-        for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
+        for name in (
+            "observation_space",
+            "action_space",
+            "single_observation_space",
+            "single_action_space",
+        ):
             setattr(self, name, getattr(self.inner, name))
         self.over = np.zeros(num_envs, np.bool_)
 
@@ -345,4 +384,6 @@ class BeyondItsLimit(Vector):
 
 gymnasium.register("faulty/OldApi-v0", f"{__name__}:OldApi", max_episode_steps=20)
 gymnasium.register("faulty/Declared-v0", f"{__name__}:Declared", nondeterministic=True)
-gymnasium.register("faulty/Limit-v0", vector_entry_point=f"{__name__}:BeyondItsLimit", max_episode_steps=5)
+gymnasium.register(
+    "faulty/Limit-v0", vector_entry_point=f"{__name__}:BeyondItsLimit", max_episode_steps=5
+)

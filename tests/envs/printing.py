@@ -13,15 +13,20 @@ import numpy as np
 class Loud(gymnasium.Env[Any, Any]):
     """Prints a line a step by Python and one by the C way.
 
-    ``exits``, ``leaves``: the step of an episode that ends the process, at once or by an exception; ``nan``: rewards are no
-    numbers.
+    ``exits``, ``leaves``: the step of an episode that ends the process, at once or by an exception;
+    ``nan``: rewards are no numbers.
     """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, exits: int = 0, leaves: int = 0, nan: bool = False) -> None:
-        self.exits, self.leaves, self.reward, self.t = exits, leaves, float("nan") if nan else 1.0, 0
+        self.exits, self.leaves, self.reward, self.t = (
+            exits,
+            leaves,
+            float("nan") if nan else 1.0,
+            0,
+        )
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.t = 0

@@ -15,7 +15,8 @@ from equipoise.envs import make
 from equipoise.envs.base import ROWS
 from equipoise.types import EnvFactory, Trajectory
 
-SCRIPT = ((2, True, False), (1, False, True), (3, True, True))  # (length, terminated, truncated) of episodes in turn
+# (length, terminated, truncated) of episodes in turn
+SCRIPT = ((2, True, False), (1, False, True), (3, True, True))
 
 
 class Scripted(gymnasium.Env[Any, Any]):
@@ -37,7 +38,13 @@ class Scripted(gymnasium.Env[Any, Any]):
         self.t += 1
         assert self.t <= length, "stepped beyond its end"
         end = self.t == length
-        return np.array([self.episode, self.t], float), 10.0 * self.episode + self.t, end and terminated, end and truncated, {}
+        return (
+            np.array([self.episode, self.t], float),
+            10.0 * self.episode + self.t,
+            end and terminated,
+            end and truncated,
+            {},
+        )
 
 
 class Recording(gymnasium.Env[Any, Any]):
@@ -79,11 +86,15 @@ def rows(env: Any, actions: Any) -> dict[str, Any]:
         ts = env.recv()
         for name in ROWS:
             seen[name].append(tree.map(np.array, getattr(ts, name)))
-    return {name: tree.map(lambda *leaves: np.stack(leaves), *values) for name, values in seen.items()}
+    return {
+        name: tree.map(lambda *leaves: np.stack(leaves), *values) for name, values in seen.items()
+    }
 
 
 def unrolls(env: Any, steps: int, count: int, seed: int = 0) -> Iterator[Trajectory]:
-    """``count`` trajectories of ``steps`` rows with random discrete actions, aligned as ``types.Trajectory`` says."""
+    """``count`` trajectories of ``steps`` rows with random discrete actions, aligned as
+    ``types.Trajectory`` says.
+    """
     rng = np.random.default_rng(seed)
     ts = env.recv()
     batch = len(ts.stream)
@@ -95,7 +106,12 @@ def unrolls(env: Any, steps: int, count: int, seed: int = 0) -> Iterator[Traject
             action = rng.integers(env.spec.action.n, size=batch)
             env.send(action, ts.stream)
             ts = env.recv()
-            for key, value in (("action", action), ("reward", ts.reward), ("mask", ts.valid), ("bootstrap", ~ts.terminated)):
+            for key, value in (
+                ("action", action),
+                ("reward", ts.reward),
+                ("mask", ts.valid),
+                ("bootstrap", ~ts.terminated),
+            ):
                 done[key].append(value.copy())
             obs, first = ts.obs.copy(), ts.first.copy()
             edges["obs"].append(obs)

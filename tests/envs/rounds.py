@@ -1,4 +1,6 @@
-"""PettingZoo envs with one fault each, and two whose agents act in turns. They are for the tests of ``check``."""
+"""PettingZoo envs with one fault each, and two whose agents act in turns. They are for the tests of
+``check``.
+"""
 
 from __future__ import annotations
 
@@ -84,18 +86,28 @@ class Masked(Duel):
 
     observations = dict.fromkeys(
         Duel.possible_agents,
-        spaces.Dict({"observation": spaces.Box(0, 2, (2,), np.float32), "action_mask": spaces.MultiBinary(3)}),
+        spaces.Dict(
+            {
+                "observation": spaces.Box(0, 2, (2,), np.float32),
+                "action_mask": spaces.MultiBinary(3),
+            }
+        ),
     )
 
     def play(self, actions: Any) -> dict[str, float]:
-        if forbidden := [agent for agent, action in actions.items() if int(action) == (self.t - 1) % 3]:
+        if forbidden := [
+            agent for agent, action in actions.items() if int(action) == (self.t - 1) % 3
+        ]:
             raise ValueError(f"{forbidden} took what is forbidden")
         return super().play(actions)
 
     def seen(self) -> dict[str, Any]:
         mask = np.ones(3, np.int8)
         mask[self.t % 3] = 0
-        return {name: {"observation": obs, "action_mask": mask.copy()} for name, obs in super().seen().items()}
+        return {
+            name: {"observation": obs, "action_mask": mask.copy()}
+            for name, obs in super().seen().items()
+        }
 
 
 class Turns(AECEnv[str, Any, Any]):  # type: ignore[misc]
@@ -122,7 +134,10 @@ class Turns(AECEnv[str, Any, Any]):  # type: ignore[misc]
         self.agents, self.t, self.bit = list(self.possible_agents), 0, 0
         self.rewards = dict.fromkeys(self.agents, 0.0)
         self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
-        self.terminations, self.truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, False)
+        self.terminations, self.truncations = (
+            dict.fromkeys(self.agents, False),
+            dict.fromkeys(self.agents, False),
+        )
         self.infos: dict[str, Any] = {agent: {} for agent in self.agents}
         self._selector = AgentSelector(self.agents)
         self.agent_selection = self._selector.reset()

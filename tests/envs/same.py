@@ -1,4 +1,6 @@
-"""SAME_STEP vector envs: the ruler's episodes, with final observations in one form or another; a clock that pays the same."""
+"""SAME_STEP vector envs: the ruler's episodes, with final observations in one form or another; a
+clock that pays the same.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,19 @@ Form = Literal["objects", "rows", "old", "none", "some", "narrow"]
 
 
 class SameRuler(RulerVector):
-    """``some``: those of even streams only. ``narrow``: of another shape. ``nonfinite``: a stream whose ends, or whose
-    ``resets``, are nan in episode 1."""
+    """``some``: those of even streams only. ``narrow``: of another shape. ``nonfinite``: a stream
+    whose ends, or whose ``resets``, are nan in episode 1.
+    """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
 
     def __init__(
-        self, num_envs: int = 1, streams: Any = None, form: Form = "rows", nonfinite: int = -1, resets: bool = False
+        self,
+        num_envs: int = 1,
+        streams: Any = None,
+        form: Form = "rows",
+        nonfinite: int = -1,
+        resets: bool = False,
     ) -> None:
         super().__init__(num_envs, streams)
         self.form, self.nonfinite, self.resets = form, nonfinite, resets
@@ -52,15 +60,20 @@ class SameRuler(RulerVector):
             return {"final_observation": final}
         if self.form == "narrow":
             return {"final_obs": final[:, :2]}
-        return {"final_obs": final, "_final_obs": ended & (self.streams % 2 == 0) if self.form == "some" else ended}
+        return {
+            "final_obs": final,
+            "_final_obs": ended & (self.streams % 2 == 0) if self.form == "some" else ended,
+        }
 
 
-ENDS = ((True, False), (False, True), (True, True), (False, False))  # (terminated, truncated) of every episode of a stream
+# (terminated, truncated) of every episode of a stream
+ENDS = ((True, False), (False, True), (True, True), (False, False))
 PAY = 2.0
 
 
 class Clocked(gymnasium.Env[Any, Any]):
-    """Pays the same for every step; an episode of stream s has 3 + s % 4 steps and ends as ``ENDS[s % 4]``, or never.
+    """Pays the same for every step; an episode of stream s has 3 + s % 4 steps and ends as ``ENDS[s
+    % 4]``, or never.
 
     Its observation is (stream, steps left, episode).
     """

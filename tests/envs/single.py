@@ -11,9 +11,13 @@ from gymnasium import spaces, wrappers
 
 
 class Walk(gymnasium.Env[Any, Any]):
-    """Nothing is known of it: a walk with noise of its own generator, until it is far out. Actions [2]."""
+    """Nothing is known of it: a walk with noise of its own generator, until it is far out. Actions
+    [2].
+    """
 
-    observation_space: Any = spaces.Dict({"at": spaces.Box(-9, 9, (2,), np.float64), "n": spaces.Discrete(1000)})
+    observation_space: Any = spaces.Dict(
+        {"at": spaces.Box(-9, 9, (2,), np.float64), "n": spaces.Discrete(1000)}
+    )
     action_space: Any = spaces.Box(-1, 1, (2,), np.float32)
     limit = 3.0
 

@@ -1,4 +1,6 @@
-"""Envs whose start takes long, by waiting for a file that a test writes or in one call that Python cannot interrupt."""
+"""Envs whose start takes long, by waiting for a file that a test writes or in one call that Python
+cannot interrupt.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,20 @@ import numpy as np
 
 
 class Waiting(gymnasium.Env[Any, Any]):
-    """``reset`` returns once there is a file ``go``; ``stuck``: the constructor computes in C for minutes."""
+    """``reset`` returns once there is a file ``go``; ``stuck``: the constructor computes in C for
+    minutes.
+    """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(
-        self, go: str = "", stuck: bool = False, endless: bool = False, reset_s: float = 0.0, step_s: float = 0.0
+        self,
+        go: str = "",
+        stuck: bool = False,
+        endless: bool = False,
+        reset_s: float = 0.0,
+        step_s: float = 0.0,
     ) -> None:
         self.go, self.endless, self.reset_s, self.step_s, self.t = go, endless, reset_s, step_s, 0
         if stuck:

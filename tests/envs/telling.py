@@ -9,7 +9,8 @@ import numpy as np
 
 
 class Wandering(gymnasium.Env[Any, Any]):
-    """A walk on a line for 5 to 14 steps, its length drawn at each reset. ``place`` in every step; ``end/right`` in the last.
+    """A walk on a line for 5 to 14 steps, its length drawn at each reset. ``place`` in every step;
+    ``end/right`` in the last.
 
     ``spoilt``: the episode from which on ``place`` is a word.
     """
@@ -22,7 +23,9 @@ class Wandering(gymnasium.Env[Any, Any]):
         self.spoilt = spoilt
         self.place = self.t = self.length = self.episodes = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.place, self.t, self.length = 0, 0, int(self.np_random.integers(5, 15))
         self.episodes += 1
@@ -31,7 +34,9 @@ class Wandering(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.place, self.t = self.place + 2 * int(action) - 1, self.t + 1
         ended = self.t == self.length
-        info: dict[str, Any] = {"place": self.place} if self.episodes != self.spoilt else {"place": "here"}
+        info: dict[str, Any] = (
+            {"place": self.place} if self.episodes != self.spoilt else {"place": "here"}
+        )
         if ended:
             info["end"] = {"right": self.place > 0}
         return np.full(1, self.place, np.float32), float(self.place > 0), ended, False, info

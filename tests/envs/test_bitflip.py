@@ -1,4 +1,6 @@
-"""Bit flip: the rules, the vector env against the single one, and the goals' rules against the steps' rewards."""
+"""Bit flip: the rules, the vector env against the single one, and the goals' rules against the
+steps' rewards.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def test_whoever_flips_what_differs_arrives(target: str) -> None:
         assert not ts.truncated.any() and (ts.first == before).all() and (ts.valid != before).all()
         assert (ts.terminated == ((left == 1) & ~before)).all()
         np.testing.assert_array_equal(ts.reward, np.where(before | ts.terminated, 0.0, -1.0))
-        assert (ts.obs["observation"] != ts.obs["desired_goal"])[before].any(1).all(), "no episode begins at its goal"
+        assert (ts.obs["observation"] != ts.obs["desired_goal"])[before].any(1).all(), (
+            "no episode begins at its goal"
+        )
         ends += int(before.sum())
     assert ends > 60
 
@@ -68,7 +72,8 @@ def test_rewards_of_many_goals_at_once_are_those_of_the_steps(made: Any) -> None
     reward = made.compute_reward(obs["achieved_goal"], obs["desired_goal"], {})
     np.testing.assert_array_equal(reward, got["reward"][valid])
     np.testing.assert_array_equal(
-        made.compute_terminated(obs["achieved_goal"], obs["desired_goal"], {}), got["terminated"][valid]
+        made.compute_terminated(obs["achieved_goal"], obs["desired_goal"], {}),
+        got["terminated"][valid],
     )
     assert 0.05 < (reward == 0).mean() < 0.3 and reward.dtype == np.float32
 

@@ -9,7 +9,10 @@ from equipoise.envs.loop import LoopEnv
 from tests.envs.rolling import env_of, rows
 
 
-@pytest.mark.parametrize(("target", "kind"), [("equipoise/Catch-v0", GymnasiumEnv), ("python:equipoise/Catch-v0", LoopEnv)])
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [("equipoise/Catch-v0", GymnasiumEnv), ("python:equipoise/Catch-v0", LoopEnv)],
+)
 def test_a_follower_always_catches(target, kind):
     env = env_of(target, 8, 2)
     assert isinstance(env, kind)

@@ -1,4 +1,6 @@
-"""What aborted episodes is named: in arrays, over several groups of envs, and in the summary of a run."""
+"""What aborted episodes is named: in arrays, over several groups of envs, and in the summary of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,25 @@ def test_the_most_frequent_of_all_groups_comes_first() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("on", "inference"), [("serial", "local"), ("process", "local"), ("process", "central")])
+@pytest.mark.parametrize(
+    ("on", "inference"), [("serial", "local"), ("process", "local"), ("process", "central")]
+)
 def test_the_summary_names_what_aborted_episodes(on: On, inference: str, tmp_path: Path) -> None:
     run = api.train(
-        "tests.envs.faulty:Faulty", "impala", on=on, out=tmp_path / "run", env_kwargs={"how": "raise", "every": 200}, actors=1,
-        envs_per_actor=4, unroll=8, batch=4, max_lag=1, steps=2_000, evaluate_episodes=0, inference=inference,
-    )  # fmt: skip
+        "tests.envs.faulty:Faulty",
+        "impala",
+        on=on,
+        out=tmp_path / "run",
+        env_kwargs={"how": "raise", "every": 200},
+        actors=1,
+        envs_per_actor=4,
+        unroll=8,
+        batch=4,
+        max_lag=1,
+        steps=2_000,
+        evaluate_episodes=0,
+        inference=inference,
+    )
     for _ in run:
         pass
     assert run.summary is not None

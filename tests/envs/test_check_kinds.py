@@ -38,7 +38,7 @@ def only(report: Report) -> Finding:
     return finding
 
 
-# ------------------------------------------------------------------------------------------------------------- PettingZoo
+# --------------------------------------------------------------------------------------- PettingZoo
 
 pytest.importorskip("pettingzoo")
 
@@ -57,20 +57,66 @@ def test_silent_on_sound_envs_of_several_agents(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "severity", "what", "where", "seen"),
     [
-        ("SharedDice", "error", "reset ignores the seed", "reset(seed)", "obs/agents/speaker at [0]: expected"),
-        ("LeavesItsSpace", "error", "obs/agents/speaker leaves its space", "step 3", "expected within [0, 2], got "),
+        (
+            "SharedDice",
+            "error",
+            "reset ignores the seed",
+            "reset(seed)",
+            "obs/agents/speaker at [0]: expected",
+        ),
+        (
+            "LeavesItsSpace",
+            "error",
+            "obs/agents/speaker leaves its space",
+            "step 3",
+            "expected within [0, 2], got ",
+        ),
         ("Raises", "error", "step() raises KeyError", "step 4", "(tests/envs/rounds.py:"),
-        ("ForgetsAnObservation", "error", "agent 'right' is wrong", "step 3", "expected an observation of it, its last one"),
-        ("KeepsItsAgents", "error", "a rule of PettingZoo's", "parallel_api_test", "set(par_env.agents) == live_agents; got"),
-        ("NewSpaces", "note", "a rule of PettingZoo's", "parallel_api_test", "action_space should return the exact same"),
-        ("TakesNoOptions", "note", "reset() raises TypeError in", "parallel_api_test", "'options' (the env's reset: tests/"),
-        ("RaisesInTheTest", "error", "step() raises RuntimeError in", "parallel_api_test", "episode (tests/envs/rounds.py:"),
+        (
+            "ForgetsAnObservation",
+            "error",
+            "agent 'right' is wrong",
+            "step 3",
+            "expected an observation of it, its last one",
+        ),
+        (
+            "KeepsItsAgents",
+            "error",
+            "a rule of PettingZoo's",
+            "parallel_api_test",
+            "set(par_env.agents) == live_agents; got",
+        ),
+        (
+            "NewSpaces",
+            "note",
+            "a rule of PettingZoo's",
+            "parallel_api_test",
+            "action_space should return the exact same",
+        ),
+        (
+            "TakesNoOptions",
+            "note",
+            "reset() raises TypeError in",
+            "parallel_api_test",
+            "'options' (the env's reset: tests/",
+        ),
+        (
+            "RaisesInTheTest",
+            "error",
+            "step() raises RuntimeError in",
+            "parallel_api_test",
+            "episode (tests/envs/rounds.py:",
+        ),
     ],
-)  # fmt: skip
-def test_a_fault_of_an_env_of_several_agents(name: str, severity: str, what: str, where: str, seen: str) -> None:
+)
+def test_a_fault_of_an_env_of_several_agents(
+    name: str, severity: str, what: str, where: str, seen: str
+) -> None:
     finding = only(checked(name))
     assert finding.severity == severity
-    assert finding.what.startswith(what) and finding.where.startswith(where) and seen in finding.seen
+    assert (
+        finding.what.startswith(what) and finding.where.startswith(where) and seen in finding.seen
+    )
 
 
 def test_pettingzoos_test_says_the_same() -> None:
@@ -80,7 +126,11 @@ def test_pettingzoos_test_says_the_same() -> None:
 
     from tests.envs import rounds
 
-    for cls, broken in ((rounds.KeepsItsAgents, True), (rounds.NewSpaces, True), (rounds.Sound, False)):
+    for cls, broken in (
+        (rounds.KeepsItsAgents, True),
+        (rounds.NewSpaces, True),
+        (rounds.Sound, False),
+    ):
         env: Any = cls()
         env.unwrapped = env
         if broken:
@@ -92,11 +142,30 @@ def test_pettingzoos_test_says_the_same() -> None:
 
 def test_every_call_is_announced_also_those_of_pettingzoos_test() -> None:
     told: list[tuple[str, Any]] = []
-    check_env(EnvFactory(target=f"{ROUNDS}:Duel"), steps=20, tell=lambda kind, value: told.append((kind, value)))
+    check_env(
+        EnvFactory(target=f"{ROUNDS}:Duel"),
+        steps=20,
+        tell=lambda kind, value: told.append((kind, value)),
+    )
     begins = [value[0] for kind, value in told if kind == "probe"]
-    assert begins == [names.MAKING, names.FIRST, names.AGAIN, names.BESIDE, names.ANEW, names.RULES, names.CLOSING]
-    calls = [value for kind, value in told[told.index(("probe", [names.RULES, None])) :] if kind == "call"]
-    assert calls[:4] == ["the constructor", "reset(seed, options)", "reset()", "step 1"] and calls[-1] == "close()"
+    assert begins == [
+        names.MAKING,
+        names.FIRST,
+        names.AGAIN,
+        names.BESIDE,
+        names.ANEW,
+        names.RULES,
+        names.CLOSING,
+    ]
+    calls = [
+        value
+        for kind, value in told[told.index(("probe", [names.RULES, None])) :]
+        if kind == "call"
+    ]
+    assert (
+        calls[:4] == ["the constructor", "reset(seed, options)", "reset()", "step 1"]
+        and calls[-1] == "close()"
+    )
 
 
 @pytest.mark.parametrize("name", ["Turns", "TurnsOnly"])
@@ -110,7 +179,11 @@ def test_training_takes_agents_in_turns_as_check_does(name: str) -> None:
 def test_without_pettingzoos_test_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pettingzoo.test", None)
     report = checked("Duel")
-    assert report.ok and report.left_out == (names.RULES,) and "pettingzoo.test, which is not installed" in report.why
+    assert (
+        report.ok
+        and report.left_out == (names.RULES,)
+        and "pettingzoo.test, which is not installed" in report.why
+    )
 
 
 def test_joint_actions_are_in_their_spaces_and_allowed() -> None:
@@ -128,7 +201,7 @@ def test_joint_actions_are_in_their_spaces_and_allowed() -> None:
         assert ((action == row) | (row == 0)).all()
 
 
-# ---------------------------------------------------------------------------------------------------------------- old gym
+# ------------------------------------------------------------------------------------------ old gym
 
 
 class OldApi:
@@ -156,7 +229,9 @@ class OfPackage(NewApi):
 
 
 OfPackage.__module__ = "gym.envs.custom"
-OfPackage.observation_space = types.new_class("Box", exec_body=lambda body: body.update(__module__="gym.spaces"))()
+OfPackage.observation_space = types.new_class(
+    "Box", exec_body=lambda body: body.update(__module__="gym.spaces")
+)()
 
 
 class OldInDisguise(Sound):
@@ -186,23 +261,36 @@ def test_old_gym_is_known_and_its_wrapper_is_named(name: str, call: str) -> None
 
 def test_old_gym_behind_an_id() -> None:
     report = check_env(EnvFactory(target="old/Api-v0"), steps=20)
-    assert only(report).what == "old gym's interface" and "GymV21CompatibilityV0(env=...)" in only(report).seen
+    assert (
+        only(report).what == "old gym's interface"
+        and "GymV21CompatibilityV0(env=...)" in only(report).seen
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("OldApi", "tests.envs.planted"), ("OnlyObs", "tests.envs.planted"), ("OldInDisguise", __name__)]
+    ("name", "module"),
+    [
+        ("OldApi", "tests.envs.planted"),
+        ("OnlyObs", "tests.envs.planted"),
+        ("OldInDisguise", __name__),
+    ],
 )
 def test_old_gyms_methods_in_a_gymnasium_env(name: str, module: str) -> None:
     finding = only(checked(name, module))
-    assert "old gym's interface" in finding.cost and "shimmy.GymV21CompatibilityV0(env=make_env())" in finding.cost
+    assert (
+        "old gym's interface" in finding.cost
+        and "shimmy.GymV21CompatibilityV0(env=make_env())" in finding.cost
+    )
     assert "step returns (obs, reward, terminated, truncated, info)" in finding.cost
 
 
 def test_the_advice_names_what_can_be_called() -> None:
-    assert "env=make_env())" in advice(OldApi(), "old/Api-v0") and "env=make())" in advice(OldApi(), "a.b:make")
+    assert "env=make_env())" in advice(OldApi(), "old/Api-v0") and "env=make())" in advice(
+        OldApi(), "a.b:make"
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- running statistics
+# ------------------------------------------------------------------------------- running statistics
 
 
 def observations() -> Any:
@@ -230,13 +318,27 @@ def inside_a_vector(num_envs: int) -> Any:
     [
         ("observations", "gymnasium.wrappers.NormalizeObservation", "algorithm.normalize_obs=true"),
         ("rewards", "gymnasium.wrappers.NormalizeReward", "rewards.normalize=true"),
-        ("vector_observations", "gymnasium.wrappers.vector.NormalizeObservation", "algorithm.normalize_obs=true"),
+        (
+            "vector_observations",
+            "gymnasium.wrappers.vector.NormalizeObservation",
+            "algorithm.normalize_obs=true",
+        ),
         ("vector_rewards", "gymnasium.wrappers.vector.NormalizeReward", "rewards.normalize=true"),
-        ("inside_a_vector", "gymnasium.wrappers.NormalizeObservation", "algorithm.normalize_obs=true"),
+        (
+            "inside_a_vector",
+            "gymnasium.wrappers.NormalizeObservation",
+            "algorithm.normalize_obs=true",
+        ),
     ],
 )
 def test_running_statistics_are_found(name: str, wrapper: str, setting: str) -> None:
     report = checked(name, __name__)
     finding = next(f for f in report.findings if "keeps running statistics" in f.what)
-    assert finding.severity == "error" and finding.seen.endswith(wrapper) and f"--set {setting}" in finding.cost
-    assert {f.what for f in report.findings if f.severity == "error"} == {finding.what}, report.findings
+    assert (
+        finding.severity == "error"
+        and finding.seen.endswith(wrapper)
+        and f"--set {setting}" in finding.cost
+    )
+    assert {f.what for f in report.findings if f.severity == "error"} == {finding.what}, (
+        report.findings
+    )

@@ -32,10 +32,21 @@ T, F = True, False
 
 
 def env_of(
-    name: str, streams: int = 4, *, on_nonfinite: Any = "drop", path: Path | None = None, seed: int = 0, **kwargs: Any
+    name: str,
+    streams: int = 4,
+    *,
+    on_nonfinite: Any = "drop",
+    path: Path | None = None,
+    seed: int = 0,
+    **kwargs: Any,
 ) -> Any:
     failures = Failures(on_nonfinite=on_nonfinite, capsules=path)
-    return make(EnvFactory(target=f"{HERE}:{name}", kwargs=kwargs), streams=np.arange(streams), seed=seed, failures=failures)
+    return make(
+        EnvFactory(target=f"{HERE}:{name}", kwargs=kwargs),
+        streams=np.arange(streams),
+        seed=seed,
+        failures=failures,
+    )
 
 
 def play(env: Any, steps: int) -> dict[str, Any]:
@@ -57,7 +68,7 @@ def counted() -> Any:
     Counted.made.clear()
 
 
-# --------------------------------------------------------------------------------------------------------------- the rows
+# ----------------------------------------------------------------------------------------- the rows
 
 
 def test_a_raising_step_costs_its_own_episode_only(counted: Any) -> None:
@@ -66,7 +77,8 @@ def test_a_raising_step_costs_its_own_episode_only(counted: Any) -> None:
     first, again = stream_seed(0, 1), stream_seed(0, 1, 1)
     assert first != again
     assert got["obs"][:, 1].tolist() == [
-        [np.float32(s), t] for s, t in [(first, 0), (first, 1), (first, 2), (again, 0), (again, 1), (again, 2)]
+        [np.float32(s), t]
+        for s, t in [(first, 0), (first, 1), (first, 2), (again, 0), (again, 1), (again, 2)]
     ]
     assert got["valid"][:, 1].tolist() == [F, T, T, F, T, T]
     assert got["first"][:, 1].tolist() == [T, F, F, T, F, F]
@@ -74,15 +86,31 @@ def test_a_raising_step_costs_its_own_episode_only(counted: Any) -> None:
     assert not got["terminated"].any() and not got["truncated"].any()
     for other in (0, 2):
         assert got["obs"][:, other, 1].tolist() == [0, 1, 2, 3, 4, 5], "stepped once a row"
-        assert got["valid"][:, other].tolist() == [F, T, T, T, T, T] and got["first"][1:, other].any() == F
+        assert (
+            got["valid"][:, other].tolist() == [F, T, T, T, T, T]
+            and got["first"][1:, other].any() == F
+        )
     assert [one.steps for one in counted] == [5, 3, 5, 2] and counts(env)["aborted"] == 1
 
 
 @pytest.mark.parametrize(
-    "how", ["raise", "shape", "text", "nothing", "ragged", "nan", "reward nan", "reward text", "reward [1]"]
+    "how",
+    [
+        "raise",
+        "shape",
+        "text",
+        "nothing",
+        "ragged",
+        "nan",
+        "reward nan",
+        "reward text",
+        "reward [1]",
+    ],
 )
 def test_the_others_rows_are_as_without_the_failure(how: str) -> None:
-    """Stream by stream: the rows of a batch in which envs fail are those that each env gives alone."""
+    """Stream by stream: the rows of a batch in which envs fail are those that
+    each env gives alone.
+    """
     together = play(env_of("Faulty", 5, how=how), 120)
     for stream in range(5):
         failures = Failures(on_nonfinite="drop")
@@ -92,7 +120,11 @@ def test_the_others_rows_are_as_without_the_failure(how: str) -> None:
             np.testing.assert_array_equal(together[name][:, [stream]], alone[name], err_msg=name)
     seams = together["first"][1:] & ~together["valid"][1:]
     ended = (together["terminated"] | together["truncated"])[:-1]
-    assert (seams & ~ended).sum() > 5 and np.isfinite(together["obs"]).all() and np.isfinite(together["reward"]).all()
+    assert (
+        (seams & ~ended).sum() > 5
+        and np.isfinite(together["obs"]).all()
+        and np.isfinite(together["reward"]).all()
+    )
     assert (together["reward"][1:][seams] == 0).all() and (together["valid"][1:] == ~seams).all()
 
 
@@ -101,12 +133,17 @@ def test_a_failing_reset_costs_nothing_but_is_counted(tmp_path: Path) -> None:
     got = play(env, 40)
     assert counts(env)["aborted"] >= 4 and len(written(tmp_path)) == counts(env)["aborted"]
     seam = got["first"] & ~got["valid"]
-    assert (seam[1:] == (got["terminated"] | got["truncated"])[:-1]).all(), "rows as if the reset had worked"
+    assert (seam[1:] == (got["terminated"] | got["truncated"])[:-1]).all(), (
+        "rows as if the reset had worked"
+    )
 
 
 def test_the_first_reset_may_fail_too() -> None:
     env = env_of("Faulty", 2, how="raise", on_reset=1)  # and so does every one after it
-    with pytest.raises(EnvFailed, match=r"Faulty.*stream 0 failed 3 times in a row .* RuntimeError: the reactor is leaking"):
+    with pytest.raises(
+        EnvFailed,
+        match=r"Faulty.*stream 0 failed 3 times in a row .* RuntimeError: the reactor is leaking",
+    ):
         env.recv()
 
 
@@ -139,8 +176,17 @@ def play_on(env: Any, steps: int) -> None:
 
 
 def test_without_anybody_to_count_it_is_raised() -> None:
-    with pytest.raises(WrongValue, match=r"Faulty.*stream 2: obs: expected float32 \[2\], got float32 \[3\]"):
-        play(make(EnvFactory(target=f"{HERE}:Faulty", kwargs={"how": "shape"}), streams=np.array([2]), seed=0), 100)
+    with pytest.raises(
+        WrongValue, match=r"Faulty.*stream 2: obs: expected float32 \[2\], got float32 \[3\]"
+    ):
+        play(
+            make(
+                EnvFactory(target=f"{HERE}:Faulty", kwargs={"how": "shape"}),
+                streams=np.array([2]),
+                seed=0,
+            ),
+            100,
+        )
 
 
 @pytest.mark.few(1)
@@ -167,19 +213,23 @@ def test_a_window_that_ends_before_a_step_that_raises() -> None:
     """It shows the observation of before again, and its rows are no steps."""
     whole = next(unrolls(env_of("FaultyRuler", 12), 60, 1))
     places = [whole.obs[:-1, :, k].astype(int) for k in range(3)]
-    row, stream = np.argwhere(faulty.fails(*places) & (places[1] > 0))[0]  # the next episode has another number
+    # the next episode has another number
+    row, stream = np.argwhere(faulty.fails(*places) & (places[1] > 0))[0]
     steps = ("action", "reward", "mask", "bootstrap", "version")
     cut = dataclasses.replace(
         whole,
         context={key: value[[stream]] for key, value in whole.context.items()},
         **{name: getattr(whole, name)[: row + 1, [stream]] for name in steps},
-        **{name: getattr(whole, name)[[*range(row + 1), row]][:, [stream]] for name in ("obs", "first")},
+        **{
+            name: getattr(whole, name)[[*range(row + 1), row]][:, [stream]]
+            for name in ("obs", "first")
+        },
     )
     assert not cut.mask[row, 0] and verify(cut, fails=faulty.fails, oldest=0) == []
     assert verify(cut, fails=faulty.fails) != []
 
 
-# ------------------------------------------------------------------------------------------------------------ the capsules
+# ------------------------------------------------------------------------------------- the capsules
 
 
 SHOWN = {
@@ -196,7 +246,9 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize(("how", "span"), [*((how, 1) for how in SHOWN), ("raise", 20), ("nan", 1000)])
+@pytest.mark.parametrize(
+    ("how", "span"), [*((how, 1) for how in SHOWN), ("raise", 20), ("nan", 1000)]
+)
 def test_a_failure_names_itself_and_its_capsule_replays(
     how: str, span: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +261,9 @@ def test_a_failure_names_itself_and_its_capsule_replays(
     for path in written(tmp_path):
         got = read(path)
         assert (got.kind, got.key) == (kind, key) and said in got.message
-        assert key is None or re.match(rf"<?Faulty[^,]*, stream {got.stream}: {key}: expected", got.message), got.message
+        assert key is None or re.match(
+            rf"<?Faulty[^,]*, stream {got.stream}: {key}: expected", got.message
+        ), got.message
         assert got.step <= len(got.actions) and len(got.observations) == min(got.step, 32)
         played = reproduce(got)
         assert played.same and played.steps == len(got.actions), (path, played)
@@ -217,38 +271,59 @@ def test_a_failure_names_itself_and_its_capsule_replays(
     assert starts == ({"seed", "generator"} if span < 1000 else {"seed"})
 
 
-@pytest.mark.parametrize(("how", "key"), [("key", "obs"), ("discrete", "obs/which"), ("nan", "obs/box"), ("shape", "obs/box")])
+@pytest.mark.parametrize(
+    ("how", "key"),
+    [("key", "obs"), ("discrete", "obs/which"), ("nan", "obs/box"), ("shape", "obs/box")],
+)
 def test_keys_of_dicts_are_named(how: str, key: str, tmp_path: Path) -> None:
     env = env_of("Named", 3, how=how, path=tmp_path)
     got = play(env, 60)
     assert got["obs"]["which"].min() >= 1 and got["obs"]["which"].max() <= 3
     for path in written(tmp_path):
-        assert read(path).key == key and set(read(path).observations) <= {"box", "which"} and reproduce(read(path)).same
+        assert (
+            read(path).key == key
+            and set(read(path).observations) <= {"box", "which"}
+            and reproduce(read(path)).same
+        )
     assert written(tmp_path)
 
 
 @pytest.mark.parametrize(("how", "span"), [("shape", 1), ("raise", 10), ("nan", 1000)])
-def test_only_the_tenth_reset_is_wrong(how: str, span: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_tenth_reset_is_wrong(
+    how: str, span: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Log, "SPAN", span)
     env = env_of("Faulty", 1, how=how, on_reset=10, length=2, path=tmp_path)
     play(env, 29)
     (path,) = written(tmp_path)
-    assert read(path).step == 0 and read(path).start.resets == {1: 10, 10: 9, 1000: 1}[span] and reproduce(read(path)).same
+    assert (
+        read(path).step == 0
+        and read(path).start.resets == {1: 10, 10: 9, 1000: 1}[span]
+        and reproduce(read(path)).same
+    )
 
 
 def test_a_list_that_can_be_cast_is_no_failure(tmp_path: Path) -> None:
-    right, cast = play(env_of("Faulty", 2, how="none"), 100), play(env_of("Faulty", 2, how="list", path=tmp_path), 100)
+    right, cast = (
+        play(env_of("Faulty", 2, how="none"), 100),
+        play(env_of("Faulty", 2, how="list", path=tmp_path), 100),
+    )
     np.testing.assert_array_equal(right["obs"], cast["obs"])
     assert not written(tmp_path)
 
 
 def test_a_reset_that_gives_a_list_once_is_told(tmp_path: Path) -> None:
     env = env_of("Faulty", 3, how="list", on_reset=30, length=4, path=tmp_path)
-    with pytest.warns(RuntimeWarning, match=r"stream \d: obs: expected float32 \[2\], got a list of float64 .*said once"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"stream \d: obs: expected float32 \[2\], got a list of float64 .*said once",
+    ):
         play(env, 200)
     (path,) = written(tmp_path)
     assert (
-        counts(env) == {"aborted": 0, "clamped": 0, "outside": 3} and read(path).kind == "cast" and reproduce(read(path)).same
+        counts(env) == {"aborted": 0, "clamped": 0, "outside": 3}
+        and read(path).kind == "cast"
+        and reproduce(read(path)).same
     )
 
 
@@ -256,7 +331,9 @@ def test_a_reset_out_of_its_box_is_always_told(tmp_path: Path) -> None:
     env = env_of("Faulty", 3, how="outside", on_reset=30, length=4, path=tmp_path)
     with pytest.warns(RuntimeWarning, match="got 1.5 at"):
         play(env, 200)
-    assert counts(env)["outside"] == 3 and all(reproduce(read(path)).same for path in written(tmp_path))
+    assert counts(env)["outside"] == 3 and all(
+        reproduce(read(path)).same for path in written(tmp_path)
+    )
 
 
 @pytest.mark.parametrize("every", [1, 16])
@@ -264,11 +341,17 @@ def test_a_value_out_of_its_box_is_told_and_the_episode_goes_on(every: int, tmp_
     """Looked for in each step in which an episode begins, and in one of ``every`` others."""
     env = env_of("Faulty", 2, how="outside", path=tmp_path)
     env.checks.every = every
-    with pytest.warns(RuntimeWarning, match=r"stream \d: obs: expected values from -1.0 to 1.0, got 1.5 at \[1\]") as warned:
+    with pytest.warns(
+        RuntimeWarning, match=r"stream \d: obs: expected values from -1.0 to 1.0, got 1.5 at \[1\]"
+    ) as warned:
         got = play(env, 600)
     found = int((got["obs"] > 1).sum())
     assert len(warned) == 1 and counts(env)["aborted"] == counts(env)["clamped"] == 0
-    assert counts(env)["outside"] == found > 30 if every == 1 else 0 < counts(env)["outside"] < found / 3
+    assert (
+        counts(env)["outside"] == found > 30
+        if every == 1
+        else 0 < counts(env)["outside"] < found / 3
+    )
     assert all(reproduce(read(path)).same for path in written(tmp_path)[:3])
 
 
@@ -279,23 +362,34 @@ def test_a_capsule_is_json_and_arrays(tmp_path: Path) -> None:
         assert re.fullmatch(r"exception-RuntimeError-faulty.py-\d+-\d\d", path.name)
         data = json.loads((path / "capsule.json").read_text())
         assert (
-            data["env"] == {"target": f"{HERE}:BadEnd", "kwargs": {"how": "raise"}, "action_mask": "auto"}
+            data["env"]
+            == {"target": f"{HERE}:BadEnd", "kwargs": {"how": "raise"}, "action_mask": "auto"}
             and "BadEnd" in data["wrappers"]
         )
         assert {"python", "equipoise", "gymnasium", "numpy"} <= data["versions"].keys()
-        assert "faulty.py" in data["traceback"] and "its close raised OSError: the door is stuck" in data["traceback"]
+        assert (
+            "faulty.py" in data["traceback"]
+            and "its close raised OSError: the door is stuck" in data["traceback"]
+        )
         with np.load(path / "arrays.npz", allow_pickle=False) as arrays:
-            assert set(arrays.files) == {"actions", "obs"} and all(arrays[name].dtype.kind in "if" for name in arrays.files)
+            assert set(arrays.files) == {"actions", "obs"} and all(
+                arrays[name].dtype.kind in "if" for name in arrays.files
+            )
 
 
 def test_no_more_than_twenty_of_a_cause(tmp_path: Path) -> None:
-    env, other = env_of("Faulty", 4, path=tmp_path, every=10), env_of("Faulty", 4, path=tmp_path, every=10, seed=1)
+    env, other = (
+        env_of("Faulty", 4, path=tmp_path, every=10),
+        env_of("Faulty", 4, path=tmp_path, every=10, seed=1),
+    )
     play(env, 100)
     play(other, 100)
     assert len(written(tmp_path)) == LIMIT and counts(env)["aborted"] > LIMIT
 
 
-def test_a_full_disk_costs_the_capsule_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_the_capsule_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -307,7 +401,9 @@ def test_a_full_disk_costs_the_capsule_only(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_long_episodes_keep_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing grows with the length of an episode; what is too long says that it cannot be played again."""
+    """Nothing grows with the length of an episode; what is too long says that it cannot be played
+    again.
+    """
     monkeypatch.setattr(Log, "ACTIONS", 100 * (16 + 128))
     env = env_of("Counted", 2, at=500, path=tmp_path)
     play(env, 499)
@@ -324,7 +420,7 @@ def test_logs_forget_what_is_over() -> None:
     assert len(env.log._actions) < Log.SPAN + 64
 
 
-# --------------------------------------------------------------------------------------------------------- not a number
+# ------------------------------------------------------------------------------------- not a number
 
 
 @pytest.mark.parametrize("how", ["nan", "inf", "reward nan", "reward inf"])
@@ -332,7 +428,9 @@ def test_logs_forget_what_is_over() -> None:
 def test_stop_ends_the_run(how: str, target: str, tmp_path: Path) -> None:
     env = env_of(target, 3, how=how, on_nonfinite="stop", path=tmp_path)
     key = "reward" if "reward" in how else "obs"
-    with pytest.raises(WrongValue, match=rf"stream \d: {key}: expected a finite number, got (nan|-?inf)") as error:
+    with pytest.raises(
+        WrongValue, match=rf"stream \d: {key}: expected a finite number, got (nan|-?inf)"
+    ) as error:
         play(env, 100)
     (path,) = written(tmp_path)
     assert error.value.__notes__ == [f"capsule: {path}"] and reproduce(read(path)).same
@@ -358,7 +456,9 @@ def test_clamp_makes_it_finite(how: str, target: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("how", ["nan", "reward inf"])
-def test_drop_masks_a_vector_envs_stream_until_its_next_episode(how: str, mode: str, tmp_path: Path) -> None:
+def test_drop_masks_a_vector_envs_stream_until_its_next_episode(
+    how: str, mode: str, tmp_path: Path
+) -> None:
     right = play(env_of("in_sync", 3, how="none", length=12, mode=mode), 150)
     env = env_of("in_sync", 3, how=how, length=12, every=40, mode=mode, path=tmp_path)
     got = play(env, 150)
@@ -376,7 +476,9 @@ def test_drop_masks_a_vector_envs_stream_until_its_next_episode(how: str, mode: 
             assert hidden == bool(masked[t, stream]), "masked up to the next episode, no gap"
     for name, value in (("reward", 0), ("terminated", F), ("truncated", F), ("first", T)):
         assert (got[name][masked] == value).all(), name
-    assert np.isfinite(got["obs"]).all() and all(reproduce(read(path)).same for path in written(tmp_path))
+    assert np.isfinite(got["obs"]).all() and all(
+        reproduce(read(path)).same for path in written(tmp_path)
+    )
 
 
 @pytest.mark.parametrize("what", ["nan", "reward"])
@@ -397,7 +499,9 @@ def test_the_seam_of_a_dropped_episode(what: str) -> None:
     ]
     assert got["valid"][:, 0].tolist() == [F, T, T, F, F, F, F, T, T]
     assert got["first"][:, 0].tolist() == [T, F, F, T, T, T, T, F, F]
-    assert not (got["terminated"] | got["truncated"])[:, 0].any() and got["reward"][:, 0].tolist() == [
+    assert not (got["terminated"] | got["truncated"])[:, 0].any() and got["reward"][
+        :, 0
+    ].tolist() == [
         0,
         1,
         1,
@@ -408,7 +512,9 @@ def test_the_seam_of_a_dropped_episode(what: str) -> None:
         1,
         1,
     ]
-    assert got["valid"][:, 1].tolist() == [F, T, T, T, T, T, T, F, T] and got["terminated"][:, 1].tolist() == [
+    assert got["valid"][:, 1].tolist() == [F, T, T, T, T, T, T, F, T] and got["terminated"][
+        :, 1
+    ].tolist() == [
         F,
         F,
         F,
@@ -431,7 +537,10 @@ def test_on_the_last_row_only_that_row_is_lost() -> None:
 def test_a_seam_that_is_no_number_hides_its_episode() -> None:
     env = env_of("FaultyVector", 1, wrong=[[0, 6, "nan"]])
     got = play(env, 13)
-    assert got["valid"][:, 0].tolist() == [F, T, T, T, T, T, *[F] * 7, T] and got["terminated"][:, 0].tolist().index(T) == 5
+    assert (
+        got["valid"][:, 0].tolist() == [F, T, T, T, T, T, *[F] * 7, T]
+        and got["terminated"][:, 0].tolist().index(T) == 5
+    )
 
 
 @pytest.mark.parametrize("step", [3, 255, 256, 257, 700])
@@ -450,7 +559,11 @@ def test_a_vector_envs_exception_is_raised_and_replays(at: int, tmp_path: Path) 
     with pytest.raises(RuntimeError, match="all at once") as error:
         play(env, 400)
     (path,) = written(tmp_path)
-    assert str(path) in error.value.__notes__[0] and read(path).stream is None and reproduce(read(path)).same
+    assert (
+        str(path) in error.value.__notes__[0]
+        and read(path).stream is None
+        and reproduce(read(path)).same
+    )
 
 
 def test_a_state_keeps_who_is_waiting() -> None:
@@ -478,7 +591,7 @@ def test_numbers_too_large_to_square_are_fine() -> None:
     assert not env.checks.fine() and env.checks.wrong()[0].kind == "nonfinite"
 
 
-# --------------------------------------------------------------------------------------------------- capsules from elsewhere
+# -------------------------------------------------------------------------- capsules from elsewhere
 
 
 @pytest.fixture
@@ -491,7 +604,10 @@ CHANGES: dict[str, tuple[Any, str]] = {
     "format": (1, "format: expected 2"),
     "env": ("CartPole-v1", "env: expected a JSON object, got 'CartPole-v1'"),
     "env.target": ("../../etc/passwd", "env.target: expected a name, no path"),
-    "env.target ": ("os:system('x')", "env.target: expected a Gymnasium id, module:id or module:callable"),
+    "env.target ": (
+        "os:system('x')",
+        "env.target: expected a Gymnasium id, module:id or module:callable",
+    ),
     "streams": ([-1], r"streams\[0\]: expected a whole number from 0"),
     "stream": (7, r"stream: expected one of \[0\] or null, got 7"),
     "seed": (-3, "seed: expected a whole number from 0"),
@@ -553,13 +669,17 @@ def test_objects_links_and_garbage_are_refused(one: Path, tmp_path: Path) -> Non
 
 
 def test_a_generator_state_that_is_none_is_a_failed_replay(one: Path) -> None:
-    broken = dataclasses.replace(read(one), start=capsules.Start(kind="generator", generator={"bit_generator": "PCG64"}))
+    broken = dataclasses.replace(
+        read(one), start=capsules.Start(kind="generator", generator={"bit_generator": "PCG64"})
+    )
     played = reproduce(broken)
     assert not played.same and "PCG64" in str(played.error)
 
 
 def test_an_env_that_was_put_right_does_not_reproduce(one: Path) -> None:
-    mended = dataclasses.replace(read(one), env=EnvFactory(target=f"{HERE}:Faulty", kwargs={"how": "none"}))
+    mended = dataclasses.replace(
+        read(one), env=EnvFactory(target=f"{HERE}:Faulty", kwargs={"how": "none"})
+    )
     assert reproduce(mended).error is None
     other = dataclasses.replace(read(one), message="something else")
     assert reproduce(other).error is not None and not reproduce(other).same

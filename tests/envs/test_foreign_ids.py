@@ -1,4 +1,6 @@
-"""What is of no other package and no other time gets no such hint. Those that do: tests/cli/test_wrong_inputs.py."""
+"""What is of no other package and no other time gets no such hint. Those that do:
+tests/cli/test_wrong_inputs.py.
+"""
 
 from __future__ import annotations
 

@@ -19,13 +19,17 @@ HERE = "tests.envs.test_goals"
 
 
 class Reach(gymnasium.Env[Any, Any]):
-    """A point on a line, as Gymnasium-Robotics has it: float64 goals, ``compute_terminated`` of one row only."""
+    """A point on a line, as Gymnasium-Robotics has it: float64 goals, ``compute_terminated`` of one
+    row only.
+    """
 
     action_space = spaces.Box(-1, 1, (1,), np.float32)
     names: tuple[str, ...] = ("observation", "achieved_goal", "desired_goal")
 
     def __init__(self) -> None:
-        self.observation_space = spaces.Dict({name: spaces.Box(-9, 9, (1,), np.float64) for name in self.names})
+        self.observation_space = spaces.Dict(
+            {name: spaces.Box(-9, 9, (1,), np.float64) for name in self.names}
+        )
         self.x, self.goal = np.zeros(1), np.zeros(1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -44,7 +48,8 @@ class Reach(gymnasium.Env[Any, Any]):
         return -np.linalg.norm(achieved_goal - desired_goal, axis=-1)
 
     def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> bool:
-        return bool(np.linalg.norm(achieved_goal - desired_goal) < 0.5)  # over all rows, if given many
+        # over all rows, if given many
+        return bool(np.linalg.norm(achieved_goal - desired_goal) < 0.5)
 
 
 class Keyless(Reach):
@@ -72,7 +77,9 @@ class Informed(Reach):
 
 
 class Late(Reach):
-    """From its fourth step on its reward has what ``compute_reward`` does not know of; it shows one array all along."""
+    """From its fourth step on its reward has what ``compute_reward`` does not know of; it shows one
+    array all along.
+    """
 
     steps = 0
 
@@ -136,18 +143,33 @@ def test_bits(target: str) -> None:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("CartPole-v1", "expected an env whose observation is a Dict with observation, achieved_goal, desired_goal, got Box"),
+        (
+            "CartPole-v1",
+            "expected an env whose observation is a Dict with observation, achieved_goal, "
+            "desired_goal, got Box",
+        ),
         (f"{HERE}:Keyless", "a Dict with observation, achieved_goal, desired_goal, got Dict"),
         (f"{HERE}:Mute", "expected an env with compute_reward, got <Mute"),
         (f"{HERE}:vector", "expected an env with compute_reward, got SyncVectorEnv"),
-        (f"{HERE}:OneRow", r"expected rewards of shape \[200\] for as many goals at once, got shape \[\]"),
+        (
+            f"{HERE}:OneRow",
+            r"expected rewards of shape \[200\] for as many goals at once, got shape \[\]",
+        ),
         (f"{HERE}:Informed", "KeyError: 'p'"),
-        (f"{HERE}:doubled", "at step 1 of an episode, .* what changes rewards needs a compute_reward that does the same"),
+        (
+            f"{HERE}:doubled",
+            "at step 1 of an episode, .* what changes rewards needs a compute_reward that does the "
+            "same",
+        ),
         (
             f"{HERE}:Late",
-            r"<Late.*>: expected compute_reward .* at step 4 of an episode, got .*a compute_reward that does the same",
+            r"<Late.*>: expected compute_reward .* at step 4 of an episode, got .*a compute_reward "
+            r"that does the same",
         ),
-        (f"{HERE}:same_step", "expected an env that shows the last observation of an episode, got SyncVectorEnv"),
+        (
+            f"{HERE}:same_step",
+            "expected an env that shows the last observation of an episode, got SyncVectorEnv",
+        ),
     ],
 )
 def test_what_is_no_goal_env_is_refused(target: str, said: str) -> None:
@@ -160,8 +182,14 @@ def test_what_is_no_goal_env_is_refused(target: str, said: str) -> None:
 def test_what_raises_amid_a_run_is_said_with_the_env_and_what_was_asked() -> None:
     goals, near, far = Goals(env_of(f"{HERE}:Breaking", 1)), np.zeros((3, 1)), np.full((3, 1), 8.0)
     assert goals.reward(near, near).shape == (3,)
-    for name, asked, shape in (("compute_reward", goals.reward, "3, 1"), ("compute_terminated", goals.terminated, "1")):
-        said = rf"replay\.relabel: <Breaking.*>: {name} of goals of shape \[{shape}\].*ZeroDivisionError: far away"
+    for name, asked, shape in (
+        ("compute_reward", goals.reward, "3, 1"),
+        ("compute_terminated", goals.terminated, "1"),
+    ):
+        said = (
+            rf"replay\.relabel: <Breaking.*>: {name} of goals of shape "
+            rf"\[{shape}\].*ZeroDivisionError: far away"
+        )
         with pytest.raises(RuntimeError, match=said):
             asked(near, far)
     goals.close()

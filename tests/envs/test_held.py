@@ -1,4 +1,6 @@
-"""SAME_STEP, where a truncated episode's last observation is shown and its reset held back: beside the rows of NEXT_STEP."""
+"""SAME_STEP, where a truncated episode's last observation is shown and its reset held back: beside
+the rows of NEXT_STEP.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,41 @@ T, F = True, False
 
 
 def test_truth_table():
-    """Stream 0: episodes of 2 (terminated), 1 (truncated), 3 (both); stream 1: 1 (truncated), 3 (both), 2 (terminated)."""
+    """Stream 0: episodes of 2 (terminated), 1 (truncated), 3 (both); stream 1: 1 (truncated), 3
+    (both), 2 (terminated).
+    """
     env = env_of("tests.envs.rolling:two_scripted", 2, mode="SameStep")
     got = rows(env, np.zeros((9, 2), int))
     one, other = ({name: value[:, i].tolist() for name, value in got.items()} for i in (0, 1))
-    assert other["obs"] == [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [1, 2], [2, 0], [2, 1], [3, 0], [3, 1]]
+    assert other["obs"] == [
+        [0, 0],
+        [0, 1],
+        [1, 0],
+        [1, 1],
+        [1, 2],
+        [1, 2],
+        [2, 0],
+        [2, 1],
+        [3, 0],
+        [3, 1],
+    ]
     assert other["reward"] == [0, 1, 0, 11, 12, 0, 13, 21, 22, 31]
     assert other["terminated"] == [F, F, F, F, F, F, T, F, T, F]
     assert other["truncated"] == [F, T, F, F, F, F, T, F, F, T]
     assert other["first"] == [T, F, T, F, F, F, T, F, T, F]
     assert other["valid"] == [F, T, F, T, T, F, T, T, T, T]
-    assert one["obs"] == [[0, 0], [0, 1], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1], [2, 2], [3, 0], [3, 1]]
+    assert one["obs"] == [
+        [0, 0],
+        [0, 1],
+        [0, 1],
+        [1, 0],
+        [1, 1],
+        [2, 0],
+        [2, 1],
+        [2, 2],
+        [3, 0],
+        [3, 1],
+    ]
     assert one["reward"] == [0, 1, 0, 2, 11, 0, 21, 22, 23, 31]
     assert one["terminated"] == [F, F, F, T, F, F, F, F, T, F]
     assert one["truncated"] == [F, F, F, F, T, F, F, F, T, F]
@@ -61,14 +87,23 @@ def test_an_episode_that_begins_as_another_is_held_begins_in_both_rows():
 
 
 def unheld(got: dict[str, Any], stream: int) -> list[list[Any]]:
-    """The rows of a stream as NEXT_STEP has them, but for what follows a termination: [reward, terminated, truncated, obs]."""
+    """The rows of a stream as NEXT_STEP has them, but for what follows a termination: [reward,
+    terminated, truncated, obs].
+    """
     said = []
     for t in range(1, len(got["valid"])):
-        terminated, truncated = bool(got["terminated"][t, stream]), bool(got["truncated"][t, stream])
+        terminated, truncated = (
+            bool(got["terminated"][t, stream]),
+            bool(got["truncated"][t, stream]),
+        )
         if got["valid"][t, stream]:
-            obs = None if terminated else got["obs"][t, stream].tolist()  # whose value nobody asks for
+            # whose value nobody asks for
+            obs = None if terminated else got["obs"][t, stream].tolist()
             said.append([float(got["reward"][t, stream]), terminated, truncated, obs])
-        elif got["first"][t, stream] and not (got["obs"][t, stream] == got["obs"][t - 1, stream]).all():
+        elif (
+            got["first"][t, stream]
+            and not (got["obs"][t, stream] == got["obs"][t - 1, stream]).all()
+        ):
             said.append([0.0, False, False, got["obs"][t, stream].tolist()])  # a seam
         else:
             assert not (got["reward"][t, stream] or terminated or truncated)
@@ -78,7 +113,11 @@ def unheld(got: dict[str, Any], stream: int) -> list[list[Any]]:
 
 def after_terminations(said: list[list[Any]]) -> list[list[Any]]:
     """NEXT_STEP's rows without the seams after terminations, which SAME_STEP does not have."""
-    return [row for before, row in zip([None, *said], said, strict=False) if before is None or not before[1]]
+    return [
+        row
+        for before, row in zip([None, *said], said, strict=False)
+        if before is None or not before[1]
+    ]
 
 
 def sync(mode: AutoresetMode, kind: Any = SyncVectorEnv) -> Any:
@@ -116,14 +155,20 @@ def test_no_env_is_stepped_for_a_hold():
     got = rows(env, np.zeros((100, 3), int))
     held = (~got["valid"][1:]).all(1)
     assert inner.calls == 100 - held.sum() and held.sum() > 5
-    assert (got["valid"][1:].any(1) == got["valid"][1:].all(1)).all(), "a row is all streams' or nobody's"
+    assert (got["valid"][1:].any(1) == got["valid"][1:].all(1)).all(), (
+        "a row is all streams' or nobody's"
+    )
 
 
 @pytest.mark.parametrize(("form", "streams"), [("none", [0, 2]), ("some", [1, 3])])
 def test_without_a_final_observation_a_truncation_is_a_termination_and_that_is_said(form, streams):
     """Of ``some`` envs only those that give one are held."""
-    env = GymnasiumEnv(SameRuler(num_envs=2, streams=streams, form=form), streams=np.arange(2), seed=0)
-    with pytest.warns(RuntimeWarning, match=r"treated as termination: expected info\['final_obs'\]") as said:
+    env = GymnasiumEnv(
+        SameRuler(num_envs=2, streams=streams, form=form), streams=np.arange(2), seed=0
+    )
+    with pytest.warns(
+        RuntimeWarning, match=r"treated as termination: expected info\['final_obs'\]"
+    ) as said:
         got = rows(env, np.zeros((100, 2), int))
     assert len(said) == 1 and env.spec.notes == (final.TRUNCATION,)
     assert got["valid"][1:].all() and (got["first"][1:] == got["terminated"][1:]).all()
@@ -140,7 +185,9 @@ def test_some_final_observations():
 
 def test_a_final_observation_of_another_shape_is_refused():
     env = GymnasiumEnv(SameRuler(num_envs=2, form="narrow"), streams=np.arange(2), seed=0)
-    with pytest.raises(WrongValue, match=r"stream 0: info/final_obs: expected float32 \[3\], got float32 \[2\]"):
+    with pytest.raises(
+        WrongValue, match=r"stream 0: info/final_obs: expected float32 \[3\], got float32 \[2\]"
+    ):
         rows(env, np.zeros((100, 2), int))
 
 
@@ -174,16 +221,20 @@ class Choosy(Scripted):
 
 def test_a_mask_out_of_info_comes_with_the_final_observation():
     envs = [Choosy, lambda: Choosy(1)]
-    env = GymnasiumEnv(VectorInfoMask(SyncVectorEnv(envs, autoreset_mode="SameStep")), streams=np.arange(2), seed=0)
+    env = GymnasiumEnv(
+        VectorInfoMask(SyncVectorEnv(envs, autoreset_mode="SameStep")), streams=np.arange(2), seed=0
+    )
     got = rows(env, np.zeros((9, 2), int))
-    plain = rows(env_of("tests.envs.rolling:two_scripted", 2, mode="SameStep"), np.zeros((9, 2), int))
+    plain = rows(
+        env_of("tests.envs.rolling:two_scripted", 2, mode="SameStep"), np.zeros((9, 2), int)
+    )
     assert (got["obs"]["obs"] == plain["obs"]).all()
     number, t = got["obs"]["obs"][..., 0], got["obs"]["obs"][..., 1]
     assert (got["obs"][KEY] == np.stack([np.ones_like(t), t % 2, number % 2], -1)).all()
     assert (got["truncated"] & ~got["terminated"]).sum() > 2
 
 
-# --------------------------------------------------------------------------------------------------- what a run needs besides
+# ------------------------------------------------------------------------- what a run needs besides
 
 
 def test_exact_resume_at_every_row():
@@ -220,7 +271,9 @@ def test_a_restart_forgets_what_is_held():
 
 @pytest.mark.parametrize("kind", ["ends", "resets"])
 def test_of_an_aborted_episode_nothing_is_told(kind):
-    """Episode 1 is truncated, and so is 2. The last observation of 1 is nan: 1 is lost; or the first of 2 is, and 2 is lost."""
+    """Episode 1 is truncated, and so is 2. The last observation of 1 is nan: 1 is lost; or the
+    first of 2 is, and 2 is lost.
+    """
     stream = next(s for s in range(100) if truncated(s, 1) and truncated(s, 2))
     failures = Failures(on_nonfinite="drop")
     inner = SameRuler(num_envs=2, streams=[stream, 0], nonfinite=stream, resets=kind == "resets")
@@ -315,7 +368,9 @@ def test_numbers_of_info_stand_in_the_row_that_they_are_of():
     for _ in range(40):
         env.send(np.zeros(2, int), env.ts.stream)
         ts = env.recv()
-        assert (ts.info[ts.valid, 0] == ts.obs[ts.valid, 0]).all() and np.isnan(ts.info[~ts.valid]).all()
+        assert (ts.info[ts.valid, 0] == ts.obs[ts.valid, 0]).all() and np.isnan(
+            ts.info[~ts.valid]
+        ).all()
         seen.append(ts.valid.all())
     assert 0 < sum(seen) < 40
 
@@ -341,7 +396,10 @@ def test_a_record_has_no_row_whose_action_was_ignored():
         assert few > 5
         for one, other in zip(*(each[length][:few] for each in episodes), strict=True):
             tree.map(np.testing.assert_array_equal, one, other)
-            assert one["action"].tolist() == [t % 2 for t in range(length)] and len(one["obs"]) == length + 1
+            assert (
+                one["action"].tolist() == [t % 2 for t in range(length)]
+                and len(one["obs"]) == length + 1
+            )
 
 
 def test_what_is_known_needs_no_warning():

@@ -1,4 +1,6 @@
-"""Numbers of ``info`` by name: of single dicts, vector envs with masks, EnvPool; what is missing and what is no number."""
+"""Numbers of ``info`` by name: of single dicts, vector envs with masks, EnvPool; what is missing
+and what is no number.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,24 @@ def read_one(info, *names):
 
 
 def test_keys_paths_and_keys_with_a_slash():
-    info = {"x": 2, "ok": True, "episode": {"r": 1.5, "deep": {"y": np.float32(0.25)}}, "a/b": np.array([7]), "c": {"d/e": 3}}
+    info = {
+        "x": 2,
+        "ok": True,
+        "episode": {"r": 1.5, "deep": {"y": np.float32(0.25)}},
+        "a/b": np.array([7]),
+        "c": {"d/e": 3},
+    }
     names = ("x", "ok", "episode/r", "episode/deep/y", "a/b", "c/d/e")
     assert read_one(info, *names) == [2.0, 1.0, 1.5, 0.25, 7.0, 3.0]
     assert sorted(paths(info)) == sorted(names)
 
 
-@given(st.recursive(st.floats(-9, 9), lambda inner: st.dictionaries(st.text("ab/", max_size=3), inner, max_size=3)))
+@given(
+    st.recursive(
+        st.floats(-9, 9),
+        lambda inner: st.dictionaries(st.text("ab/", max_size=3), inner, max_size=3),
+    )
+)
 def test_each_name_that_is_listed_is_found(info):
     info = info if isinstance(info, dict) else {"": info}
     places = list(_places(info))
@@ -50,7 +63,10 @@ def _places(info, before=""):
 
 
 def _as_columns(info):
-    return {key: _as_columns(value) if isinstance(value, dict) else np.full(3, value) for key, value in info.items()}
+    return {
+        key: _as_columns(value) if isinstance(value, dict) else np.full(3, value)
+        for key, value in info.items()
+    }
 
 
 @pytest.mark.parametrize("name", ["z", "x/y", "episode/z", "none", "episode/r/z"])
@@ -84,7 +100,10 @@ def read_all(info, name, count=3):
         ({"x": np.array([1, 2, 3]), "_x": np.array([True, False, True])}, [1, NAN, 3]),
         ({"x": np.array([[1.0], [2.0], [3.0]])}, [1, 2, 3]),
         ({"x": 5}, [5, 5, 5]),
-        ({"x": np.array([True, None, 2.5], object), "_x": np.array([True, False, True])}, [1, NAN, 2.5]),
+        (
+            {"x": np.array([True, None, 2.5], object), "_x": np.array([True, False, True])},
+            [1, NAN, 2.5],
+        ),
         ({"x": np.array([None, 4, None], object)}, [NAN, 4, NAN]),
         ({}, [NAN, NAN, NAN]),
     ],
@@ -109,7 +128,9 @@ def test_arrays_of_another_shape_or_kind_are_refused(value):
 
 
 class Telling(gymnasium.Env):
-    """Episodes of stream + 2 steps. ``t`` in every step, ``won`` at the end only; a reset says ``t`` 99, of nobody."""
+    """Episodes of stream + 2 steps. ``t`` in every step, ``won`` at the end only; a reset says
+    ``t`` 99, of nobody.
+    """
 
     observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -133,19 +154,25 @@ class Telling(gymnasium.Env):
 
 class SameStep(SyncVectorEnv):
     def __init__(self, num_envs, streams):
-        super().__init__([lambda i=i: Telling(i) for i in streams], autoreset_mode=AutoresetMode.SAME_STEP)
+        super().__init__(
+            [lambda i=i: Telling(i) for i in streams], autoreset_mode=AutoresetMode.SAME_STEP
+        )
 
 
 class NextStep(SyncVectorEnv):
     def __init__(self, num_envs, streams):
-        super().__init__([lambda i=i: Telling(i) for i in streams], autoreset_mode=AutoresetMode.NEXT_STEP)
+        super().__init__(
+            [lambda i=i: Telling(i) for i in streams], autoreset_mode=AutoresetMode.NEXT_STEP
+        )
 
 
 @pytest.mark.parametrize("maker", ["Telling", "SameStep", "NextStep"])
 def test_every_kind_of_env_tells_the_same_of_real_rows(maker):
     """Per stream: (t, won, episode/l) of each valid row, and where an episode ended."""
     names = ("t", "won", "episode/l")
-    env = make(EnvFactory(target=f"{__name__}:{maker}"), streams=np.arange(2), seed=0, metrics=names)
+    env = make(
+        EnvFactory(target=f"{__name__}:{maker}"), streams=np.arange(2), seed=0, metrics=names
+    )
     rows = [[], []]
     ts = env.recv()
     assert ts.info is not None and ts.info.shape == (2, 3) and ts.info.dtype == np.float64
@@ -161,16 +188,21 @@ def test_every_kind_of_env_tells_the_same_of_real_rows(maker):
 
 
 def test_unasked_nothing_is_read():
-    env = make(EnvFactory(target=f"{__name__}:Telling", kwargs={"word": "x"}), streams=np.arange(2), seed=0)
+    env = make(
+        EnvFactory(target=f"{__name__}:Telling", kwargs={"word": "x"}), streams=np.arange(2), seed=0
+    )
     assert env.recv().info is None and env.infos is None
     env.close()
 
 
 def test_a_word_ends_the_run_and_not_an_episode():
     env = make(
-        EnvFactory(target=f"{__name__}:Telling", kwargs={"word": "x"}), streams=np.arange(1), seed=0, metrics=("word",),
+        EnvFactory(target=f"{__name__}:Telling", kwargs={"word": "x"}),
+        streams=np.arange(1),
+        seed=0,
+        metrics=("word",),
         failures=named.Failures(on_nonfinite="drop"),
-    )  # fmt: skip
+    )
     env.send(np.zeros(1, np.int64), env.recv().stream)
     with pytest.raises(NoNumber, match=r"info\['word'\], got str"):
         env.recv()
@@ -180,7 +212,10 @@ def test_a_word_ends_the_run_and_not_an_episode():
 def test_envpool_tells_its_arrays():
     pytest.importorskip("envpool")
     env = make(
-        EnvFactory(target="envpool:CartPole-v1"), streams=np.arange(3), seed=0, metrics=("elapsed_step", "players/env_id")
+        EnvFactory(target="envpool:CartPole-v1"),
+        streams=np.arange(3),
+        seed=0,
+        metrics=("elapsed_step", "players/env_id"),
     )
     ts = env.recv()
     for t in range(1, 4):
@@ -190,7 +225,7 @@ def test_envpool_tells_its_arrays():
     env.close()
 
 
-# ------------------------------------------------------------------------------------------------- the walk before a run
+# ---------------------------------------------------------------------------- the walk before a run
 
 
 def walk(*names, **kwargs):
@@ -203,7 +238,10 @@ def test_names_that_appear_need_no_word():
 
 def test_a_name_that_does_not_appear_is_told_with_the_nearest():
     (said,) = walk("t", "episode/len")
-    assert said.startswith("warning: metrics: no 'episode/len' in the env's info within 5 random steps (2 episodes ended); ")
+    assert said.startswith(
+        "warning: metrics: no 'episode/len' in the env's info within 5 random steps (2 episodes "
+        "ended); "
+    )
     assert said.endswith("did you mean 'episode/l'? it had episode/l, t, won")
     (said,) = walk("zzz")
     assert said.endswith("; it had episode/l, t, won")

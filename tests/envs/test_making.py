@@ -51,8 +51,15 @@ class Two(Scripted):
 
 def test_native_where_there_is_one():
     assert isinstance(env_of("CartPole-v1"), GymnasiumEnv)
-    assert isinstance(env_of("CartPole-v1", sutton_barto_reward=True, max_episode_steps=7), GymnasiumEnv)
-    for target in ("python:CartPole-v1", "Acrobot-v1", "gymnasium:Acrobot-v1", "python:gymnasium.envs:CartPole-v1"):
+    assert isinstance(
+        env_of("CartPole-v1", sutton_barto_reward=True, max_episode_steps=7), GymnasiumEnv
+    )
+    for target in (
+        "python:CartPole-v1",
+        "Acrobot-v1",
+        "gymnasium:Acrobot-v1",
+        "python:gymnasium.envs:CartPole-v1",
+    ):
         assert isinstance(env_of(target), LoopEnv), target
 
 
@@ -70,7 +77,10 @@ def test_arguments_only_the_python_env_has_make_it_python(monkeypatch):
 def test_a_callable_is_given_what_it_names():
     given.clear()
     env = env_of(f"{HERE}:one", [3, 4], flavour="sweet", more=1)
-    assert isinstance(env, LoopEnv) and given == [(3, "sweet", {"more": 1}), (4, "sweet", {"more": 1})]
+    assert isinstance(env, LoopEnv) and given == [
+        (3, "sweet", {"more": 1}),
+        (4, "sweet", {"more": 1}),
+    ]
     given.clear()
     assert isinstance(env_of(f"{HERE}:many", [3, 4], 9), GymnasiumEnv) and given == [(2, [3, 4], 9)]
 
@@ -90,34 +100,65 @@ def test_max_episode_steps_reaches_both():
         ("CartPole", {}, "did you mean 'CartPole-v1'"),
         ("CartPole-v7", {}, "did you mean 'CartPole-v1'"),
         ("Acrobat-v1", {}, "did you mean 'Acrobot-v1'"),
-        ("gymnazium:CartPole-v1", {}, "unknown module 'gymnazium' in env 'gymnazium:CartPole-v1'; did you mean 'gymnasium'"),
+        (
+            "gymnazium:CartPole-v1",
+            {},
+            "unknown module 'gymnazium' in env 'gymnazium:CartPole-v1'; did you mean 'gymnasium'",
+        ),
         ("equipoise.envz:Catch", {}, "did you mean 'equipoise.envs'"),
-        ("equipoise.envs:Cach", {}, "unknown env 'Cach' in module 'equipoise.envs'; did you mean 'Catch'"),
-        ("equipoise.envs:Catch", {"row": 3}, "takes no argument 'row' (did you mean 'rows'?); it takes: rows, columns"),
-        ("CartPole-v1", {"max_steps": 3}, "did you mean 'max_episode_steps'?); it takes: sutton_barto_reward, render_mode"),
+        (
+            "equipoise.envs:Cach",
+            {},
+            "unknown env 'Cach' in module 'equipoise.envs'; did you mean 'Catch'",
+        ),
+        (
+            "equipoise.envs:Catch",
+            {"row": 3},
+            "takes no argument 'row' (did you mean 'rows'?); it takes: rows, columns",
+        ),
+        (
+            "CartPole-v1",
+            {"max_steps": 3},
+            "did you mean 'max_episode_steps'?); it takes: sutton_barto_reward, render_mode",
+        ),
         (f"{HERE}:nothing", {}, "returned str, expected a gymnasium.Env"),
         (f"{HERE}:many", {"short": 1}, "has 3 envs, expected 4"),
         (f"python:{HERE}:many", {}, "it returns a vector env, SyncVectorEnv"),
         (f"{HERE}:Two", {}, "same spaces"),
         ("qqqqqqqq", {}, "unknown env id 'qqqqqqqq'"),
         ("equipoise/Rular-v0", {}, "unknown env id 'equipoise/Rular-v0'"),
-        ("qqqqqqqq:make", {}, f"unknown module 'qqqqqqqq' in env 'qqqqqqqq:make'. Modules are looked for in {os.getcwd()} and"),
+        (
+            "qqqqqqqq:make",
+            {},
+            "unknown module 'qqqqqqqq' in env 'qqqqqqqq:make'. Modules are looked for in "
+            f"{os.getcwd()} and",
+        ),
         (f"{HERE}:CONSTANT", {}, "expected a class or a function that makes an env, got int 3"),
-        (f"{HERE}:", {}, f"expected module:callable, such as {HERE}:make, got no name of what is in the module"),
+        (
+            f"{HERE}:",
+            {},
+            f"expected module:callable, such as {HERE}:make, got no name of what is in the module",
+        ),
         (HERE, {}, "expected module:callable, such as tests.envs:test_making, got no colon"),
         ("tests", {}, "expected module:callable, such as tests:make, got no colon"),
-        ("my_envs.py:make", {}, "expected a module as an import names it, such as my_envs:make, got a path"),
+        (
+            "my_envs.py:make",
+            {},
+            "expected a module as an import names it, such as my_envs:make, got a path",
+        ),
         ("./some/my_envs.py:", {}, "such as some.my_envs:make, got a path"),
         ("some/my_envs.py", {}, "such as some.my_envs:make, got a path"),
         (
             f"{HERE}:Sized",
             {},
-            "Sized: expected a value for its arguments size, goal, got none: --set env.size=VALUE, in Python",
+            "Sized: expected a value for its arguments size, goal, got none: --set env.size=VALUE, "
+            "in Python",
         ),
         (
             f"{HERE}:Sized",
             {"size": 1},
-            "for its argument goal, got none: --set env.goal=VALUE, in Python env_kwargs={'goal': V",
+            "for its argument goal, got none: --set env.goal=VALUE, in Python env_kwargs={'goal': "
+            "V",
         ),
     ],
 )
@@ -128,7 +169,8 @@ def test_what_is_said(target, kwargs, said):
 
 
 def test_what_make_returns_is_an_env() -> None:
-    env: Env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(2), seed=0)  # mypy checks the Protocol here
+    # mypy checks the Protocol here
+    env: Env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(2), seed=0)
     assert (ts := env.recv()) is not None and ts.stream.tolist() == [0, 1]
 
 
@@ -171,11 +213,23 @@ def test_nearest_prefers_the_newest_version():
 @pytest.mark.parametrize(
     ("target", "module", "kwargs", "said"),
     [
-        ("MiniGrid-DoorKey-5x5-v0", "minigrid", {"sizee": 6}, "takes no argument 'sizee' (did you mean 'size'?)"),
-        ("HalfCheetah-v5", "mujoco", {"frameskip": 2}, "takes no argument 'frameskip' (did you mean 'frame_skip'?)"),
+        (
+            "MiniGrid-DoorKey-5x5-v0",
+            "minigrid",
+            {"sizee": 6},
+            "takes no argument 'sizee' (did you mean 'size'?)",
+        ),
+        (
+            "HalfCheetah-v5",
+            "mujoco",
+            {"frameskip": 2},
+            "takes no argument 'frameskip' (did you mean 'frame_skip'?)",
+        ),
     ],
 )
-def test_an_argument_that_a_parent_class_refuses_is_named(target: str, module: str, kwargs: Any, said: str) -> None:
+def test_an_argument_that_a_parent_class_refuses_is_named(
+    target: str, module: str, kwargs: Any, said: str
+) -> None:
     """Their own constructors take ``**kwargs``, and hand them on."""
     pytest.importorskip(module)
     with pytest.raises(ValueError) as error:
@@ -199,13 +253,19 @@ def test_an_error_without_words_is_told_by_its_line() -> None:
 def test_what_an_env_raises_as_it_is_made_is_told_with_its_place() -> None:
     factory = EnvFactory(target=f"{__name__}:unlicensed")
     with pytest.raises(
-        ValueError, match=r"could not be made: RuntimeError: no licence for simulator 7 \(.*test_making.py, line"
+        ValueError,
+        match=r"could not be made: RuntimeError: no licence for simulator 7 \(.*test_making.py, "
+        r"line",
     ):
         make(factory, streams=np.array([7]), seed=0)
 
 
-def test_an_env_whose_module_does_not_parse_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_env_whose_module_does_not_parse_is_told_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "unparsed_envs.py").write_text("\ndef env(:\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=r"could not be made: SyntaxError: .*unparsed_envs.py, line 2\)$"):
+    with pytest.raises(
+        ValueError, match=r"could not be made: SyntaxError: .*unparsed_envs.py, line 2\)$"
+    ):
         make(EnvFactory(target="unparsed_envs:env"), streams=np.arange(1), seed=0)

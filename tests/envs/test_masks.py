@@ -1,4 +1,6 @@
-"""Action masks: where they come from, what they are checked for, and that they make an episode worth more."""
+"""Action masks: where they come from, what they are checked for, and that they make an episode
+worth more.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,25 @@ from equipoise.types import EnvFactory
 from tests.envs.rolling import rows
 
 MANY = spaces.MultiDiscrete([2, 3])
-TREE = spaces.Dict({"go": spaces.Discrete(3, start=1), "set": spaces.Tuple([MANY, spaces.Box(-1, 1, (2,))])})
+TREE = spaces.Dict(
+    {"go": spaces.Discrete(3, start=1), "set": spaces.Tuple([MANY, spaces.Box(-1, 1, (2,))])}
+)
 NONE_LEFT = "expected at least one action allowed, got none"
 
 
 class Masked(gymnasium.Env[Any, Any]):
-    """Episodes of 4; the masks of step t allow the values v with (v + t) % 2 == 0, and a forbidden action raises.
+    """Episodes of 4; the masks of step t allow the values v with (v + t) % 2 == 0, and a forbidden
+    action raises.
 
-    ``how``: "info", "obs" (PettingZoo's way), "late" (none in the row that ends an episode), "never", "stuck" (nothing is
-    allowed from step 2 on), "short".
+    ``how``: "info", "obs" (PettingZoo's way), "late" (none in the row that ends an episode),
+    "never", "stuck" (nothing is allowed from step 2 on), "short".
     """
 
     def __init__(self, how: str = "info", action: str = "one") -> None:
         self.how = how
-        self.action_space: Any = {"one": spaces.Discrete(3, start=1), "many": MANY, "tree": TREE}[action]
+        self.action_space: Any = {"one": spaces.Discrete(3, start=1), "many": MANY, "tree": TREE}[
+            action
+        ]
         seen = spaces.Box(-9, 9, (2,), np.float64)
         self.observation_space: Any = seen
         if how == "obs":
@@ -62,7 +69,12 @@ class Masked(gymnasium.Env[Any, Any]):
         if isinstance(action, dict):
             assert even[action["go"] - 1] and all(even[v] for v in action["set"][0])
         else:
-            assert all(even[v] for v in np.ravel(action - (1 if isinstance(self.action_space, spaces.Discrete) else 0)))
+            assert all(
+                even[v]
+                for v in np.ravel(
+                    action - (1 if isinstance(self.action_space, spaces.Discrete) else 0)
+                )
+            )
         self.t += 1
         obs, info = self.say(self.t == 4)
         return obs, 1.0, self.t == 4, False, info
@@ -93,7 +105,9 @@ def concurrent(num_envs: int, action: str = "one") -> AsyncVectorEnv:
     return AsyncVectorEnv([lambda: Masked("info", action)] * num_envs, autoreset_mode="NextStep")
 
 
-def env_of(name: str, choice: str, streams: Any = 2, failures: Failures | None = None, **kwargs: Any) -> Any:
+def env_of(
+    name: str, choice: str, streams: Any = 2, failures: Failures | None = None, **kwargs: Any
+) -> Any:
     factory = EnvFactory(target=f"{__name__}:{name}", kwargs=kwargs, action_mask=choice)
     return make(factory, streams=np.arange(streams), seed=0, failures=failures)
 
@@ -127,25 +141,34 @@ def play(env: Any, n: int) -> Any:
         ("Vector", "info", {}),
     ],
 )
-def test_masks_from_everywhere_are_a_part_of_the_observation(name: str, choice: str, kwargs: Any, action: str) -> None:
+def test_masks_from_everywhere_are_a_part_of_the_observation(
+    name: str, choice: str, kwargs: Any, action: str
+) -> None:
     env = env_of(name, choice, action=action, **kwargs)
     got = play(env, 9)
     assert env.spec.mask == ("action_mask",)
     flat = [x for path, x in tree.items(got) if path.startswith("action_mask")]
-    assert [x.shape[2:] for x in flat] == {"one": [(3,)], "many": [(5,)], "tree": [(3,), (5,)]}[action]
+    assert [x.shape[2:] for x in flat] == {"one": [(3,)], "many": [(5,)], "tree": [(3,), (5,)]}[
+        action
+    ]
     said = np.concatenate(flat, -1)[:, 1, : 5 if action == "many" else 3]
     for t, row in enumerate(said, 1):
         at = t if t <= 4 else t - 5  # an episode of 4 steps, then a seam
         even = (np.arange(3) + at) % 2 == 0
         expected = np.concatenate([even[:2], even]) if action == "many" else even
-        assert row.tolist() == (expected.tolist() if at < 4 or kwargs.get("how") != "late" else [1] * len(expected))
+        assert row.tolist() == (
+            expected.tolist() if at < 4 or kwargs.get("how") != "late" else [1] * len(expected)
+        )
     assert got["observation" if kwargs.get("how") == "obs" else "obs"].dtype == np.float32
 
 
 def test_workers_of_gymnasium_gather_them_too() -> None:
     env = env_of("concurrent", "info", action="tree")
     try:
-        assert [x.tolist() for x in tree.leaves(play(env, 1)["action_mask"])] == [[[[0, 1, 0]] * 2], [[[0, 1, 0, 1, 0]] * 2]]
+        assert [x.tolist() for x in tree.leaves(play(env, 1)["action_mask"])] == [
+            [[[0, 1, 0]] * 2],
+            [[[0, 1, 0, 1, 0]] * 2],
+        ]
     finally:
         env.close()
 
@@ -158,13 +181,15 @@ def test_none_and_auto_leave_the_rest_alone() -> None:
 
 def test_taxi_and_its_masks() -> None:
     name = max(name for name in gymnasium.registry if name.startswith("Taxi-v"))
-    env = make(EnvFactory(target=f"python:{name}", action_mask="info"), streams=np.arange(2), seed=0)
+    env = make(
+        EnvFactory(target=f"python:{name}", action_mask="info"), streams=np.arange(2), seed=0
+    )
     got = rows(env, [np.zeros(2, np.int64)])
     assert got["obs"]["obs"].dtype == np.int64 and got["obs"]["action_mask"].shape == (2, 2, 6)
     assert env.spec.resume == "replay"  # as without
 
 
-# ------------------------------------------------------------------------------------------------------------- what is wrong
+# ------------------------------------------------------------------------------------ what is wrong
 
 
 @pytest.mark.parametrize("name", ["Masked", "sync"])
@@ -194,7 +219,11 @@ def test_where_failures_cost_an_episode_so_does_an_empty_mask() -> None:
 @pytest.mark.parametrize(
     ("name", "how", "said"),
     [
-        ("Masked", "never", r"info/action_mask: expected a mask, since action_mask=info, got info with the keys \[\]"),
+        (
+            "Masked",
+            "never",
+            r"info/action_mask: expected a mask, since action_mask=info, got info with the keys \[\]",  # noqa: E501
+        ),
         ("sync", "never", r"info/action_mask: expected a mask, since action_mask=info"),
         ("Masked", "short", r"info/action_mask: expected 3 numbers, got int8 \[2\]"),
     ],
@@ -217,8 +246,13 @@ def test_an_env_that_raises_at_what_its_unused_mask_forbids_says_so() -> None:
             env.send(np.array([2]), env.ts.stream)  # which step 0 forbids
 
     with (
-        pytest.warns(RuntimeWarning, match="info has an 'action_mask' that nobody asked for") as warned,
-        pytest.raises(EnvFailed, match="(?s)AssertionError.*: with --action-mask info only allowed actions are taken"),
+        pytest.warns(
+            RuntimeWarning, match="info has an 'action_mask' that nobody asked for"
+        ) as warned,
+        pytest.raises(
+            EnvFailed,
+            match="(?s)AssertionError.*: with --action-mask info only allowed actions are taken",
+        ),
     ):
         forbidden()
     assert len(warned) == 1
@@ -228,11 +262,36 @@ def test_an_env_that_raises_at_what_its_unused_mask_forbids_says_so() -> None:
     ("choice", "observation", "action", "said"),
     [
         ("maybe", MANY, MANY, "action_mask: expected 'auto' .*, got 'maybe'"),
-        ("obs/legal", spaces.Dict(a=MANY), MANY, r"expected a key of the observation space, one of \['a'\], got 'obs/legal'"),
-        ("obs/a", spaces.Dict(a=spaces.MultiBinary(4)), MANY, "MultiBinary.4. at obs/a: expected a mask of 5 values"),
-        ("auto", spaces.Dict(action_mask=spaces.Discrete(3)), spaces.Discrete(3), "expected a mask of 3 values"),
-        ("auto", spaces.Dict(action_mask=spaces.MultiBinary(2)), spaces.Box(-1, 1, (2,)), "expected no mask for the action"),
-        ("auto", spaces.Dict(action_mask=spaces.Dict(x=spaces.MultiBinary(3))), TREE, "at obs/action_mask: expected no mask"),
+        (
+            "obs/legal",
+            spaces.Dict(a=MANY),
+            MANY,
+            r"expected a key of the observation space, one of \['a'\], got 'obs/legal'",
+        ),
+        (
+            "obs/a",
+            spaces.Dict(a=spaces.MultiBinary(4)),
+            MANY,
+            "MultiBinary.4. at obs/a: expected a mask of 5 values",
+        ),
+        (
+            "auto",
+            spaces.Dict(action_mask=spaces.Discrete(3)),
+            spaces.Discrete(3),
+            "expected a mask of 3 values",
+        ),
+        (
+            "auto",
+            spaces.Dict(action_mask=spaces.MultiBinary(2)),
+            spaces.Box(-1, 1, (2,)),
+            "expected no mask for the action",
+        ),
+        (
+            "auto",
+            spaces.Dict(action_mask=spaces.Dict(x=spaces.MultiBinary(3))),
+            TREE,
+            "at obs/action_mask: expected no mask",
+        ),
     ],
 )
 def test_what_is_no_mask_is_refused(choice: str, observation: Any, action: Any, said: str) -> None:
@@ -241,7 +300,10 @@ def test_what_is_no_mask_is_refused(choice: str, observation: Any, action: Any, 
 
 
 def test_a_box_has_none() -> None:
-    with pytest.raises(ValueError, match="action_mask=info: expected a Discrete or MultiDiscrete among its actions, got Box"):
+    with pytest.raises(
+        ValueError,
+        match="action_mask=info: expected a Discrete or MultiDiscrete among its actions, got Box",
+    ):
         make(EnvFactory(target="Pendulum-v1", action_mask="info"), streams=np.arange(1), seed=0)
 
 
@@ -255,7 +317,10 @@ def test_a_board_of_masks_may_have_its_own_shape() -> None:
 def test_a_check_plays_by_the_rules(how: str, action: str) -> None:
     choice = "info" if how == "info" else "auto"
     report = check_env(
-        EnvFactory(target=f"{__name__}:Masked", kwargs={"how": how, "action": action}, action_mask=choice), steps=60
+        EnvFactory(
+            target=f"{__name__}:Masked", kwargs={"how": how, "action": action}, action_mask=choice
+        ),
+        steps=60,
     )
     assert [f.what for f in report.findings if f.severity == "error"] == []
     assert report.facts["action mask"] == "obs/action_mask"
@@ -263,7 +328,13 @@ def test_a_check_plays_by_the_rules(how: str, action: str) -> None:
 
 def test_a_check_says_that_a_mask_is_not_used() -> None:
     name = max(name for name in gymnasium.registry if name.startswith("Taxi-v"))
-    envs = {choice: EnvFactory(target=f"python:{name}", action_mask=choice) for choice in ("auto", "none")}
+    envs = {
+        choice: EnvFactory(target=f"python:{name}", action_mask=choice)
+        for choice in ("auto", "none")
+    }
     facts = {choice: check_env(env, steps=20).facts for choice, env in envs.items()}
-    assert facts["auto"]["action mask"] == "in info['action_mask'], and not used: --set source.env.action_mask=info does"
+    assert (
+        facts["auto"]["action mask"]
+        == "in info['action_mask'], and not used: --set source.env.action_mask=info does"
+    )
     assert "action mask" not in facts["none"]

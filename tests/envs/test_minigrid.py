@@ -15,7 +15,9 @@ def test_codes_are_one_hot_and_the_mission_is_dropped():
     pytest.importorskip("minigrid")
     env, raw = env_of(ID, 3, 1), env_of(ID, 3, 1, codes="raw")
     assert list(env.spec.observation) == ["direction", "image"]
-    assert env.spec.observation["image"].shape == (7, 7, 21) and env.spec.settings.endswith("its mission, a text, is dropped")
+    assert env.spec.observation["image"].shape == (7, 7, 21) and env.spec.settings.endswith(
+        "its mission, a text, is dropped"
+    )
     actions = np.random.default_rng(0).integers(0, 7, (300, 3))
     one, other = rows(env, actions), rows(raw, actions)
     image, at = one["obs"]["image"], 0
@@ -30,7 +32,10 @@ def test_codes_are_one_hot_and_the_mission_is_dropped():
 
 @pytest.mark.parametrize(
     ("codes", "wrapper", "tile", "shape"),
-    [("pixels", "RGBImgPartialObsWrapper", 8, (56, 56, 3)), ("map", "RGBImgObsWrapper", 16, (80, 80, 3))],
+    [
+        ("pixels", "RGBImgPartialObsWrapper", 8, (56, 56, 3)),
+        ("map", "RGBImgObsWrapper", 16, (80, 80, 3)),
+    ],
 )
 def test_drawn_cells_are_those_of_the_wrappers(codes, wrapper, tile, shape):
     wrappers = pytest.importorskip("minigrid.wrappers")
@@ -38,7 +43,9 @@ def test_drawn_cells_are_those_of_the_wrappers(codes, wrapper, tile, shape):
 
     assert env_of(ID, 2, 1, codes=codes, tile=tile).spec.observation["image"].shape == shape
     mine = resolve(ID)(codes=codes, tile=tile)
-    theirs = getattr(wrappers, wrapper)(gymnasium.make(ID, disable_env_checker=True), tile_size=tile)
+    theirs = getattr(wrappers, wrapper)(
+        gymnasium.make(ID, disable_env_checker=True), tile_size=tile
+    )
     (got, _), (want, _) = mine.reset(seed=3), theirs.reset(seed=3)
     for action in (0, 2, 1, 2, 3, 5):
         assert mine.observation_space.contains(got)
@@ -48,10 +55,14 @@ def test_drawn_cells_are_those_of_the_wrappers(codes, wrapper, tile, shape):
 
 def test_wrong_arguments_and_ids_are_named():
     pytest.importorskip("minigrid")
-    with pytest.raises(ValueError, match="codes: expected one of one-hot, raw, pixels, map, got 'hot'"):
+    with pytest.raises(
+        ValueError, match="codes: expected one of one-hot, raw, pixels, map, got 'hot'"
+    ):
         env_of(ID, codes="hot")
     for tile in (0, 1.5, "x", True):
-        with pytest.raises(ValueError, match=f"tile: expected a whole number of pixels from 1 on, got {tile!r}"):
+        with pytest.raises(
+            ValueError, match=f"tile: expected a whole number of pixels from 1 on, got {tile!r}"
+        ):
             env_of(ID, codes="map", tile=tile)
     with pytest.raises(ValueError, match=f"did you mean '{ID}'"):
         env_of("MiniGrid-DorKey-5x5-v0")

@@ -1,4 +1,6 @@
-"""Envs whose streams answer some at a time give each stream the rows that it has in an env that answers all at once."""
+"""Envs whose streams answer some at a time give each stream the rows that it has in an env that
+answers all at once.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ B = 4
 
 def partial_env(target: str, answers: int = 2, count: int = B, **given: Any) -> Any:
     kwargs = given.pop("kwargs", {})
-    return make_partial(EnvFactory(target=target, kwargs=kwargs), streams=np.arange(count), seed=1, answers=answers, **given)
+    return make_partial(
+        EnvFactory(target=target, kwargs=kwargs),
+        streams=np.arange(count),
+        seed=1,
+        answers=answers,
+        **given,
+    )
 
 
 def received(env: Any) -> Any:
@@ -46,7 +54,10 @@ def rolled(env: Any, rows: int, count: int = B, action: int = 1) -> list[list[tu
             flags = (ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid)
             found[i].append((*np.ravel(ts.obs[i]).tolist(), *(x[i].item() for x in flags)))
         others = ~ts.answered
-        assert not ts.reward[others].any() and not (ts.valid | ts.first | ts.terminated | ts.truncated)[others].any()
+        assert (
+            not ts.reward[others].any()
+            and not (ts.valid | ts.first | ts.terminated | ts.truncated)[others].any()
+        )
     return [mine[:rows] for mine in found]
 
 
@@ -119,7 +130,9 @@ def test_a_failing_env_costs_its_own_episode(kind: str) -> None:
     failures = Failures(on_nonfinite="drop")
     env = partial_env("tests.envs.test_partial:Failing", kwargs={"kind": kind}, failures=failures)
     rows = rolled(env, 7)
-    assert all(row[-1] for i in (0, 2, 3) for row in rows[i]) and [row[-1] for row in rows[1]][:3] == [True, True, False]
+    assert all(row[-1] for i in (0, 2, 3) for row in rows[i]) and [row[-1] for row in rows[1]][
+        :3
+    ] == [True, True, False]
     env.close()  # a step of its thread may be under way
     assert failures.counts[0] == failures.causes.told[0][2] >= 2
 
@@ -127,14 +140,25 @@ def test_a_failing_env_costs_its_own_episode(kind: str) -> None:
 def test_faulty_rows_are_those_of_a_loop() -> None:
     assert fails(np.arange(9), np.zeros(9, int), np.arange(9)).any()
     env = partial_env("tests.envs.faulty:FaultyRuler", failures=Failures())
-    other = make(EnvFactory(target="python:tests.envs.faulty:FaultyRuler"), streams=np.arange(B), seed=1, failures=Failures())
+    other = make(
+        EnvFactory(target="python:tests.envs.faulty:FaultyRuler"),
+        streams=np.arange(B),
+        seed=1,
+        failures=Failures(),
+    )
     assert rolled(env, 80) == whole(other, 80)
     env.close()
     other.close()
 
 
 def test_numbers_of_the_info() -> None:
-    env = partial_env("tests.envs.test_partial:Failing", kwargs={"kind": "none"}, metrics=["steps"], count=1, answers=1)
+    env = partial_env(
+        "tests.envs.test_partial:Failing",
+        kwargs={"kind": "none"},
+        metrics=["steps"],
+        count=1,
+        answers=1,
+    )
     received(env)
     seen = []
     for _ in range(3):
@@ -145,7 +169,9 @@ def test_numbers_of_the_info() -> None:
 
 
 def test_a_state_has_the_answers_that_were_not_told() -> None:
-    """The steps under way end first; a load tells what they came to, and every stream goes on where it was."""
+    """The steps under way end first; a load tells what they came to, and every stream goes on where
+    it was.
+    """
     kwargs = {"stragglers": [0], "sleep_s": 0.05}
     env = partial_env("equipoise/Ruler-v0", 1, kwargs=kwargs)
     received(env)
@@ -188,7 +214,7 @@ def test_what_cannot_answer_in_parts_is_refused(target: str, said: str) -> None:
         partial_env(target)
 
 
-# ---------------------------------------------------------------------------------------------------------------- EnvPool
+# ------------------------------------------------------------------------------------------ EnvPool
 
 
 @pytest.mark.parametrize("target", ["envpool:CartPole-v1", "envpool:Pong-v5"])
@@ -208,7 +234,10 @@ def test_envpool_answers_in_batches_of_one_size() -> None:
     received(env)
     env.send(np.ones(2, int), env.ts.stream[:2])
     ts = received(env)
-    assert ts.answered.tolist() == [True, True, False, False] and ts.info[:2, 0].tolist() == [1.0, 1.0]
+    assert ts.answered.tolist() == [True, True, False, False] and ts.info[:2, 0].tolist() == [
+        1.0,
+        1.0,
+    ]
     with pytest.raises(RuntimeError, match="whose reset was not told yet"):
         env.load({})
     env.close()

@@ -1,4 +1,6 @@
-"""Agents are streams: who gets which row, who may be dealt where, what a failure costs, and what a resume brings back."""
+"""Agents are streams: who gets which row, who may be dealt where, what a failure costs, and what a
+resume brings back.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,24 @@ FIELDS = ("obs", "reward", "terminated", "truncated", "first", "valid", "stream"
 
 
 def build(
-    target: str = HERD, *, envs: Any = (0, 1), policies: Any = ("goats", "dog"), failures: Any = None, **kwargs: Any
+    target: str = HERD,
+    *,
+    envs: Any = (0, 1),
+    policies: Any = ("goats", "dog"),
+    failures: Any = None,
+    **kwargs: Any,
 ) -> Any:
     factory = EnvFactory(target=target, kwargs=kwargs)
-    route = {"a*": "goats", "b0": "dog"} if policies == tuple(TWO) else {name: name for name in policies[1:]}
-    return dealt(make(factory, streams=np.array(envs), seed=3, failures=failures), policies=policies, route=route)
+    route = (
+        {"a*": "goats", "b0": "dog"}
+        if policies == tuple(TWO)
+        else {name: name for name in policies[1:]}
+    )
+    return dealt(
+        make(factory, streams=np.array(envs), seed=3, failures=failures),
+        policies=policies,
+        route=route,
+    )
 
 
 def actions(parts: Any) -> Any:
@@ -48,7 +63,12 @@ def walk(env: Any, steps: int) -> list[Any]:
     rows = []
     for _ in range(steps):
         parts = env.recv()
-        rows.append({name: {p: tree.map(np.array, getattr(ts, name)) for p, ts in parts.items()} for name in FIELDS})
+        rows.append(
+            {
+                name: {p: tree.map(np.array, getattr(ts, name)) for p, ts in parts.items()}
+                for name in FIELDS
+            }
+        )
         env.send(actions(parts))
     return rows
 
@@ -68,7 +88,9 @@ def test_every_agent_gets_its_rows_by_the_law() -> None:
                 of = herd.law(stream, r)
                 life, t = of.shown[r]
                 shown = row["obs"][policy][i].tolist()
-                assert shown == ([stream, life, t, 7][: len(shown)] if life >= 0 else [0] * len(shown))
+                assert shown == (
+                    [stream, life, t, 7][: len(shown)] if life >= 0 else [0] * len(shown)
+                )
                 assert row["first"][policy][i] == of.first[r]
                 acted = r > 0 and of.here[r - 1]
                 assert row["valid"][policy][i] == acted
@@ -77,14 +99,18 @@ def test_every_agent_gets_its_rows_by_the_law() -> None:
                 got = float(reward(*of.shown[r - 1], (stream + 1) % 3)) if acted else 0.0
                 assert row["reward"][policy][i] == got
                 seen["died"] += any(ended)
-                seen["came back"] += of.first[r] and of.here[r] and r > 0 and not of.first[r - 1] and life > 0
+                seen["came back"] += (
+                    of.first[r] and of.here[r] and r > 0 and not of.first[r - 1] and life > 0
+                )
                 seen["absent"] += life < 0
     assert min(seen.values()) > 20, seen
 
 
 def test_with_one_policy_agents_are_plain_streams() -> None:
     env: Any = dealt(
-        make(EnvFactory(target="tests.envs.games:Duel"), streams=np.arange(3), seed=0), policies=("main",), route={}
+        make(EnvFactory(target="tests.envs.games:Duel"), streams=np.arange(3), seed=0),
+        policies=("main",),
+        route={},
     )
     told = env.recv()
     ts = told["main"]
@@ -96,7 +122,11 @@ def test_with_one_policy_agents_are_plain_streams() -> None:
 
 
 def test_an_env_of_one_agent_has_one_entry() -> None:
-    env: Any = dealt(make(EnvFactory(target="CartPole-v1"), streams=np.arange(3), seed=0), policies=("main",), route={})
+    env: Any = dealt(
+        make(EnvFactory(target="CartPole-v1"), streams=np.arange(3), seed=0),
+        policies=("main",),
+        route={},
+    )
     told = env.recv()
     ts = told["main"]
     assert ts.obs.shape == (3, 4) and env.spec.policies == {"main": env.spec.env}
@@ -142,7 +172,7 @@ def test_an_env_that_remembers_more_restarts_and_says_so() -> None:
         assert ts.first.all() and not ts.valid.any() and not ts.reward.any()
 
 
-# ---------------------------------------------------------------------------------------------------------------- failures
+# ----------------------------------------------------------------------------------------- failures
 
 
 def test_an_exception_aborts_the_episodes_of_all_agents_of_its_env(tmp_path: Any) -> None:
@@ -208,10 +238,12 @@ def test_what_an_env_tells_wrong_is_said(what: str, said: str) -> None:
     walk(env, 2)
     with pytest.raises(RuntimeError, match=said) as refused:
         env.recv()
-    assert isinstance(refused.value.__cause__ or refused.value, WrongValue), "which is told in a line"
+    assert isinstance(refused.value.__cause__ or refused.value, WrongValue), (
+        "which is told in a line"
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ the dealing
+# -------------------------------------------------------------------------------------- the dealing
 
 
 def test_the_dealing() -> None:
@@ -226,10 +258,22 @@ def test_the_dealing() -> None:
 @pytest.mark.parametrize(
     ("policies", "route", "said"),
     [
-        (["a", "b"], {"archer_0": "a"}, "route: agent 'knight_0' has none, so it: expected one of the policies"),
+        (
+            ["a", "b"],
+            {"archer_0": "a"},
+            "route: agent 'knight_0' has none, so it: expected one of the policies",
+        ),
         (["a", "b"], {"*": "c"}, r"route.\*: expected one of the policies \['a', 'b'\], got 'c'"),
-        (["main", "b"], {}, r"policies.b: no agent is dealt to it; route.AGENT=b does, of archer_0, knight_0"),
-        (["main"], {"archer_1": "main"}, "unknown agent 'archer_1' in route; .* did you mean 'archer_0'"),
+        (
+            ["main", "b"],
+            {},
+            r"policies.b: no agent is dealt to it; route.AGENT=b does, of archer_0, knight_0",
+        ),
+        (
+            ["main"],
+            {"archer_1": "main"},
+            "unknown agent 'archer_1' in route; .* did you mean 'archer_0'",
+        ),
     ],
 )
 def test_a_dealing_that_cannot_be(policies: Any, route: Any, said: str) -> None:
@@ -238,9 +282,15 @@ def test_a_dealing_that_cannot_be(policies: Any, route: Any, said: str) -> None:
 
 
 def test_what_cannot_be_dealt_is_refused() -> None:
-    with pytest.raises(ValueError, match="policies.main: expected agents with the same observation space, got .* of 'a0'"):
+    with pytest.raises(
+        ValueError,
+        match="policies.main: expected agents with the same observation space, got .* of 'a0'",
+    ):
         build(policies=("main",))
-    with pytest.raises(ValueError, match="CartPole-v1: expected a PettingZoo parallel env for the policies goats, dog"):
+    with pytest.raises(
+        ValueError,
+        match="CartPole-v1: expected a PettingZoo parallel env for the policies goats, dog",
+    ):
         build("CartPole-v1")
     with pytest.raises(UnsupportedSpace, match="test_pettingzoo:Odd"):
         build("tests.envs.test_pettingzoo:Odd", policies=("main",))
@@ -265,14 +315,22 @@ def test_an_env_is_known_by_what_it_has() -> None:
 
 def test_a_blank_row_is_of_its_space() -> None:
     space = spaces.Dict(
-        {"near": spaces.Box(1, 2, (2,)), "which": spaces.Discrete(3, start=5), "action_mask": spaces.MultiBinary(4)}
+        {
+            "near": spaces.Box(1, 2, (2,)),
+            "which": spaces.Discrete(3, start=5),
+            "action_mask": spaces.MultiBinary(4),
+        }
     )
     got = blank(space)
     assert space.contains({**got, "which": int(got["which"])})
-    assert got["near"].tolist() == [1, 1] and got["which"] == 5 and got["action_mask"].tolist() == [1] * 4
+    assert (
+        got["near"].tolist() == [1, 1]
+        and got["which"] == 5
+        and got["action_mask"].tolist() == [1] * 4
+    )
 
 
-# -------------------------------------------------------------------------------------------------------- the real package
+# --------------------------------------------------------------------------------- the real package
 
 
 def test_pettingzoo_itself_agrees() -> None:
@@ -285,11 +343,14 @@ def test_pettingzoo_itself_agrees() -> None:
     env = build("pettingzoo:classic/rps_v2", policies=("main",), max_cycles=7)
     assert isinstance(env, PettingZooEnv) and env.spec.env.agents == ("player_0", "player_1")
     rows = walk(env, 40)
-    assert sum(row["valid"]["main"].sum() for row in rows) > 100 and any(row["truncated"]["main"].any() for row in rows)
+    assert sum(row["valid"]["main"].sum() for row in rows) > 100 and any(
+        row["truncated"]["main"].any() for row in rows
+    )
 
 
 class Masked(Game):
-    """Both may do everything, but "b" nothing once ``after`` steps are done (``gone``: it leaves then, with that mask).
+    """Both may do everything, but "b" nothing once ``after`` steps are done (``gone``: it leaves
+    then, with that mask).
 
     The mask is called ``legal``.
     """
@@ -319,11 +380,18 @@ class Masked(Game):
 
 
 def masked(choice: str, failures: Failures | None = None, **kwargs: Any) -> Any:
-    factory = EnvFactory(target="tests.envs.test_pettingzoo:Masked", action_mask=choice, kwargs=kwargs)
-    return dealt(make(factory, streams=np.arange(2), seed=0, failures=failures), policies=("main",), route={})
+    factory = EnvFactory(
+        target="tests.envs.test_pettingzoo:Masked", action_mask=choice, kwargs=kwargs
+    )
+    return dealt(
+        make(factory, streams=np.arange(2), seed=0, failures=failures), policies=("main",), route={}
+    )
 
 
-STUCK = r"Masked.*, stream 0: agent 'b', obs/legal: expected at least one action allowed \(who cannot act leaves .*, got none"
+STUCK = (
+    r"Masked.*, stream 0: agent 'b', obs/legal: expected at least one action allowed \(who "
+    r"cannot act leaves .*, got none"
+)
 
 
 def test_an_agent_that_may_do_nothing_is_named() -> None:
@@ -349,24 +417,39 @@ def test_an_agent_that_may_do_nothing_costs_its_env_an_episode(tmp_path: Any) ->
     assert failures.counts[0] == 6
     played = reproduce(capsule.read(min(tmp_path.iterdir())))
     assert played.same and played.steps == 3
-    with pytest.raises(EnvFailed, match="Masked.*, stream 0 failed 3 times in a row without one step that worked"):
+    with pytest.raises(
+        EnvFailed, match="Masked.*, stream 0 failed 3 times in a row without one step that worked"
+    ):
         masked("obs/legal", Failures(), after=0).recv()
 
 
 def test_the_mask_of_an_agent_that_is_not_there_is_not_read() -> None:
     failures = Failures()
     rows = walk(masked("obs/legal", failures, gone=True), 8)
-    assert failures.counts[0] == 0 and [int(row["valid"]["main"].sum()) for row in rows[:6]] == [0, 4, 4, 4, 2, 2]
+    assert failures.counts[0] == 0 and [int(row["valid"]["main"].sum()) for row in rows[:6]] == [
+        0,
+        4,
+        4,
+        4,
+        2,
+        2,
+    ]
     assert rows[3]["terminated"]["main"].tolist() == [False, True, False, True]
 
 
 @pytest.mark.parametrize("name", ["classic/tictactoe_v4", "classic/rps_v3", "rps_v2"])
 def test_a_name_that_pettingzoo_does_not_have_is_one_error(name: str) -> None:
     pytest.importorskip("pettingzoo")
-    with pytest.raises(ValueError, match=f"unknown PettingZoo env '{name}' in pettingzoo:{name}; did you mean 'classic/"):
+    with pytest.raises(
+        ValueError,
+        match=f"unknown PettingZoo env '{name}' in pettingzoo:{name}; did you mean 'classic/",
+    ):
         make(EnvFactory(target=f"pettingzoo:{name}"), streams=np.arange(1), seed=0)
 
 
 def test_masks_in_infos_of_agents_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected action_mask=auto, obs/KEY or none for an env of several agents, got 'info'"):
+    with pytest.raises(
+        ValueError,
+        match="expected action_mask=auto, obs/KEY or none for an env of several agents, got 'info'",
+    ):
         masked("info")

@@ -44,7 +44,9 @@ def test_an_end_on_the_step_of_the_limit_is_told_as_truncation():
 
 
 def test_restart_drains_what_was_sent():
-    """The answer that nobody read must not be taken for the reset: all of it lies within 0.05 of the middle."""
+    """The answer that nobody read must not be taken for the reset: all of it lies within 0.05 of
+    the middle.
+    """
     env = env_of("envpool:CartPole-v1", 4, 1)
     rows(env, np.ones((5, 4), int))
     assert env.state() == {} and env.spec.resume == "restart"
@@ -60,7 +62,11 @@ def test_restart_drains_what_was_sent():
 @pytest.mark.parametrize(
     ("target", "kwargs", "said"),
     [
-        ("envpool:Cartpole-v1", {}, "unknown env id 'Cartpole-v1' in EnvPool; did you mean 'CartPole-v1'"),
+        (
+            "envpool:Cartpole-v1",
+            {},
+            "unknown env id 'Cartpole-v1' in EnvPool; did you mean 'CartPole-v1'",
+        ),
         ("envpool:CartPole-v1", {"num_thread": 2}, "did you mean 'num_threads'"),
         ("envpool:CartPole-v1", {"batch_size": 2}, "leave them out"),
         ("python:envpool:CartPole-v1", {}, "EnvPool's envs are native"),

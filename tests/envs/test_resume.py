@@ -1,4 +1,6 @@
-"""What ``state`` and ``load`` promise of vector envs: exact for those that say so, anew for the others."""
+"""What ``state`` and ``load`` promise of vector envs: exact for those that say so, anew for the
+others.
+"""
 
 import json
 
@@ -26,14 +28,20 @@ def play(env, actions):
         env.send(action, env.ts.stream)
         ts = env.recv()
         obs = [leaf.reshape(len(action), -1) for leaf in tree.leaves(ts.obs)]
-        seen.append(np.concatenate([*obs, np.stack([ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid], 1)], 1))
+        seen.append(
+            np.concatenate(
+                [*obs, np.stack([ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid], 1)], 1
+            )
+        )
     return np.stack(seen)
 
 
 @pytest.mark.parametrize(("target", "choices", "kwargs"), EXACT)
 @pytest.mark.parametrize("warm", [0, 1, 77, 500])
 def test_exact_resume(target, choices, kwargs, warm):
-    """A fresh env with another seed, some rows of its own behind it, goes on bit for bit for 1000 rows."""
+    """A fresh env with another seed, some rows of its own behind it, goes on bit for bit for 1000
+    rows.
+    """
     rng = np.random.default_rng(warm)
     env, other = env_of(target, 7, 1, **kwargs), env_of(target, 7, 2, **kwargs)
     assert env.spec.resume == "exact"
@@ -48,7 +56,8 @@ def test_exact_resume(target, choices, kwargs, warm):
     play(other, rng.integers(0, choices, (1 + warm % 5, 7)))
     other.load(state)
     np.testing.assert_array_equal(play(other, actions), expected)
-    tree.map(np.testing.assert_array_equal, state, frozen)  # and is not written to by the env that loaded it
+    # and is not written to by the env that loaded it
+    tree.map(np.testing.assert_array_equal, state, frozen)
     assert expected[:, :, -4:-2].any()  # with ends in between
 
 
@@ -92,7 +101,9 @@ def test_before_the_first_row_there_is_nothing_to_keep():
 def test_a_state_of_other_streams_is_refused():
     env, other = env_of("CartPole-v1", 3), env_of("CartPole-v1", 1)
     env.recv(), other.recv()
-    with pytest.raises(ValueError, match=r"state of obs: expected float32 \[3, 4\], got an array float32 \[1, 4\]"):
+    with pytest.raises(
+        ValueError, match=r"state of obs: expected float32 \[3, 4\], got an array float32 \[1, 4\]"
+    ):
         env.load(other.state())
 
 

@@ -16,7 +16,9 @@ from tests.envs.rolling import env_of
 
 SINGLE = "tests.envs.single"
 STEPS, B = 200, 3
-NEEDS = {"ALE/": "ale_py", "'atari'": "cv2"} | dict.fromkeys(("HalfCheetah", "Hopper", "Ant", "Reacher"), "mujoco")
+NEEDS = {"ALE/": "ale_py", "'atari'": "cv2"} | dict.fromkeys(
+    ("HalfCheetah", "Hopper", "Ant", "Reacher"), "mujoco"
+)
 LOCOMOTION = ["HalfCheetah-v5", "Hopper-v5", "Ant-v5", "Reacher-v5"]
 GREY = {"obs_type": "grayscale", "max_episode_steps": 28}
 CASES = [
@@ -28,9 +30,21 @@ CASES = [
     *[("exact", name, {"max_episode_steps": 70}) for name in LOCOMOTION],
     ("exact", "python:ale_py:ALE/Pong-v5", {"max_episode_steps": 28}),
     ("exact", "python:ALE/Pong-v5", {"max_num_frames_per_episode": 112}),
-    ("exact", "python:ALE/Breakout-v5", {"max_num_frames_per_episode": 112, "repeat_action_probability": 0.5, "noop_max": 4}),
-    ("exact", "python:ALE/Breakout-v5", {"max_num_frames_per_episode": 112, "repeat_action_probability": 0.0}),
-    ("exact", "python:ale_py:ALE/Breakout-v5", GREY | {"frameskip": (2, 5), "repeat_action_probability": 0.5}),
+    (
+        "exact",
+        "python:ALE/Breakout-v5",
+        {"max_num_frames_per_episode": 112, "repeat_action_probability": 0.5, "noop_max": 4},
+    ),
+    (
+        "exact",
+        "python:ALE/Breakout-v5",
+        {"max_num_frames_per_episode": 112, "repeat_action_probability": 0.0},
+    ),
+    (
+        "exact",
+        "python:ale_py:ALE/Breakout-v5",
+        GREY | {"frameskip": (2, 5), "repeat_action_probability": 0.5},
+    ),
     ("exact", "python:equipoise/Catch-v0", {}),
     ("exact", "python:equipoise/BitFlip-v0", {"bits": 5}),
     ("exact", "python:equipoise/TMaze-v0", {"length": 3}),
@@ -38,18 +52,36 @@ CASES = [
     ("exact", "python:equipoise/Ruler-v0", {}),
     ("exact", f"{SINGLE}:Named", {}),
     ("exact", f"{SINGLE}:Offering", {}),
-    ("exact", f"{SINGLE}:wrapped", {"id": "Acrobot-v1", "around": "known", "stack": 3, "max_episode_steps": 30}),
-    ("exact", f"{SINGLE}:wrapped", {"id": "Pendulum-v1", "around": "norm", "max_episode_steps": 30}),
     (
         "exact",
         f"{SINGLE}:wrapped",
-        {"id": "ALE/Breakout-v5", "around": "atari", "frameskip": 1, "stack": 2, "max_episode_steps": 112},
+        {"id": "Acrobot-v1", "around": "known", "stack": 3, "max_episode_steps": 30},
+    ),
+    (
+        "exact",
+        f"{SINGLE}:wrapped",
+        {"id": "Pendulum-v1", "around": "norm", "max_episode_steps": 30},
+    ),
+    (
+        "exact",
+        f"{SINGLE}:wrapped",
+        {
+            "id": "ALE/Breakout-v5",
+            "around": "atari",
+            "frameskip": 1,
+            "stack": 2,
+            "max_episode_steps": 112,
+        },
     ),
     ("replay", f"{SINGLE}:Walk", {}),
     ("replay", f"{SINGLE}:Endless", {}),
     ("replay", f"{SINGLE}:wrapped", {"id": "CartPole-v1", "around": "fog"}),
     ("replay", f"{SINGLE}:wrapped", {"id": "Hopper-v5", "around": "fog"}),
-    ("replay", f"{SINGLE}:wrapped", {"id": "ALE/Pong-v5", "around": "fog", "max_episode_steps": 28}),
+    (
+        "replay",
+        f"{SINGLE}:wrapped",
+        {"id": "ALE/Pong-v5", "around": "fog", "max_episode_steps": 28},
+    ),
     ("replay", "Taxi-v4", {"max_episode_steps": 40}),
 ]
 
@@ -103,10 +135,14 @@ def fresh(target, kwargs, seed=2):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("kind", "target", "kwargs"), CASES, ids=[f"{k}-{t}-{n}" for n, (k, t, _) in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("kind", "target", "kwargs"), CASES, ids=[f"{k}-{t}-{n}" for n, (k, t, _) in enumerate(CASES)]
+)
 def test_it_goes_on(kind, target, kwargs):
-    """States taken at the reset, in the middle, at an end (before its seam), on a seam, and after 200 steps; each is loaded
-    into an env of another seed, the rows after it equal those of the env that went on."""
+    """States taken at the reset, in the middle, at an end (before its seam), on a seam, and after
+    200 steps; each is loaded into an env of another seed, the rows after it equal those of the env
+    that went on.
+    """
     needs(target, kwargs)
     steps, after = (60, 30) if "ALE" in f"{target} {kwargs}" else (STEPS, 70)
     env = fresh(target, kwargs, seed=1)
@@ -135,7 +171,8 @@ def test_it_goes_on(kind, target, kwargs):
             answer(other, action)
         other.load(state)
         assert (
-            other.resumed == {"exact": 0, "replay": 0, "restart": 0} | {kind: len(other.envs)} and not other.restarted.any()
+            other.resumed == {"exact": 0, "replay": 0, "restart": 0} | {kind: len(other.envs)}
+            and not other.restarted.any()
         ), name
         same(row(other.ts), told[t])
         for n in range(t, t + (steps if name == "late" else after)):
@@ -154,7 +191,9 @@ def test_it_goes_on(kind, target, kwargs):
     ],
 )
 def test_resumed_again_and_again(target, kwargs):
-    """A state of an env that was itself resumed is as good as one of the first, also between send and recv."""
+    """A state of an env that was itself resumed is as good as one of the first, also between send
+    and recv.
+    """
     needs(target, kwargs)
     env = fresh(target, kwargs, seed=1)
     actions = random_actions(env, 150 if "ALE" in target else 700)
@@ -183,11 +222,16 @@ def test_resumed_again_and_again(target, kwargs):
 
 @pytest.mark.thorough
 def test_the_held_action_of_sticky_games(monkeypatch):
-    """ALE's own state lacks it. A state a step, so that many of them come while another action is held."""
+    """ALE's own state lacks it. A state a step, so that many of them come while another action is
+    held.
+    """
     needs("ALE/", {})
     monkeypatch.setattr(record, "ROOM", 8)
     made = {"frameskip": 1, "repeat_action_probability": 0.3}
-    env, other = env_of("python:ALE/Pong-v5", 1, 1, **made), env_of("python:ALE/Pong-v5", 1, 2, **made)
+    env, other = (
+        env_of("python:ALE/Pong-v5", 1, 1, **made),
+        env_of("python:ALE/Pong-v5", 1, 2, **made),
+    )
     actions = random_actions(env, 160)
     env.recv(), other.recv()
     states, told, consoles = [], [], []
@@ -209,13 +253,15 @@ def test_the_held_action_of_sticky_games(monkeypatch):
     assert forgotten > 5  # else this test proves nothing
 
 
-# ------------------------------------------------------------------------------------------------------------ restarted
+# ---------------------------------------------------------------------------------------- restarted
 
 
 @pytest.mark.parametrize("limit", [1.0, 99.0])  # taken again the episode ends early; it does not
 @pytest.mark.parametrize("sent", [False, True])
 def test_what_cannot_be_replayed_restarts_and_says_so(sent, limit):
-    """Stream 1 draws from a generator that nobody seeds; the others go on as if nothing had happened."""
+    """Stream 1 draws from a generator that nobody seeds; the others go on as if nothing had
+    happened.
+    """
     target, made = f"{SINGLE}:Haunted", {"limit": limit}
     env = fresh(target, made, seed=1)
     assert env.spec.resume == "replay"
@@ -245,12 +291,21 @@ def test_what_cannot_be_replayed_restarts_and_says_so(sent, limit):
     for one in (other, again):
         got = row(one.recv())
         said = {name: got[name][1].item() for name in ROWS if name != "obs"}
-        assert said == {"reward": 0.0, "terminated": False, "truncated": False, "first": True, "valid": False}
+        assert said == {
+            "reward": 0.0,
+            "terminated": False,
+            "truncated": False,
+            "first": True,
+            "valid": False,
+        }
         assert got["obs"]["n"][1] == 0
         for name, leaf in tree.items(expected):
-            np.testing.assert_array_equal(dict(tree.items(got))[name][[0, 2]], leaf[[0, 2]], err_msg=name)
+            np.testing.assert_array_equal(
+                dict(tree.items(got))[name][[0, 2]], leaf[[0, 2]], err_msg=name
+            )
     got = answer(other, actions[42])
-    assert got["valid"][1] and not got["first"][1] and got["obs"]["n"][1] == 1  # an ordinary episode
+    # an ordinary episode
+    assert got["valid"][1] and not got["first"][1] and got["obs"]["n"][1] == 1
     other.load({})
     assert other.resumed == {"exact": 0, "replay": 0, "restart": 3} and other.restarted.all()
     assert other.recv().first.all()
@@ -305,13 +360,17 @@ def test_an_episode_too_long_is_not_kept(monkeypatch):
             np.testing.assert_array_equal(dict(tree.items(got))[name][1:], leaf[1:], err_msg=name)
 
 
-# -------------------------------------------------------------------------------------------------------------- refused
+# ------------------------------------------------------------------------------------------ refused
 
 
 def changed(state, path, value):
     flat = dict(tree.items(state))
     assert any(name == path or name.startswith(f"{path}/") for name in flat), sorted(flat)
-    flat = {name: leaf for name, leaf in flat.items() if name != path and not name.startswith(f"{path}/")}
+    flat = {
+        name: leaf
+        for name, leaf in flat.items()
+        if name != path and not name.startswith(f"{path}/")
+    }
     return tree.nest(flat | ({} if value is None else {path: value}))
 
 
@@ -321,7 +380,12 @@ CARTPOLE, WALK = "python:CartPole-v1", f"{SINGLE}:Walk"
 @pytest.mark.parametrize(
     ("target", "path", "value", "said"),
     [
-        (CARTPOLE, "env/1/exact/env/state", np.zeros(3), r"state of CartPoleEnv.state: expected shape \(4,\), got \(3,\)"),
+        (
+            CARTPOLE,
+            "env/1/exact/env/state",
+            np.zeros(3),
+            r"state of CartPoleEnv.state: expected shape \(4,\), got \(3,\)",
+        ),
         (CARTPOLE, "env/1/exact/env", None, "state without 'state'"),
         (
             CARTPOLE,
@@ -332,9 +396,19 @@ CARTPOLE, WALK = "python:CartPole-v1", f"{SINGLE}:Walk"
         (CARTPOLE, "env/1/exact/wrappers", None, "state without 'wrappers'"),
         (CARTPOLE, "env/1/exact/np_random", None, "state without 'np_random'"),
         (CARTPOLE, "env/1", None, r"state of streams \['0', '2'\]: expected those of \[0, 1, 2\]"),
-        (CARTPOLE, "rows/obs", np.zeros((2, 4)), r"state of obs: expected float32 \[3, 4\], got .* \[2, 4\]"),
+        (
+            CARTPOLE,
+            "rows/obs",
+            np.zeros((2, 4)),
+            r"state of obs: expected float32 \[3, 4\], got .* \[2, 4\]",
+        ),
         (CARTPOLE, "rows/valid", None, "state without 'valid'"),
-        (CARTPOLE, "action", np.zeros((3, 2)), r"state of action: expected int64 \[3\], got .* \[3, 2\]"),
+        (
+            CARTPOLE,
+            "action",
+            np.zeros((3, 2)),
+            r"state of action: expected int64 \[3\], got .* \[3, 2\]",
+        ),
         (
             WALK,
             "env/1/replay/actions",
@@ -343,8 +417,18 @@ CARTPOLE, WALK = "python:CartPole-v1", f"{SINGLE}:Walk"
         ),
         (WALK, "env/1/replay/actions", np.zeros((7, 2)), "float32, got .* float64"),
         (WALK, "env/1/replay", None, "state of streams"),
-        ("Hopper-v5", "env/1/exact/env/integration", np.zeros(3), r"HopperEnv.data.integration: expected shape .* got \(3,\)"),
-        ("Hopper-v5", "env/1/exact/env/qpos", np.zeros(3), r"HopperEnv.data.qpos: expected shape \(6,\), got \(3,\)"),
+        (
+            "Hopper-v5",
+            "env/1/exact/env/integration",
+            np.zeros(3),
+            r"HopperEnv.data.integration: expected shape .* got \(3,\)",
+        ),
+        (
+            "Hopper-v5",
+            "env/1/exact/env/qpos",
+            np.zeros(3),
+            r"HopperEnv.data.qpos: expected shape \(6,\), got \(3,\)",
+        ),
         ("Hopper-v5", "env/1/exact/env/xpos", None, "state without 'xpos'"),
         (
             "python:ALE/Pong-v5",
@@ -353,7 +437,12 @@ CARTPOLE, WALK = "python:CartPole-v1", f"{SINGLE}:Walk"
             r"ale: ALE cannot read it \(shape \(9,\)\)",
         ),
         ("python:ALE/Pong-v5", "env/0/exact/held", None, "state without 'held'"),
-        ("python:ALE/Pong-v5", "env/0/exact/held/actions", np.zeros((4, 1), int), r"expected \[n\] int64"),
+        (
+            "python:ALE/Pong-v5",
+            "env/0/exact/held/actions",
+            np.zeros((4, 1), int),
+            r"expected \[n\] int64",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(target, path, value, said):
@@ -392,15 +481,19 @@ def test_a_state_of_another_game_is_refused():
 def test_what_is_no_array_is_refused():
     env = env_of(f"{SINGLE}:Opaque", 1)
     env.recv()
-    with pytest.raises(TypeError, match="Opaque.np_random is Generator, expected an array or a number"):
+    with pytest.raises(
+        TypeError, match="Opaque.np_random is Generator, expected an array or a number"
+    ):
         env.state()
 
 
-# ---------------------------------------------------------------------------------------------------- another process
+# ---------------------------------------------------------------------------------- another process
 
 CHILD = "import sys; from tests.envs.test_resume_python import child; child(sys.argv[1])"
 PONG, HAUNTED = "python:ALE/Pong-v5", f"{SINGLE}:Haunted"
-ABROAD = dict(zip("abcdef", (CARTPOLE, "CartPole-v1", WALK, "HalfCheetah-v5", PONG, HAUNTED), strict=True))
+ABROAD = dict(
+    zip("abcdef", (CARTPOLE, "CartPole-v1", WALK, "HalfCheetah-v5", PONG, HAUNTED), strict=True)
+)
 
 
 def child(folder):
@@ -411,7 +504,9 @@ def child(folder):
         env.load(state)
         for action in random_actions(env, 60, 9):
             answer(env, action)
-        np.savez(Path(folder) / f"{name}.out", **dict(tree.items(row(env.ts))), restarted=env.restarted)
+        np.savez(
+            Path(folder) / f"{name}.out", **dict(tree.items(row(env.ts))), restarted=env.restarted
+        )
 
 
 def test_in_another_process(tmp_path):
@@ -423,7 +518,9 @@ def test_in_another_process(tmp_path):
         for action in random_actions(env, 90):
             answer(env, action)
         flat = dict(tree.items(env.state()))
-        np.savez(tmp_path / f"{name}.npz", **{key.replace("/", "|"): leaf for key, leaf in flat.items()})
+        np.savez(
+            tmp_path / f"{name}.npz", **{key.replace("/", "|"): leaf for key, leaf in flat.items()}
+        )
         for action in random_actions(env, 60, 9):
             answer(env, action)
         expected[name] = row(env.ts)
@@ -432,6 +529,10 @@ def test_in_another_process(tmp_path):
     for name, rows in expected.items():
         with np.load(tmp_path / f"{name}.out.npz") as got:
             kept = ~got["restarted"]
-            assert kept.tolist() == ([True, False, True] if name == "f" else [True] * len(kept)), name
+            assert kept.tolist() == ([True, False, True] if name == "f" else [True] * len(kept)), (
+                name
+            )
             for key, leaf in tree.items(rows):
-                np.testing.assert_array_equal(got[key][kept], leaf[kept], err_msg=f"{ABROAD[name]} {key}")
+                np.testing.assert_array_equal(
+                    got[key][kept], leaf[kept], err_msg=f"{ABROAD[name]} {key}"
+                )

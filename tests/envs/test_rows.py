@@ -53,12 +53,25 @@ def native() -> Any:
 
 @pytest.mark.parametrize("make", [loop, sync, native])
 def test_next_step_truth_table(make):
-    """Episodes of 2 (terminated), 1 (truncated), 3 (both): every end is followed by exactly one seam."""
+    """Episodes of 2 (terminated), 1 (truncated), 3 (both): every end is followed by exactly one
+    seam.
+    """
     env = make()
     got = rows(env, np.zeros((9, len(env.ts.stream)), int))
     column = {name: value[:, 0].tolist() for name, value in got.items()}
     T, F = True, False
-    assert column["obs"] == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [2, 0], [2, 1], [2, 2], [2, 3], [3, 0]]
+    assert column["obs"] == [
+        [0, 0],
+        [0, 1],
+        [0, 2],
+        [1, 0],
+        [1, 1],
+        [2, 0],
+        [2, 1],
+        [2, 2],
+        [2, 3],
+        [3, 0],
+    ]
     assert column["reward"] == [0, 1, 2, 0, 11, 0, 21, 22, 23, 0]
     assert column["terminated"] == [F, F, T, F, F, F, F, F, T, F]
     assert column["truncated"] == [F, F, F, F, T, F, F, F, T, F]
@@ -121,7 +134,9 @@ def test_a_wrapped_reward_is_still_zero_on_a_seam():
     def plus_one(rewards: Any) -> Any:
         return rewards + 1
 
-    env = GymnasiumEnv(TransformReward(TwoScripted("NextStep"), plus_one), streams=np.arange(2), seed=0)
+    env = GymnasiumEnv(
+        TransformReward(TwoScripted("NextStep"), plus_one), streams=np.arange(2), seed=0
+    )
     got = rows(env, np.zeros((9, 2), int))
     assert got["reward"][:, 0].tolist() == [0, 2, 3, 0, 12, 0, 22, 23, 24, 0]
 
@@ -129,7 +144,10 @@ def test_a_wrapped_reward_is_still_zero_on_a_seam():
 def test_recv_reuses_its_arrays():
     env = env_of("CartPole-v1", 3)
     ts = env.recv()
-    before = {name: id(getattr(ts, name)) for name in ("obs", "reward", "terminated", "truncated", "first", "valid", "stream")}
+    before = {
+        name: id(getattr(ts, name))
+        for name in ("obs", "reward", "terminated", "truncated", "first", "valid", "stream")
+    }
     env.send(np.ones(3, np.int64), ts.stream.copy())
     after = env.recv()
     assert after is ts and {name: id(getattr(after, name)) for name in before} == before
@@ -224,7 +242,9 @@ def test_a_close_that_raises_keeps_no_other_env_open(raises):
         with pytest.raises(OSError, match="the display is gone"):
             env.close(raises=True)
     else:
-        with pytest.warns(RuntimeWarning, match=r"stream 8: close\(\) raised OSError.*is gone.*may stay open"):
+        with pytest.warns(
+            RuntimeWarning, match=r"stream 8: close\(\) raised OSError.*is gone.*may stay open"
+        ):
             env.close()
     env.close()
     assert closed == [0, 1, 2]
@@ -249,7 +269,10 @@ class Odd(gymnasium.Env):
 class OddVector(VectorEnv):
     num_envs, metadata = 2, {"autoreset_mode": AutoresetMode.NEXT_STEP}
     single_observation_space, single_action_space = Odd.observation_space, Odd.action_space
-    observation_space, action_space = batch_space(Odd.observation_space, 2), batch_space(Odd.action_space, 2)
+    observation_space, action_space = (
+        batch_space(Odd.observation_space, 2),
+        batch_space(Odd.action_space, 2),
+    )
 
     def __init__(self, form: str, num_envs: int = 2) -> None:
         self.form = form
@@ -265,8 +288,15 @@ class OddVector(VectorEnv):
 @pytest.mark.parametrize("target", ["Odd", "OddVector"])
 @pytest.mark.parametrize("form", ["obs", "none", "four"])
 def test_an_answer_of_another_form_is_told_what_it_should_be(target, form):
-    env = make(EnvFactory(target=f"{__name__}:{target}", kwargs={"form": form}), streams=np.arange(2), seed=0)
-    with pytest.raises(WrongValue, match=r"its answer: expected \(obs, info\) of reset\(\) and \(obs, reward, .* got .*unpack"):
+    env = make(
+        EnvFactory(target=f"{__name__}:{target}", kwargs={"form": form}),
+        streams=np.arange(2),
+        seed=0,
+    )
+    with pytest.raises(
+        WrongValue,
+        match=r"its answer: expected \(obs, info\) of reset\(\) and \(obs, reward, .* got .*unpack",
+    ):
         a_step(env)
     env.close()
 

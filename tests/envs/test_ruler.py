@@ -8,7 +8,12 @@ import pytest
 from equipoise.envs.toys.ruler import Ledger, Ruler, episode, reward, row_number, verify
 from tests.envs.rolling import env_of, unrolls
 
-TARGETS = ["equipoise/Ruler-v0", "python:equipoise/Ruler-v0", "equipoise.envs:Ruler", "tests.envs.test_ruler:in_sync"]
+TARGETS = [
+    "equipoise/Ruler-v0",
+    "python:equipoise/Ruler-v0",
+    "equipoise.envs:Ruler",
+    "tests.envs.test_ruler:in_sync",
+]
 
 
 def in_sync(streams, longest=20):
@@ -19,7 +24,9 @@ def in_sync(streams, longest=20):
 
 @pytest.fixture(scope="module")
 def right():
-    """Two trajectories of 60 streams, 40 rows each: every kind of end, episodes of one step, seams at all edges."""
+    """Two trajectories of 60 streams, 40 rows each: every kind of end, episodes of one step, seams
+    at all edges.
+    """
     first, second = unrolls(env_of("equipoise/Ruler-v0", np.arange(60) + 30), 40, 2)
     for trajectory in (first, second):
         seams = ~trajectory.mask
@@ -42,13 +49,17 @@ def test_all_ways_give_the_same_rows():
     for way in ways[1:]:
         for one, other in zip(ways[0], way, strict=True):
             for field in ("obs", "first", "action", "reward", "mask", "bootstrap"):
-                np.testing.assert_array_equal(getattr(one, field), getattr(other, field), err_msg=field)
+                np.testing.assert_array_equal(
+                    getattr(one, field), getattr(other, field), err_msg=field
+                )
 
 
 def test_torch_trajectories_too(right):
     from equipoise import tree
 
-    fields = {f.name: tree.torch_views(getattr(right[0], f.name)) for f in dataclasses.fields(right[0])}
+    fields = {
+        f.name: tree.torch_views(getattr(right[0], f.name)) for f in dataclasses.fields(right[0])
+    }
     assert verify(type(right[0])(**fields)) == []
 
 
@@ -85,15 +96,27 @@ def bootstrap_at_truncations_too(trajectory):
 
 
 def context(**changes):
-    return lambda trajectory: {"context": {key: value + changes.get(key, 0) for key, value in trajectory.context.items()}}
+    return lambda trajectory: {
+        "context": {key: value + changes.get(key, 0) for key, value in trajectory.context.items()}
+    }
 
 
 FIELDS = ("obs", "first", "reward", "mask", "bootstrap", "action")
 FAULTS = {
-    **{f"{field} {rows:+d} row": (field, shifted(field, rows)) for field in FIELDS for rows in (1, -1)},
+    **{
+        f"{field} {rows:+d} row": (field, shifted(field, rows))
+        for field in FIELDS
+        for rows in (1, -1)
+    },
     **{f"{field} of another stream": (field, streams_swapped(field)) for field in FIELDS},
-    "one observation a step late": ("obs", one_cell("obs", lambda x: x + np.array([0, 0, 1], np.float32))),
-    "one observation of another episode": ("obs", one_cell("obs", lambda x: x + np.array([0, 1, 0], np.float32))),
+    "one observation a step late": (
+        "obs",
+        one_cell("obs", lambda x: x + np.array([0, 0, 1], np.float32)),
+    ),
+    "one observation of another episode": (
+        "obs",
+        one_cell("obs", lambda x: x + np.array([0, 1, 0], np.float32)),
+    ),
     "one first": ("first", one_cell("first", np.logical_not)),
     "one mask": ("mask", one_cell("mask", np.logical_not)),
     "one bootstrap": ("bootstrap", one_cell("bootstrap", np.logical_not)),
@@ -102,7 +125,10 @@ FAULTS = {
     "bootstrap at truncations": ("bootstrap", bootstrap_at_truncations_too),
     "start of the next row": ("context start", context(start=1)),
     "another stream's name": ("stream", context(stream=1)),
-    "a version that goes back": ("version", lambda trajectory: {"version": trajectory.version - np.arange(40)[:, None]}),
+    "a version that goes back": (
+        "version",
+        lambda trajectory: {"version": trajectory.version - np.arange(40)[:, None]},
+    ),
 }
 
 
@@ -115,8 +141,16 @@ def test_a_planted_fault_is_found(right, fault):
 
 
 def test_a_single_wrong_cell_is_the_only_complaint(right):
-    assert len(verify(dataclasses.replace(right[0], **one_cell("bootstrap", np.logical_not)(right[0])))) == 1
-    assert len(verify(dataclasses.replace(right[0], **one_cell("reward", lambda x: x + 1)(right[0])))) == 1
+    assert (
+        len(
+            verify(dataclasses.replace(right[0], **one_cell("bootstrap", np.logical_not)(right[0])))
+        )
+        == 1
+    )
+    assert (
+        len(verify(dataclasses.replace(right[0], **one_cell("reward", lambda x: x + 1)(right[0]))))
+        == 1
+    )
 
 
 def test_the_ledger_follows_streams(right):
@@ -124,9 +158,12 @@ def test_the_ledger_follows_streams(right):
     lost = Ledger()
     assert verify(first, lost) == verify(second, lost) == []
     assert len([line for line in verify(second, lost) if "start" in line]) == 60  # twice
-    assert any("expected 0, got 40" in line for line in verify(second, Ledger()))  # the first one is missing
+    # the first one is missing
+    assert any("expected 0, got 40" in line for line in verify(second, Ledger()))
     assert verify(second, Ledger(), gaps=True) == []
-    skipped = dataclasses.replace(second, obs=np.roll(second.obs, 1, axis=1), context={**second.context})
+    skipped = dataclasses.replace(
+        second, obs=np.roll(second.obs, 1, axis=1), context={**second.context}
+    )
     ledger = Ledger()
     verify(first, ledger)
     assert any(line.startswith("obs[0] of stream") for line in verify(skipped, ledger))

@@ -10,11 +10,15 @@ ACTIONS = np.random.default_rng(0).integers(0, 2, (60, 6))
 
 
 def from_workers(target, split, seed):
-    return np.concatenate([rows(env_of(target, streams, seed), ACTIONS[:, streams])["obs"] for streams in split], axis=1)
+    return np.concatenate(
+        [rows(env_of(target, streams, seed), ACTIONS[:, streams])["obs"] for streams in split],
+        axis=1,
+    )
 
 
 @pytest.mark.parametrize(
-    "target", ["python:CartPole-v1", "Acrobot-v1", "gymnasium.vector:SyncVectorEnv", "envpool:CartPole-v1"]
+    "target",
+    ["python:CartPole-v1", "Acrobot-v1", "gymnasium.vector:SyncVectorEnv", "envpool:CartPole-v1"],
 )
 def test_streams_do_not_depend_on_the_split(target):
     if target.startswith("envpool"):
@@ -34,7 +38,10 @@ def cartpoles(num_envs):
 
 
 def test_native_envs_differ_between_workers():
-    one, other = (rows(env_of("CartPole-v1", streams, 0), ACTIONS[:5, :3])["obs"] for streams in ([0, 1, 2], [3, 4, 5]))
+    one, other = (
+        rows(env_of("CartPole-v1", streams, 0), ACTIONS[:5, :3])["obs"]
+        for streams in ([0, 1, 2], [3, 4, 5])
+    )
     assert not (one[0] == other[0]).any()
 
 

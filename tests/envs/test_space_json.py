@@ -1,4 +1,6 @@
-"""A space that is written as JSON and read again is the same space; what is no space is refused where it stands."""
+"""A space that is written as JSON and read again is the same space; what is no space is refused
+where it stands.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,21 @@ SPACES: list[spaces.Space[Any]] = [
     spaces.Discrete(3, start=-1),
     spaces.Discrete(3, dtype=np.int32),
     spaces.MultiDiscrete([2, 3]),
-    spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), dtype=np.int64, start=np.array([[1, 2], [3, 4]])),
+    spaces.MultiDiscrete(
+        np.array([[2, 3], [4, 5]]), dtype=np.int64, start=np.array([[1, 2], [3, 4]])
+    ),
     spaces.MultiDiscrete([127, 100], dtype=np.int8, start=[1, 28]),
     spaces.Discrete(127, start=1, dtype=np.int8),
     spaces.MultiBinary(4),
     spaces.MultiBinary([2, 3]),
-    spaces.Dict(OrderedDict({"z": spaces.Discrete(2), "a": spaces.Tuple([spaces.Box(-1, 1, (1,)), spaces.MultiBinary(2)])})),
+    spaces.Dict(
+        OrderedDict(
+            {
+                "z": spaces.Discrete(2),
+                "a": spaces.Tuple([spaces.Box(-1, 1, (1,)), spaces.MultiBinary(2)]),
+            }
+        )
+    ),
 ]
 
 
@@ -40,7 +51,10 @@ def test_a_space_is_read_as_it_was_written(space: spaces.Space[Any]) -> None:
     read = from_json(json.loads(json.dumps(to_json(space), allow_nan=False)))
     assert read == space and read.dtype == space.dtype and read.shape == space.shape
     if isinstance(space, spaces.Box) and isinstance(read, spaces.Box):
-        assert read.low.tobytes() == space.low.tobytes() and read.high.tobytes() == space.high.tobytes()
+        assert (
+            read.low.tobytes() == space.low.tobytes()
+            and read.high.tobytes() == space.high.tobytes()
+        )
     if isinstance(space, spaces.Dict) and isinstance(read, spaces.Dict):
         assert list(read.spaces) == list(space.spaces)  # networks take the parts in this order
 
@@ -48,7 +62,9 @@ def test_a_space_is_read_as_it_was_written(space: spaces.Space[Any]) -> None:
 def test_a_space_without_such_a_form_is_named_by_its_place() -> None:
     with pytest.raises(UnsupportedSpace, match=r"obs/words: expected a Box, .* got Text"):
         to_json(spaces.Dict({"words": spaces.Text(3)}), "obs")
-    with pytest.raises(UnsupportedSpace, match=r"obs: expected a Box, .* of at most 16,777,216 numbers, got Box"):
+    with pytest.raises(
+        UnsupportedSpace, match=r"obs: expected a Box, .* of at most 16,777,216 numbers, got Box"
+    ):
         to_json(spaces.Box(0, 1, (4097, 4096), np.uint8), "obs")
 
 
@@ -71,19 +87,37 @@ BOX = {"type": "Box", "shape": [2], "dtype": "float32", "low": 0.0, "high": 1.0}
         (BOX | {"low": "nought"}, "obs.low: expected .*numbers.*got 'nought'"),
         (BOX | {"low": [0.0, 1.0, 2.0]}, r"obs.low: .*the shape \[2\], got \[3\]"),
         (BOX | {"dtype": "uint8", "high": 300}, "obs.high: expected uint8 numbers"),
-        (BOX | {"low": 2.0}, "obs.low: expected bounds of float32 with a finite number between them"),
+        (
+            BOX | {"low": 2.0},
+            "obs.low: expected bounds of float32 with a finite number between them",
+        ),
         (BOX | {"low": 1e39, "high": "inf"}, "obs.low: expected bounds of float32"),
         (BOX | {"high": "-inf", "low": "-inf"}, "obs.low: expected bounds of float32"),
-        ({"type": "Discrete", "n": 0, "start": 0, "dtype": "int64"}, "obs.n: expected a whole number of at least 1, got 0"),
-        ({"type": "MultiDiscrete", "nvec": [2, "x"], "start": 0, "dtype": "int64"}, "obs.nvec: expected whole numbers"),
-        (COUNTS | {"nvec": [260, 3]}, "obs.nvec: expected values of int8, at most 127, got 260 values from 0"),
+        (
+            {"type": "Discrete", "n": 0, "start": 0, "dtype": "int64"},
+            "obs.n: expected a whole number of at least 1, got 0",
+        ),
+        (
+            {"type": "MultiDiscrete", "nvec": [2, "x"], "start": 0, "dtype": "int64"},
+            "obs.nvec: expected whole numbers",
+        ),
+        (
+            COUNTS | {"nvec": [260, 3]},
+            "obs.nvec: expected values of int8, at most 127, got 260 values from 0",
+        ),
         (COUNTS | {"nvec": [128]}, "obs.nvec: expected values of int8"),
-        (COUNTS | {"nvec": [100], "start": [29]}, "obs.nvec: expected values of int8, at most 127, got 100 values from 29"),
+        (
+            COUNTS | {"nvec": [100], "start": [29]},
+            "obs.nvec: expected values of int8, at most 127, got 100 values from 29",
+        ),
         (COUNTS | {"type": "Discrete", "n": 300}, "obs.n: expected values of int8"),
         (COUNTS | {"type": "Discrete", "n": 100, "start": 29}, "obs.n: expected values of int8"),
         ({"type": "MultiBinary", "n": True}, "obs.n: expected a whole number"),
         ({"type": "Dict", "spaces": {"a": BOX}}, r"obs.spaces: expected a list of \[key, space\]"),
-        ({"type": "Dict", "spaces": [["a", BOX | {"shape": 3}]]}, "obs/a.shape: expected a list of sizes"),
+        (
+            {"type": "Dict", "spaces": [["a", BOX | {"shape": 3}]]},
+            "obs/a.shape: expected a list of sizes",
+        ),
         ({"type": "Tuple", "spaces": []}, "obs.spaces: expected a list of spaces"),
     ],
 )

@@ -50,7 +50,9 @@ class Nested(gymnasium.Env[Any, Any]):
 
 
 class Written(Nested):
-    observation_space: Any = spaces.Dict({"own": spaces.Tuple([spaces.Discrete(2), spaces.Text(3)])})
+    observation_space: Any = spaces.Dict(
+        {"own": spaces.Tuple([spaces.Discrete(2), spaces.Text(3)])}
+    )
 
 
 class Sequenced(Nested):
@@ -92,16 +94,27 @@ class Bytes(Nested):
 )
 def test_observation_spec(space, spec):
     assert observation_spec(space) == spec
-    assert observation_spec(spaces.Dict({"a": space, "b": spaces.Dict({"c": space})})) == {"a": spec, "b": {"c": spec}}
-    assert observation_spec(spaces.Tuple([space, spaces.Tuple([space])])) == {"0": spec, "1": {"0": spec}}
+    assert observation_spec(spaces.Dict({"a": space, "b": spaces.Dict({"c": space})})) == {
+        "a": spec,
+        "b": {"c": spec},
+    }
+    assert observation_spec(spaces.Tuple([space, spaces.Tuple([space])])) == {
+        "0": spec,
+        "1": {"0": spec},
+    }
 
 
 def test_action_spec():
     assert action_spec(spaces.Discrete(4, start=2)) == ArraySpec((), "int64")
     assert action_spec(spaces.Box(-1, 1, (2, 3), np.float64)) == ArraySpec((2, 3), "float32")
-    assert action_spec(spaces.Tuple([spaces.MultiDiscrete([2, 3], dtype=np.uint8), spaces.Dict(a=spaces.MultiBinary(4))])) == {
-        "0": ArraySpec((2,), "int64"), "1": {"a": ArraySpec((4,), "int8")},
-    }  # fmt: skip
+    assert action_spec(
+        spaces.Tuple(
+            [spaces.MultiDiscrete([2, 3], dtype=np.uint8), spaces.Dict(a=spaces.MultiBinary(4))]
+        )
+    ) == {
+        "0": ArraySpec((2,), "int64"),
+        "1": {"a": ArraySpec((4,), "int8")},
+    }
 
 
 @pytest.mark.parametrize(
@@ -109,11 +122,24 @@ def test_action_spec():
     [
         (
             "Written",
-            r"observation space Text\(.*\) at obs/own/1 is not supported; supported: Box.*ObservationWrapper .*Box of bytes",
+            r"observation space Text\(.*\) at obs/own/1 is not supported; supported: "
+            r"Box.*ObservationWrapper .*Box of bytes",
         ),
-        ("Sequenced", r"action space Sequence\(.*\) at action/0 is not supported; supported: Box.*ActionWrapper .*pad it"),
-        ("Whole", r"action space Box\(.*int64\) is not supported; supported: Box.* can make it a MultiDiscrete"),
-        ("Empty", r"observation space Dict\(\) at obs/a is not supported: expected at least one part, got none"),
+        (
+            "Sequenced",
+            r"action space Sequence\(.*\) at action/0 is not supported; supported: "
+            r"Box.*ActionWrapper .*pad it",
+        ),
+        (
+            "Whole",
+            r"action space Box\(.*int64\) is not supported; supported: Box.* can make it a "
+            r"MultiDiscrete",
+        ),
+        (
+            "Empty",
+            r"observation space Dict\(\) at obs/a is not supported: expected at least one part, "
+            r"got none",
+        ),
     ],
 )
 def test_other_spaces_are_refused_by_name_with_what_to_do(name, said):
@@ -121,13 +147,16 @@ def test_other_spaces_are_refused_by_name_with_what_to_do(name, said):
         env_of(f"{__name__}:{name}", 1)
 
 
-# ------------------------------------------------------------------------------------------------------------------ actions
+# ------------------------------------------------------------------------------------------ actions
 
 HYBRID = spaces.Tuple(
     [
         spaces.Discrete(3, start=-1),
         spaces.Dict(
-            OrderedDict(z=spaces.MultiDiscrete([2, 3], dtype=np.uint8, start=[1, 0]), a=spaces.Box(-1, 1, (), np.float64))
+            OrderedDict(
+                z=spaces.MultiDiscrete([2, 3], dtype=np.uint8, start=[1, 0]),
+                a=spaces.Box(-1, 1, (), np.float64),
+            )
         ),
         spaces.MultiBinary((2, 2)),
         spaces.Box(np.array([-1, 0], np.float16), np.array([1, 2], np.float16), dtype=np.float16),
@@ -147,7 +176,7 @@ def hybrid_actions(count: int) -> Any:
         "2": np.arange(4 * count).reshape(count, 2, 2).astype(np.int8) % 2,
         "3": np.linspace(-3, 3, 2 * count, dtype=np.float32).reshape(count, 2),
         "4": np.arange(count) % 4,
-    }  # fmt: skip
+    }
 
 
 def test_each_env_gets_what_its_space_contains():
@@ -157,8 +186,17 @@ def test_each_env_gets_what_its_space_contains():
     each = list(form.each(done))
     assert all(HYBRID.contains(one) for one in each)
     assert [type(one) for one in each] == [tuple] * 6 and isinstance(each[0][1]["a"], np.ndarray)
-    assert [one[1]["z"].tolist() for one in each] == given["1"]["z"].tolist() and each[0][1]["z"].dtype == np.uint8
-    assert [float(one[1]["a"]) for one in each] == [-1.0, -1.0, np.float32(-0.6), np.float32(0.6), 1.0, 1.0]
+    assert [one[1]["z"].tolist() for one in each] == given["1"]["z"].tolist() and each[0][1][
+        "z"
+    ].dtype == np.uint8
+    assert [float(one[1]["a"]) for one in each] == [
+        -1.0,
+        -1.0,
+        np.float32(-0.6),
+        np.float32(0.6),
+        1.0,
+        1.0,
+    ]
     assert HYBRID.contains(form.one(done))
     given["1"]["z"][:] = 0  # the caller's own again
     assert each[0][1]["z"].tolist() == [1, 0]
@@ -171,9 +209,14 @@ def test_a_vector_env_gets_what_its_batched_space_contains():
 
 def test_an_action_of_another_form_is_named():
     form, given = ActionForm(HYBRID, 2), hybrid_actions(2)
-    with pytest.raises(ValueError, match=r"action/1: expected a dict with the keys \['a', 'z'\], got the keys \['a'\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"action/1: expected a dict with the keys \['a', 'z'\], got the keys \['a'\]",
+    ):
         form(given | {"1": {"a": given["1"]["a"]}})
-    with pytest.raises(ValueError, match=r"action/2: expected actions of shape \(2, 2, 2\), got \(2, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"action/2: expected actions of shape \(2, 2, 2\), got \(2, 4\)"
+    ):
         form(given | {"2": np.zeros((2, 4), np.int8)})
     with pytest.raises(ValueError, match="action: expected a dict with the keys .*, got tuple"):
         form((1, 2))
@@ -183,7 +226,9 @@ class Insisting(Nested):
     """Its observation tells what it was given; episodes of 9, and no memory beyond them."""
 
     action_space: Any = HYBRID
-    observation_space: Any = spaces.Tuple([spaces.Discrete(10), spaces.Box(-9, 9, (3,), np.float64)])
+    observation_space: Any = spaces.Tuple(
+        [spaces.Discrete(10), spaces.Box(-9, 9, (3,), np.float64)]
+    )
 
     def __init__(self) -> None:
         self.last = np.zeros(3)
@@ -209,14 +254,19 @@ def insisting_vector(num_envs: int) -> Any:
     return gymnasium.vector.SyncVectorEnv([Insisting] * num_envs, autoreset_mode="NextStep")
 
 
-@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")  # SyncVectorEnv's, for a Box of shape ()
+# SyncVectorEnv's, for a Box of shape ()
+@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")
 @pytest.mark.parametrize("target", ["Insisting", "insisting_vector"])
 def test_tuples_in_and_out(target):
     env = env_of(f"{__name__}:{target}", 3)
     given = hybrid_actions(5 * 3)
     got = rows(env, [tree.index(given, slice(3 * t, 3 * t + 3)) for t in range(5)])["obs"]
     assert got["0"][:, 1].tolist() == [0, 1, 2, 3, 4, 5] and got["1"].dtype == np.float32
-    np.testing.assert_allclose(got["1"][1:].reshape(15, 3)[:, :2], np.stack([given["0"], given["1"]["z"][:, 1]], 1), atol=0.125)
+    np.testing.assert_allclose(
+        got["1"][1:].reshape(15, 3)[:, :2],
+        np.stack([given["0"], given["1"]["z"][:, 1]], 1),
+        atol=0.125,
+    )
 
 
 def test_a_replayed_env_takes_its_nested_actions_again():
@@ -237,7 +287,10 @@ def test_a_capsule_keeps_nested_actions_and_replays(tmp_path):
     rows(env, [tree.index(given, [t, 1]) for t in (0, 1, 3, 4, 6, 7, 9, 2)])
     (path,) = tmp_path.iterdir()
     capsule = read(path)
-    assert sorted(dict(tree.items(capsule.actions))) == ["0", "1/a", "1/z", "2", "3", "4"] and capsule.start.kind == "seed"
+    assert (
+        sorted(dict(tree.items(capsule.actions))) == ["0", "1/a", "1/z", "2", "3", "4"]
+        and capsule.start.kind == "seed"
+    )
     assert reproduce(capsule).same
 
 
@@ -245,7 +298,11 @@ def test_a_capsule_keeps_nested_actions_and_replays(tmp_path):
 def test_nested_observations_become_trees(vector):
     env = env_of(f"{__name__}:nested_vector" if vector else f"{__name__}:Nested", [2, 5])
     got = rows(env, np.zeros((3, 2), int))["obs"]
-    assert {path: leaf.dtype.name for path, leaf in tree.items(got)} == {"image": "uint8", "own/x": "float32", "own/k": "int64"}
+    assert {path: leaf.dtype.name for path, leaf in tree.items(got)} == {
+        "image": "uint8",
+        "own/x": "float32",
+        "own/k": "int64",
+    }
     assert got["own"]["k"].tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
     assert got["own"]["x"][0].tolist() == [0.25, 0.625]
     assert got["image"][3, 1, 0, 0, 0] == 53

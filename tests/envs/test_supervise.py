@@ -1,4 +1,6 @@
-"""``supervise``: an env that ends, crashes, hangs, dawdles or prints is a finding, and its process is gone."""
+"""``supervise``: an env that ends, crashes, hangs, dawdles or prints is a finding, and its process
+is gone.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,26 @@ def only(report: Report, severity: str = "error") -> Finding:
 @pytest.mark.parametrize(
     ("name", "what", "where", "seen"),
     [
-        ("ExitsAtSeven", "step() ends its process", "step 7 (the first walk)", "exited with code 3 at tests/envs/deadly.py:"),
-        ("Crashes", "step() crashes its process", "step 7 (the first walk)", "killed by SIGSEGV at tests/envs/deadly.py:"),
-        ("Killed", "reset(): its process is killed", "reset(seed) (the first walk)", "killed by SIGKILL, by the env itself"),
+        (
+            "ExitsAtSeven",
+            "step() ends its process",
+            "step 7 (the first walk)",
+            "exited with code 3 at tests/envs/deadly.py:",
+        ),
+        (
+            "Crashes",
+            "step() crashes its process",
+            "step 7 (the first walk)",
+            "killed by SIGSEGV at tests/envs/deadly.py:",
+        ),
+        (
+            "Killed",
+            "reset(): its process is killed",
+            "reset(seed) (the first walk)",
+            "killed by SIGKILL, by the env itself",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_death_names_the_call_and_the_line(name: str, what: str, where: str, seen: str) -> None:
     report = checked(name)
     finding = only(report)
@@ -80,7 +97,8 @@ def test_a_constructor_that_ends_its_process() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "call", "line"), [("HangsInReset", "reset", "time.sleep(60)"), ("HangsInStep", "step", "pass")]
+    ("name", "call", "line"),
+    [("HangsInReset", "reset", "time.sleep(60)"), ("HangsInStep", "step", "pass")],
 )
 def test_a_call_that_does_not_return(name: str, call: str, line: str) -> None:
     """HangsInStep is deaf to SIGTERM, too; ``nothing_left_behind`` looks for its process."""
@@ -101,25 +119,35 @@ def test_a_slow_env_is_stepped_less_often_and_the_report_says_so() -> None:
     first, rest = report.left_out
     steps = int(first.removeprefix(f"{names.FIRST} from step ").removesuffix(" on"))
     assert 1 < steps < 80  # 0.4 of 2.7 s, at 0.02 s
-    assert rest.startswith("the walks after the first one from step ") and report.why == names.TIME_UP
+    assert (
+        rest.startswith("the walks after the first one from step ") and report.why == names.TIME_UP
+    )
     assert "bit for bit (" in report.facts["seeds"]
 
 
 @pytest.mark.thorough
 def test_a_call_that_is_merely_slow_does_not_hang() -> None:
-    """The first of several ends of 0.7 s is under way when the second that the check has is over."""
+    """The first of several ends of 0.7 s is under way when the second that the
+    check has is over.
+    """
     report = checked("SlowToClose", seconds=1.0)
     assert report.findings == () and report.facts["observation"] == "Box (3,) float32"
 
 
 def test_in_this_process_the_time_is_kept_between_calls() -> None:
     report = check_env(EnvFactory(target=f"{DEADLY}:Slow", kwargs={"step_s": 0.002}), seconds=0.8)
-    assert report.ok and report.left_out[0].startswith(f"{names.FIRST} from step ") and report.why == names.TIME_UP
+    assert (
+        report.ok
+        and report.left_out[0].startswith(f"{names.FIRST} from step ")
+        and report.why == names.TIME_UP
+    )
 
 
 @pytest.mark.thorough
 def test_where_the_time_is_short_a_reset_is_tried_early() -> None:
-    """No episode ends, and without the hurry the first reset without a seed would come before step 1200."""
+    """No episode ends, and without the hurry the first reset without a seed would come before step
+    1200.
+    """
     report = check_env(EnvFactory(target=f"{DEADLY}:SlowAndUnseeded"), seconds=4.0)
     finding = only(report)
     assert finding.what == "reset() without a seed takes a new generator"
@@ -144,12 +172,27 @@ def test_a_report_from_a_child_is_the_one_made_here() -> None:
 @pytest.mark.parametrize(
     ("name", "what", "where", "seen"),
     [
-        ("DoubtsWhenMade", "the env cannot be made: AssertionError", "the constructor", "assert boards == 2"),
-        ("RaisesWhenMade", "the env cannot be made: ValueError", "the constructor", "of that size (tests/envs/deadly.py:"),
+        (
+            "DoubtsWhenMade",
+            "the env cannot be made: AssertionError",
+            "the constructor",
+            "assert boards == 2",
+        ),
+        (
+            "RaisesWhenMade",
+            "the env cannot be made: ValueError",
+            "the constructor",
+            "of that size (tests/envs/deadly.py:",
+        ),
         ("Quits", "step() raises SystemExit", "step 1", "enough (tests/envs/deadly.py:"),
-        ("tests.envs.planted:RaisesAtSeven", "step() raises ZeroDivisionError", "step 7", "in RaisesAtSeven.step)"),
+        (
+            "tests.envs.planted:RaisesAtSeven",
+            "step() raises ZeroDivisionError",
+            "step 7",
+            "in RaisesAtSeven.step)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_exception_names_its_line(name: str, what: str, where: str, seen: str) -> None:
     report = checked(name)
     finding = only(report)
@@ -182,9 +225,15 @@ def test_the_line_is_the_envs_own() -> None:
 
 def test_a_dump_of_machinery_names_its_innermost_line() -> None:
     head = "Current thread 0x1 (most recent call first):"
-    library, env = f'  File "{places.STDLIB}/selectors.py", line 415 in select', '  File "/home/me/a.py", line 3 in step'
+    library, env = (
+        f'  File "{places.STDLIB}/selectors.py", line 415 in select',
+        '  File "/home/me/a.py", line 3 in step',
+    )
     assert supervising.at_line(supervising.State()) == ""
-    assert supervising.at_line(supervising.State(stack=[head, library, env])) == " at /home/me/a.py:3, in step"
+    assert (
+        supervising.at_line(supervising.State(stack=[head, library, env]))
+        == " at /home/me/a.py:3, in step"
+    )
     newest = supervising.State(stack=["Fatal error", head, env, head, library])
     assert supervising.at_line(newest).endswith("/selectors.py:415, in select")
 
@@ -192,7 +241,10 @@ def test_a_dump_of_machinery_names_its_innermost_line() -> None:
 def test_ctrl_c_is_told_also_where_nothing_is_left_out() -> None:
     whole = Report(target="a:b", findings=(), facts={})
     state = supervising.State(report=whole.json())
-    assert supervising.finished(EnvFactory(target="a:b"), state, names.INTERRUPTED).why == names.INTERRUPTED
+    assert (
+        supervising.finished(EnvFactory(target="a:b"), state, names.INTERRUPTED).why
+        == names.INTERRUPTED
+    )
     assert supervising.finished(EnvFactory(target="a:b"), state, names.TIME_UP).why == ""
 
 
@@ -216,7 +268,10 @@ def test_a_long_message_is_cut() -> None:
 
 @pytest.mark.parametrize(
     ("text", "what", "line"),
-    [("import nowhere_to_be_found\n", "ModuleNotFoundError", 1), ("\ndef make(:\n", "SyntaxError", 2)],
+    [
+        ("import nowhere_to_be_found\n", "ModuleNotFoundError", 1),
+        ("\ndef make(:\n", "SyntaxError", 2),
+    ],
 )
 def test_a_module_that_cannot_be_imported(
     text: str, what: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -224,7 +279,10 @@ def test_a_module_that_cannot_be_imported(
     (tmp_path / f"broken_{what}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     finding = only(check_env(EnvFactory(target=f"broken_{what}:make")))
-    assert finding.what == f"the env cannot be made: {what}" and f"broken_{what}.py:{line}, in " in finding.seen
+    assert (
+        finding.what == f"the env cannot be made: {what}"
+        and f"broken_{what}.py:{line}, in " in finding.seen
+    )
 
 
 def test_an_exception_when_the_env_is_closed() -> None:
@@ -266,15 +324,19 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     report = supervise(factory, steps=1500, seconds=60, show=interrupt)
     assert only(report, "note").what == "obs is no numpy array"
     assert report.why == names.INTERRUPTED
-    assert report.left_out[0].startswith(f"{names.FIRST} from step ") and report.left_out[1:] == LATER
+    assert (
+        report.left_out[0].startswith(f"{names.FIRST} from step ") and report.left_out[1:] == LATER
+    )
 
 
 def test_a_child_ends_with_its_parent(tmp_path: Path, deadline: Any) -> None:
     """The parent is killed, and the env hangs."""
     file = tmp_path / "pid"
     code = (
-        "from equipoise.envs.check.supervise import supervise\nfrom equipoise.types import EnvFactory\n"
-        f"supervise(EnvFactory(target={DEADLY + ':SaysItsPid'!r}, kwargs={{'file': {str(file)!r}}}))"
+        "from equipoise.envs.check.supervise import supervise\nfrom equipoise.types import "
+        "EnvFactory\n"
+        f"supervise(EnvFactory(target={DEADLY + ':SaysItsPid'!r}, kwargs={{'file': "
+        f"{str(file)!r}}}))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     try:
@@ -300,7 +362,9 @@ def test_a_child_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("busy_s", [0.0, 3.0])
-def test_the_time_that_the_machine_gave_no_core_is_not_the_envs(busy_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_that_the_machine_gave_no_core_is_not_the_envs(
+    busy_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A call that waits for a core does not hang, and its time is not up."""
     began = time.monotonic()
     monkeypatch.setattr(cores, "waited_s", lambda pid: min(time.monotonic() - began, busy_s))
@@ -319,7 +383,9 @@ def test_the_time_that_the_machine_gave_no_core_is_not_the_envs(busy_s: float, m
 def test_a_process_that_shares_its_core_waited_for_it() -> None:
     core = min(os.sched_getaffinity(0))
     code = f"import os; os.sched_setaffinity(0, [{core}])\nprint(flush=True)\nwhile True: pass"
-    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)
+    ]
     try:
         for one in both:
             assert one.stdout is not None and one.stdout.readline()

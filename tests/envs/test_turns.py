@@ -1,4 +1,6 @@
-"""Games whose agents act in turns: every row is what the AEC interface gives, and players change seats."""
+"""Games whose agents act in turns: every row is what the AEC interface gives, and players change
+seats.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,11 @@ NAMES = ["ann", "bob", "cid"]
 
 
 class Draughts:
-    """Three agents; whose turn it is is drawn, an agent may move twice, and one after the other falls out.
+    """Three agents; whose turn it is is drawn, an agent may move twice, and one after the other
+    falls out.
 
-    What an agent sees: its number, how many moves there were, the last action, and whether it is to move. A move pays the
-    mover its action and takes it from the others.
+    What an agent sees: its number, how many moves there were, the last action, and whether it is to
+    move. A move pays the mover its action and takes it from the others.
     """
 
     metadata: dict[str, Any] = {"name": "draughts"}
@@ -59,7 +62,9 @@ class Draughts:
         return np.array([1, self.moves % 2, 1], np.int8)
 
     def observe(self, agent: str) -> Any:
-        seen = np.array([NAMES.index(agent), self.moves, self.played, agent == self.agent_selection], np.float32)
+        seen = np.array(
+            [NAMES.index(agent), self.moves, self.played, agent == self.agent_selection], np.float32
+        )
         if self.masks != "obs":
             return seen
         mask = self.allowed() if agent == self.agent_selection else np.zeros(3, np.int8)
@@ -69,7 +74,10 @@ class Draughts:
         self.rng = np.random.default_rng(seed)
         self.agents, self.moves, self.played = list(NAMES), 0, -1
         self._zero()
-        self.terminations, self.truncations = dict.fromkeys(NAMES, False), dict.fromkeys(NAMES, False)
+        self.terminations, self.truncations = (
+            dict.fromkeys(NAMES, False),
+            dict.fromkeys(NAMES, False),
+        )
         self._next()
 
     def _zero(self) -> None:
@@ -96,7 +104,9 @@ class Draughts:
         self.log.append((self.agent_selection, int(action)))
         self.moves, self.played = self.moves + 1, int(action)
         self._zero()
-        self.rewards = {a: float(action) * (1 if a == self.agent_selection else -1) for a in self.agents}
+        self.rewards = {
+            a: float(action) * (1 if a == self.agent_selection else -1) for a in self.agents
+        }
         if self.moves % 5 == 0:
             fallen = self.agents[-1]
             self.terminations[fallen] = True
@@ -107,8 +117,12 @@ class Draughts:
     def close(self) -> None: ...
 
 
-def played_by_hand(env: Draughts, seed: int, choose: Any) -> list[tuple[str, int, dict[str, float], list[str], list[str]]]:
-    """The moves of one episode through the AEC interface: (mover, action, rewards, agents before it, those that end)."""
+def played_by_hand(
+    env: Draughts, seed: int, choose: Any
+) -> list[tuple[str, int, dict[str, float], list[str], list[str]]]:
+    """The moves of one episode through the AEC interface: (mover, action, rewards, agents before
+    it, those that end).
+    """
     env.reset(seed=seed)
     rows = []
     while env.agents:
@@ -136,13 +150,25 @@ def test_every_row_is_what_the_aec_interface_gives(masks: str) -> None:
             assert env.agents == before == sorted(seen)
             for agent in before:
                 inner = seen[agent]["observation"] if masks == "obs" else seen[agent]["obs"]
-                assert inner.tolist() == [NAMES.index(agent), t, choose(t - 1) if t else -1, agent == mover]
+                assert inner.tolist() == [
+                    NAMES.index(agent),
+                    t,
+                    choose(t - 1) if t else -1,
+                    agent == mover,
+                ]
                 mask = [1, t % 2 if masks != "none" else 1, 1] if agent == mover else [1, 0, 0]
                 assert np.asarray(seen[agent]["action_mask"]).tolist() == mask
                 assert env.observation_space(agent).contains(seen[agent])
-            seen, got, terminated, truncated, infos = env.step({agent: choose(t) if agent == mover else 0 for agent in before})
-            assert got == rewards and not any(truncated.values()) and infos.keys() == seen.keys() == set(before)
-            assert [agent for agent in before if terminated[agent]] == ended  # each with its last observation
+            seen, got, terminated, truncated, infos = env.step(
+                {agent: choose(t) if agent == mover else 0 for agent in before}
+            )
+            assert (
+                got == rewards
+                and not any(truncated.values())
+                and infos.keys() == seen.keys() == set(before)
+            )
+            # each with its last observation
+            assert [agent for agent in before if terminated[agent]] == ended
             seen = {agent: seen[agent] for agent in env.agents}
         assert env.agents == []
 
@@ -178,7 +204,10 @@ def test_an_agent_that_stays_after_its_end_is_one_sentence() -> None:
     env.reset(seed=0)
     for _ in range(4):
         env.step(dict.fromkeys(env.agents, 0))
-    with pytest.raises(ValueError, match=r"has ended: expected step\(None\) to take it out of env.agents, got \['ann'"):
+    with pytest.raises(
+        ValueError,
+        match=r"has ended: expected step\(None\) to take it out of env.agents, got \['ann'",
+    ):
         env.step(dict.fromkeys(env.agents, 0))
 
 
@@ -191,13 +220,15 @@ def test_which_way_an_env_is_taken() -> None:
     assert turns_of(Seats(at_once(Rounds))) == turns_of(at_once(Rounds))
 
 
-@pytest.mark.parametrize("name", ["classic/connect_four_v3", "classic/connect_four-v3", "classic/tictactoe_v3"])
+@pytest.mark.parametrize(
+    "name", ["classic/connect_four_v3", "classic/connect_four-v3", "classic/tictactoe_v3"]
+)
 def test_pettingzoos_games_are_envs_like_others(name: str, tmp_path: Any) -> None:
     report = api.check(f"pettingzoo:{name}", steps=40)
     assert not report.findings and "one step is one move" in report.facts["turns"]
 
 
-# ------------------------------------------------------------------------------------------------------------------- seats
+# -------------------------------------------------------------------------------------------- seats
 
 
 def test_seats_are_dealt_anew_and_the_rows_follow_the_players() -> None:
@@ -216,7 +247,9 @@ def test_seats_are_dealt_anew_and_the_rows_follow_the_players() -> None:
             expected, *rest = plain.step(acts)
             seen, *ours = seats.step({player: acts[seat[player]] for player in seats.agents})
             for by_seat, by_player in zip(rest[:3], ours[:3], strict=True):
-                assert {seat[player]: value for player, value in by_player.items() if player in seat} == by_seat
+                assert {
+                    seat[player]: value for player, value in by_player.items() if player in seat
+                } == by_seat
     assert orders == set(itertools.permutations(NAMES))
 
 
@@ -224,15 +257,26 @@ def test_seats_are_refused_where_there_are_none() -> None:
     with pytest.raises(ValueError, match="seats: expected one of fixed, swap, got 'random'"):
         seated(Bits, "random")
     with pytest.raises(ValueError, match="CartPole-v1.*takes no argument 'seats'"):
-        make(EnvFactory(target="CartPole-v1", kwargs={"seats": "swap"}), streams=np.arange(1), seed=0)
-    with pytest.raises(ValueError, match="seats are those of an env of several agents, got seats='swap'"):
         make(
-            EnvFactory(target="gymnasium.envs.classic_control.cartpole:CartPoleEnv", kwargs={"seats": "swap"}),
-            streams=np.arange(1), seed=0,
-        )  # fmt: skip
+            EnvFactory(target="CartPole-v1", kwargs={"seats": "swap"}), streams=np.arange(1), seed=0
+        )
+    with pytest.raises(
+        ValueError, match="seats are those of an env of several agents, got seats='swap'"
+    ):
+        make(
+            EnvFactory(
+                target="gymnasium.envs.classic_control.cartpole:CartPoleEnv",
+                kwargs={"seats": "swap"},
+            ),
+            streams=np.arange(1),
+            seed=0,
+        )
     odd = Duel()
     odd.action_space = lambda agent: spaces.Discrete(2 + (agent == odd.possible_agents[1]))  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match="seats=swap: expected agents with the same action_space, got .* take seats=fixed"):
+    with pytest.raises(
+        ValueError,
+        match="seats=swap: expected agents with the same action_space, got .* take seats=fixed",
+    ):
         Seats(odd)
 
 
@@ -255,12 +299,20 @@ def spoiled(method: str, **given: Any) -> Turns:
     [
         ({"agent_selection": "zoe"}, "agent_selection: expected one of env.agents .*, got 'zoe'"),
         ({"agent_selection": None}, "agent_selection: expected one of env.agents .*, got None"),
-        ({"agents": ["ann", "new"]}, "env.agents: expected agents of possible_agents .*, got 'new'"),
+        (
+            {"agents": ["ann", "new"]},
+            "env.agents: expected agents of possible_agents .*, got 'new'",
+        ),
         ({"rewards": None}, "env.rewards: expected a dict with one for each agent, got NoneType"),
-        ({"terminations": [False]}, "env.terminations: expected a dict with one for each agent, got list"),
+        (
+            {"terminations": [False]},
+            "env.terminations: expected a dict with one for each agent, got list",
+        ),
     ],
-)  # fmt: skip
-def test_a_game_that_breaks_the_interface_is_told_what_to_give(given: dict[str, Any], said: str) -> None:
+)
+def test_a_game_that_breaks_the_interface_is_told_what_to_give(
+    given: dict[str, Any], said: str
+) -> None:
     game = spoiled("step", **given)
     game.reset(seed=0)
     with pytest.raises(ValueError, match=said):
@@ -269,7 +321,9 @@ def test_a_game_that_breaks_the_interface_is_told_what_to_give(given: dict[str, 
 
 def test_a_game_that_begins_without_agents_is_told_so() -> None:
     game = spoiled("reset", agents=[])
-    with pytest.raises(ValueError, match="expected the agents of a game that begins, got none after reset"):
+    with pytest.raises(
+        ValueError, match="expected the agents of a game that begins, got none after reset"
+    ):
         game.reset(seed=0)
 
 

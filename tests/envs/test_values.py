@@ -1,4 +1,6 @@
-"""Values of any type, in every place, by every interface: taken, or refused in one sentence; ``check`` agrees with training."""
+"""Values of any type, in every place, by every interface: taken, or refused in one sentence;
+``check`` agrees with training.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,26 @@ from tests.envs.given import LENGTH, NO_FLAGS, NO_MASKS, REFUSED, TAKEN, Many
 
 HERE = "tests.envs.given"
 INTERFACES: dict[str, tuple[str, dict[str, Any]]] = {
-    "one": (f"{HERE}:One", {}), "next": (f"{HERE}:Many", {}), "same": (f"{HERE}:Many", {"mode": "SameStep"}),
+    "one": (f"{HERE}:One", {}),
+    "next": (f"{HERE}:Many", {}),
+    "same": (f"{HERE}:Many", {"mode": "SameStep"}),
     "duo": (f"{HERE}:Duo", {}),
-}  # fmt: skip
+}
 PLACES = ("obs", "first obs", "reward", "terminated", "truncated", "mask", "info mask", "final_obs")
-KEYS = {"first obs": "obs", "mask": "/action_mask", "info mask": "info/action_mask", "final_obs": "info/final_obs"}
+KEYS = {
+    "first obs": "obs",
+    "mask": "/action_mask",
+    "info mask": "info/action_mask",
+    "final_obs": "info/final_obs",
+}
 
 
 def factory(interface: str, place: str, kind: str) -> EnvFactory:
     target, kwargs = INTERFACES[interface]
     mask = "info" if place == "info mask" else "auto"
-    return EnvFactory(target=target, kwargs={"place": place, "kind": kind, **kwargs}, action_mask=mask)
+    return EnvFactory(
+        target=target, kwargs={"place": place, "kind": kind, **kwargs}, action_mask=mask
+    )
 
 
 def trained(made: EnvFactory, *metrics: str) -> str:
@@ -61,8 +72,11 @@ def trained(made: EnvFactory, *metrics: str) -> str:
 def checked(made: EnvFactory) -> str:
     """What ``check`` calls an error, or ""."""
     report = check_env(made, steps=2 * LENGTH + 3, seconds=30)
-    errors = [f"{found.what}: {found.seen}" for found in report.findings if found.severity == "error"]
-    return "; ".join(error for error in errors if "parallel_api_test" not in error)  # rules that training does not need
+    errors = [
+        f"{found.what}: {found.seen}" for found in report.findings if found.severity == "error"
+    ]
+    # rules that training does not need
+    return "; ".join(error for error in errors if "parallel_api_test" not in error)
 
 
 def kinds(place: str) -> dict[str, bool]:
@@ -71,16 +85,26 @@ def kinds(place: str) -> dict[str, bool]:
     refused = dict.fromkeys((*REFUSED, *more), False)
     if place == "info mask":  # an axis in front is taken: [1, n]
         refused.pop("one too many axes")
-    if place == "final_obs":  # no last observation: a truncation counts as a termination, with a note
+    # no last observation: a truncation counts as a termination, with a note
+    if place == "final_obs":
         refused["None"] = True
     return dict.fromkeys(TAKEN, True) | refused
 
 
-CASES = [(interface, place) for interface in INTERFACES for place in PLACES if place != "final_obs" or interface == "same"]
+CASES = [
+    (interface, place)
+    for interface in INTERFACES
+    for place in PLACES
+    if place != "final_obs" or interface == "same"
+]
 
 
-@pytest.mark.filterwarnings("ignore:.*truncation treated as termination", "ignore:.*said once", "ignore:.*was cast")
-@pytest.mark.parametrize(("interface", "place"), [one for one in CASES if one != ("duo", "info mask")])
+@pytest.mark.filterwarnings(
+    "ignore:.*truncation treated as termination", "ignore:.*said once", "ignore:.*was cast"
+)
+@pytest.mark.parametrize(
+    ("interface", "place"), [one for one in CASES if one != ("duo", "info mask")]
+)
 def test_a_value_of_any_type_is_taken_or_named_and_check_agrees(interface: str, place: str) -> None:
     odd = []
     for kind, fits in kinds(place).items():
@@ -101,11 +125,21 @@ def test_a_value_of_any_type_is_taken_or_named_and_check_agrees(interface: str, 
 
 BOX = spaces.Box(0, 9, (2,), np.float32)
 SPACES: dict[str, Any] = {
-    "box": BOX, "dict": spaces.Dict({"a": BOX, "b": spaces.Discrete(9)}), "tuple": spaces.Tuple((BOX, spaces.Discrete(9))),
-}  # fmt: skip
-ONE: dict[str, Any] = {"box": np.ones(2, np.float32), "dict": {"a": np.ones(2), "b": 7}, "tuple": (np.ones(2), 7)}
+    "box": BOX,
+    "dict": spaces.Dict({"a": BOX, "b": spaces.Discrete(9)}),
+    "tuple": spaces.Tuple((BOX, spaces.Discrete(9))),
+}
+ONE: dict[str, Any] = {
+    "box": np.ones(2, np.float32),
+    "dict": {"a": np.ones(2), "b": 7},
+    "tuple": (np.ones(2), 7),
+}
 ALL = np.ones((3, 2))
-WHOLE: dict[str, Any] = {"box": ALL, "dict": {"a": ALL, "b": np.full(3, 7)}, "tuple": (ALL, np.full(3, 7))}
+WHOLE: dict[str, Any] = {
+    "box": ALL,
+    "dict": {"a": ALL, "b": np.full(3, 7)},
+    "tuple": (ALL, np.full(3, 7)),
+}
 ROWS = np.array([True, False, True])
 
 
@@ -121,18 +155,24 @@ def in_objects(values: list[Any]) -> Any:
 
 
 FORMS: dict[str, Any] = {
-    "arrays": lambda kind: WHOLE[kind], "list": lambda kind: by_env(ONE[kind]),
-    "whole list": lambda kind: by_env(ONE[kind], False), "objects": lambda kind: in_objects(by_env(ONE[kind])),
-    "tensors": lambda kind: tree_of(WHOLE[kind], lambda x: torch.tensor(x, dtype=torch.float64 if x.ndim > 1 else torch.int64)),
+    "arrays": lambda kind: WHOLE[kind],
+    "list": lambda kind: by_env(ONE[kind]),
+    "whole list": lambda kind: by_env(ONE[kind], False),
+    "objects": lambda kind: in_objects(by_env(ONE[kind])),
+    "tensors": lambda kind: tree_of(
+        WHOLE[kind], lambda x: torch.tensor(x, dtype=torch.float64 if x.ndim > 1 else torch.int64)
+    ),
     "lists": lambda kind: tree_of(WHOLE[kind], lambda x: x.tolist()),
     "tensors by env": lambda kind: by_env(tree_of(ONE[kind], torch.as_tensor)),
-}  # fmt: skip
+}
 
 
 def tree_of(value: Any, change: Any) -> Any:
     if isinstance(value, dict):
         return {key: tree_of(one, change) for key, one in value.items()}
-    return tuple(tree_of(one, change) for one in value) if isinstance(value, tuple) else change(value)
+    return (
+        tuple(tree_of(one, change) for one in value) if isinstance(value, tuple) else change(value)
+    )
 
 
 @pytest.mark.few(6)
@@ -151,12 +191,25 @@ def test_last_observations_in_every_form(kind: str, form: str, name: str) -> Non
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        ("box", ALL[:2]), ("box", [ONE["box"]] * 2), ("box", [ONE["box"], None, "left"]), ("box", 3.0), ("box", "left"),
-        ("box", ONE["dict"]), ("box", np.ones((3, 4))), ("dict", {"a": ALL}), ("dict", ALL), ("dict", by_env({"a": ALL[0]})),
-        ("dict", by_env(7)), ("dict", {"a": ALL, "b": np.zeros(2)}), ("tuple", (ALL,)), ("tuple", by_env((ALL[0],))),
-        ("box", object()), ("dict", {"a": by_env(None), "b": [1, 2, 3]}), ("tuple", {}),
+        ("box", ALL[:2]),
+        ("box", [ONE["box"]] * 2),
+        ("box", [ONE["box"], None, "left"]),
+        ("box", 3.0),
+        ("box", "left"),
+        ("box", ONE["dict"]),
+        ("box", np.ones((3, 4))),
+        ("dict", {"a": ALL}),
+        ("dict", ALL),
+        ("dict", by_env({"a": ALL[0]})),
+        ("dict", by_env(7)),
+        ("dict", {"a": ALL, "b": np.zeros(2)}),
+        ("tuple", (ALL,)),
+        ("tuple", by_env((ALL[0],))),
+        ("box", object()),
+        ("dict", {"a": by_env(None), "b": [1, 2, 3]}),
+        ("tuple", {}),
     ],
-)  # fmt: skip
+)
 def test_last_observations_that_are_none_are_named(kind: str, value: Any) -> None:
     rows = tree.zeros(tree.prepend(observation_spec(SPACES[kind]), 3))
     with pytest.raises(WrongValue, match=r"info/final_obs.*: expected .*, got "):
@@ -177,7 +230,9 @@ def test_metrics_of_any_type(interface: str) -> None:
         assert "metrics: expected" in trained(factory(interface, "metric", kind), "score"), kind
 
 
-@pytest.mark.parametrize("info", [None, [], [{}], "text", 3, object(), np.array(3), {"final_info": None}, {1: 2}])
+@pytest.mark.parametrize(
+    "info", [None, [], [{}], "text", 3, object(), np.array(3), {"final_info": None}, {1: 2}]
+)
 def test_an_info_that_is_no_dict_has_no_metrics(info: Any) -> None:
     infos = Infos(("score",), 2)
     infos.seen = set()
@@ -205,11 +260,24 @@ def test_metrics_are_looked_for_where_actions_are_masked(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["OldReset", "OldStep", "Dicts", "NoNames", "Later", "Numbers", "NoSpaces", "NoAgents", "Lists"]
+    "target",
+    [
+        "OldReset",
+        "OldStep",
+        "Dicts",
+        "NoNames",
+        "Later",
+        "Numbers",
+        "NoSpaces",
+        "NoAgents",
+        "Lists",
+    ],
 )
 def test_a_parallel_env_of_another_interface_is_told_what_to_give(target: str) -> None:
     made = EnvFactory(target=f"{HERE}:{target}", kwargs={"place": "", "kind": "array"})
-    with pytest.raises((ValueError, WrongValue), match="a parallel env, as PettingZoo's, has possible_agents") as refused:
+    with pytest.raises(
+        (ValueError, WrongValue), match="a parallel env, as PettingZoo's, has possible_agents"
+    ) as refused:
         trained_loudly(made)
     assert "shimmy" not in str(refused.value)
     assert "a parallel env, as PettingZoo's" in checked(made)
@@ -225,10 +293,12 @@ def trained_loudly(made: EnvFactory) -> None:
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.Box(-1, 1, (0,)), spaces.Box(0, 255, (0, 4), np.uint8), spaces.Box(-1, 1, (2, 0), np.float64),
+        spaces.Box(-1, 1, (0,)),
+        spaces.Box(0, 255, (0, 4), np.uint8),
+        spaces.Box(-1, 1, (2, 0), np.float64),
         spaces.Dict({"a": spaces.Box(0, 3, (0,), np.int64), "b": BOX}),
     ],
-)  # fmt: skip
+)
 def test_arrays_without_elements(space: Any) -> None:
     ts, floats = timestep(part_spec(space), np.arange(2))
     checks = Checks(space, ts, floats)
@@ -242,24 +312,39 @@ def test_arrays_without_elements(space: Any) -> None:
 @pytest.mark.parametrize(
     ("space", "large"),
     [
-        (spaces.Box(0, 255, (128,), np.uint8), {"obs": 255.0}), (spaces.Box(0, 255, (3, 24, 24), np.uint8), {}),
-        (spaces.Dict({"a": BOX, "b": spaces.Box(np.array([-1, -1e6]), np.array([1, 1e6]), dtype=np.float64)}), {"obs/b": 1e6}),
-        (spaces.Box(-np.inf, np.inf, (2,)), {}), (spaces.Box(0, 255, (4, 4, 3), np.float32), {"obs": 255.0}),
-        (spaces.Box(np.finfo(np.float32).min, np.finfo(np.float32).max, (2,)), {}), (spaces.Discrete(1000), {}),
+        (spaces.Box(0, 255, (128,), np.uint8), {"obs": 255.0}),
+        (spaces.Box(0, 255, (3, 24, 24), np.uint8), {}),
+        (
+            spaces.Dict(
+                {
+                    "a": BOX,
+                    "b": spaces.Box(np.array([-1, -1e6]), np.array([1, 1e6]), dtype=np.float64),
+                }
+            ),
+            {"obs/b": 1e6},
+        ),
+        (spaces.Box(-np.inf, np.inf, (2,)), {}),
+        (spaces.Box(0, 255, (4, 4, 3), np.float32), {"obs": 255.0}),
+        (spaces.Box(np.finfo(np.float32).min, np.finfo(np.float32).max, (2,)), {}),
+        (spaces.Discrete(1000), {}),
     ],
-)  # fmt: skip
+)
 def test_numbers_that_no_network_can_use_are_found(space: Any, large: dict[str, float]) -> None:
     assert scales.large(space) == large and bool(scales.said(large)) == bool(large)
 
 
 def test_large_numbers_without_bounds_are_found_where_they_are_seen() -> None:
     space = spaces.Dict({"a": BOX, "b": spaces.Box(-np.inf, np.inf, (2,))})
-    assert scales.large_seen(space, {"a": np.zeros((1, 2)), "b": np.array([[1.0, -5e6]])}) == {"obs/b": 5e6}
+    assert scales.large_seen(space, {"a": np.zeros((1, 2)), "b": np.array([[1.0, -5e6]])}) == {
+        "obs/b": 5e6
+    }
 
 
 def test_a_small_integer_is_not_wrapped() -> None:
     spec = observation_spec(spaces.Box(0, 100, (1,), np.int8))
-    with pytest.raises(WrongValue, match=r"obs: expected int8 \[1\], from -128 to 127, got int64 300"):
+    with pytest.raises(
+        WrongValue, match=r"obs: expected int8 \[1\], from -128 to 127, got int64 300"
+    ):
         taken(spec, np.array([300]), 0)
     assert taken(spec, [100], 0).tolist() == [100]
 
@@ -282,7 +367,9 @@ def test_a_reward_beyond_float32_is_found_by_check_as_by_training(value: Any) ->
 
 def test_a_whole_number_beyond_all_floats_is_named() -> None:
     for read in (lambda: number(10**400, 0, "reward"), lambda: numbers([1, 10**400], 2, "reward")):
-        with pytest.raises(WrongValue, match="reward: expected a finite number, got one beyond all floats"):
+        with pytest.raises(
+            WrongValue, match="reward: expected a finite number, got one beyond all floats"
+        ):
             read()
 
 
@@ -292,7 +379,10 @@ def test_bounds_of_nan_are_named(bounds: tuple[float, float]) -> None:
     box = spaces.Box(-1, 1, (2,))
     box.low[:], box.high[:] = bounds
     for spec in (observation_spec, action_spec):
-        with pytest.raises(UnsupportedSpace, match="x/a is not supported: expected bounds that are numbers, got nan"):
+        with pytest.raises(
+            UnsupportedSpace,
+            match="x/a is not supported: expected bounds that are numbers, got nan",
+        ):
             spec(spaces.Dict({"a": box}), "x")
 
 

@@ -1,4 +1,6 @@
-"""CartPole whose observations are large: what is learned from them is learned from rows with memory of their own."""
+"""CartPole whose observations are large: what is learned from them is learned from rows with memory
+of their own.
+"""
 
 from __future__ import annotations
 

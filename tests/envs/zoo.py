@@ -1,4 +1,6 @@
-"""A zoo: an env for every seed, with nested spaces that are drawn from it, and a step that insists on what it is given."""
+"""A zoo: an env for every seed, with nested spaces that are drawn from it, and a step that insists
+on what it is given.
+"""
 
 from __future__ import annotations
 
@@ -69,11 +71,20 @@ def observed(rng: np.random.Generator, depth: int) -> Any:
         if kind == 0:
             dtype = str(rng.choice(FLOATS))
             unbounded = rng.random() < 0.3
-            return spaces.Box(-np.inf if unbounded else -2.0, np.inf if unbounded else 3.0, shape(rng), np.dtype(dtype).type)
+            return spaces.Box(
+                -np.inf if unbounded else -2.0,
+                np.inf if unbounded else 3.0,
+                shape(rng),
+                np.dtype(dtype).type,
+            )
         if kind == 1:
             dtype = str(rng.choice(WHOLES))
             return spaces.Box(0 if dtype[0] == "u" else -5, 100, shape(rng), np.dtype(dtype).type)
-        return spaces.Box(0, 1, shape(rng), np.bool_) if kind == 2 and rng.random() < 0.3 else common(rng)
+        return (
+            spaces.Box(0, 1, shape(rng), np.bool_)
+            if kind == 2 and rng.random() < 0.3
+            else common(rng)
+        )
 
     return nested(rng, depth, leaf, observed)
 
@@ -90,7 +101,9 @@ def acted(rng: np.random.Generator, depth: int) -> Any:
 
 
 class Zoo(gymnasium.Env[Any, Any]):
-    """Observations and episodes are a function of ``np_random``; an action that space or mask do not have is refused."""
+    """Observations and episodes are a function of ``np_random``; an action that space or mask do
+    not have is refused.
+    """
 
     def __init__(self, case: int) -> None:
         self.case = case
@@ -128,7 +141,9 @@ class Zoo(gymnasium.Env[Any, Any]):
 
 
 def exact(space: Any, action: Any) -> None:
-    """``contains`` is generous: dtypes are the space's own, and nothing is a view that a caller still writes to."""
+    """``contains`` is generous: dtypes are the space's own, and nothing is a view that a caller
+    still writes to.
+    """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, inner in parts:
@@ -151,7 +166,11 @@ def drawn(space: Any, rng: np.random.Generator) -> Any:
         return tuple(one(int(n)) for n in space.nvec.reshape(-1))
     if isinstance(space, spaces.Dict):
         return {key: drawn(inner, rng) for key, inner in space.spaces.items()}
-    return tuple(drawn(inner, rng) for inner in space.spaces) if isinstance(space, spaces.Tuple) else None
+    return (
+        tuple(drawn(inner, rng) for inner in space.spaces)
+        if isinstance(space, spaces.Tuple)
+        else None
+    )
 
 
 def flat(space: Any, mask: Any) -> Any:

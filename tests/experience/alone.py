@@ -1,4 +1,6 @@
-"""A queue of one policy, and what one policy learns from it, without the mappings that several policies need."""
+"""A queue of one policy, and what one policy learns from it, without the mappings that several
+policies need.
+"""
 
 from __future__ import annotations
 

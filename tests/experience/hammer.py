@@ -1,4 +1,6 @@
-"""An actor process that does nothing but reserve, write and commit, and rows that tell who wrote them."""
+"""An actor process that does nothing but reserve, write and commit, and rows that tell who wrote
+them.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +41,23 @@ def _stamps(data: Any) -> Any:
 
 
 def read(batch: Batch) -> list[tuple[int, int, int]]:
-    """(sequence, actor, stamp) of every block of a batch; AssertionError where a block is not of one piece."""
+    """(sequence, actor, stamp) of every block of a batch; AssertionError where a block is not of
+    one piece.
+    """
     data, found = batch.data, []
     for i in range(0, len(batch.keys), BLOCK):
         of = slice(i, i + BLOCK)
-        stamps = np.concatenate([np.ravel(x) for x in (_stamps(data)[:, of], data.action[:, of], data.version[:, of])])
+        stamps = np.concatenate(
+            [np.ravel(x) for x in (_stamps(data)[:, of], data.action[:, of], data.version[:, of])]
+        )
         stamp = int(data.context["start"][i])
         assert (stamps == stamp).all() and (np.asarray(data.context["start"][of]) == stamp).all(), (
             f"torn: {set(stamps)}, {stamp}"
         )
         actor = int(data.context["stream"][i]) // BLOCK
-        assert data.context["stream"][of].tolist() == stream_ids(actor, BLOCK).tolist(), "torn streams"
+        assert data.context["stream"][of].tolist() == stream_ids(actor, BLOCK).tolist(), (
+            "torn streams"
+        )
         assert (batch.keys[of, 1] == batch.keys[i, 1]).all()
         found.append((int(batch.keys[i, 1]), actor, stamp))
     return found
@@ -64,7 +72,8 @@ def main(queue: Alone, actor: int, stamp: int, progress: Segment, lifeline: Life
         if turn % 1000 == 0 and lifeline.cut():
             os._exit(0)
         slot = queue.reserve(streams)
-        if slot is None:  # no wait: a process that waits is killed where it waits, and it is to be killed anywhere
+        # no wait: a process that waits is killed where it waits, and it is to be killed anywhere
+        if slot is None:
             continue
         stamp += 1
         write(slot, actor, stamp)

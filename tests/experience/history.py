@@ -1,4 +1,6 @@
-"""Streams whose every row is known: what an experience hands out is compared with what was written, row for row."""
+"""Streams whose every row is known: what an experience hands out is compared with what was written,
+row for row.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,32 @@ MAP = 300
 
 
 class History:
-    """``rows`` rows of ``streams`` streams: episodes of 1 to ``longest`` steps, then a seam (NEXT_STEP), and so on.
+    """``rows`` rows of ``streams`` streams: episodes of 1 to ``longest`` steps, then a seam
+    (NEXT_STEP), and so on.
 
-    A vector observation is (stream, row); an image is a stack of frames each of which has one shade; a map, which ``maps`` asks
-    for, is large and no stack.
+    A vector observation is (stream, row); an image is a stack of frames each of which has one
+    shade; a map, which ``maps`` asks for, is large and no stack.
     """
 
     def __init__(
-        self, *, streams: int, rows: int, longest: int = 9, stack: Stack | None = None, maps: bool = False,
-        recurrent: bool = False, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        streams: int,
+        rows: int,
+        longest: int = 9,
+        stack: Stack | None = None,
+        maps: bool = False,
+        recurrent: bool = False,
+        seed: int = 0,
+    ) -> None:
         rng = np.random.default_rng(seed)
         self.streams, self.rows, self.stack, self.maps = streams, rows, stack, maps
         shape = (rows + 1, streams)
         self.first, self.mask = np.zeros(shape, bool), np.ones(shape, bool)
-        self.bootstrap, self.reward = np.ones(shape, bool), rng.normal(size=shape).astype(np.float32)
+        self.bootstrap, self.reward = (
+            np.ones(shape, bool),
+            rng.normal(size=shape).astype(np.float32),
+        )
         self.age = np.zeros(shape, np.int64)
         for stream in range(streams):
             row = 0
@@ -53,9 +66,12 @@ class History:
         if maps:
             obs["map"] = ArraySpec((MAP,), "float32")
         self.row = RowSpec(
-            obs=obs, action=ArraySpec((), "int64"), behaviour={"logp": ArraySpec((), "float32")},
-            state={"h": ArraySpec((2,), "float32")} if recurrent else {}, context=STREAM,
-        )  # fmt: skip
+            obs=obs,
+            action=ArraySpec((), "int64"),
+            behaviour={"logp": ArraySpec((), "float32")},
+            state={"h": ArraySpec((2,), "float32")} if recurrent else {},
+            context=STREAM,
+        )
 
     def obs(self, stream: int, row: int) -> dict[str, Any]:
         found: dict[str, Any] = {"vector": np.array([stream, row], np.float32)}
@@ -66,7 +82,9 @@ class History:
                     frames.append(0 if stack.padding == "zero" else self._shade(stream, row - age))
                 else:
                     frames.append(self._shade(stream, row - back))
-            found["image"] = np.array(frames, np.uint8)[:, None, None] + np.zeros((1, SIDE, SIDE), np.uint8)
+            found["image"] = np.array(frames, np.uint8)[:, None, None] + np.zeros(
+                (1, SIDE, SIDE), np.uint8
+            )
         if self.maps:
             found["map"] = np.arange(MAP, dtype=np.float32) % 7 + stream * self.rows + row
         return found
@@ -92,7 +110,9 @@ class History:
             data.state["h"][:] = np.stack([streams, np.full(len(streams), start)], 1)
 
     def prove(self, batch: Batch) -> None:
-        """Every row of every window is the stream's own, and follows the one before it; none begins with a seam."""
+        """Every row of every window is the stream's own, and follows the one before it; none begins
+        with a seam.
+        """
         data = batch.data
         unroll, items = data.reward.shape
         for b in range(items):
@@ -100,7 +120,9 @@ class History:
             where = f"stream {stream}, row {start}"
             for t in range(unroll + 1):
                 for name, value in self.obs(stream, start + t).items():
-                    np.testing.assert_array_equal(data.obs[name][t, b].numpy(), value, err_msg=f"{where} + {t}: {name}")
+                    np.testing.assert_array_equal(
+                        data.obs[name][t, b].numpy(), value, err_msg=f"{where} + {t}: {name}"
+                    )
                 assert bool(data.first[t, b]) == self.first[start + t, stream], where
             for t in range(unroll):
                 for name in ("reward", "mask", "bootstrap", "action", "version"):

@@ -21,7 +21,9 @@ def members(made: Replay) -> Any:
 
 
 def content(made: Replay) -> str:
-    """A hash of all that must come back: every row that is held, indices, priorities, row numbers, generators."""
+    """A hash of all that must come back: every row that is held, indices, priorities, row numbers,
+    generators.
+    """
     digest, ring = hashlib.sha256(), made.ring
     for path, leaf in tree.items(made.state()):
         digest.update(f"{path} {np.shape(leaf)}".encode() + np.asarray(leaf).tobytes())

@@ -1,4 +1,6 @@
-"""A replay of several shards in one process: each answers at once, unless it is held, and is lost and replaced at will."""
+"""A replay of several shards in one process: each answers at once, unless it is held, and is lost
+and replaced at will.
+"""
 
 from __future__ import annotations
 
@@ -25,28 +27,59 @@ class Shards:
     """The replay, its shards, and those that do not answer now."""
 
     def __init__(
-        self, history: History, settings: Settings, *, batch: int, window: int = 1, max_lag: int | None = 0,
-        folder: Path | None = None, saved: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        history: History,
+        settings: Settings,
+        *,
+        batch: int,
+        window: int = 1,
+        max_lag: int | None = 0,
+        folder: Path | None = None,
+        saved: Any = None,
+    ) -> None:
         self.plan = ReplayPlan(
-            settings=settings, row=history.row, stacks={} if history.stack is None else {"image": history.stack},
-            unroll=UNROLL, window=window, block=BLOCK, actors=ACTORS, span=BLOCK, rounds=100,
-        )  # fmt: skip
-        self.inbox, self.folder, self.held, self.seed = inbox(history, max_lag=max_lag, saved=saved), folder, set[int](), 0
-        self.post = ShardMailbox(self.plan, batch, Heap(tree.nbytes(ShardMailbox.specs(self.plan, batch))))
+            settings=settings,
+            row=history.row,
+            stacks={} if history.stack is None else {"image": history.stack},
+            unroll=UNROLL,
+            window=window,
+            block=BLOCK,
+            actors=ACTORS,
+            span=BLOCK,
+            rounds=100,
+        )
+        self.inbox, self.folder, self.held, self.seed = (
+            inbox(history, max_lag=max_lag, saved=saved),
+            folder,
+            set[int](),
+            0,
+        )
+        self.post = ShardMailbox(
+            self.plan, batch, Heap(tree.nbytes(ShardMailbox.specs(self.plan, batch)))
+        )
         self.shards = [self.made(k) for k in range(settings.shards)]
         self.replay = Sharded(
-            self.plan, rounds(self.plan, self.inbox), POLICY, post=self.post, seed=3, ring=self.asked
-        )  # fmt: skip
+            self.plan,
+            rounds(self.plan, self.inbox),
+            POLICY,
+            post=self.post,
+            seed=3,
+            ring=self.asked,
+        )
 
     def made(self, k: int) -> Shard:
         self.seed += 1
         folder = None if self.folder is None else self.folder / f"shard_{k}"
         store = Store(self.plan, seed=self.seed, shard=k, folder=folder)
         return Shard(
-            self.plan, store, self.post, k, block=lambda place: self.inbox.block(place)[POLICY], ring=lambda: None,
+            self.plan,
+            store,
+            self.post,
+            k,
+            block=lambda place: self.inbox.block(place)[POLICY],
+            ring=lambda: None,
             clock=Clock(PARTS),
-        )  # fmt: skip
+        )
 
     def asked(self, k: int) -> None:
         if k not in self.held:

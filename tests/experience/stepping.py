@@ -1,7 +1,9 @@
-"""Runs a call one bytecode instruction at a time, so that a test can stop it or kill it at any of them.
+"""Runs a call one bytecode instruction at a time, so that a test can stop it or kill it at any of
+them.
 
-Only those instructions count that can touch what is shared: calls, operators and subscripts. What lies between two of them
-moves values about in the frame, and to stop there is to stop before the next that counts.
+Only those instructions count that can touch what is shared: calls, operators and subscripts. What
+lies between two of them moves values about in the frame, and to stop there is to stop before the
+next that counts.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Any, Self
 from equipoise.experience.queue import queue, tokens
 from equipoise.runtime import ipc
 
-FILES = {module.__file__ for module in (queue, tokens, ipc)}  # the instructions of these are counted
+# the instructions of these are counted
+FILES = {module.__file__ for module in (queue, tokens, ipc)}
 TOUCHING = ("CALL", "BINARY_", "STORE_SUBSCR", "COMPARE_OP", "CONTAINS_OP", "FOR_ITER", "RETURN_")
 
 
@@ -28,7 +31,9 @@ def touching(code: CodeType) -> frozenset[int]:
 
 
 class Killed(BaseException):
-    """Ends a call where it stands; nothing in the queue catches or cleans up, so it leaves what SIGKILL would."""
+    """Ends a call where it stands; nothing in the queue catches or cleans up, so it leaves what
+    SIGKILL would.
+    """
 
 
 class Stepper:

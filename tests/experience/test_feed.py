@@ -22,7 +22,9 @@ class Box:
         return np.array([[0, self.taken]])
 
     def finish(self, keys: Any) -> None:
-        assert keys[0, 1] == self.taken == self.finished + 1, "a round is finished once, and before the next"
+        assert keys[0, 1] == self.taken == self.finished + 1, (
+            "a round is finished once, and before the next"
+        )
         self.finished += 1
 
 
@@ -89,7 +91,9 @@ def test_a_round_is_finished_after_the_last_update_of_all() -> None:
 
 
 def test_rounds_that_one_policy_cannot_learn_from_are_released_for_all() -> None:
-    """With one place in the queue the policy that can learn would keep the other from ever having rows."""
+    """With one place in the queue the policy that can learn would keep the other from ever having
+    rows.
+    """
     box, rounds, parts = made(1, 4)
     for number in range(1, 11):
         assert update(parts), "it waits for ever"
@@ -101,7 +105,9 @@ def test_where_one_policy_lost_its_rows_the_round_is_paid_from_the_next() -> Non
     box, rounds, parts = made(1, 1, updates=3)
     assert update(parts)
     parts[1].lost = True
-    assert update(parts) and (box.taken, rounds.taken, rounds.owed) == (2, 1, 1), "the next round does not count"
+    assert update(parts) and (box.taken, rounds.taken, rounds.owed) == (2, 1, 1), (
+        "the next round does not count"
+    )
     assert update(parts) and (box.finished, rounds.owed) == (2, 0)
     assert update(parts) and (box.taken, rounds.taken) == (3, 2)
 

@@ -1,4 +1,6 @@
-"""Hindsight: relabelled items against a twin that walks the history row by row, through wraps, gaps and running episodes."""
+"""Hindsight: relabelled items against a twin that walks the history row by row, through wraps, gaps
+and running episodes.
+"""
 
 from __future__ import annotations
 
@@ -52,34 +54,63 @@ class GoalHistory(History):
     def __init__(self, **options: Any) -> None:
         super().__init__(streams=BLOCK * ACTORS, rows=1500, **options)
         goal = ArraySpec((2,), "float32")
-        self.row = replace(self.row, obs=self.row.obs | {"achieved_goal": goal, "desired_goal": goal})
+        self.row = replace(
+            self.row, obs=self.row.obs | {"achieved_goal": goal, "desired_goal": goal}
+        )
 
     def obs(self, stream: int, row: int) -> dict[str, Any]:
         desired = np.array([stream, OWN + row], np.float32)
-        return super().obs(stream, row) | {"achieved_goal": np.array([stream, row], np.float32), "desired_goal": desired}
+        return super().obs(stream, row) | {
+            "achieved_goal": np.array([stream, row], np.float32),
+            "desired_goal": desired,
+        }
 
 
 class Filled:
-    """A replay that actors' blocks are put into at once, and what the twin knows: which rows of which stream were written."""
+    """A replay that actors' blocks are put into at once, and what the twin knows: which rows of
+    which stream were written.
+    """
 
     def __init__(
-        self, history: History, *, window: int, seed: int = 3, goals: Any = None, folder: Path | None = None, **settings: Any
+        self,
+        history: History,
+        *,
+        window: int,
+        seed: int = 3,
+        goals: Any = None,
+        folder: Path | None = None,
+        **settings: Any,
     ) -> None:
-        given: dict[str, Any] = {"capacity": 20 * UNROLL * BLOCK * ACTORS, "starts_at": 1, "relabel": 0.8}
+        given: dict[str, Any] = {
+            "capacity": 20 * UNROLL * BLOCK * ACTORS,
+            "starts_at": 1,
+            "relabel": 0.8,
+        }
         plan = ReplayPlan(
-            settings=Settings(**given | settings), row=history.row, unroll=UNROLL, window=window, block=BLOCK, actors=ACTORS,
-            stacks={} if history.stack is None else {"image": history.stack}, span=BLOCK, rounds=100,
-        )  # fmt: skip
+            settings=Settings(**given | settings),
+            row=history.row,
+            unroll=UNROLL,
+            window=window,
+            block=BLOCK,
+            actors=ACTORS,
+            stacks={} if history.stack is None else {"image": history.stack},
+            span=BLOCK,
+            rounds=100,
+        )
         unused: Any = None
         self.goals: Any = goals or Goals()
         self.history, self.plan = history, plan
-        self.replay = Replay(plan, rounds(plan, unused), POLICY, seed=seed, goals=self.goals, folder=folder)
+        self.replay = Replay(
+            plan, rounds(plan, unused), POLICY, seed=seed, goals=self.goals, folder=folder
+        )
         self.next, self.written = [0] * ACTORS, [set[int]() for _ in range(ACTORS)]
         self.order = [list[int]() for _ in range(ACTORS)]
 
     def write(self, actor: int) -> None:
         streams, start = stream_ids(actor, BLOCK), self.next[actor]
-        data: Trajectory = Trajectory(**tree.zeros(trajectory_specs(self.history.row, UNROLL, BLOCK)))
+        data: Trajectory = Trajectory(
+            **tree.zeros(trajectory_specs(self.history.row, UNROLL, BLOCK))
+        )
         self.history.write(data, streams, start)
         self.replay.insert(data)
         self.written[actor] |= set(range(start, start + UNROLL))
@@ -97,22 +128,38 @@ class Filled:
                     self.write(int(actor))
 
     def span(self, stream: int, row: int) -> tuple[int, int]:
-        """The first row of the episode that is still held, and the row of its last observation, walked to from ``row``."""
+        """The first row of the episode that is still held, and the row of its last observation,
+        walked to from ``row``.
+        """
         actor = stream // BLOCK
-        written, newest, mask, first = self.written[actor], self.next[actor], self.history.mask, self.history.first
+        written, newest, mask, first = (
+            self.written[actor],
+            self.next[actor],
+            self.history.mask,
+            self.history.first,
+        )
         oldest = self.order[actor][-(self.plan.slots - UNROLL) :][0]
         begin = end = row
-        while begin - 1 in written and begin > oldest and mask[begin - 1, stream] and not first[begin, stream]:
+        while (
+            begin - 1 in written
+            and begin > oldest
+            and mask[begin - 1, stream]
+            and not first[begin, stream]
+        ):
             begin -= 1
         while end in written and mask[end, stream] and (end + 1 in written or end + 1 == newest):
             end += 1
         return begin, end
 
     def prove(self, n: int = 64) -> list[tuple[int, int, int, int, int]]:
-        """One batch, every number of it -> (stream, row, its episode's beginning and end, goal's row) of relabelled items."""
+        """One batch, every number of it -> (stream, row, its episode's beginning and end, goal's
+        row) of relabelled items.
+        """
         found, history, window = [], self.history, self.plan.window
         data = self.replay._draw(n).data
-        data = Trajectory(**{name: tree.numpy_views(getattr(data, name)) for name in Trajectory.__slots__})
+        data = Trajectory(
+            **{name: tree.numpy_views(getattr(data, name)) for name in Trajectory.__slots__}
+        )
         for b in range(n):
             stream, start = int(data.context["stream"][b]), int(data.context["start"][b])
             whose, goal = data.obs["desired_goal"][0, b].tolist()
@@ -125,7 +172,9 @@ class Filled:
                 if relabelled and row <= end:
                     seen["desired_goal"] = np.array([stream, goal], np.float32)
                 for name, value in seen.items():
-                    assert (data.obs[name][t, b] == value).all(), f"stream {stream}, row {start} + {t}: {name}"
+                    assert (data.obs[name][t, b] == value).all(), (
+                        f"stream {stream}, row {start} + {t}: {name}"
+                    )
                 if t == window:
                     continue
                 reward, bootstrap = history.reward[row, stream], history.bootstrap[row, stream]
@@ -146,14 +195,24 @@ STACKS = {"vectors": None, "stacked": Stack(frames=4, padding="zero")}
 @pytest.mark.parametrize(("window", "terminates"), [(1, True), (6, True), (6, False)])
 @pytest.mark.parametrize("longest", [1, 9, 200])
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_items_are_as_the_twin_says(strategy: Any, longest: int, window: int, terminates: bool, gaps: bool) -> None:
-    """200 rows are longer than the ring: such an episode's beginning is overwritten, and its end is still to come."""
-    made = Filled(GoalHistory(longest=longest), window=window, strategy=strategy, goals=Goals(terminates))
+def test_items_are_as_the_twin_says(
+    strategy: Any, longest: int, window: int, terminates: bool, gaps: bool
+) -> None:
+    """200 rows are longer than the ring: such an episode's beginning is overwritten, and its end is
+    still to come.
+    """
+    made = Filled(
+        GoalHistory(longest=longest), window=window, strategy=strategy, goals=Goals(terminates)
+    )
     seen = 0
     for _ in range(6):
         made.fill(7, gaps=gaps)
         for _, row, begin, end, goal in made.prove(32):
-            low, high = {"future": (row + 1, end), "final": (end, end), "episode": (begin + 1, end)}[strategy]
+            low, high = {
+                "future": (row + 1, end),
+                "final": (end, end),
+                "episode": (begin + 1, end),
+            }[strategy]
             assert low <= goal <= high
             seen += 1
     assert abs(seen / (6 * 32) - 0.8) < 0.1
@@ -161,7 +220,9 @@ def test_items_are_as_the_twin_says(strategy: Any, longest: int, window: int, te
 
 @pytest.mark.parametrize("strategy", ["future", "episode"])
 def test_every_goal_has_the_same_chance(strategy: Any) -> None:
-    """Of the episode's later observations, or all: the places of goals between the first and the last, as shares."""
+    """Of the episode's later observations, or all: the places of goals between the first and the
+    last, as shares.
+    """
     made = Filled(GoalHistory(longest=12), window=2, strategy=strategy)
     made.fill(30)
     counts: dict[int, Counter[int]] = {}
@@ -195,7 +256,9 @@ def test_what_is_kept_stays_as_it_is() -> None:
 
 
 def test_a_share_of_zero_changes_nothing() -> None:
-    """Not one draw more: the items are those that the selector alone gives, and as they were written."""
+    """Not one draw more: the items are those that the selector alone gives, and as they were
+    written.
+    """
     made, rng = Filled(GoalHistory(), window=3, relabel=0.0), np.random.default_rng(3)
     made.fill(30)
     for _ in range(5):
@@ -206,7 +269,9 @@ def test_a_share_of_zero_changes_nothing() -> None:
 
 @pytest.mark.parametrize("selector", ["uniform", "prioritized"])
 @pytest.mark.parametrize("strategy", ["future", "episode"])
-def test_a_loaded_replay_relabels_as_the_other_would_have(strategy: Any, selector: Any, tmp_path: Path) -> None:
+def test_a_loaded_replay_relabels_as_the_other_would_have(
+    strategy: Any, selector: Any, tmp_path: Path
+) -> None:
     history = GoalHistory(longest=40)
     settings: Any = {"window": 3, "strategy": strategy, "selector": selector, "folder": tmp_path}
     made = Filled(history, **settings)
@@ -214,7 +279,11 @@ def test_a_loaded_replay_relabels_as_the_other_would_have(strategy: Any, selecto
     saved = save(made.replay)
     other = Filled(history, seed=4, **settings)
     load(other.replay, saved, tmp_path)
-    other.next, other.written, other.order = list(made.next), [set(x) for x in made.written], [list(x) for x in made.order]
+    other.next, other.written, other.order = (
+        list(made.next),
+        [set(x) for x in made.written],
+        [list(x) for x in made.order],
+    )
     for _ in range(8):
         for one in (made, other):
             for actor in range(ACTORS):
@@ -251,5 +320,7 @@ def test_what_it_cannot_work_with_is_refused() -> None:
     stacked = replace(plan, stacks={"achieved_goal": Stack(frames=2, padding="zero")})
     with pytest.raises(ValueError, match="no stacks of frames, got obs/achieved_goal"):
         Replay(stacked, feed, POLICY, seed=0, goals=Goals())
-    with pytest.raises(ValueError, match=r"goals: expected those of the env with replay\.relabel=0\.8, got none"):
+    with pytest.raises(
+        ValueError, match=r"goals: expected those of the env with replay\.relabel=0\.8, got none"
+    ):
         Replay(plan, feed, POLICY, seed=0)

@@ -1,4 +1,6 @@
-"""The rows of a replay on disk: what comes back, what is written, and what may be overwritten meanwhile."""
+"""The rows of a replay on disk: what comes back, what is written, and what may be overwritten
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,37 @@ from equipoise.types import Batch
 from equipoise.types import ReplaySettings as Settings
 from tests.experience.history import History
 from tests.experience.saving import content, end, load, members, on_disk, save
-from tests.experience.test_replay import ACTORS, BLOCK, CODED, ROUND, STACKS, UNROLL, Writers, replay
+from tests.experience.test_replay import (
+    ACTORS,
+    BLOCK,
+    CODED,
+    ROUND,
+    STACKS,
+    UNROLL,
+    Writers,
+    replay,
+)
 
 ROUNDS = 9  # that are held
 
 
 def made_in(
-    folder: Path, history: History, *, selector: Any = "prioritized", file: str = "", codec: str = "", **options: Any
+    folder: Path,
+    history: History,
+    *,
+    selector: Any = "prioritized",
+    file: str = "",
+    codec: str = "",
+    **options: Any,
 ) -> Replay:
-    settings = Settings(capacity=ROUND * ROUNDS, starts_at=ROUND * 2, updates=2, selector=selector, file=file, codec=codec)
+    settings = Settings(
+        capacity=ROUND * ROUNDS,
+        starts_at=ROUND * 2,
+        updates=2,
+        selector=selector,
+        file=file,
+        codec=codec,
+    )
     return replay(history, settings, folder=folder, **options)
 
 
@@ -53,26 +77,50 @@ def test_every_window_of_a_loaded_replay_is_whole(stack: str, rounds: int, tmp_p
     other = load(made_in(tmp_path, history, saved=made._rounds.inbox.state()), save(made), tmp_path)
     places = members(other)
     keys = np.stack([places, other.ring.row(places)], 1)
-    history.prove(Batch(data=other.ring.gather(places), keys=keys, weight=torch.ones(len(places)), targets={}))
+    history.prove(
+        Batch(data=other.ring.gather(places), keys=keys, weight=torch.ones(len(places)), targets={})
+    )
 
 
 CASES = [  # selector, window, stack, storage, max_lag, rounds before the save
-    ("uniform", 1, "vectors", "memory", 0, 3), ("prioritized", 1, "vectors", "memory", 0, ROUNDS),
-    ("prioritized", 1, "vectors", "mmap", None, 2 * ROUNDS + 2), ("uniform", 1, "black", "mmap", 0, 2 * ROUNDS + 2),
-    ("prioritized", UNROLL, "repeated", "memory", None, 2 * ROUNDS + 2), ("prioritized", 5, "black", "memory", 0, ROUNDS + 1),
-    ("uniform", UNROLL, "vectors", "memory", 1, 2 * ROUNDS), ("prioritized", UNROLL, "black", "mmap", 0, 4),
-    ("uniform", 5, "black", "delta", 0, 2 * ROUNDS + 1), ("prioritized", UNROLL, "maps", "zstd", None, 2 * ROUNDS + 2),
+    ("uniform", 1, "vectors", "memory", 0, 3),
+    ("prioritized", 1, "vectors", "memory", 0, ROUNDS),
+    ("prioritized", 1, "vectors", "mmap", None, 2 * ROUNDS + 2),
+    ("uniform", 1, "black", "mmap", 0, 2 * ROUNDS + 2),
+    ("prioritized", UNROLL, "repeated", "memory", None, 2 * ROUNDS + 2),
+    ("prioritized", 5, "black", "memory", 0, ROUNDS + 1),
+    ("uniform", UNROLL, "vectors", "memory", 1, 2 * ROUNDS),
+    ("prioritized", UNROLL, "black", "mmap", 0, 4),
+    ("uniform", 5, "black", "delta", 0, 2 * ROUNDS + 1),
+    ("prioritized", UNROLL, "maps", "zstd", None, 2 * ROUNDS + 2),
     ("uniform", 1, "repeated", "lz4", 1, ROUNDS + 1),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("selector", "window", "stack", "storage", "max_lag", "rounds"), CASES)
 def test_a_loaded_replay_goes_on_as_the_other_does(
-    selector: str, window: int, stack: str, storage: str, max_lag: int | None, rounds: int, tmp_path: Path
+    selector: str,
+    window: int,
+    stack: str,
+    storage: str,
+    max_lag: int | None,
+    rounds: int,
+    tmp_path: Path,
 ) -> None:
     recurrent = window == UNROLL
-    history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS.get(stack), maps=stack == "maps", recurrent=recurrent)
-    options: Any = {"selector": selector, "window": window, "max_lag": max_lag, "codec": storage if storage in CODED else ""}
+    history = History(
+        streams=BLOCK * ACTORS,
+        rows=400,
+        stack=STACKS.get(stack),
+        maps=stack == "maps",
+        recurrent=recurrent,
+    )
+    options: Any = {
+        "selector": selector,
+        "window": window,
+        "max_lag": max_lag,
+        "codec": storage if storage in CODED else "",
+    }
     options["file"] = str(tmp_path / "map") if storage == "mmap" else ""
     made = made_in(tmp_path / "rows", history, **options)
     writers = Writers(history, made)
@@ -94,7 +142,9 @@ def test_a_loaded_replay_goes_on_as_the_other_does(
             np.testing.assert_array_equal(batch.keys, twin.keys)
             torch.testing.assert_close(batch.weight, twin.weight, rtol=0, atol=0)
             for name in ("obs", "action", "behaviour", "version", "state", "context"):
-                torch.testing.assert_close(getattr(batch.data, name), getattr(twin.data, name), rtol=0, atol=0)
+                torch.testing.assert_close(
+                    getattr(batch.data, name), getattr(twin.data, name), rtol=0, atol=0
+                )
             for one in (made, other):
                 one.learned(batch.keys, np.abs(batch.data.reward[0].numpy()))
                 one.finish(batch.keys)
@@ -125,7 +175,9 @@ def test_every_row_is_written_once(tmp_path: Path) -> None:
 
 
 def test_encoded_rows_are_saved_as_they_are(tmp_path: Path) -> None:
-    """What is saved takes the room of what is encoded; bytes that are too few are refused, and too many."""
+    """What is saved takes the room of what is encoded; bytes that are too few are refused, and too
+    many.
+    """
     history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS["black"])
     made = made_in(tmp_path, history, codec="delta")
     learn(made, Writers(history, made), 4)
@@ -140,7 +192,9 @@ def test_encoded_rows_are_saved_as_they_are(tmp_path: Path) -> None:
             other.journal.load({name: chunks}, saved["segments"], lambda _: wrong)  # noqa: B023
 
 
-def test_segments_that_hold_nothing_any_more_are_no_longer_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_that_hold_nothing_any_more_are_no_longer_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     history = History(streams=BLOCK * ACTORS, rows=400)
     made = made_in(tmp_path, history)
     monkeypatch.setattr(journal, "SEGMENT", 2 * ACTORS * made.ring.block_nbytes)
@@ -150,7 +204,9 @@ def test_segments_that_hold_nothing_any_more_are_no_longer_named(tmp_path: Path,
         saved = save(made)
         assert len(saved["segments"]) <= ROUNDS // 2 + 2
         named |= saved["segments"].keys()
-        assert content(load(made_in(tmp_path, history, saved=made._rounds.inbox.state()), saved, tmp_path)) == content(made)
+        assert content(
+            load(made_in(tmp_path, history, saved=made._rounds.inbox.state()), saved, tmp_path)
+        ) == content(made)
     assert len(named) > len(saved["segments"])
     assert {path.name for path in tmp_path.iterdir()} == named
 
@@ -159,7 +215,12 @@ class Slow:
     """A disk that writes when it is told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._allowed, self.waiting, real, me = threading.Semaphore(0), threading.Event(), os.write, threading.get_ident()
+        self._allowed, self.waiting, real, me = (
+            threading.Semaphore(0),
+            threading.Event(),
+            os.write,
+            threading.get_ident(),
+        )
 
         def write(handle: int, data: Any) -> int:
             if threading.get_ident() != me and not self._allowed.acquire(blocking=False):
@@ -178,7 +239,9 @@ class Slow:
 def test_rows_that_are_still_to_be_written_are_not_overwritten(
     rounds: int, max_lag: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Any
 ) -> None:
-    """Whatever the disk does, what is saved is the ring of the moment of the save; and the run does go on meanwhile."""
+    """Whatever the disk does, what is saved is the ring of the moment of the save; and the run does
+    go on meanwhile.
+    """
     history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS["repeated"])
     made = made_in(tmp_path, history, max_lag=max_lag)
     assert made.journal is not None
@@ -189,7 +252,9 @@ def test_rows_that_are_still_to_be_written_are_not_overwritten(
     slow, at, taken = Slow(monkeypatch), made._rounds.taken, list[int]()
     made.journal.begin(lambda chunks: chunks)
     while not made.journal.may_insert(10**6):
-        deadline(lambda: slow.waiting.is_set() or made.journal.may_insert(10**6), 10.0, "the thread")
+        deadline(
+            lambda: slow.waiting.is_set() or made.journal.may_insert(10**6), 10.0, "the thread"
+        )
         for _ in range(ROUNDS):
             for actor in range(ACTORS):
                 writers.write(actor)
@@ -202,13 +267,20 @@ def test_rows_that_are_still_to_be_written_are_not_overwritten(
     slow.allow(10**6)
     saved, ended = end(made, state)
     assert ended.error is None
-    assert taken[0] == max(ROUNDS - rounds - (ACTORS - 1), 0), "any of a round's blocks may be of one actor"
+    assert taken[0] == max(ROUNDS - rounds - (ACTORS - 1), 0), (
+        "any of a round's blocks may be of one actor"
+    )
     assert taken == sorted(taken) and taken[-1] > ROUNDS - ACTORS, "it goes on while it is written"
-    assert content(load(made_in(tmp_path, history, max_lag=max_lag, saved=held), saved, tmp_path)) == wanted
+    assert (
+        content(load(made_in(tmp_path, history, max_lag=max_lag, saved=held), saved, tmp_path))
+        == wanted
+    )
 
 
 @pytest.mark.parametrize("name", ["open", "write", "fsync"])
-def test_a_disk_that_fails_costs_a_save(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_costs_a_save(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     history = History(streams=BLOCK * ACTORS, rows=400)
     for n in range(5):
         folder = tmp_path / str(n)
@@ -267,12 +339,16 @@ def test_rows_that_are_not_those_of_the_ring_are_refused(tmp_path: Path) -> None
     for wrong in ([ACTORS, 0, 1], [-1, 0, 1], [0, 4, 1], [0, -1, 1], [0, 1, 0]):
         rest = chunks[0].copy()
         rest[2] -= wrong[2]
-        refused("expected blocks of this replay", chunks={name: np.array([wrong, rest, *chunks[1:]])})
+        refused(
+            "expected blocks of this replay", chunks={name: np.array([wrong, rest, *chunks[1:]])}
+        )
     twice = chunks.copy()
     twice[1] = chunks[0]
     refused("expected all blocks of the ring", chunks={name: twice})
     other = replay(history, Settings(capacity=ROUND * 20, starts_at=ROUND), folder=tmp_path)
-    with pytest.raises(ValueError, match=r"replay, slots: expected \d+ as in this program, got \d+"):
+    with pytest.raises(
+        ValueError, match=r"replay, slots: expected \d+ as in this program, got \d+"
+    ):
         load(other, saved, tmp_path)
     with pytest.raises(ValueError, match=r"replay, window: expected 3 as in this program, got 1"):
         load(made_in(tmp_path, history, window=3), saved, tmp_path)

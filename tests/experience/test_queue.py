@@ -29,9 +29,23 @@ ROW = RowSpec(
 )
 
 
-def queue(*, actors: int = 2, block: int = 2, batch: int = 4, max_lag: int | None = 0, unroll: int = 3) -> tuple[Alone, Plan]:
-    plan = Plan(rows={POLICY: ROW}, unroll=unroll, batch=batch, block=block, envs=actors * block, max_lag=max_lag)
-    made = Alone(plan, Heap(plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel())
+def queue(
+    *, actors: int = 2, block: int = 2, batch: int = 4, max_lag: int | None = 0, unroll: int = 3
+) -> tuple[Alone, Plan]:
+    plan = Plan(
+        rows={POLICY: ROW},
+        unroll=unroll,
+        batch=batch,
+        block=block,
+        envs=actors * block,
+        max_lag=max_lag,
+    )
+    made = Alone(
+        plan,
+        Heap(plan.nbytes),
+        free=[LocalChannel() for _ in range(plan.channels)],
+        full=LocalChannel(),
+    )
     made.fill()
     return made, plan
 
@@ -67,7 +81,9 @@ def test_the_batch_that_comes_next_is_known_once_it_is_complete_and_is_not_taken
     def written(value: int) -> None:
         for actor in (0, 1):
             slot = q.reserve(stream_ids(actor, 2))
-            assert slot is not None and (actor == 0 or q.coming() is None), "half of a batch is none"
+            assert slot is not None and (actor == 0 or q.coming() is None), (
+                "half of a batch is none"
+            )
             fill(slot, value)
             q.commit(slot)
 
@@ -76,7 +92,12 @@ def test_the_batch_that_comes_next_is_known_once_it_is_complete_and_is_not_taken
     first: Any = q.coming()
     assert q.batches(first)[POLICY].data.reward.eq(10).all() and q.stats() == before
     again, taken = q.coming(), q.take()
-    assert again is not None and taken is not None and np.array_equal(first, again) and np.array_equal(first, taken)
+    assert (
+        again is not None
+        and taken is not None
+        and np.array_equal(first, again)
+        and np.array_equal(first, taken)
+    )
     assert q.coming() is None
     written(20)
     second: Any = q.coming()
@@ -114,7 +135,9 @@ def test_a_place_is_dealt_again_only_after_finish(max_lag: int) -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_an_actors_blocks_keep_their_order_whenever_they_are_committed(before: bool) -> None:
-    """Two commits of one actor beside the learner's look at the announcements, the later one at the lower place."""
+    """Two commits of one actor beside the learner's look at the announcements, the later one at the
+    lower place.
+    """
     late: list[Any] = []
 
     class Interrupted(LocalChannel):
@@ -176,7 +199,9 @@ def test_inserted_is_sampled_and_dropped_and_held(max_lag: int | None, seed: int
     for _ in range(2000):
         actor = int(rng.integers(3))
         match rng.integers(4):
-            case 0 if actor not in open_slots and (slot := q.reserve(stream_ids(actor, 2))) is not None:
+            case 0 if (
+                actor not in open_slots and (slot := q.reserve(stream_ids(actor, 2))) is not None
+            ):
                 open_slots[actor] = slot
             case 1 if actor in open_slots:
                 q.commit(open_slots.pop(actor))
@@ -186,7 +211,9 @@ def test_inserted_is_sampled_and_dropped_and_held(max_lag: int | None, seed: int
                 open_slots.pop(actor)
                 q.cancel(stream_ids(actor, 2))
         stats = q.stats()
-        assert stats["inserted"] == stats["sampled"] + stats["dropped"] + stats["held"], f"seed {seed}: {stats}"
+        assert stats["inserted"] == stats["sampled"] + stats["dropped"] + stats["held"], (
+            f"seed {seed}: {stats}"
+        )
     assert stats["sampled"] > 0 and stats["dropped"] > 0
 
 
@@ -222,7 +249,8 @@ def test_a_limit_below_the_law_bounds_how_far_actors_are_ahead(lag: int) -> None
         while (slot := q.reserve(stream_ids(taken % 2, 2))) is not None:
             q.commit(slot)
             taken += 1
-        assert taken in (plan.per_batch * (lag + 1), plan.per_batch)  # at first, and after each batch
+        # at first, and after each batch
+        assert taken in (plan.per_batch * (lag + 1), plan.per_batch)
         batch = q.sample(4)
         assert batch is not None, "the oldest blocks are never withheld"
         assert q.reserve(stream_ids(0, 2)) is None, "a batch in use is ahead, too"

@@ -1,4 +1,5 @@
-"""The queue survives an actor that is killed at any instruction: nothing is lost, torn, doubled or miscounted.
+"""The queue survives an actor that is killed at any instruction: nothing is lost, torn, doubled or
+miscounted.
 
 First instruction by instruction in one process, then with real processes and SIGKILL.
 """
@@ -36,7 +37,14 @@ class Heap:
 
 
 def plan(*, actors: int, per_batch: int, max_lag: int | None) -> Plan:
-    return Plan(rows={POLICY: ROW}, unroll=UNROLL, batch=per_batch * BLOCK, block=BLOCK, envs=actors * BLOCK, max_lag=max_lag)
+    return Plan(
+        rows={POLICY: ROW},
+        unroll=UNROLL,
+        batch=per_batch * BLOCK,
+        block=BLOCK,
+        envs=actors * BLOCK,
+        max_lag=max_lag,
+    )
 
 
 class Ledger:
@@ -51,7 +59,9 @@ class Ledger:
         """One batch: (sequence, actor, stamp) of its blocks."""
         for sequence, _, stamp in found:
             place = sequence % self.plan.blocks
-            assert sequence == self._next[place], f"at place {place}: expected sequence {self._next[place]}, got {sequence}"
+            assert sequence == self._next[place], (
+                f"at place {place}: expected sequence {self._next[place]}, got {sequence}"
+            )
             self._next[place] += self.plan.blocks
             assert stamp not in self.sampled, "sampled twice"
             self.sampled.add(stamp)
@@ -60,12 +70,16 @@ class Ledger:
         if self.plan.ordered:
             sequences = [sequence for sequence, _, _ in found]
             first = self.version * self.plan.per_batch
-            assert sequences == list(range(first, first + self.plan.per_batch)), "not in the order of reservation"
+            assert sequences == list(range(first, first + self.plan.per_batch)), (
+                "not in the order of reservation"
+            )
         self.version += 1
 
 
 class Ring:
-    """A queue as its driver, its learner and its actors see it, each with an object of its own over one memory."""
+    """A queue as its driver, its learner and its actors see it, each with an object of its own over
+    one memory.
+    """
 
     def __init__(self, *, actors: int, per_batch: int, max_lag: int | None) -> None:
         self.plan = plan(actors=actors, per_batch=per_batch, max_lag=max_lag)
@@ -94,7 +108,8 @@ class Ring:
         channel.put(tokens)
         return tokens
 
-    # each of these returns the call, which a test may step through, and what to do when it has returned
+    # each of these returns the call, which a test may step through, and what to do when it has
+    # returned
 
     def reserving(self, actor: int) -> tuple[Callable[[], Any], Callable[[Any], None]]:
         def done(slot: Any) -> None:
@@ -239,8 +254,12 @@ def test_an_actor_is_killed_at_any_instruction(
 @pytest.mark.few(4)
 @pytest.mark.parametrize("max_lag", [0, 1, 4, None])
 @pytest.mark.parametrize("what", ["reserving", "committing", "sampling", "finishing"])
-def test_others_stand_at_any_instruction_while_a_lost_token_is_sought(what: str, max_lag: int | None, make_ring: Any) -> None:
-    """Actor 1 or the learner is stopped anywhere, actor 0 dies with a token in its hand, the driver looks, they go on."""
+def test_others_stand_at_any_instruction_while_a_lost_token_is_sought(
+    what: str, max_lag: int | None, make_ring: Any
+) -> None:
+    """Actor 1 or the learner is stopped anywhere, actor 0 dies with a token in its hand, the driver
+    looks, they go on.
+    """
     ring = make_ring(actors=3, per_batch=3, max_lag=max_lag)
     waited = 0
     for n in itertools.count():
@@ -263,20 +282,28 @@ def test_others_stand_at_any_instruction_while_a_lost_token_is_sought(what: str,
             waited += not [ring.driver.reconcile() for _ in range(3)][-1]
             stepper.advance()
             done(stepper.result)
-        assert ring.driver.reconcile(), "whoever might have had the token has been seen with empty hands"
+        assert ring.driver.reconcile(), (
+            "whoever might have had the token has been seen with empty hands"
+        )
         if ring.batch is not None:
             do(ring.finishing())
         ring.check()
         if finished:
             break
-    assert (waited > 0) == (what == "finishing" or (what == "reserving" and max_lag != 0)), "it waits for those who may have it"
+    assert (waited > 0) == (what == "finishing" or (what == "reserving" and max_lag != 0)), (
+        "it waits for those who may have it"
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [0, 1, 4, None])
 @pytest.mark.parametrize("had", ["a token", "an open block", "nothing"])
-def test_others_go_on_while_the_driver_stands_at_any_instruction(had: str, max_lag: int | None, make_ring: Any) -> None:
-    """Actor 0 died; while the driver is stopped anywhere in ``cancel``, the others reserve, commit, sample and finish."""
+def test_others_go_on_while_the_driver_stands_at_any_instruction(
+    had: str, max_lag: int | None, make_ring: Any
+) -> None:
+    """Actor 0 died; while the driver is stopped anywhere in ``cancel``, the others reserve, commit,
+    sample and finish.
+    """
     ring = make_ring(actors=3, per_batch=3, max_lag=max_lag)
     for n in itertools.count():
         for actor in range(3):
@@ -310,7 +337,9 @@ def test_others_go_on_while_the_driver_stands_at_any_instruction(had: str, max_l
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [1, None])
-def test_the_learner_begins_to_deal_while_the_driver_stands_at_any_instruction(max_lag: int | None, make_ring: Any) -> None:
+def test_the_learner_begins_to_deal_while_the_driver_stands_at_any_instruction(
+    max_lag: int | None, make_ring: Any
+) -> None:
     """It stops between FREE and the token while the driver looks; that token is not lost."""
     ring = make_ring(actors=3, per_batch=3, max_lag=max_lag)
     for n in itertools.count():
@@ -333,8 +362,12 @@ def test_the_learner_begins_to_deal_while_the_driver_stands_at_any_instruction(m
 
 
 @pytest.mark.parametrize("max_lag", [1, 4, None])
-def test_a_suspect_whose_holder_is_cancelled_meanwhile_is_dealt_once(max_lag: int | None, make_ring: Any) -> None:
-    """Actor 1 has a token in its hand when that of actor 0 is sought, opens the block, and dies as well."""
+def test_a_suspect_whose_holder_is_cancelled_meanwhile_is_dealt_once(
+    max_lag: int | None, make_ring: Any
+) -> None:
+    """Actor 1 has a token in its hand when that of actor 0 is sought, opens the block, and dies as
+    well.
+    """
     ring = make_ring(actors=3, per_batch=3, max_lag=max_lag)
     ring.dies_with_a_token(0)
     before = ring.tokens(1)
@@ -354,9 +387,15 @@ def test_a_suspect_whose_holder_is_cancelled_meanwhile_is_dealt_once(max_lag: in
 
 @pytest.mark.parametrize("case", range(24))
 def test_any_order_of_everything(case: int, seed: int, make_ring: Any) -> None:
-    """Actors, learner and driver take turns of a few instructions by chance, and actors are killed by chance."""
+    """Actors, learner and driver take turns of a few instructions by chance, and actors are killed
+    by chance.
+    """
     rng = np.random.default_rng(seed)
-    max_lag, actors, per_batch = (0, 1, 4, None)[case % 4], int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    max_lag, actors, per_batch = (
+        (0, 1, 4, None)[case % 4],
+        int(rng.integers(1, 4)),
+        int(rng.integers(1, 4)),
+    )
     ring = make_ring(actors=actors, per_batch=per_batch, max_lag=max_lag)
     driver, learner = actors, actors + 1
     running: dict[int, tuple[Stepper, Callable[[Any], None]]] = {}
@@ -411,7 +450,7 @@ def test_any_order_of_everything(case: int, seed: int, make_ring: Any) -> None:
     assert kills > 5 and ring.ledger.version > 3
 
 
-# ------------------------------------------------------------------------------------------------------- real processes
+# ----------------------------------------------------------------------------------- real processes
 
 
 class Workshop:
@@ -419,7 +458,10 @@ class Workshop:
 
     def __init__(self, *, actors: int, per_batch: int, max_lag: int | None) -> None:
         self.plan = plan(actors=actors, per_batch=per_batch, max_lag=max_lag)
-        self.memory, self.progress = Segment("queue", self.plan.nbytes), Segment("progress", actors * 8)
+        self.memory, self.progress = (
+            Segment("queue", self.plan.nbytes),
+            Segment("progress", actors * 8),
+        )
         self.channels, self.full = [PipeChannel() for _ in range(self.plan.channels)], PipeChannel()
         self.queue = Alone(self.plan, self.memory, free=self.channels, full=self.full)
         self.queue.fill()
@@ -459,7 +501,9 @@ class Workshop:
         self.queue.finish(batch.keys)
         return True
 
-    def learn_until(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    def learn_until(
+        self, condition: Callable[[], object], what: str, seconds: float = 60.0
+    ) -> None:
         end = time.monotonic() + seconds
         while not condition():
             if not self.learn():
@@ -473,7 +517,13 @@ class Workshop:
             process.kill()
             process.join()
             process.close()
-        resources: list[Any] = [self.memory, self.progress, self.full, *self.channels, self.lifeline]
+        resources: list[Any] = [
+            self.memory,
+            self.progress,
+            self.full,
+            *self.channels,
+            self.lifeline,
+        ]
         for resource in resources:
             resource.close()
 
@@ -529,4 +579,6 @@ def test_actors_that_hammer_the_queue_are_killed_and_replaced(
     assert stats["sampled"] == shop.ledger.version * shop.plan.batch * UNROLL
     assert stats["dropped"] <= (kills + 3) * ROWS
     tokens = sorted(token for channel in shop.channels for token in channel.drain())
-    assert tokens == sorted((words[words % 4 == FREE] // 4).tolist()), "tokens are not the free blocks"
+    assert tokens == sorted((words[words % 4 == FREE] // 4).tolist()), (
+        "tokens are not the free blocks"
+    )

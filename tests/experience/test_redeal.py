@@ -1,4 +1,6 @@
-"""Queues dealt anew to another number of learners: no row twice, none lost uncounted, none learned from too late."""
+"""Queues dealt anew to another number of learners: no row twice, none lost uncounted, none learned
+from too late.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,28 @@ CHANGES = [(2, 1), (2, 4), (1, 2), (4, 2)]
 
 
 class Queues:
-    """The queues of so many learners, each with the actors that write there: actor a writes for learner a % learners."""
+    """The queues of so many learners, each with the actors that write there: actor a writes for
+    learner a % learners.
+    """
 
     def __init__(self, learners: int, max_lag: int | None, *, fill: bool = True) -> None:
         self.learners, self.max_lag = learners, max_lag
         self.plan = Plan(
-            rows={POLICY: ROW}, unroll=UNROLL, batch=ACTORS * BLOCK // learners, block=BLOCK, envs=ACTORS * BLOCK // learners,
-            max_lag=max_lag, span=BLOCK, learners=learners,
-        )  # fmt: skip
+            rows={POLICY: ROW},
+            unroll=UNROLL,
+            batch=ACTORS * BLOCK // learners,
+            block=BLOCK,
+            envs=ACTORS * BLOCK // learners,
+            max_lag=max_lag,
+            span=BLOCK,
+            learners=learners,
+        )
         self.queues = [
             Alone(
-                self.plan, Heap(self.plan.nbytes), free=[LocalChannel() for _ in range(self.plan.channels)], full=LocalChannel()
+                self.plan,
+                Heap(self.plan.nbytes),
+                free=[LocalChannel() for _ in range(self.plan.channels)],
+                full=LocalChannel(),
             )
             for _ in range(learners)
         ]
@@ -61,7 +74,9 @@ class Queues:
         marks: list[int] = taken.data.reward[0, ::BLOCK].int().tolist()
         assert taken.data.reward.eq(taken.data.reward[0]).all(), "a block's rows stay together"
         actors = taken.data.context["stream"][::BLOCK] // BLOCK
-        assert actors.tolist() == [mark // 1000 for mark in marks] and bool((actors % self.learners == learner).all())
+        assert actors.tolist() == [mark // 1000 for mark in marks] and bool(
+            (actors % self.learners == learner).all()
+        )
         queue.finish(taken.keys)
         return marks
 
@@ -70,7 +85,10 @@ class Queues:
 
     def counts(self) -> dict[str, int]:
         stats = [queue.stats() for queue in self.queues]
-        return {name: int(sum(one[name] for one in stats)) for name in ("inserted", "sampled", "dropped", "held")}
+        return {
+            name: int(sum(one[name] for one in stats))
+            for name in ("inserted", "sampled", "dropped", "held")
+        }
 
 
 def anew(before: Queues, after: int) -> tuple[Queues, int]:
@@ -83,8 +101,12 @@ def anew(before: Queues, after: int) -> tuple[Queues, int]:
     return made, dropped
 
 
-def filled(learners: int, max_lag: int | None, rng: np.random.Generator) -> tuple[Queues, dict[int, int], int]:
-    """Queues amid a run -> them; the marks that wait, each with the last version for it; and the version."""
+def filled(
+    learners: int, max_lag: int | None, rng: np.random.Generator
+) -> tuple[Queues, dict[int, int], int]:
+    """Queues amid a run -> them; the marks that wait, each with the last version for it; and the
+    version.
+    """
     queues, version = Queues(learners, max_lag), 0
     number = [0] * ACTORS
     waiting: dict[int, int] = {}
@@ -130,17 +152,25 @@ def test_every_block_is_learned_from_once_or_counted_as_dropped(
         now = new.counts()
         assert now["sampled"] == was["sampled"] and now["held"] == was["held"] - dropped * ROWS
         assert now["dropped"] == was["dropped"] + (3 + dropped) * ROWS
-        assert now["inserted"] == now["sampled"] + now["dropped"] + now["held"] == was["inserted"] + 3 * ROWS
+        assert (
+            now["inserted"]
+            == now["sampled"] + now["dropped"] + now["held"]
+            == was["inserted"] + 3 * ROWS
+        )
         learned = going_on(new, version, waiting)
         assert len(learned) == len(set(learned)) == len(waiting) - dropped
         for actor in range(ACTORS):
             own = [mark for mark in learned if mark // 1000 == actor]
             assert own == sorted(own), "an actor's blocks in their order"
-    assert bool(drops) == (max_lag != 0 and after > before), "a learner of more may have had too many of one actor"
+    assert bool(drops) == (max_lag != 0 and after > before), (
+        "a learner of more may have had too many of one actor"
+    )
 
 
 def going_on(queues: Queues, version: int, waiting: dict[int, int]) -> list[int]:
-    """Actors write and learners learn until all that waited is learned -> the marks of that, in order for each learner."""
+    """Actors write and learners learn until all that waited is learned -> the marks of that, in
+    order for each learner.
+    """
     found = []
     for learner in range(queues.learners):
         mine = [actor for actor in range(ACTORS) if actor % queues.learners == learner]
@@ -153,7 +183,9 @@ def going_on(queues: Queues, version: int, waiting: dict[int, int]) -> list[int]
             for mark in marks:
                 if mark % 1000 != 999:
                     found.append(mark)
-                    assert queues.max_lag is None or at <= waiting[mark], "later than the law allows"
+                    assert queues.max_lag is None or at <= waiting[mark], (
+                        "later than the law allows"
+                    )
     return found
 
 
@@ -168,24 +200,33 @@ def held(learners: int, max_lag: int | None, actors: list[int]) -> Queues:
 @pytest.mark.parametrize(
     ("before", "after", "max_lag", "actors", "dropped"),
     [
-        (1, 2, 1, [0, 0, 0, 0, 1, 1, 1, 1], 2),  # of actor 0 are four of version 0, which has room for two of them now
+        # of actor 0 are four of version 0, which has room for two of them now
+        (1, 2, 1, [0, 0, 0, 0, 1, 1, 1, 1], 2),
         (1, 2, 1, [0, 1, 2, 3, 0, 1, 2, 3], 0),
-        (1, 2, 1, [0, 0, 0, 1, 2, 2, 2, 1], 2),  # three of each version for one learner, which takes two
-        (1, 2, 1, [1, 1, 1, 1, 1, 1], 2),  # what is late in version 0 makes room for those of version 1
+        # three of each version for one learner, which takes two
+        (1, 2, 1, [0, 0, 0, 1, 2, 2, 2, 1], 2),
+        # what is late in version 0 makes room for those of version 1
+        (1, 2, 1, [1, 1, 1, 1, 1, 1], 2),
         (1, 2, None, [0, 0, 0, 0, 0, 0, 0, 0], 4),
         (1, 2, None, [0, 1, 0, 1, 2, 3, 2, 3], 0),
-        (2, 4, 1, [0, 0, 2, 2, 1, 3, 1, 3], 1),  # learner 0 had 0 0 | 2 2, and takes one of actor 0 a version now
+        # learner 0 had 0 0 | 2 2, and takes one of actor 0 a version now
+        (2, 4, 1, [0, 0, 2, 2, 1, 3, 1, 3], 1),
         (2, 1, 1, [0, 0, 0, 0, 1, 1, 1, 1], 0),
         (4, 2, 3, [0, 0, 0, 0, 2, 2, 2, 2], 0),
     ],
 )
-def test_what_is_dropped_is_exact(before: int, after: int, max_lag: int | None, actors: list[int], dropped: int) -> None:
+def test_what_is_dropped_is_exact(
+    before: int, after: int, max_lag: int | None, actors: list[int], dropped: int
+) -> None:
     old = held(before, max_lag, actors)
     new, count = anew(old, after)
     assert count == dropped
     assert new.counts() == {
-        "inserted": len(actors) * ROWS, "sampled": 0, "dropped": dropped * ROWS, "held": (len(actors) - dropped) * ROWS,
-    }  # fmt: skip
+        "inserted": len(actors) * ROWS,
+        "sampled": 0,
+        "dropped": dropped * ROWS,
+        "held": (len(actors) - dropped) * ROWS,
+    }
 
 
 def test_a_queue_that_has_no_room_left_drops_the_last() -> None:
@@ -202,5 +243,7 @@ def test_without_a_bound_the_blocks_are_dealt_in_the_order_of_completion() -> No
     assert dropped == 0
     first = new.learn(0)
     assert first is not None
-    assert [mark for mark in first if mark // 1000 % 2 == 0] == [2000, 2], "those of the first queue"
+    assert [mark for mark in first if mark // 1000 % 2 == 0] == [2000, 2], (
+        "those of the first queue"
+    )
     assert new.counts()["held"] == ROWS

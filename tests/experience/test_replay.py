@@ -1,4 +1,6 @@
-"""Replay: rows, masks and frames as they were written, through every wrap, gap and seam; the limiter's law; what is refused."""
+"""Replay: rows, masks and frames as they were written, through every wrap, gap and seam; the
+limiter's law; what is refused.
+"""
 
 from __future__ import annotations
 
@@ -32,26 +34,56 @@ class Heap:
 
 def inbox(history: History, *, max_lag: int | None = 0, saved: Any = None) -> Alone:
     streams = BLOCK * ACTORS
-    plan = Plan(rows={POLICY: history.row}, unroll=UNROLL, batch=streams, block=BLOCK, envs=streams, max_lag=max_lag)
-    made = Alone(plan, Heap(plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel())
+    plan = Plan(
+        rows={POLICY: history.row},
+        unroll=UNROLL,
+        batch=streams,
+        block=BLOCK,
+        envs=streams,
+        max_lag=max_lag,
+    )
+    made = Alone(
+        plan,
+        Heap(plan.nbytes),
+        free=[LocalChannel() for _ in range(plan.channels)],
+        full=LocalChannel(),
+    )
     made.fill() if saved is None else made.load(saved)
     return made
 
 
 def replay(
-    history: History, settings: Settings, *, window: int = 1, max_lag: int | None = 0, saved: Any = None,
-    prefetch: bool = False, folder: Path | None = None, priority: Any = None,
-) -> Replay:  # fmt: skip
+    history: History,
+    settings: Settings,
+    *,
+    window: int = 1,
+    max_lag: int | None = 0,
+    saved: Any = None,
+    prefetch: bool = False,
+    folder: Path | None = None,
+    priority: Any = None,
+) -> Replay:
     plan = ReplayPlan(
-        settings=settings, row=history.row, stacks={} if history.stack is None else {"image": history.stack}, unroll=UNROLL,
-        window=window, block=BLOCK, actors=ACTORS, span=BLOCK, rounds=100,
-    )  # fmt: skip
+        settings=settings,
+        row=history.row,
+        stacks={} if history.stack is None else {"image": history.stack},
+        unroll=UNROLL,
+        window=window,
+        block=BLOCK,
+        actors=ACTORS,
+        span=BLOCK,
+        rounds=100,
+    )
     box = inbox(history, max_lag=max_lag, saved=saved)
-    return Replay(plan, rounds(plan, box), POLICY, seed=3, prefetch=prefetch, folder=folder, priority=priority)
+    return Replay(
+        plan, rounds(plan, box), POLICY, seed=3, prefetch=prefetch, folder=folder, priority=priority
+    )
 
 
 class Writers:
-    """Actors that write whenever there is room; ``skip`` leaves a gap in an actor's rows, as a successor does."""
+    """Actors that write whenever there is room; ``skip`` leaves a gap in an actor's rows, as a
+    successor does.
+    """
 
     def __init__(self, history: History, experience: Any) -> None:
         self.history, self.inbox, self.next = history, inbox_of(experience), [0] * ACTORS
@@ -91,19 +123,29 @@ def drive(history: History, experience: Any, *, batches: int, n: int, gaps: bool
     raise AssertionError
 
 
-STACKS = {"vectors": None, "black": Stack(frames=4, padding="zero"), "repeated": Stack(frames=4, padding="first")}
+STACKS = {
+    "vectors": None,
+    "black": Stack(frames=4, padding="zero"),
+    "repeated": Stack(frames=4, padding="first"),
+}
 
 
 WINDOWS = {"transition": 1, "5-step": 5, "sequence": UNROLL}
-ALL = list(itertools.product(["uniform", "prioritized", "fifo"], WINDOWS, ["memory", "mmap"], ["black"]))
-ALL += [("uniform", window, "memory", stack) for window in WINDOWS for stack in ("vectors", "repeated")]
+ALL = list(
+    itertools.product(["uniform", "prioritized", "fifo"], WINDOWS, ["memory", "mmap"], ["black"])
+)
+ALL += [
+    ("uniform", window, "memory", stack) for window in WINDOWS for stack in ("vectors", "repeated")
+]
 ALL += [("queue", "sequence", "memory", stack) for stack in STACKS]
 CODED = ["lz4", "zstd", "delta"]
 ALL += [
     *itertools.product(["uniform"], WINDOWS, CODED, ["black", "maps"]),
-    ("uniform", "5-step", "delta", "repeated"), ("prioritized", "sequence", "delta", "black"),
-    ("fifo", "5-step", "delta", "maps"), ("prioritized", "transition", "memory", "maps"),
-]  # fmt: skip
+    ("uniform", "5-step", "delta", "repeated"),
+    ("prioritized", "sequence", "delta", "black"),
+    ("fifo", "5-step", "delta", "maps"),
+    ("prioritized", "transition", "memory", "maps"),
+]
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, None])
@@ -113,23 +155,37 @@ def test_every_window_is_what_was_written(
 ) -> None:
     """A sequence is of a recurrent policy: it begins where a state was stored."""
     recurrent = window == "sequence"
-    history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS.get(stack), maps=stack == "maps", recurrent=recurrent)
+    history = History(
+        streams=BLOCK * ACTORS,
+        rows=400,
+        stack=STACKS.get(stack),
+        maps=stack == "maps",
+        recurrent=recurrent,
+    )
     if selector == "queue":
         assert drive(history, inbox(history, max_lag=max_lag), batches=20, n=BLOCK * ACTORS)
         return
     settings = Settings(
-        capacity=ROUND * 6, starts_at=ROUND * 2, updates=2, selector=selector, file=str(tmp_path) if storage == "mmap" else "",
+        capacity=ROUND * 6,
+        starts_at=ROUND * 2,
+        updates=2,
+        selector=selector,
+        file=str(tmp_path) if storage == "mmap" else "",
         codec=storage if storage in CODED else "",
-    )  # fmt: skip
+    )
     made = replay(history, settings, window=WINDOWS[window], max_lag=max_lag)
     assert drive(history, made, batches=50, n=7 if selector != "fifo" else 2)
     assert not list(tmp_path.iterdir()), "the file has no name"
 
 
-@pytest.mark.parametrize(("selector", "codec"), [("uniform", ""), ("prioritized", ""), ("uniform", "delta")])
+@pytest.mark.parametrize(
+    ("selector", "codec"), [("uniform", ""), ("prioritized", ""), ("uniform", "delta")]
+)
 def test_a_prefetched_batch_keeps_its_keys_and_its_rows(selector: Any, codec: str) -> None:
     history = History(streams=BLOCK * ACTORS, rows=1200, stack=STACKS["black"])
-    settings = Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=5, selector=selector, codec=codec)
+    settings = Settings(
+        capacity=ROUND * 6, starts_at=ROUND * 2, updates=5, selector=selector, codec=codec
+    )
     made = replay(history, settings, window=3, max_lag=1, prefetch=True)
     assert drive(history, made, batches=101, n=7)
     for _ in range(3):  # of one round: each but the last is proven when the next was gathered
@@ -142,7 +198,11 @@ def test_a_prefetched_batch_keeps_its_keys_and_its_rows(selector: Any, codec: st
         made.finish(batch.keys)
 
 
-GAPPED = [*itertools.product(STACKS, [1, 3, 6], [""]), ("black", 3, "delta"), ("repeated", 6, "zstd")]
+GAPPED = [
+    *itertools.product(STACKS, [1, 3, 6], [""]),
+    ("black", 3, "delta"),
+    ("repeated", 6, "zstd"),
+]
 
 
 @pytest.mark.few(1)
@@ -150,14 +210,23 @@ GAPPED = [*itertools.product(STACKS, [1, 3, 6], [""]), ("black", 3, "delta"), ("
 def test_a_gap_is_never_crossed(stack: str, window: int, codec: str) -> None:
     """Not by rows, and not by the frames of a stack, though most gaps here are amid an episode."""
     history = History(streams=BLOCK * ACTORS, rows=1200, stack=STACKS[stack])
-    made = replay(history, Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=2, codec=codec), window=window)
+    made = replay(
+        history,
+        Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=2, codec=codec),
+        window=window,
+    )
     assert drive(history, made, batches=100, n=16, gaps=True)
 
 
 @pytest.mark.parametrize("stack", ["black", "repeated"])
 def test_after_a_gap_rows_come_back_as_soon_as_their_frames_are_held(stack: str) -> None:
-    """With its episode's next beginning, or once a whole stack of frames has come since: not before, and not later."""
-    history, gap = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS[stack], longest=7), 2 * UNROLL
+    """With its episode's next beginning, or once a whole stack of frames has come since: not
+    before, and not later.
+    """
+    history, gap = (
+        History(streams=BLOCK * ACTORS, rows=400, stack=STACKS[stack], longest=7),
+        2 * UNROLL,
+    )
     made = replay(history, Settings(capacity=ROUND * 20, starts_at=ROUND * 5, updates=1))
     writers = Writers(history, made)
     for i in range(5):
@@ -173,14 +242,19 @@ def test_after_a_gap_rows_come_back_as_soon_as_their_frames_are_held(stack: str)
         (stream, row)
         for stream in range(BLOCK * ACTORS)
         for row in [*range(gap - 1), *range(gap + 1, 5 * UNROLL + 1)]
-        if history.mask[row, stream] and (row < gap or min(history.age[row, stream], FRAMES - 1) <= row - gap - 1)
+        if history.mask[row, stream]
+        and (row < gap or min(history.age[row, stream], FRAMES - 1) <= row - gap - 1)
     ]
     assert sorted(made_of) == held and len(places) == len(made.selector)
-    assert any(history.age[gap + 1, s] > 0 and history.mask[gap + 1, s] for s in range(BLOCK * ACTORS)), "amid an episode"
+    assert any(
+        history.age[gap + 1, s] > 0 and history.mask[gap + 1, s] for s in range(BLOCK * ACTORS)
+    ), "amid an episode"
 
 
 def test_every_place_that_is_held_is_sampled_and_no_other() -> None:
-    """Uniform over everything that begins with a real row: as many items as the last rows of the history allow."""
+    """Uniform over everything that begins with a real row: as many items as the last rows of the
+    history allow.
+    """
     history = History(streams=BLOCK * ACTORS, rows=1200)
     made = replay(history, Settings(capacity=ROUND * 5, starts_at=ROUND, updates=1), window=2)
     drive(history, made, batches=40, n=4)
@@ -189,7 +263,9 @@ def test_every_place_that_is_held_is_sampled_and_no_other() -> None:
     for _ in range(200):
         places, probability = made.selector.sample(64, rng)
         data = made.ring.gather(places)
-        seen |= set(zip(data.context["stream"].tolist(), data.context["start"].tolist(), strict=True))
+        seen |= set(
+            zip(data.context["stream"].tolist(), data.context["start"].tolist(), strict=True)
+        )
         assert np.allclose(probability, 1 / len(made.selector))
     newest = max(start for _, start in seen)
     held = {
@@ -203,25 +279,38 @@ def test_every_place_that_is_held_is_sampled_and_no_other() -> None:
 
 def test_samples_per_insert_are_exact() -> None:
     history = History(streams=BLOCK * ACTORS, rows=1200)
-    made = replay(history, Settings(capacity=ROUND * 6, starts_at=2 * ROUND + 1, updates=3), max_lag=1)
+    made = replay(
+        history, Settings(capacity=ROUND * 6, starts_at=2 * ROUND + 1, updates=3), max_lag=1
+    )
     writers, updates = Writers(history, made), list[int]()
     for _ in range(12):
         while sum(writers.write(actor) for actor in range(ACTORS)):
             pass
-        assert max(writers.next) * BLOCK * ACTORS <= (max(len(updates) // 3, 0) + 2 + 2) * ROUND, "actors are 2 rounds ahead"
+        assert max(writers.next) * BLOCK * ACTORS <= (max(len(updates) // 3, 0) + 2 + 2) * ROUND, (
+            "actors are 2 rounds ahead"
+        )
         if (batch := made.sample(5)) is not None:
             updates.append(max(writers.next))
             made.finish(batch.keys)
     rounds = made.stats()["sampled"] / ROUND
     assert rounds == 3 - 1 + -(-len(updates) // 3)
-    assert made.stats()["inserted"] == made.stats()["sampled"] + made.stats()["held"] + made.stats()["dropped"]
+    assert (
+        made.stats()["inserted"]
+        == made.stats()["sampled"] + made.stats()["held"] + made.stats()["dropped"]
+    )
 
 
 @pytest.mark.parametrize("selector", ["uniform", "prioritized", "fifo"])
 def test_there_is_nothing_to_sample_before_the_first_window_is_whole(selector: Any) -> None:
-    """An unroll has 4 rows and a window 9; in lockstep a round that is held back would be the last one."""
+    """An unroll has 4 rows and a window 9; in lockstep a round that is held back would be the last
+    one.
+    """
     history = History(streams=BLOCK * ACTORS, rows=200)
-    made = replay(history, Settings(capacity=ROUND * 9, starts_at=0, updates=1, selector=selector), window=2 * UNROLL + 1)
+    made = replay(
+        history,
+        Settings(capacity=ROUND * 9, starts_at=0, updates=1, selector=selector),
+        window=2 * UNROLL + 1,
+    )
     writers = Writers(history, made)
     for i in range(5):
         assert made.sample(3) is None
@@ -237,7 +326,9 @@ def test_there_is_nothing_to_sample_before_the_first_window_is_whole(selector: A
 def test_rounds_that_nothing_can_begin_with_do_not_count(selector: Any) -> None:
     history = History(streams=BLOCK * ACTORS, rows=200)
     history.mask[: 2 * UNROLL] = False  # every env was reset, twice
-    made = replay(history, Settings(capacity=ROUND * 9, starts_at=ROUND, updates=2, selector=selector))
+    made = replay(
+        history, Settings(capacity=ROUND * 9, starts_at=ROUND, updates=2, selector=selector)
+    )
     writers, updates = Writers(history, made), 0
     for _ in range(5):
         assert all(writers.write(actor) for actor in range(ACTORS))
@@ -251,7 +342,10 @@ def test_rounds_that_nothing_can_begin_with_do_not_count(selector: Any) -> None:
 
 def test_a_priority_for_a_row_that_is_gone_is_ignored() -> None:
     history = History(streams=BLOCK * ACTORS, rows=1200)
-    made = replay(history, Settings(capacity=ROUND * 4, starts_at=ROUND, updates=1, selector="prioritized", alpha=1.0))
+    made = replay(
+        history,
+        Settings(capacity=ROUND * 4, starts_at=ROUND, updates=1, selector="prioritized", alpha=1.0),
+    )
     writers = Writers(history, made)
     for actor in range(ACTORS):
         writers.write(actor)
@@ -277,7 +371,9 @@ def test_a_priority_for_a_row_that_is_gone_is_ignored() -> None:
 @pytest.mark.parametrize("bad", [np.nan, -1.0, np.inf])
 def test_a_wrong_priority_is_refused_by_name(bad: float) -> None:
     history = History(streams=BLOCK * ACTORS, rows=200)
-    made = replay(history, Settings(capacity=ROUND * 4, starts_at=ROUND, updates=1, selector="prioritized"))
+    made = replay(
+        history, Settings(capacity=ROUND * 4, starts_at=ROUND, updates=1, selector="prioritized")
+    )
     writers = Writers(history, made)
     for actor in range(ACTORS):
         writers.write(actor)
@@ -290,7 +386,15 @@ def test_a_wrong_priority_is_refused_by_name(bad: float) -> None:
 def test_importance_weights_follow_the_probabilities() -> None:
     history = History(streams=BLOCK * ACTORS, rows=400)
     made = replay(
-        history, Settings(capacity=ROUND * 4, starts_at=ROUND, updates=4, selector="prioritized", beta=1.0, alpha=1.0)
+        history,
+        Settings(
+            capacity=ROUND * 4,
+            starts_at=ROUND,
+            updates=4,
+            selector="prioritized",
+            beta=1.0,
+            alpha=1.0,
+        ),
     )
     writers = Writers(history, made)
     for actor in range(ACTORS):
@@ -312,7 +416,9 @@ def test_budgets_in_bytes() -> None:
     held = sum(array.nbytes for array in (made.ring._records, *made.ring._large.values()))
     held += made.selector.nbytes
     assert 0.95 * budget <= held <= 1.05 * budget
-    with pytest.raises(ValueError, match=r"replay\.memory: expected at least [\d,]+ bytes") as error:
+    with pytest.raises(
+        ValueError, match=r"replay\.memory: expected at least [\d,]+ bytes"
+    ) as error:
         replay(history, Settings(memory=10_000, starts_at=ROUND))
     least = int(str(error.value).split("at least ")[1].split(" bytes")[0].replace(",", ""))
     replay(history, Settings(memory=least, starts_at=ROUND))
@@ -328,7 +434,9 @@ def test_a_stack_that_is_shown_again_is_refused() -> None:
     history.mask[row, 0] = False
     writers = Writers(history, made)
     assert all(writers.write(actor) for actor in range(ACTORS))
-    with pytest.raises(ValueError, match="expected stacks of frames that shift by one a row, got rows that show"):
+    with pytest.raises(
+        ValueError, match="expected stacks of frames that shift by one a row, got rows that show"
+    ):
         made.sample(4)
 
 

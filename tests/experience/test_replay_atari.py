@@ -25,10 +25,16 @@ def test_stacks_are_those_of_the_env(target: str, padding: str, window: int, unr
     kwargs = {"stack_padding": padding, "max_num_frames_per_episode": 60, "noop_max": 5}
     env = make(EnvFactory(target=target, kwargs=kwargs), streams=np.arange(streams), seed=3)
     row = RowSpec(
-        obs=observation_spec(env.spec.observation), action=ArraySpec((), "int64"), behaviour={}, state={}, context=STREAM
+        obs=observation_spec(env.spec.observation),
+        action=ArraySpec((), "int64"),
+        behaviour={},
+        state={},
+        context=STREAM,
     )
     layout = Layout.of(row, env.spec.stacks)
-    ring = RowBuffer(layout, slots=30 // unroll * unroll, block=streams, actors=1, unroll=unroll, window=window)
+    ring = RowBuffer(
+        layout, slots=30 // unroll * unroll, block=streams, actors=1, unroll=unroll, window=window
+    )
     assert ring.layout.large["obs"].shape == (84, 84), "one frame of four is kept"
     rng, seen, firsts = np.random.default_rng(0), list[Any](), list[Any]()
     may = np.zeros((ring.slots, streams), bool)
@@ -47,7 +53,10 @@ def test_stacks_are_those_of_the_env(target: str, padding: str, window: int, unr
             ts = env.recv()
             assert ts is not None
             fields["mask"][t], fields["bootstrap"][t] = ts.valid, ~ts.terminated
-        fields["context"]["stream"][:], fields["context"]["start"][:] = np.arange(streams), block * unroll
+        fields["context"]["stream"][:], fields["context"]["start"][:] = (
+            np.arange(streams),
+            block * unroll,
+        )
         for (slots, columns), there in ring.insert(Trajectory(**fields), 0):
             may[slots, columns] = there
     env.close()
@@ -58,4 +67,6 @@ def test_stacks_are_those_of_the_env(target: str, padding: str, window: int, unr
     for item in range(len(chosen)):
         stream, start = int(data.context["stream"][item]), int(data.context["start"][item])
         for t in range(window + 1):
-            np.testing.assert_array_equal(data.obs[t, item].numpy(), seen[start + t][stream], err_msg=f"row {start} + {t}")
+            np.testing.assert_array_equal(
+                data.obs[t, item].numpy(), seen[start + t][stream], err_msg=f"row {start} + {t}"
+            )

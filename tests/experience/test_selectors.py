@@ -16,7 +16,9 @@ DRAWS = 1_000_000
 MAKE = {
     "uniform": Uniform,
     "fifo": Fifo,
-    "prioritized": lambda slots, streams=1: Prioritized(slots, streams, alpha=ALPHA, epsilon=EPSILON),
+    "prioritized": lambda slots, streams=1: Prioritized(
+        slots, streams, alpha=ALPHA, epsilon=EPSILON
+    ),
 }
 
 
@@ -34,7 +36,7 @@ def filled(selector, slots, priority=None):
     return selector
 
 
-# ------------------------------------------------------------------------------------------------------------- naive twins
+# -------------------------------------------------------------------------------------- naive twins
 
 
 class Twin:
@@ -65,7 +67,9 @@ def check(kind, selector, twin, places):
     elif kind == "fifo":
         assert state["log"].tolist() == list(twin.items)
     else:
-        mass = [(twin.items[p] + EPSILON) ** ALPHA if p in twin.items else 0.0 for p in range(places)]
+        mass = [
+            (twin.items[p] + EPSILON) ** ALPHA if p in twin.items else 0.0 for p in range(places)
+        ]
         np.testing.assert_allclose(state["mass"], mass, rtol=1e-12)
 
 
@@ -75,7 +79,11 @@ def draw(kind, selector, twin, n, rng):
         return None
     n = min(n, len(twin.items))
     drawn, probability = selector.sample(n, rng)
-    assert drawn.dtype == np.int64 and probability.dtype == np.float64 and drawn.shape == probability.shape == (n,)
+    assert (
+        drawn.dtype == np.int64
+        and probability.dtype == np.float64
+        and drawn.shape == probability.shape == (n,)
+    )
     if kind == "fifo":
         assert drawn.tolist() == list(twin.items)[:n] and (probability == 1).all()
         twin.put(drawn.tolist(), [False] * n)
@@ -83,7 +91,11 @@ def draw(kind, selector, twin, n, rng):
         assert set(drawn.tolist()) <= set(twin.items) and (probability == 1 / len(twin.items)).all()
     else:
         total = sum((p + EPSILON) ** ALPHA for p in twin.items.values())
-        np.testing.assert_allclose(probability, [(twin.items[p] + EPSILON) ** ALPHA / total for p in drawn.tolist()], rtol=1e-9)
+        np.testing.assert_allclose(
+            probability,
+            [(twin.items[p] + EPSILON) ** ALPHA / total for p in drawn.tolist()],
+            rtol=1e-9,
+        )
     return drawn.tolist()
 
 
@@ -96,7 +108,9 @@ def operations(draw, slots, streams):
             begin = draw(st.integers(0, size - 1))
             rectangle.append(slice(begin, draw(st.integers(begin + 1, size))))
         shape = [part.stop - part.start for part in rectangle]
-        flags = draw(st.lists(st.booleans(), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
+        flags = draw(
+            st.lists(st.booleans(), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1])
+        )
         return what, tuple(rectangle), np.array(flags, bool).reshape(shape)
     some = draw(st.lists(st.integers(0, places - 1), max_size=places + 3))
     return what, some, [draw(st.sampled_from([0.0, 1e-12, 0.3, 1.0, 7.0, 1e12])) for _ in some]
@@ -108,7 +122,10 @@ def do(operation, selector, twin, kind, rng, streams):
         case "put":
             selector.put(some, values)
             slots, columns = (np.arange(part.start, part.stop) for part in some)
-            twin.put((slots[:, None] * streams + columns).reshape(-1).tolist(), values.reshape(-1).tolist())
+            twin.put(
+                (slots[:, None] * streams + columns).reshape(-1).tolist(),
+                values.reshape(-1).tolist(),
+            )
         case "update":
             selector.update(np.array(some, np.int64), np.array(values))
             if kind == "prioritized":
@@ -142,7 +159,10 @@ def test_the_same_draws_follow_on_a_load(kind, data, slots, streams):
         state, held = selector.state(), dict(twin.items)
         assert all(isinstance(leaf, np.ndarray) for leaf in state.values())
         after = data.draw(st.lists(operations(slots, streams), min_size=1, max_size=10))
-        first = [do(operation, selector, twin, kind, np.random.default_rng(i), streams) for i, operation in enumerate(after)]
+        first = [
+            do(operation, selector, twin, kind, np.random.default_rng(i), streams)
+            for i, operation in enumerate(after)
+        ]
         # Loaded over other items, after the first one has gone on: the state is a copy.
         loaded, other = MAKE[kind](slots, streams), Twin()
         loaded.put((slice(0, slots), slice(0, streams)), np.ones((slots, streams), bool))
@@ -150,14 +170,19 @@ def test_the_same_draws_follow_on_a_load(kind, data, slots, streams):
         loaded.load(state)
         other.items, other.highest = held, float(state["highest"][0]) if "highest" in state else 1.0
         check(kind, loaded, other, slots * streams)
-        second = [do(operation, loaded, other, kind, np.random.default_rng(i), streams) for i, operation in enumerate(after)]
+        second = [
+            do(operation, loaded, other, kind, np.random.default_rng(i), streams)
+            for i, operation in enumerate(after)
+        ]
         assert first == second
         check(kind, loaded, other, slots * streams)
 
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_many_items_at_once(kind):
-    """Batches as large as replays use, in rounds, and places as many as fill the sum tree's levels."""
+    """Batches as large as replays use, in rounds,
+    and places as many as fill the sum tree's levels.
+    """
     slots, streams, rng = 5_000, 10, np.random.default_rng(3)
     selector, twin = MAKE[kind](slots, streams), Twin()
     for i in range(60):
@@ -165,7 +190,9 @@ def test_many_items_at_once(kind):
             begin, columns = i * 200 % slots, np.arange(column, min(column + 4, streams))
             rows, there = np.arange(begin, begin + 200), rng.random((200, len(columns))) < 0.8
             selector.put((slice(begin, begin + 200), slice(column, column + len(columns))), there)
-            twin.put((rows[:, None] * streams + columns).reshape(-1).tolist(), there.reshape(-1).tolist())
+            twin.put(
+                (rows[:, None] * streams + columns).reshape(-1).tolist(), there.reshape(-1).tolist()
+            )
         drawn = draw(kind, selector, twin, 500, rng)
         new = rng.exponential(size=500)
         selector.update(np.array(drawn), new)
@@ -174,22 +201,31 @@ def test_many_items_at_once(kind):
     check(kind, selector, twin, slots * streams)
 
 
-# --------------------------------------------------------------------------------------------------------- the law of draws
+# --------------------------------------------------------------------------------- the law of draws
 
 
 def p_value(drawn, law):
-    """Pearson's chi-square of draws against probabilities; bins of an expectation under 10 are one."""
+    """Pearson's chi-square of draws against probabilities;
+    bins of an expectation under 10 are one.
+    """
     seen, expected = np.bincount(drawn, minlength=len(law)), law * len(drawn)
     assert seen[law == 0].sum() == 0
     small = expected < 10
     if small.any() and expected[small].sum() < 10:  # then with the smallest of the others
         small[np.argmin(np.where(small, np.inf, expected))] = True
     if small.any():
-        seen, expected = np.append(seen[~small], seen[small].sum()), np.append(expected[~small], expected[small].sum())
+        seen, expected = (
+            np.append(seen[~small], seen[small].sum()),
+            np.append(expected[~small], expected[small].sum()),
+        )
     if len(seen) == 1:
         return 1.0
     statistic = ((seen - expected) ** 2 / expected).sum()
-    return float(torch.special.gammaincc(torch.tensor((len(seen) - 1) / 2).double(), torch.tensor(statistic / 2).double()))
+    return float(
+        torch.special.gammaincc(
+            torch.tensor((len(seen) - 1) / 2).double(), torch.tensor(statistic / 2).double()
+        )
+    )
 
 
 def draws(selector, rng, batch=10_000):
@@ -278,7 +314,7 @@ def test_new_items_have_the_highest_priority_seen():
     assert len(selector) == 4 and 3 not in selector.sample(1_000, rng)[0]
 
 
-# ----------------------------------------------------------------------------------------------------- importance weights
+# ------------------------------------------------------------------------------- importance weights
 
 
 @given(
@@ -293,19 +329,24 @@ def test_importance_weights(probability, n_items, beta):
     assert weight.max() == 1 and (beta > 0 or (weight == 1).all())
 
 
-@pytest.mark.parametrize(("probability", "got"), [([0.5, 0.0], "0.0"), ([0.5, np.nan], "nan"), ([], "none")])
+@pytest.mark.parametrize(
+    ("probability", "got"), [([0.5, 0.0], "0.0"), ([0.5, np.nan], "nan"), ([], "none")]
+)
 def test_importance_weights_refuse_what_was_never_drawn(probability, got):
     with pytest.raises(ValueError, match=f"above 0, got {got}"):
         importance_weights(np.array(probability), 0.4)
 
 
-# ---------------------------------------------------------------------------------------------------------------- refusals
+# ----------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ([1, np.nan, -1], r"got nan for the item at place 1 \(2 of 3 are wrong\); nothing was changed"),
+        (
+            [1, np.nan, -1],
+            r"got nan for the item at place 1 \(2 of 3 are wrong\); nothing was changed",
+        ),
         ([1, 2, np.inf], r"got inf for the item at place 3 \(1 of 3"),
         ([-1e-9, 2, 3], r"got -1e-09 for the item at place 0 \(1 of 3"),
         ([1, 2, 1.7e308], r"from 0 to 1.25e\+307, got 1.7e\+308"),
@@ -330,7 +371,10 @@ def test_the_highest_priorities_still_have_a_sum(alpha):
     assert (selector.sample(5, np.random.default_rng(0))[1] == pytest.approx(1 / 1_000)) is True
 
 
-@pytest.mark.parametrize(("places", "match"), [([2, -1], r"0 to 3, got -1 \(1 of 2"), ([4, 0, 9], r"0 to 3, got 4 \(2 of 3")])
+@pytest.mark.parametrize(
+    ("places", "match"),
+    [([2, -1], r"0 to 3, got -1 \(1 of 2"), ([4, 0, 9], r"0 to 3, got 4 \(2 of 3")],
+)
 def test_places_that_there_are_not_are_refused(places, match):
     selector = filled(Prioritized(4, alpha=ALPHA, epsilon=EPSILON), 2)
     before = selector.state()
@@ -353,7 +397,9 @@ def test_sampling_more_than_there_is(kind):
         selector.sample(1, rng)
     put(selector, [2])
     if kind == "fifo":
-        with pytest.raises(ValueError, match="at most the 1 items that are left, got a sample of 2"):
+        with pytest.raises(
+            ValueError, match="at most the 1 items that are left, got a sample of 2"
+        ):
             selector.sample(2, rng)
         assert selector.sample(1, rng)[0].tolist() == [2] and not len(selector)
     else:
@@ -365,7 +411,9 @@ def test_sampling_more_than_there_is(kind):
 def test_only_items_of_priority_zero():
     selector = Prioritized(3, alpha=1.0, epsilon=0.0)
     filled(selector, 2, np.zeros(2))
-    with pytest.raises(ValueError, match="of a priority above 0 to sample 5 of, got none among 2 items"):
+    with pytest.raises(
+        ValueError, match="of a priority above 0 to sample 5 of, got none among 2 items"
+    ):
         selector.sample(5, np.random.default_rng(0))
     with pytest.raises(ValueError, match="at least 0, got -1 and 0"):
         Prioritized(3, alpha=-1, epsilon=0)

@@ -1,4 +1,6 @@
-"""Shards: what holds of a replay holds of several stores; the draw is that of one store; what is lost with a shard."""
+"""Shards: what holds of a replay holds of several stores; the draw is that of one store; what is
+lost with a shard.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,32 @@ from equipoise.types import ReplaySettings as Settings
 from equipoise.types import Tick
 from tests.experience.history import History
 from tests.experience.shards import SHARDS, Shards
-from tests.experience.test_replay import ACTORS, BLOCK, ROUND, STACKS, UNROLL, WINDOWS, Writers, drive
+from tests.experience.test_replay import (
+    ACTORS,
+    BLOCK,
+    ROUND,
+    STACKS,
+    UNROLL,
+    WINDOWS,
+    Writers,
+    drive,
+)
 from tests.saved import Kept
 
 CASES = [
-    ("uniform", "transition", 0, "black"), ("uniform", "5-step", None, "vectors"), ("uniform", "sequence", 1, "repeated"),
-    ("prioritized", "transition", None, "repeated"), ("prioritized", "5-step", 0, "vectors"),
+    ("uniform", "transition", 0, "black"),
+    ("uniform", "5-step", None, "vectors"),
+    ("uniform", "sequence", 1, "repeated"),
+    ("prioritized", "transition", None, "repeated"),
+    ("prioritized", "5-step", 0, "vectors"),
     ("prioritized", "sequence", 1, "black"),
-]  # fmt: skip
+]
 
 
 def settings(**given: Any) -> Settings:
-    return Settings(**{"capacity": ROUND * 6, "starts_at": ROUND * 2, "updates": 2, "shards": SHARDS} | given)
+    return Settings(
+        **{"capacity": ROUND * 6, "starts_at": ROUND * 2, "updates": 2, "shards": SHARDS} | given
+    )
 
 
 def history(**options: Any) -> History:
@@ -43,13 +59,17 @@ def write(writers: Writers) -> None:
     assert all(writers.write(actor) for actor in range(ACTORS))
 
 
-# ----------------------------------------------------------------------------------------------------------- conformance
+# -------------------------------------------------------------------------------------- conformance
 
 
 @pytest.mark.parametrize(("selector", "window", "max_lag", "stack"), CASES)
-def test_every_window_is_what_was_written(selector: Any, window: str, max_lag: int | None, stack: str) -> None:
+def test_every_window_is_what_was_written(
+    selector: Any, window: str, max_lag: int | None, stack: str
+) -> None:
     past = history(stack=STACKS[stack], recurrent=window == "sequence")
-    made = Shards(past, settings(selector=selector), batch=7, window=WINDOWS[window], max_lag=max_lag)
+    made = Shards(
+        past, settings(selector=selector), batch=7, window=WINDOWS[window], max_lag=max_lag
+    )
     assert drive(past, made.replay, batches=50, n=7)
     assert balanced(made) and made.replay.stats()["overwritten"] > 0
     assert sorted({shard.store.ring.streams for shard in made.shards}) == [BLOCK]
@@ -85,12 +105,14 @@ def test_samples_per_insert_are_exact() -> None:
     assert made.stats()["sampled"] / ROUND == 3 - 1 + -(-updates // 3)
 
 
-# -------------------------------------------------------------------------------------------------------------- the draw
+# ----------------------------------------------------------------------------------------- the draw
 
 
 @pytest.mark.parametrize("selector", ["uniform", "prioritized"])
 def test_items_are_drawn_as_from_one_store(selector: Any) -> None:
-    """A chi-square of 20,000 draws against p^alpha over the sum of all shards, whose masses differ; and the weights."""
+    """A chi-square of 20,000 draws against p^alpha over the sum of all shards, whose masses differ;
+    and the weights.
+    """
     past = history()
     given = settings(selector=selector, updates=10**6, starts_at=ROUND * 4, alpha=0.7, beta=0.5)
     made = Shards(past, given, batch=200)
@@ -145,7 +167,11 @@ def test_priorities_come_to_the_items_that_they_are_of() -> None:
 
 def test_new_items_get_the_highest_priority_of_any_shard() -> None:
     past = history()
-    made = Shards(past, settings(selector="prioritized", alpha=1.0, epsilon=0.0, starts_at=ROUND, updates=1), batch=8)
+    made = Shards(
+        past,
+        settings(selector="prioritized", alpha=1.0, epsilon=0.0, starts_at=ROUND, updates=1),
+        batch=8,
+    )
     writers = Writers(past, made.replay)
     write(writers)
     batch = made.replay.sample(8)
@@ -172,11 +198,17 @@ def test_a_wrong_priority_is_refused_before_it_is_asked_of_a_shard(bad: float) -
         made.replay.learned(batch.keys, np.array([1.0, bad, 1.0, 1.0]))
 
 
-# --------------------------------------------------------------------------------------------------------------- the loss
+# ----------------------------------------------------------------------------------------- the loss
 
 
-def filled(past: History, *, batch: int = 16, rounds: int = 4, **given: Any) -> tuple[Shards, Writers]:
-    made = Shards(past, settings(**{"starts_at": ROUND * rounds, "selector": "prioritized"} | given), batch=batch)
+def filled(
+    past: History, *, batch: int = 16, rounds: int = 4, **given: Any
+) -> tuple[Shards, Writers]:
+    made = Shards(
+        past,
+        settings(**{"starts_at": ROUND * rounds, "selector": "prioritized"} | given),
+        batch=batch,
+    )
     writers = Writers(past, made.replay)
     for _ in range(rounds - 1):
         write(writers)
@@ -198,15 +230,23 @@ def test_a_lost_shard_loses_its_rows_and_nothing_else() -> None:
     made.lose(1)
     made.replay.learned(before.keys, np.ones(16))
     made.replay.finish(before.keys)
-    drawn = made.replay.sample(16)  # the one that was asked for before, all answered: its rows were true
+    # the one that was asked for before, all answered: its rows were true
+    drawn = made.replay.sample(16)
     assert drawn is not None
     past.prove(drawn)
     made.replay.finish(drawn.keys)
     stats = made.replay.stats()
-    assert stats["lost"] == ROUND * 4 // 3 and stats["kept"] == ROUND * 4 * 2 // 3 and balanced(made)
+    assert (
+        stats["lost"] == ROUND * 4 // 3 and stats["kept"] == ROUND * 4 * 2 // 3 and balanced(made)
+    )
     after = made.replay.sample(16)
     assert after is not None and streams(after) == {0, 2}
-    p = np.array([made.shards[k % SHARDS].store.selector.state()["mass"][k // SHARDS] for k in after.keys[:, 0]])
+    p = np.array(
+        [
+            made.shards[k % SHARDS].store.selector.state()["mass"][k // SHARDS]
+            for k in after.keys[:, 0]
+        ]
+    )
     np.testing.assert_allclose(after.weight, importance_weights(p, 0.4), rtol=1e-5)
     made.replay.learned(keys, np.full(16, 1e6))  # some of them are of rows that are lost
     for k, shard in enumerate(made.shards):
@@ -239,14 +279,19 @@ def test_blocks_that_it_had_not_taken_are_its_successors() -> None:
     write(writers)
     assert made.replay.sample(16) is None, "a block of the round is not taken"
     made.lose(1)
-    assert made.shards[1].tick() is Tick.STARVED, "what was asked of the dead one is not asked of it"
+    assert made.shards[1].tick() is Tick.STARVED, (
+        "what was asked of the dead one is not asked of it"
+    )
     assert made.replay.sample(16) is None
     made.release(1)
     batch = made.replay.sample(16)
     assert batch is not None
     past.prove(batch)
     stats = made.replay.stats()
-    assert (stats["lost"], stats["kept"]) == (ROUND * 4 // 3, ROUND * 5 * 2 // 3 + ROUND // 3) and balanced(made)
+    assert (stats["lost"], stats["kept"]) == (
+        ROUND * 4 // 3,
+        ROUND * 5 * 2 // 3 + ROUND // 3,
+    ) and balanced(made)
 
 
 def test_a_batch_that_it_has_not_given_is_drawn_anew() -> None:
@@ -300,7 +345,8 @@ def test_where_all_are_lost_the_learner_waits_for_the_next_rounds(window: int, l
         waited += 1
         while update():
             updates += 1
-    # One round (two, where a window is longer than an unroll) pays for what the lost ones still owed, and does not count.
+    # One round (two, where a window is longer than an unroll) pays for what the lost ones still
+    # owed, and does not count.
     assert waited == 3 + -(-window // UNROLL) and made.replay._rounds.taken == 2 + 3
     assert balanced(made) and made.replay.stats()["lost"] == 2 * ROUND
 
@@ -356,7 +402,7 @@ def test_a_successor_that_dies_before_anybody_asked_it() -> None:
     assert balanced(made) and made.replay.stats()["lost"] == ROUND * 4 // 3
 
 
-# --------------------------------------------------------------------------------------------------------------- the state
+# ---------------------------------------------------------------------------------------- the state
 
 
 def test_what_is_saved_goes_on_to_the_same_batches(tmp_path: Path) -> None:
@@ -371,7 +417,13 @@ def test_what_is_saved_goes_on_to_the_same_batches(tmp_path: Path) -> None:
             write(by)
             for _ in range(2):
                 if (batch := one.replay.sample(8)) is not None:
-                    seen.append((batch.keys.tobytes(), batch.weight.numpy().tobytes(), batch.data.reward.numpy().tobytes()))
+                    seen.append(
+                        (
+                            batch.keys.tobytes(),
+                            batch.weight.numpy().tobytes(),
+                            batch.data.reward.numpy().tobytes(),
+                        )
+                    )
                     one.replay.learned(batch.keys, np.abs(batch.data.reward[0].numpy()) + 0.1)
                     one.replay.finish(batch.keys)
         return seen
@@ -403,7 +455,9 @@ def read(folder: Path, name: str) -> bytes:
 
 def test_a_batch_of_another_size_is_refused() -> None:
     made, _ = filled(history())
-    with pytest.raises(ValueError, match="expected the batch of 16 items that these shards were planned for, got 8"):
+    with pytest.raises(
+        ValueError, match="expected the batch of 16 items that these shards were planned for, got 8"
+    ):
         made.replay.sample(8)
 
 

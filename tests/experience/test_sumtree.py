@@ -31,10 +31,14 @@ def test_it_finds_what_a_running_sum_finds(data, places):
     tree, mass = SumTree(places), np.zeros(places)
     for _ in range(data.draw(st.integers(1, 6))):
         # Whole numbers: their sums are exact in any order.
-        moves = data.draw(st.lists(st.tuples(st.integers(0, places - 1), st.integers(0, 5)), max_size=2 * places))
+        moves = data.draw(
+            st.lists(st.tuples(st.integers(0, places - 1), st.integers(0, 5)), max_size=2 * places)
+        )
         for place, new in moves:
             mass[place] = new  # the last of equal places holds
-        tree.set(np.array([p for p, _ in moves], np.int64), np.array([m for _, m in moves], np.float64))
+        tree.set(
+            np.array([p for p, _ in moves], np.int64), np.array([m for _, m in moves], np.float64)
+        )
         for _ in range(data.draw(st.integers(0, 3))):
             begin = data.draw(st.integers(0, places))
             end = data.draw(st.integers(begin, places))
@@ -54,7 +58,14 @@ def test_it_never_finds_a_mass_of_zero(seed, places):
     tree = SumTree(places)
     tree.set(np.arange(places), mass)
     edges = np.cumsum(mass)
-    value = np.concatenate([rng.random(100) * tree.total, edges, np.nextafter(edges, 0), [0.0, tree.total, 2 * tree.total]])
+    value = np.concatenate(
+        [
+            rng.random(100) * tree.total,
+            edges,
+            np.nextafter(edges, 0),
+            [0.0, tree.total, 2 * tree.total],
+        ]
+    )
     found = tree.find(value)
     assert found.min() >= 0 and found.max() < places and (mass[found] > 0).all()
 
@@ -63,7 +74,8 @@ def test_a_value_that_rounds_to_the_end_of_its_node_stays_in_front_of_the_zeros(
     monkeypatch.setattr(sumtree, "ROOTS", 1)
     tree = SumTree(4)
     tree.set(np.arange(4), np.array([3 * 2.0**-54, 0, 1 - 2.0**-52, 0]))
-    # Less the left sum it is 1 - 5 * 2**-54, half-way between two numbers, and the even one is the whole right sum.
+    # Less the left sum it is 1 - 5 * 2**-54, half-way between two numbers, and the even one is the
+    # whole right sum.
     assert tree.find(np.array([1 - 2.0**-53])).tolist() == [2]
 
 
@@ -80,7 +92,8 @@ def test_sums_do_not_drift(places):
     rng, tree, batch = np.random.default_rng(places), SumTree(places), 500
     for _ in range(1_000_000 // batch):
         tree.set(rng.integers(0, places, batch), 10 ** rng.uniform(-12, 12, batch))
-    tree.set(np.arange(places), np.full(places, 1e-12))  # what differences would have left of 10^12 is more than all this
+    # what differences would have left of 10^12 is more than all this
+    tree.set(np.arange(places), np.full(places, 1e-12))
     assert abs(tree.total / math.fsum(tree.mass) - 1) < 1e-6
     np.testing.assert_array_equal(tree.find(np.arange(0.5, places) * 1e-12), np.arange(places))
 

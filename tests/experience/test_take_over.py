@@ -18,11 +18,15 @@ LAGS = [0, 1, None]
 
 
 class Line:
-    """A queue of two actors whose learner may be replaced: each learner has an object of its own over one memory."""
+    """A queue of two actors whose learner may be replaced: each learner has an object of its own
+    over one memory.
+    """
 
     def __init__(self, max_lag: int | None) -> None:
         batch = ACTORS * BLOCK
-        self.plan = Plan(rows={POLICY: ROW}, unroll=UNROLL, batch=batch, block=BLOCK, envs=batch, max_lag=max_lag)
+        self.plan = Plan(
+            rows={POLICY: ROW}, unroll=UNROLL, batch=batch, block=BLOCK, envs=batch, max_lag=max_lag
+        )
         self.memory = Heap(self.plan.nbytes)
         self.free, self.full = [LocalChannel() for _ in range(self.plan.channels)], LocalChannel()
         self.driver = self.attach()
@@ -107,7 +111,9 @@ def test_a_learner_that_was_killed_amid_a_take_took_nothing(max_lag: int | None)
 
 
 @pytest.mark.parametrize("max_lag", LAGS)
-def test_the_batch_of_a_version_that_was_made_is_finished_by_the_successor(max_lag: int | None) -> None:
+def test_the_batch_of_a_version_that_was_made_is_finished_by_the_successor(
+    max_lag: int | None,
+) -> None:
     line = begun(max_lag)
     batch = line.batch()
     keys = line.killed(2, freed=False)
@@ -124,7 +130,9 @@ def test_the_batch_of_a_version_that_was_made_is_finished_by_the_successor(max_l
 
 @pytest.mark.parametrize("max_lag", LAGS)
 @pytest.mark.parametrize("done", [0, 1, 2])
-def test_a_learner_that_was_killed_amid_freeing_leaves_the_rest(done: int, max_lag: int | None) -> None:
+def test_a_learner_that_was_killed_amid_freeing_leaves_the_rest(
+    done: int, max_lag: int | None
+) -> None:
     """The words of so many blocks were written, and no token was put."""
     line = begun(max_lag)
     batch = line.batch()
@@ -147,7 +155,9 @@ def test_a_learner_that_was_killed_amid_freeing_leaves_the_rest(done: int, max_l
     check(line)
 
 
-def test_tokens_that_were_lost_amid_freeing_are_found_only_once_the_learner_is_known_to_be_dead() -> None:
+def test_tokens_that_were_lost_amid_freeing_are_found_only_once_the_learner_is_known_to_be_dead() -> (  # noqa: E501
+    None
+):
     line = begun(1)
     sequences = line.batch().keys[::BLOCK, 1].tolist()
     line.driver._tokens._dealing[0] = 1

@@ -1,4 +1,6 @@
-"""Stacks that cross a link by their newest frames: what arrives is what was written, to the bit, whatever the env does."""
+"""Stacks that cross a link by their newest frames: what arrives is what was written, to the bit,
+whatever the env does.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +18,40 @@ from equipoise.tree import ArraySpec
 from equipoise.types import Slot, Stack, Trajectory
 
 CONTEXT = {"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")}
-STACKS = {"screens": {"": Stack(frames=4, padding="zero")}, "mixed": {"a": Stack(frames=3, padding="first")}, "plain": {}}
+STACKS = {
+    "screens": {"": Stack(frames=4, padding="zero")},
+    "mixed": {"a": Stack(frames=3, padding="first")},
+    "plain": {},
+}
 
 
 def row(obs: Any, agents: int = 1) -> RowSpec:
     action = ArraySpec((), "int64")
     return RowSpec(
-        obs=obs, action=action, behaviour={"logp": ArraySpec((), "float32")}, state={}, context=CONTEXT, columns=agents
+        obs=obs,
+        action=action,
+        behaviour={"logp": ArraySpec((), "float32")},
+        state={},
+        context=CONTEXT,
+        columns=agents,
     )
 
 
 def plan(unroll: int = 5, block: int = 3) -> Plan:
     rows = {
         "screens": row(ArraySpec((4, 3, 3), "uint8")),
-        "mixed": row({"a": ArraySpec((3, 5), "float32"), "b": ArraySpec((2,), "float64")}, agents=2),
+        "mixed": row(
+            {"a": ArraySpec((3, 5), "float32"), "b": ArraySpec((2,), "float64")}, agents=2
+        ),
         "plain": row(ArraySpec((7,), "float32")),
     }
     return Plan(rows=rows, unroll=unroll, batch=2 * block, block=block, envs=2 * block, max_lag=1)
 
 
 class Actor:
-    """Envs that do what envs do to stacks, and what they should not do, written as an actor writes it."""
+    """Envs that do what envs do to stacks, and what they should not do, written as an actor writes
+    it.
+    """
 
     def __init__(self, plan: Plan, rng: Any) -> None:
         self.plan, self._rng, self._now = plan, rng, dict[tuple[str, str], Any]()
@@ -45,13 +60,18 @@ class Actor:
         """The stack [B, k, ...] after ``before``; each stream by itself."""
         rng, after = self._rng, np.empty_like(before)
         for b in range(len(before)):
-            newest = rng.integers(0, 256, before[b, 0].nbytes, np.uint8).view(before.dtype).reshape(before[b, 0].shape)
+            newest = (
+                rng.integers(0, 256, before[b, 0].nbytes, np.uint8)
+                .view(before.dtype)
+                .reshape(before[b, 0].shape)
+            )
             what = rng.integers(0, 20)
             if what == 0:  # an episode begins
                 after[b] = 0
             elif what == 1:
                 after[b] = newest
-            elif what == 2:  # the row is held, or a row that was aborted shows its observation again
+            # the row is held, or a row that was aborted shows its observation again
+            elif what == 2:
                 after[b] = before[b]
                 continue
             elif what == 3:  # an env that shuffles its frames
@@ -78,8 +98,13 @@ def slots(plan: Plan) -> dict[str, Slot]:
     """As in a queue: the streams of a block lie between those of another."""
     made = {}
     for name, fields in plan.fields(2 * plan.block).items():
-        whole, b = tree.map(lambda spec: np.full(spec.shape, 1, spec.dtype), fields), plan.block * plan.rows[name].columns
-        made[name] = Slot(keys=np.zeros((b, 2), np.int64), data=Trajectory(**columns(whole, b, 2 * b)))
+        whole, b = (
+            tree.map(lambda spec: np.full(spec.shape, 1, spec.dtype), fields),
+            plan.block * plan.rows[name].columns,
+        )
+        made[name] = Slot(
+            keys=np.zeros((b, 2), np.int64), data=Trajectory(**columns(whole, b, 2 * b))
+        )
     return made
 
 
@@ -94,7 +119,9 @@ def alike(plan: Plan, found: dict[str, Slot], data: Any) -> bool:
 
 
 def wrong_blocks(make: type[Crossing], blocks: int, seed: int) -> int:
-    """Send blocks, of which some are dropped and some begin a session -> how many arrived that are not what was written."""
+    """Send blocks, of which some are dropped and some begin a session -> how many arrived that are
+    not what was written.
+    """
     rng, wrong, sizes = np.random.default_rng(seed), 0, plan()
     here, there, actor = make(sizes, STACKS), Crossing(sizes, STACKS), Actor(sizes, rng)
     sent, got = here.last(), there.last()
@@ -146,7 +173,9 @@ class ComparesNewest(Crossing):
         follows[1:] = (rows[1:, :, -2 * f : -f] == rows[:-1, :, -f:]).all(-1)
 
 
-@pytest.mark.parametrize("broken", [TrustsFirst, NeverForgets, ComparesNewest], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "broken", [TrustsFirst, NeverForgets, ComparesNewest], ids=lambda one: one.__name__
+)
 def test_a_sender_that_compares_less_is_caught(broken: type[Crossing], seed: int) -> None:
     assert wrong_blocks(broken, 100, seed) > 0
 
@@ -154,16 +183,27 @@ def test_a_sender_that_compares_less_is_caught(broken: type[Crossing], seed: int
 def test_a_stack_crosses_once(seed: int) -> None:
     """84 x 84 x 4 in unrolls of 20: a step costs a frame, and the bytes that are no frame."""
     pong = Plan(
-        rows={"main": row(ArraySpec((4, 84, 84), "uint8"))}, unroll=20, batch=4, block=2, envs=4, max_lag=1
-    )  # fmt: skip
-    crossing, screens = Crossing(pong, {"main": {"": Stack(frames=4, padding="zero")}}), np.zeros((2, 4, 84, 84), np.uint8)
+        rows={"main": row(ArraySpec((4, 84, 84), "uint8"))},
+        unroll=20,
+        batch=4,
+        block=2,
+        envs=4,
+        max_lag=1,
+    )
+    crossing, screens = (
+        Crossing(pong, {"main": {"": Stack(frames=4, padding="zero")}}),
+        np.zeros((2, 4, 84, 84), np.uint8),
+    )
     last, rng, sizes = crossing.last(), np.random.default_rng(seed), []
     for _ in range(3):
         data = np.zeros(block_bytes(pong), np.uint8)
         obs = block_views(pong, data)["main"]["obs"]
         obs[0] = screens
         for t in range(1, 21):
-            obs[t, :, :-1], obs[t, :, -1] = obs[t - 1, :, 1:], rng.integers(0, 256, (2, 84, 84), np.uint8)
+            obs[t, :, :-1], obs[t, :, -1] = (
+                obs[t - 1, :, 1:],
+                rng.integers(0, 256, (2, 84, 84), np.uint8),
+            )
         screens = obs[-1].copy()
         sizes.append(len(crossing.pack(data, last)) / 40)
     assert sizes[0] < 7500 + 84 * 84 * 4 / 20 and sizes[1] == sizes[2] < 7200
@@ -187,7 +227,9 @@ def test_a_block_without_stacks_travels_as_it_lies() -> None:
 
 
 def test_frames_that_are_not_in_the_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"screens, obs: expected a stack of 5 frames, got shape \(6, 3, 4, 3, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"screens, obs: expected a stack of 5 frames, got shape \(6, 3, 4, 3, 3\)"
+    ):
         Crossing(plan(), {"screens": {"": Stack(frames=5, padding="zero")}})
 
 
@@ -197,9 +239,15 @@ def test_frames_that_are_not_in_the_shape_are_refused() -> None:
         (lambda body, one: body[:-1], "expected .* bytes by the rows that follow"),
         (lambda body, one: body[: one.least - 1], "expected .* to .* bytes"),
         (lambda body, one: bytes(one.most + 1), "expected .* to .* bytes"),
-        (lambda body, one: with_byte(body, one._stacked[0].follows + 1, 2), "expected 0 or 1 for each row, got 2"),
+        (
+            lambda body, one: with_byte(body, one._stacked[0].follows + 1, 2),
+            "expected 0 or 1 for each row, got 2",
+        ),
         (lambda body, one: with_byte(body, one._stacked[0].follows, 1), "got rows that follow"),
-        (lambda body, one: with_byte(body, one._stacked[1].follows + 7, 1), "bytes by the rows that follow"),
+        (
+            lambda body, one: with_byte(body, one._stacked[1].follows + 7, 1),
+            "bytes by the rows that follow",
+        ),
     ],
     ids=["cut short", "too few", "too many", "no flag", "follows what is not known", "other bytes"],
 )

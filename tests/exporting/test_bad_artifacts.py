@@ -1,4 +1,6 @@
-"""Artifacts that are damaged, or that reach for more than their folder: refused, and the reason names the file."""
+"""Artifacts that are damaged, or that reach for more than their folder: refused, and the reason
+names the file.
+"""
 
 from __future__ import annotations
 
@@ -39,24 +41,32 @@ def hashed(place: Path, **files: bytes) -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", [artifacts.GRAPH, artifacts.SPEC, artifacts.WEIGHTS, artifacts.EDGE])
+@pytest.mark.parametrize(
+    "name", [artifacts.GRAPH, artifacts.SPEC, artifacts.WEIGHTS, artifacts.EDGE]
+)
 def test_a_flipped_byte_is_named(place: Path, name: str) -> None:
     data = bytearray((place / name).read_bytes())
     data[len(data) // 2] ^= 1
     (place / name).write_bytes(data)
-    with pytest.raises(ValueError, match=rf"{name}: expected the SHA-256 [0-9a-f]{{64}}, got [0-9a-f]{{64}}"):
+    with pytest.raises(
+        ValueError, match=rf"{name}: expected the SHA-256 [0-9a-f]{{64}}, got [0-9a-f]{{64}}"
+    ):
         Artifact.open(place)
     (place / name).write_bytes(data[:-1])
     with pytest.raises(ValueError, match=rf"{name}: expected \d+ bytes, got \d+"):
         Artifact.open(place)
     (place / name).unlink()
-    with pytest.raises(ValueError, match=rf"{name}: expected a file, since the manifest names it, got none"):
+    with pytest.raises(
+        ValueError, match=rf"{name}: expected a file, since the manifest names it, got none"
+    ):
         Artifact.open(place)
 
 
 def test_a_version_is_the_hash_of_the_manifest(place: Path) -> None:
     version = hashlib.sha256((place / "manifest.json").read_bytes()).hexdigest()
-    assert Artifact.open(place).version == version == checkpoint.identity(place) == verified(place)[0]
+    assert (
+        Artifact.open(place).version == version == checkpoint.identity(place) == verified(place)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,9 +77,18 @@ def test_a_version_is_the_hash_of_the_manifest(place: Path) -> None:
         ("[]", r'manifest.json: expected {"format": 1, "files": {...}}, got another manifest'),
         ('{"format": 2, "files": {}}', "got another manifest"),
         ('{"format": 1, "files": {"policy.onnx": 3}}', "got another manifest"),
-        ('{"format": 1, "files": {}}', r"expected policy.onnx among the files, got \[\]; torch can serve weights alone"),
-        ('{"format": 1, "files": {"../secret": {}}}', "expected names of files in the artifact's folder, got '../secret'"),
-        ('{"format": 1, "files": {"/etc/passwd": {}}}', "expected names of files in the artifact's folder, got '/etc/passwd'"),
+        (
+            '{"format": 1, "files": {}}',
+            r"expected policy.onnx among the files, got \[\]; torch can serve weights alone",
+        ),
+        (
+            '{"format": 1, "files": {"../secret": {}}}',
+            "expected names of files in the artifact's folder, got '../secret'",
+        ),
+        (
+            '{"format": 1, "files": {"/etc/passwd": {}}}',
+            "expected names of files in the artifact's folder, got '/etc/passwd'",
+        ),
         ('{"format": 1, "files": {".hidden": {}}}', "got '.hidden'"),
     ],
 )
@@ -100,9 +119,14 @@ def test_a_path_out_of_the_folder_is_refused(place: Path) -> None:
     outside = place.parent / "outside"
     (place / artifacts.GRAPH).rename(outside)
     (place / artifacts.GRAPH).symlink_to(outside)
-    with pytest.raises(ValueError, match="expected names of files in the artifact's folder, got 'policy.onnx'"):
+    with pytest.raises(
+        ValueError, match="expected names of files in the artifact's folder, got 'policy.onnx'"
+    ):
         Artifact.open(place)
-    with pytest.raises(ValueError, match=r"nowhere: expected an artifact, a folder with manifest.json, got No such file"):
+    with pytest.raises(
+        ValueError,
+        match=r"nowhere: expected an artifact, a folder with manifest.json, got No such file",
+    ):
         Artifact.open(place.parent / "nowhere")
 
 
@@ -125,10 +149,16 @@ def external_by_list_alone(m: Any) -> None:
 
 
 def external_in_a_branch(m: Any) -> None:
-    constant = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.zeros(3, np.float32)))
+    constant = helper.make_node(
+        "Constant", [], ["c"], value=numpy_helper.from_array(np.zeros(3, np.float32))
+    )
     external(constant.attribute[0].t)
-    branch = helper.make_graph([constant], "branch", [], [helper.make_tensor_value_info("c", TensorProto.FLOAT, [3])])
-    m.graph.node.append(helper.make_node("If", ["first"], ["unused"], then_branch=branch, else_branch=branch))
+    branch = helper.make_graph(
+        [constant], "branch", [], [helper.make_tensor_value_info("c", TensorProto.FLOAT, [3])]
+    )
+    m.graph.node.append(
+        helper.make_node("If", ["first"], ["unused"], then_branch=branch, else_branch=branch)
+    )
 
 
 def external_in_a_sparse_one(m: Any) -> None:
@@ -146,7 +176,9 @@ def custom_domain_alone(m: Any) -> None:
 
 
 def a_function(m: Any) -> None:
-    m.functions.append(helper.make_function("", "F", ["x"], ["y"], [], [helper.make_opsetid("", 20)]))
+    m.functions.append(
+        helper.make_function("", "F", ["x"], ["y"], [], [helper.make_opsetid("", 20)])
+    )
 
 
 def other_inputs(m: Any) -> None:
@@ -157,16 +189,30 @@ def other_inputs(m: Any) -> None:
     ("change", "said"),
     [
         (external_weight, "expected all data within the file, got a tensor with external data"),
-        (external_by_list_alone, "expected all data within the file, got a tensor with external data"),
-        (external_in_a_branch, "expected all data within the file, got a tensor with external data"),
-        (external_in_a_sparse_one, "expected all data within the file, got a tensor with external data"),
+        (
+            external_by_list_alone,
+            "expected all data within the file, got a tensor with external data",
+        ),
+        (
+            external_in_a_branch,
+            "expected all data within the file, got a tensor with external data",
+        ),
+        (
+            external_in_a_sparse_one,
+            "expected all data within the file, got a tensor with external data",
+        ),
         (custom_operator, "expected ONNX's own operators, got those of 'com.elsewhere'"),
         (custom_domain_alone, "expected ONNX's own operators, got those of 'com.microsoft'"),
         (a_function, "expected one plain graph, got one with a function"),
-        (other_inputs, "expected a graph that onnxruntime loads|expected the inputs that spec.json names"),
+        (
+            other_inputs,
+            "expected a graph that onnxruntime loads|expected the inputs that spec.json names",
+        ),
     ],
 )
-def test_a_graph_that_reaches_further_is_refused(place: Path, change: Callable[[Any], None], said: str) -> None:
+def test_a_graph_that_reaches_further_is_refused(
+    place: Path, change: Callable[[Any], None], said: str
+) -> None:
     m = model(place)
     change(m)
     hashed(place, policy__onnx=m.SerializeToString())
@@ -176,13 +222,22 @@ def test_a_graph_that_reaches_further_is_refused(place: Path, change: Callable[[
 
 def test_a_spec_that_is_none_is_refused(place: Path) -> None:
     spec = json.loads((place / artifacts.SPEC).read_bytes())
-    changes: list[dict[str, Any]] = [{"artifact": {}}, {"policies": {}}, {"artifact": spec["artifact"] | {"noise": 3}}]
+    changes: list[dict[str, Any]] = [
+        {"artifact": {}},
+        {"policies": {}},
+        {"artifact": spec["artifact"] | {"noise": 3}},
+    ]
     for change in changes:
         hashed(place, spec__json=json.dumps(spec | change).encode())
-        with pytest.raises(ValueError, match=r"spec.json: expected what 'equipoise export' writes, got"):
+        with pytest.raises(
+            ValueError, match=r"spec.json: expected what 'equipoise export' writes, got"
+        ):
             Artifact.open(place)
     inputs = spec["artifact"]["inputs"] | {"obs": {"dtype": "float32", "shape": [5]}}
-    hashed(place, spec__json=json.dumps(spec | {"artifact": spec["artifact"] | {"inputs": inputs}}).encode())
+    hashed(
+        place,
+        spec__json=json.dumps(spec | {"artifact": spec["artifact"] | {"inputs": inputs}}).encode(),
+    )
     with pytest.raises(ValueError, match="expected the inputs that spec.json names"):
         Artifact.open(place)
 

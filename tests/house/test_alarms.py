@@ -14,7 +14,11 @@ NAMES = {"Ape-X": "apex_dqn", "REINFORCE++": "reinforce_pp", "PPO by tokens": "t
 def limits() -> dict[str, float | None]:
     """The limit of the mean lag by algorithm, as the page's table has it."""
     rows = re.findall(r"^\| ([\w, +-]+) \| [^|]+ \| (\d*) ?\|", PAGE.read_text(), re.MULTILINE)
-    names = {NAMES.get(name, name.lower().replace("-", "_")): limit for row, limit in rows for name in row.split(", ")}
+    names = {
+        NAMES.get(name, name.lower().replace("-", "_")): limit
+        for row, limit in rows
+        for name in row.split(", ")
+    }
     return {name: float(limit) if limit else None for name, limit in names.items()}
 
 

@@ -1,4 +1,6 @@
-"""Every algorithm has its page, and the page knows every metric, every option and every default, and no other."""
+"""Every algorithm has its page, and the page knows every metric, every option and every default,
+and no other.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,19 @@ from equipoise.programs.program import algorithm_class, algorithm_names
 PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
 SHOW_ALL = {  # settings under which every metric is logged
     "appo": ["algorithm.kl=0.1"],
-    "r2d2": ["algorithm.burn_in=4", "algorithm.length=4", "algorithm.n_step=1"],  # within so few rows
+    # within so few rows
+    "r2d2": ["algorithm.burn_in=4", "algorithm.length=4", "algorithm.n_step=1"],
 }
-ENVS = dict.fromkeys(("crossq", "td3", "tqc"), "Pendulum-v1")  # for those that cannot act in CartPole-v1
+# for those that cannot act in CartPole-v1
+ENVS = dict.fromkeys(("crossq", "td3", "tqc"), "Pendulum-v1")
 HEADINGS = ("Metrics", "Options", "Deviations", "Score")
 
 
 def section(page: str, title: str) -> str:
     found = re.search(
-        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", (PAGES / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)",
+        (PAGES / f"{page}.md").read_text(),
+        re.MULTILINE | re.DOTALL,
     )
     assert found, f"{page}.md: no heading {title!r}"
     return found[1]
@@ -57,9 +63,12 @@ def recorded(path: Path) -> Path:
     pytest.importorskip("h5py")
     ends = np.array([False, True])
     episode = datasets.Episode(
-        obs=np.zeros((3, 4), np.float32), action=np.zeros(2, np.int64), reward=np.ones(2), terminated=ends,
+        obs=np.zeros((3, 4), np.float32),
+        action=np.zeros(2, np.int64),
+        reward=np.ones(2),
+        terminated=ends,
         truncated=np.zeros(2, bool),
-    )  # fmt: skip
+    )
     env = gymnasium.make("CartPole-v1")
     datasets.write(str(path), [episode], observation=env.observation_space, action=env.action_space)
     return path
@@ -74,12 +83,22 @@ def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
     elif cls.needs_replay:
         settings = [*settings, "replay.starts_at=0", "replay.updates=4"]
     if cls.needs_task:
-        made = api.program("sort", name, recipe=False, batch=64, steps=128, max_lag=0, evaluate_episodes=0)
+        made = api.program(
+            "sort", name, recipe=False, batch=64, steps=128, max_lag=0, evaluate_episodes=0
+        )
     else:
         made = api.program(
-            ENVS.get(name, "CartPole-v1"), name, recipe=False, actors=1, envs_per_actor=4, unroll=8,
-            steps=64, evaluate_episodes=0, settings=settings,
-        )  # fmt: skip
+            ENVS.get(name, "CartPole-v1"),
+            name,
+            recipe=False,
+            actors=1,
+            envs_per_actor=4,
+            unroll=8,
+            steps=64,
+            evaluate_episodes=0,
+            settings=settings,
+        )
     reports = list(api.train(made, on="serial", out=tmp_path / "run"))
-    of_none = {"token_mult_prob_error/older_keys"} if cls.needs_task else set()  # with max_lag=0 no token is so: left out
+    # with max_lag=0 no token is so: left out
+    of_none = {"token_mult_prob_error/older_keys"} if cls.needs_task else set()
     assert set(table(name, "Metrics")) - of_none == set(reports[-1].metrics)

@@ -1,6 +1,8 @@
-"""The set-up on machines that lack things. A small project stands in for ours, and nothing here needs the network.
+"""The set-up on machines that lack things. A small project stands in for ours, and nothing here
+needs the network.
 
-``bare`` is a real Python without ensurepip and without any installed package: this one, seen through links.
+``bare`` is a real Python without ensurepip and without any installed package: this one, seen
+through links.
 """
 
 from __future__ import annotations
@@ -43,16 +45,23 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
             wheel.writestr(path, text)
         wheel.writestr("small-1.0.dist-info/RECORD", "".join(f"{path},,\\n" for path in [*files, "small-1.0.dist-info/RECORD"]))
     return name
-"""
+"""  # noqa: E501
 
 
 def make_wheel(folder: Path, name: str, version: str) -> None:
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{name}.py", f"version = '{version}'\n")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: none\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        wheel.writestr(
+            f"{info}/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: none\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr(
+            f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
+        )
 
 
 def pip_wheel() -> Path:
@@ -78,7 +87,10 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (prefix / "bin").mkdir()
     python = prefix / "bin" / version
     shutil.copy2(base, python)
-    code = "import sys, importlib.util as u; print(sys.prefix, u.find_spec('ensurepip'), u.find_spec('pip'))"
+    code = (
+        "import sys, importlib.util as u; print(sys.prefix, u.find_spec('ensurepip'), "
+        "u.find_spec('pip'))"
+    )
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     if done.stdout.split() != [str(prefix), "None", "None"]:
         pytest.skip(f"this Python cannot be copied: {done.stdout}{done.stderr}")
@@ -92,7 +104,9 @@ def project(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "tools" / "bootstrap.py", root / "tools")
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / "backend.py").write_text(BACKEND)
-    (root / "requirements.lock").write_text(f"torch==9.9.9\nleaf==1.0\npip=={pip_wheel().name.split('-')[1]}\n")
+    (root / "requirements.lock").write_text(
+        f"torch==9.9.9\nleaf==1.0\npip=={pip_wheel().name.split('-')[1]}\n"
+    )
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     shutil.copy(pip_wheel(), wheels)
@@ -102,7 +116,9 @@ def project(tmp_path: Path) -> Path:
 
 
 def set_up(python: Path | str, project: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """With an environment that has nothing but what is said here: no PATH, no index, no configuration."""
+    """With an environment that has nothing but what is said here: no PATH, no index, no
+    configuration.
+    """
     wheels = str(project.parent / "wheels")
     basics = {
         "PATH": "",
@@ -112,11 +128,15 @@ def set_up(python: Path | str, project: Path, **env: str) -> subprocess.Complete
         "PIP_FIND_LINKS": wheels,
     }
     command = [str(python), str(project / "tools" / "bootstrap.py")]
-    return subprocess.run(command, env=basics | env, capture_output=True, text=True, check=False, timeout=100)
+    return subprocess.run(
+        command, env=basics | env, capture_output=True, text=True, check=False, timeout=100
+    )
 
 
 def in_venv(project: Path, code: str) -> str:
-    done = subprocess.run([project / ".venv/bin/python", "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [project / ".venv/bin/python", "-c", code], capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() + done.stderr
 
 
@@ -132,7 +152,10 @@ def test_without_ensurepip_after_a_set_up_that_was_killed(bare: Path, project: P
     (project / ".venv/debris").touch()
     done = set_up(bare, project)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert in_venv(project, "import small, torch, leaf; print(torch.version, leaf.version)") == "9.9.9+cpu 1.0"
+    assert (
+        in_venv(project, "import small, torch, leaf; print(torch.version, leaf.version)")
+        == "9.9.9+cpu 1.0"
+    )
     assert "No module" in in_venv(project, "import ensurepip")
     assert (project / ".venv/bin/pip").exists()
     assert not (project / ".venv/debris").exists()
@@ -164,7 +187,9 @@ def test_a_failed_change_leaves_what_was_there(project: Path) -> None:
     assert in_venv(project, "import leaf; print(leaf.version)") == "2.0"
 
 
-def test_no_pip_and_no_network_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_pip_and_no_network_is_said_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", NOWHERE)
     monkeypatch.setattr(bootstrap, "nearby_pips", list)
     monkeypatch.setattr(bootstrap, "pip_by_pip", lambda folder: None)
@@ -174,7 +199,9 @@ def test_no_pip_and_no_network_is_said_in_a_sentence(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("version", [(3, 10, 9), (3, 14, 0)])
 def test_the_wrong_python_is_said_in_a_sentence(version: tuple[int, ...]) -> None:
-    with pytest.raises(bootstrap.SetupError, match=r"runs on Python 3\.11 to 3\.13.*make setup PYTHON="):
+    with pytest.raises(
+        bootstrap.SetupError, match=r"runs on Python 3\.11 to 3\.13.*make setup PYTHON="
+    ):
         bootstrap.check_python(version)
 
 

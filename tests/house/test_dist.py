@@ -13,7 +13,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False, timeout=900)
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
     assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout
 
@@ -30,7 +37,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name and (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", place, source, cwd=place)
+    run(
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        place,
+        source,
+        cwd=place,
+    )
     (made,) = place.glob("*.whl")
     return made
 
@@ -41,8 +58,15 @@ def test_it_holds_the_package_and_needs_no_compiler(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     source = ROOT / "src" / "equipoise"
-    wanted = {str(file.relative_to(ROOT / "src")) for file in [*source.rglob("*.py"), *source.glob("watching/static/*")]}
-    assert wanted <= names and "equipoise/py.typed" in names and not any(name.startswith("tests") for name in names)
+    wanted = {
+        str(file.relative_to(ROOT / "src"))
+        for file in [*source.rglob("*.py"), *source.glob("watching/static/*")]
+    }
+    assert (
+        wanted <= names
+        and "equipoise/py.typed" in names
+        and not any(name.startswith("tests") for name in names)
+    )
 
 
 @pytest.mark.slow
@@ -53,6 +77,10 @@ def test_it_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> N
     run(bin_ / "pip", "install", "-q", f"{wheel}[plot]", "torch==2.13.0", cwd=tmp_path)
     train = ("train", "CartPole-v1", "--steps", "10k", "--quiet", "--out", "run")
     assert "The run is in run" in run(bin_ / "equipoise", *train, cwd=tmp_path)
-    assert "over 2 episodes" in run(bin_ / "equipoise", "evaluate", "run", "--episodes", "2", cwd=tmp_path)
-    assert "the same seed and actions give the same rows" in run(bin_ / "equipoise", "check", "CartPole-v1", cwd=tmp_path)
+    assert "over 2 episodes" in run(
+        bin_ / "equipoise", "evaluate", "run", "--episodes", "2", cwd=tmp_path
+    )
+    assert "the same seed and actions give the same rows" in run(
+        bin_ / "equipoise", "check", "CartPole-v1", cwd=tmp_path
+    )
     assert "wrote curves.svg" in run(bin_ / "equipoise", "plot", "run", cwd=tmp_path)

@@ -11,7 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "equipoise"
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/**/*.md"), *ROOT.glob("benchmarks/**/*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("src/**/*.md"),
+        *ROOT.glob("benchmarks/**/*.md"),
+    ]
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 
@@ -30,13 +35,19 @@ def test_relative_links_resolve(document: Path) -> None:
             continue
         path, _, anchor = link.partition("#")
         target = (document.parent / path).resolve() if path else document
-        assert target.exists(), f"{document.relative_to(ROOT)} links to {link}, which does not exist"
-        assert not anchor or target.suffix != ".md" or anchor in anchors(target), f"{link}: no such heading"
+        assert target.exists(), (
+            f"{document.relative_to(ROOT)} links to {link}, which does not exist"
+        )
+        assert not anchor or target.suffix != ".md" or anchor in anchors(target), (
+            f"{link}: no such heading"
+        )
 
 
 def test_the_maps_of_the_package_are_current() -> None:
     stale = [
-        str(page.relative_to(ROOT)) for page, text in maps.pages().items() if not page.exists() or page.read_text() != text
+        str(page.relative_to(ROOT))
+        for page, text in maps.pages().items()
+        if not page.exists() or page.read_text() != text
     ]
     assert stale == [], "run python tools/maps.py"
 
@@ -44,7 +55,11 @@ def test_the_maps_of_the_package_are_current() -> None:
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_has_no_marks_of_a_merge(page: Path) -> None:
     marks = ("<<<<<<< ", "=======", ">>>>>>> ")
-    found = [number for number, line in enumerate(page.read_text().splitlines(), 1) if line.startswith(marks)]
+    found = [
+        number
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        if line.startswith(marks)
+    ]
     assert found == []
 
 
@@ -52,19 +67,27 @@ def test_a_map_names_every_file() -> None:
     for page, text in maps.pages().items():
         named = set(re.findall(r"^\| `([\w/]+\.py)`", text, re.MULTILINE))
         if page.parent != PACKAGE:
-            there = {str(file.relative_to(page.parent)) for file in page.parent.rglob("*.py") if file.name != "__init__.py"}
+            there = {
+                str(file.relative_to(page.parent))
+                for file in page.parent.rglob("*.py")
+                if file.name != "__init__.py"
+            }
             assert named == there, page
 
 
 def unknown_files(text: str) -> list[str]:
-    """Python files that a text names in backticks and that are not there; decisions may name what was."""
+    """Python files that a text names in backticks and that are not there; decisions may name what
+    was.
+    """
     known = [
         str(path.relative_to(ROOT))
         for folder in ("src", "tests", "tools", "benchmarks", "clients")
         for path in (ROOT / folder).rglob("*.py")
     ]
     named = set(re.findall(r"`([\w/]+\.py)`", text)) - OF_A_USER
-    return sorted(name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in known))
+    return sorted(
+        name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in known)
+    )
 
 
 OF_A_USER = {
@@ -80,8 +103,14 @@ OF_A_USER = {
 @pytest.mark.thorough
 def test_every_python_file_that_is_named_is_there() -> None:
     texts = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *(ROOT / "src").rglob("*.py"))
-    current = [path for path in texts if "decisions" not in path.parts and path.name != "CHANGELOG.md"]
+    current = [
+        path for path in texts if "decisions" not in path.parts and path.name != "CHANGELOG.md"
+    ]
     assert len(current) > 200
-    wrong = {str(path.relative_to(ROOT)): names for path in current if (names := unknown_files(path.read_text()))}
+    wrong = {
+        str(path.relative_to(ROOT)): names
+        for path in current
+        if (names := unknown_files(path.read_text()))
+    }
     assert wrong == {}
     assert unknown_files("as in `agent.py` and ``nowhere.py``") == ["nowhere.py"]

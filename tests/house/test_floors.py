@@ -33,21 +33,33 @@ NEEDS_EXTRA = re.compile(rf"^(?:import|from) (?:{'|'.join(EXTRAS)})\b", re.MULTI
 
 
 def modules(*rooms: str, extras: bool = True) -> list[str]:
-    """Dotted names of all modules, or of those in ``rooms``; ``extras=False``: without the one file that needs an extra."""
-    files = [file for file in sorted(PACKAGE.rglob("*.py")) if extras or not NEEDS_EXTRA.search(file.read_text())]
+    """Dotted names of all modules, or of those in ``rooms``; ``extras=False``: without the one file
+    that needs an extra.
+    """
+    files = [
+        file
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if extras or not NEEDS_EXTRA.search(file.read_text())
+    ]
     parts = [file.relative_to(PACKAGE.parent).with_suffix("").parts for file in files]
-    return [".".join(part).removesuffix(".__init__") for part in parts if not rooms or part[1] in rooms]
+    return [
+        ".".join(part).removesuffix(".__init__") for part in parts if not rooms or part[1] in rooms
+    ]
 
 
 def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_the_contracts_hold() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
-    done = subprocess.run([lint, "--no-cache", "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [lint, "--no-cache", "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -59,7 +71,9 @@ def test_every_room_of_the_picture_is_in_the_contract() -> None:
 
 
 def test_the_contract_would_see_a_wrong_import(tmp_path: Path) -> None:
-    """A floor that nobody could break would be no floor: plant one import upwards and one between neighbours."""
+    """A floor that nobody could break would be no floor: plant one import upwards and one between
+    neighbours.
+    """
     package = tmp_path / "src" / "equipoise"
     for name in modules():
         file = package / Path(*name.split(".")[1:]) / "__init__.py"
@@ -68,7 +82,8 @@ def test_the_contract_would_see_a_wrong_import(tmp_path: Path) -> None:
     (package / "returns/__init__.py").write_text("import equipoise.runtime\n")
     (package / "actors/__init__.py").write_text("import equipoise.learners\n")
     (package / "envs/__init__.py").write_text("import torch\n")
-    (package / "__init__.py").write_text("import equipoise.api\n")  # from here on: those that the contracts excuse
+    # from here on: those that the contracts excuse
+    (package / "__init__.py").write_text("import equipoise.api\n")
     for excused in ("tree/__init__.py", "types/algorithm.py", "types/protocols.py"):
         (package / excused).write_text("import torch\n")
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
@@ -103,6 +118,13 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 @pytest.mark.thorough
 def test_no_module_needs_an_extra() -> None:
-    """But for the one file that is about it, which others import in a function: the core works without any of them."""
+    """But for the one file that is about it, which others import in a function: the core works
+    without any of them.
+    """
     block = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))"
-    run_python(f"{block}; " + "; ".join(f"import {name}" for name in modules(extras=False) if not name.endswith("__main__")))
+    run_python(
+        f"{block}; "
+        + "; ".join(
+            f"import {name}" for name in modules(extras=False) if not name.endswith("__main__")
+        )
+    )

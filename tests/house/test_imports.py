@@ -1,4 +1,6 @@
-"""What answers at once imports nothing heavy, seen in ``sys.modules``; the times are ``benchmarks/imports.py``'s."""
+"""What answers at once imports nothing heavy, seen in ``sys.modules``; the times are
+``benchmarks/imports.py``'s.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,30 @@ import pytest
 
 HEAVY = ("torch", "numpy", "gymnasium", "rich", "pydantic", "ray", "tensorboard", "wandb")
 COMMANDS = (
-    "train", "resume", "evaluate", "runs", "plot", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "trace",
-    "chaos", "completion", "doctor", "whatif", "forecast", "report", "probe", "generate", "export", "serve", "watch",
-)  # fmt: skip
+    "train",
+    "resume",
+    "evaluate",
+    "runs",
+    "plot",
+    "envs",
+    "algorithms",
+    "recipes",
+    "collect",
+    "check",
+    "reproduce",
+    "trace",
+    "chaos",
+    "completion",
+    "doctor",
+    "whatif",
+    "forecast",
+    "report",
+    "probe",
+    "generate",
+    "export",
+    "serve",
+    "watch",
+)
 
 
 OF_REGISTRY = ("add", "list", "show", "alias", "rollback", "verify", "gc")
@@ -22,7 +45,11 @@ def imported(code: str) -> set[str]:
     """The heavy packages that a fresh interpreter has after ``code``."""
     tail = f"\nprint(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     done = subprocess.run(
-        [sys.executable, "-c", f"import json, sys\n{code}{tail}"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", f"import json, sys\n{code}{tail}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
@@ -48,7 +75,9 @@ GROUPS = [["registry"], *(["registry", name] for name in OF_REGISTRY)]
 
 @pytest.mark.few(12)
 @pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], *([*w, "--help"] for w in [*zip(COMMANDS), *GROUPS])], ids=" ".join
+    "words",
+    [["--help"], ["--version"], *([*w, "--help"] for w in [*zip(COMMANDS), *GROUPS])],
+    ids=" ".join,
 )
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     assert imported(command(*words)) == set()
@@ -57,12 +86,19 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 def test_every_command_is_tried() -> None:
     from equipoise.cli import app
 
-    assert {c.name or c.callback.__name__ for c in app.registered_commands if c.callback} == set(COMMANDS)
+    assert {c.name or c.callback.__name__ for c in app.registered_commands if c.callback} == set(
+        COMMANDS
+    )
 
 
 def test_a_mistyped_option_imports_no_torch() -> None:
-    code = "from equipoise import cli\nsys.argv = ['equipoise', 'train', 'CartPole-v1', '--actor', '2']\n"
-    assert "torch" not in imported(code + "try:\n    cli.main()\nexcept SystemExit as end:\n    assert end.code == 2")
+    code = (
+        "from equipoise import cli\nsys.argv = ['equipoise', 'train', 'CartPole-v1', '--actor', "
+        "'2']\n"
+    )
+    assert "torch" not in imported(
+        code + "try:\n    cli.main()\nexcept SystemExit as end:\n    assert end.code == 2"
+    )
 
 
 def test_a_check_imports_no_torch() -> None:

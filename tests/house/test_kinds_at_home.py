@@ -1,4 +1,6 @@
-"""What one kind of worker does stands in its file in ``workers/``: nobody else asks a worker what it is."""
+"""What one kind of worker does stands in its file in ``workers/``: nobody else asks a worker what
+it is.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def _texts(node: ast.AST) -> Iterator[str]:
 
 
 def wrong(source: str, *, words: bool = True) -> list[str]:
-    """Where a worker's kind is asked for: by its class, a prefix of its title, or (``words``) a comparison with its name."""
+    """Where a worker's kind is asked for: by its class, a prefix of its title, or (``words``) a
+    comparison with its name.
+    """
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and words:
@@ -36,20 +40,33 @@ def wrong(source: str, *, words: bool = True) -> list[str]:
             if any(text in NAMES for text in _texts(node.pattern)):
                 found.append(ast.unparse(node.pattern))
         elif isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            name = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else getattr(node.func, "id", "")
+            )
             asked = node.args[1:] if name == "isinstance" else node.args
             if name == "isinstance" and any(
-                ast.unparse(kind).endswith("Worker") or "Shard" in ast.unparse(kind) for kind in asked
+                ast.unparse(kind).endswith("Worker") or "Shard" in ast.unparse(kind)
+                for kind in asked
             ):
                 found.append(ast.unparse(node))
-            titles = [text.removeprefix("equipoise ").rstrip(" 0123456789") for arg in node.args for text in _texts(arg)]
+            titles = [
+                text.removeprefix("equipoise ").rstrip(" 0123456789")
+                for arg in node.args
+                for text in _texts(arg)
+            ]
             if name in ("startswith", "removeprefix") and any(title in NAMES for title in titles):
                 found.append(ast.unparse(node))
     return found
 
 
 def test_nobody_asks_a_worker_what_it_is() -> None:
-    files = [file for file in sorted(PACKAGE.rglob("*.py")) if file.relative_to(PACKAGE).parts[0] != "workers"]
+    files = [
+        file
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if file.relative_to(PACKAGE).parts[0] != "workers"
+    ]
     found = {}
     for file in files:
         name = str(file.relative_to(PACKAGE))
@@ -61,11 +78,15 @@ def test_nobody_asks_a_worker_what_it_is() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "isinstance(worker, LearnerWorker)", "isinstance(worker, ActorWorker | Shard)", "child.kind == 'shard'",
-        "kind in ('actor', 'x')", "name.startswith('actor')", "name.startswith(('equipoise actor ', 'equipoise x'))",
+        "isinstance(worker, LearnerWorker)",
+        "isinstance(worker, ActorWorker | Shard)",
+        "child.kind == 'shard'",
+        "kind in ('actor', 'x')",
+        "name.startswith('actor')",
+        "name.startswith(('equipoise actor ', 'equipoise x'))",
         "match kind:\n    case 'learner': pass",
     ],
-)  # fmt: skip
+)
 def test_it_would_be_seen(line: str) -> None:
     assert wrong(line)
 

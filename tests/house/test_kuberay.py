@@ -1,4 +1,6 @@
-"""The manifests of ``deploy/kuberay`` against the schema that is kept beside them, and what they say about the run."""
+"""The manifests of ``deploy/kuberay`` against the schema that is kept beside them, and what they
+say about the run.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,12 @@ def manifest(name: str) -> Any:
 def wrong(made: Any) -> list[str]:
     """What is wrong in a manifest, by its place."""
     schema = json.loads(SCHEMA.read_text())
-    of_kind = next(one for one in schema["oneOf"] if one["properties"]["kind"]["const"] == made["kind"])
-    errors = jsonschema.Draft202012Validator({**of_kind, "$defs": schema["$defs"]}).iter_errors(made)
+    of_kind = next(
+        one for one in schema["oneOf"] if one["properties"]["kind"]["const"] == made["kind"]
+    )
+    errors = jsonschema.Draft202012Validator({**of_kind, "$defs": schema["$defs"]}).iter_errors(
+        made
+    )
     return [f"{'.'.join(map(str, one.absolute_path))}: {one.message}" for one in errors]
 
 
@@ -62,10 +68,17 @@ def test_a_manifest_has_only_fields_that_there_are(name: str) -> None:
         ((0,), "maxReplicas", "8", "'8' is not of type 'integer'"),
         ((0,), "labels", {"tier": 1}, "1 is not of type 'string'"),
         ((0, "template", "spec"), "preStop", {}, "'preStop' was unexpected"),
-        ((0, "template", "spec", "containers", 0), "resources", {"limit": {}}, "'limit' was unexpected"),
+        (
+            (0, "template", "spec", "containers", 0),
+            "resources",
+            {"limit": {}},
+            "'limit' was unexpected",
+        ),
     ],
 )
-def test_a_wrong_field_is_found(name: str, at: tuple[Any, ...], key: str, value: Any, said: str) -> None:
+def test_a_wrong_field_is_found(
+    name: str, at: tuple[Any, ...], key: str, value: Any, said: str
+) -> None:
     made = copy.deepcopy(manifest(name))
     place: Any = workers(made) if at else made["spec"]
     for step in at:
@@ -83,10 +96,15 @@ def test_a_pod_has_time_to_hand_its_actors_over(name: str) -> None:
     for group in workers(manifest(name)):
         pod = group["template"]["spec"]
         (script,) = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][2:]
-        deadline = re.search(r"ray drain-node .*--deadline-remaining-seconds (\d+); sleep (\d+)", script)
+        deadline = re.search(
+            r"ray drain-node .*--deadline-remaining-seconds (\d+); sleep (\d+)", script
+        )
         assert deadline is not None, script
         assert int(deadline[1]) <= int(deadline[2]) < pod["terminationGracePeriodSeconds"] - 10
-        assert pod["containers"][0]["resources"]["requests"] == pod["containers"][0]["resources"]["limits"]
+        assert (
+            pod["containers"][0]["resources"]["requests"]
+            == pod["containers"][0]["resources"]["limits"]
+        )
 
 
 def test_the_jobs_command_means_machines_that_its_cluster_has() -> None:
@@ -96,6 +114,10 @@ def test_the_jobs_command_means_machines_that_its_cluster_has() -> None:
     given = {key: [b for a, b in pairwise(words) if a == key] for key in ("--address", "--cluster")}
     cluster = read_cluster(cluster_settings(given["--address"][0], given["--cluster"]))
     reserved, spot = workers(manifest("rayjob.yaml"))
-    assert cluster.labels == spot["labels"] != reserved["labels"] and cluster.autoscale and cluster.home_actors == 0
+    assert (
+        cluster.labels == spot["labels"] != reserved["labels"]
+        and cluster.autoscale
+        and cluster.home_actors == 0
+    )
     assert json.loads(job["entrypointResources"]).keys() <= reserved["resources"].keys()
     assert "--or-resume" in words and job["backoffLimit"] > 0

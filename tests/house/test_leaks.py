@@ -39,7 +39,9 @@ def test_cleanup():
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_children_orphans_and_segments_are_found(tmp_path: Path) -> None:
-    impatient, found = re.subn(r"^GRACE_S = [\d.]+", "GRACE_S = 0.2", CONFTEST.read_text(), flags=re.MULTILINE)
+    impatient, found = re.subn(
+        r"^GRACE_S = [\d.]+", "GRACE_S = 0.2", CONFTEST.read_text(), flags=re.MULTILINE
+    )
     assert found == 1
     (tmp_path / "conftest.py").write_text(impatient)
     (tmp_path / "test_leaking.py").write_text(LEAKING)
@@ -62,7 +64,11 @@ def test_children_orphans_and_segments_are_found(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    failed = {line.split("::")[1].split(" ")[0] for line in done.stdout.splitlines() if line.startswith("ERROR")}
+    failed = {
+        line.split("::")[1].split(" ")[0]
+        for line in done.stdout.splitlines()
+        if line.startswith("ERROR")
+    }
     assert failed == {"test_a_child", "test_an_orphan", "test_a_segment"}, done.stdout
     for sight in ("sleep 600", "sleep 601", "/memfd:equipoise-test"):
         assert sight in done.stdout

@@ -14,19 +14,30 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def locked() -> dict[str, str]:
-    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in (ROOT / "requirements.lock").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     requirements = [Requirement(line) for line in lines]
-    assert len(requirements) == len({r.name for r in requirements}), "one version a package, on every platform"
+    assert len(requirements) == len({r.name for r in requirements}), (
+        "one version a package, on every platform"
+    )
     return {canonicalize_name(r.name): str(r.specifier).removeprefix("==") for r in requirements}
 
 
 def asked(*extras: str) -> list[Requirement]:
     """The core's requirements and those of ``extras``, extras of our own resolved."""
-    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+    lines = [
+        *PROJECT["dependencies"],
+        *(line for extra in extras for line in PROJECT["optional-dependencies"][extra]),
+    ]
     found: list[Requirement] = []
     for requirement in map(Requirement, lines):
         found += (
-            asked(*requirement.extras)[len(PROJECT["dependencies"]) :] if requirement.name == "equipoise" else [requirement]
+            asked(*requirement.extras)[len(PROJECT["dependencies"]) :]
+            if requirement.name == "equipoise"
+            else [requirement]
         )
     return found
 
@@ -36,7 +47,9 @@ def test_the_lock_satisfies_the_project() -> None:
     for requirement in asked("dev"):
         name = canonicalize_name(requirement.name)
         assert name in versions, f"{name} is not locked: run `make lock`"
-        assert versions[name] in requirement.specifier, f"{requirement} against {versions[name]}: run `make lock`"
+        assert versions[name] in requirement.specifier, (
+            f"{requirement} against {versions[name]}: run `make lock`"
+        )
 
 
 def test_torch_is_pinned_and_comes_without_cuda() -> None:
@@ -53,4 +66,6 @@ def test_the_core_is_light() -> None:
 def test_every_dependency_has_its_reason() -> None:
     reasons = (ROOT / "docs" / "dependencies.md").read_text()
     for requirement in asked(*PROJECT["optional-dependencies"]):
-        assert f"`{requirement.name}`" in reasons, f"{requirement.name} is not in docs/dependencies.md"
+        assert f"`{requirement.name}`" in reasons, (
+            f"{requirement.name} is not in docs/dependencies.md"
+        )

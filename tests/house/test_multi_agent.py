@@ -14,10 +14,17 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_the_example_learns(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "multi-agent.md").read_text(), re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "multi-agent.md").read_text(), re.DOTALL
+    )
     (tmp_path / "signal_game.py").write_text(code)
     done = subprocess.run(
-        [sys.executable, "signal_game.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "signal_game.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     mean = re.search(r"mean=([\d.]+)", done.stdout)

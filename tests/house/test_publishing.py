@@ -1,4 +1,6 @@
-"""Words that let another process go on are stored by ``publish``, and processors without an order of stores are refused."""
+"""Words that let another process go on are stored by ``publish``, and processors without an order
+of stores are refused.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,29 @@ from equipoise.publishing import publish
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/equipoise"
-# As in the table of docs/memory-order.md: the words by the folders and files whose laws they are part of.
+# As in the table of docs/memory-order.md: the words by the folders and files whose laws they are
+# part of.
 WORDS = {
-    "experience/queue": {"word", "_word", "_claiming", "_dealing", "_limits"} | {"want", "full", "granted", "sent", "lives"},
+    "experience/queue": {"word", "_word", "_claiming", "_dealing", "_limits"}
+    | {"want", "full", "granted", "sent", "lives"},
     "experience/replay": {"asked", "answered", "life", "seen"},
     "actors/inference": {"said", "asked", "epoch", "held", "_asked", "_held"},
     "weights": {"_begin", "_end", "_latest"},
     "learners/meeting.py": {"ready", "done", "freed", "passed", "seen", "fresh"},
     "learners/addresses.py": {"met"},
     "workers/learner.py": {"fresh", "ready", "life"},
-    "runtime/cut.py": {"begun", "asked", "save", "save_last", "released", "closed", "examined", "counter"},
-    "runtime/cluster": {"asked", "answered", "life", "seen", "said", "epoch", "held"} | {"want", "full", "granted", "sent"},
+    "runtime/cut.py": {
+        "begun",
+        "asked",
+        "save",
+        "save_last",
+        "released",
+        "closed",
+        "examined",
+        "counter",
+    },
+    "runtime/cluster": {"asked", "answered", "life", "seen", "said", "epoch", "held"}
+    | {"want", "full", "granted", "sent"},
 }
 OTHERS = {  # arrays of the same name that one process has for itself
     "runtime/cluster/weights.py: self._asked",
@@ -36,20 +50,38 @@ OTHERS = {  # arrays of the same name that one process has for itself
 
 
 def word_of(target: ast.expr) -> str:
-    """The word that an assignment stores into: "asked" for ``self._words["asked"][0]``; "" where it is none."""
+    """The word that an assignment stores into: "asked" for ``self._words["asked"][0]``; "" where it
+    is none.
+    """
     if not isinstance(target, ast.Subscript):
         return ""
     array = target.value
     if isinstance(array, ast.Subscript):
         return ast.unparse(array.slice).strip("'")
-    return array.attr if isinstance(array, ast.Attribute) else array.id if isinstance(array, ast.Name) else ""
+    return (
+        array.attr
+        if isinstance(array, ast.Attribute)
+        else array.id
+        if isinstance(array, ast.Name)
+        else ""
+    )
 
 
 def stored_plainly(code: str, words: set[str]) -> list[str]:
     found = []
     for node in ast.walk(ast.parse(code)):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
-        flat = [one for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AugAssign)
+            else []
+        )
+        flat = [
+            one
+            for target in targets
+            for one in (target.elts if isinstance(target, ast.Tuple) else [target])
+        ]
         found += [ast.unparse(one) for one in flat if word_of(one) in words]
     return found
 
@@ -57,9 +89,14 @@ def stored_plainly(code: str, words: set[str]) -> list[str]:
 def test_every_word_is_published_by_one_function() -> None:
     plain = []
     for place, words in WORDS.items():
-        files = [SOURCE / place] if place.endswith(".py") else sorted((SOURCE / place).rglob("*.py"))
+        files = (
+            [SOURCE / place] if place.endswith(".py") else sorted((SOURCE / place).rglob("*.py"))
+        )
         for file in files:
-            plain += [f"{file.relative_to(SOURCE)}: {one}" for one in stored_plainly(file.read_text(), words)]
+            plain += [
+                f"{file.relative_to(SOURCE)}: {one}"
+                for one in stored_plainly(file.read_text(), words)
+            ]
     assert [one for one in plain if not any(one.startswith(other) for other in OTHERS)] == []
 
 
@@ -90,14 +127,18 @@ def test_it_is_an_ordinary_store() -> None:
 
 
 @pytest.mark.parametrize("machine", ["aarch64", "arm64", "riscv64", "i686"])
-def test_processes_are_refused_without_an_order_of_stores(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_are_refused_without_an_order_of_stores(
+    machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import equipoise as eq
     from equipoise.run.governing import check_on
 
     program = eq.program("CartPole-v1", algorithm="ppo")
     monkeypatch.setattr(platform, "machine", lambda: machine)
     for on in ("process", "ray"):
-        with pytest.raises(ValueError, match=f"(?s)expected serial, since .*'{machine}', got {on}; try --on serial"):
+        with pytest.raises(
+            ValueError, match=f"(?s)expected serial, since .*'{machine}', got {on}; try --on serial"
+        ):
             check_on(program, on)
     check_on(program, "serial")
     assert facts()["processes"].startswith("no: ") and "--on serial" in facts()["processes"]

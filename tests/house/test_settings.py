@@ -1,4 +1,6 @@
-"""A setting is said once, in its field's annotation: everything that tells of settings reads it there."""
+"""A setting is said once, in its field's annotation: everything that tells of settings reads it
+there.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,17 @@ from equipoise.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class Warm(PPO):
-    warmth: Annotated[float, Range(0, 2), Help("Warmth of the policy."), Read("normalize_obs"), KEPT] = 0.5
+    warmth: Annotated[
+        float, Range(0, 2), Help("Warmth of the policy."), Read("normalize_obs"), KEPT
+    ] = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wider(Placement):
     spares: Annotated[int, Range(0, 8), Help("Spare actors."), Flag(WHERE), FREE] = 0
-    spare_s: Annotated[float, Range(0), Help("Seconds that a spare actor waits."), Read("spares")] = 1.0
+    spare_s: Annotated[
+        float, Range(0), Help("Seconds that a spare actor waits."), Read("spares")
+    ] = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +65,20 @@ class WiderProgram(Program):
 
 
 def test_every_table_of_the_pages_is_current() -> None:
-    stale = [page.name for page in settings_tables.pages() if settings_tables.current(page.read_text()) != page.read_text()]
+    stale = [
+        page.name
+        for page in settings_tables.pages()
+        if settings_tables.current(page.read_text()) != page.read_text()
+    ]
     assert stale == [], "run python tools/settings_tables.py"
 
 
 def test_every_class_with_settings_has_a_table() -> None:
-    names = {name for page in settings_tables.pages() for _, name, _ in settings_tables.TABLE.findall(page.read_text())}
+    names = {
+        name
+        for page in settings_tables.pages()
+        for _, name, _ in settings_tables.TABLE.findall(page.read_text())
+    }
     shared: list[type[Any]] = [
         Learns,
         ActorCriticAlgorithm,
@@ -86,7 +100,9 @@ def test_every_class_with_settings_has_a_table() -> None:
     assert {*algorithm_names(), *(f"{cls.__module__}:{cls.__name__}" for cls in shared)} <= names
 
 
-@pytest.mark.parametrize("cls", [cls for _, cls in fields.rooms(replay=True)] + [SourceSettings, Frozen])
+@pytest.mark.parametrize(
+    "cls", [cls for _, cls in fields.rooms(replay=True)] + [SourceSettings, Frozen]
+)
 def test_every_setting_has_help(cls: type[Any]) -> None:
     parts = {
         "source",
@@ -108,22 +124,31 @@ def test_every_setting_has_help(cls: type[Any]) -> None:
 
 def test_a_field_of_an_algorithm_is_one_line() -> None:
     name = f"{__name__}:Warm"
-    listed = " ".join(CliRunner().invoke(cli.app, ["train", "--algorithm", name, "--help"]).stdout.split())
+    listed = " ".join(
+        CliRunner().invoke(cli.app, ["train", "--algorithm", name, "--help"]).stdout.split()
+    )
     assert "algorithm.warmth Warmth of the policy. (0 to 2; default 0.5)" in listed
-    made = api.program("CartPole-v1", name, settings=["algorithm.warmth=1.5", "algorithm.normalize_obs=true"])
+    made = api.program(
+        "CartPole-v1", name, settings=["algorithm.warmth=1.5", "algorithm.normalize_obs=true"]
+    )
     assert from_json(json.loads(json.dumps(to_json(made)))) == made
     (policy,) = learning(made).values()
     assert policy.algorithm == Warm(warmth=1.5, normalize_obs=True, minibatches=32)
-    assert "| `warmth` | 0.5 | 0 to 2 | Warmth of the policy. Read where `normalize_obs` is set. A resume keeps it. |" in (
-        settings_tables.table(Warm)
+    assert (
+        "| `warmth` | 0.5 | 0 to 2 | Warmth of the policy. Read where `normalize_obs` is set. A "
+        "resume keeps it. |" in (settings_tables.table(Warm))
     )
     with pytest.raises(ValueError, match=r"algorithm\.warmth: expected 0 to 2, got 3\.0"):
         check(apply_settings(made, ["algorithm.warmth=3"]))
-    with pytest.raises(ValueError, match=r"algorithm\.warmth, since algorithm\.normalize_obs is false"):
+    with pytest.raises(
+        ValueError, match=r"algorithm\.warmth, since algorithm\.normalize_obs is false"
+    ):
         check_read(apply_settings(made, ["algorithm.normalize_obs=false"]), ["algorithm.warmth"])
     with pytest.raises(ValueError, match=r"cannot change algorithm\.warmth \(1\.5 -> 1\.0\)"):
         check_resume(made, apply_settings(made, ["algorithm.warmth=1"]))
-    assert check_resume(made, apply_settings(made, ["algorithm.clip=0.1"])) == {"algorithm.clip": [0.2, 0.1]}
+    assert check_resume(made, apply_settings(made, ["algorithm.clip=0.1"])) == {
+        "algorithm.clip": [0.2, 0.1]
+    }
 
 
 def test_a_field_of_placement_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +167,17 @@ def test_a_field_of_placement_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     made = apply_settings(wide, ["placement.spares=3", "placement.spare_s=2"])
     assert made.placement == Wider(spares=3, spare_s=2.0)
     assert from_json(json.loads(json.dumps(to_json(made)))) == made
-    assert "| `spares` | 0 | 0 to 8 | Spare actors. `--spares`. A resume may change it. |" in settings_tables.table(Wider)
+    assert (
+        "| `spares` | 0 | 0 to 8 | Spare actors. `--spares`. A resume may change it. |"
+        in settings_tables.table(Wider)
+    )
     with pytest.raises(ValueError, match=r"placement.spares: expected 0 to 8, got 9"):
         check(apply_settings(made, ["placement.spares=9"]))
     with pytest.raises(ValueError, match=r"placement.spare_s, since placement.spares is 0"):
         check_read(apply_settings(made, ["placement.spares=0"]), ["placement.spare_s"])
-    assert check_resume(made, apply_settings(made, ["placement.spares=1"])) == {"placement.spares": [3, 1]}
+    assert check_resume(made, apply_settings(made, ["placement.spares=1"])) == {
+        "placement.spares": [3, 1]
+    }
     with pytest.raises(ValueError, match="cannot change placement.spare_s"):
         check_resume(made, apply_settings(made, ["placement.spare_s=3"]))
 
@@ -163,9 +193,13 @@ def test_every_recipe_is_of_settings_that_are_read(recipe: tuple[str, str]) -> N
     found = recipes.find(env, algorithm)
     assert found is not None
     table = {key: value for key, value in found.items() if not key.startswith("env.")}
-    assert not {"placement.precision", "placement.threads"} & table.keys(), "these are measured on each machine"
+    assert not {"placement.precision", "placement.threads"} & table.keys(), (
+        "these are measured on each machine"
+    )
     if "source.model" in found:  # of a task
-        assert api.program(env, algorithm, recipe=False, settings=table) == api.program(env, algorithm)
+        assert api.program(env, algorithm, recipe=False, settings=table) == api.program(
+            env, algorithm
+        )
         return
     made = api.program("CartPole-v1", algorithm, recipe=False, settings=table)
     assert made == alter(api.program(env, algorithm), env=made.env)

@@ -1,13 +1,16 @@
-"""What the documents show of Equipoise's Python works: their ``python`` blocks run, one after the other, in one namespace.
+"""What the documents show of Equipoise's Python works: their ``python`` blocks run, one after the
+other, in one namespace.
 
-Runs are made small: serial, two updates, evaluations of two episodes. A block that begins with a file's name becomes that file.
-Blocks of other libraries have their name behind ``python`` and are not run.
+Runs are made small: serial, two updates, evaluations of two episodes. A block that begins with a
+file's name becomes that file. Blocks of other libraries have their name behind ``python`` and are
+not run.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 
 from equipoise import api
 from equipoise.api import training
+from equipoise.plans.beginning import Resumed
 from equipoise.programs.fields import alter
 from equipoise.record.directory import RunDirectory
 from equipoise.run.run import Run
@@ -22,9 +26,12 @@ from equipoise.run.run import Run
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = {
-    "watching.md": 1, "migrate/stable-baselines3.md": 3, "migrate/rllib.md": 2, "migrate/sample-factory.md": 2,
+    "watching.md": 1,
+    "migrate/stable-baselines3.md": 3,
+    "migrate/rllib.md": 2,
+    "migrate/sample-factory.md": 2,
     "questions.md": 8,
-}  # fmt: skip
+}
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -32,24 +39,30 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     programs: list[Any] = []
 
     class Small(Run):
-        def __init__(self, program: Any, **options: Any) -> None:
+        def __init__(self, program: Any, beginning: Any, services: Any) -> None:
             programs.append(program)
             steps = 2 * program.policies["main"].unroll * program.policies["main"].batch
-            if (going_on := options.get("resume")) is not None:
-                steps += going_on.program.schedule.steps
+            if isinstance(beginning, Resumed):
+                steps += beginning.directory.program.schedule.steps
             every = None if program.evaluation.every is None else 1
             short = alter(program, steps=steps, evaluate_episodes=2, evaluate_every=every)
-            super().__init__(short, **{**options, "on": "serial"})
+            super().__init__(short, beginning, replace(services, on="serial"))
 
     monkeypatch.setattr(training, "Run", Small)
     evaluate = api.evaluate
-    monkeypatch.setattr(api, "evaluate", lambda directory, *, episodes=2, **options: evaluate(directory, episodes=2, **options))
+    monkeypatch.setattr(
+        api,
+        "evaluate",
+        lambda directory, *, episodes=2, **options: evaluate(directory, episodes=2, **options),
+    )
     return programs
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("page", PAGES)
-def test_the_snippets_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippets_of_a_page_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     programs = small(monkeypatch)
@@ -63,5 +76,7 @@ def test_the_snippets_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
             continue
         exec(compile(block, f"{page}, block {number + 1}", "exec"), namespace)
     assert programs, "something was trained"
-    assert all(run.summary() is not None for run in map(RunDirectory.open, (tmp_path / "runs").iterdir()))
+    assert all(
+        run.summary() is not None for run in map(RunDirectory.open, (tmp_path / "runs").iterdir())
+    )
     sys.modules.pop("my_envs", None)

@@ -1,4 +1,6 @@
-"""What one source does stands in its file in ``sources/``: no other room asks a source or a spec what it is."""
+"""What one source does stands in its file in ``sources/``: no other room asks a source or a spec
+what it is.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "equipoise"
-KINDS = {"SourceSettings", "EnvSource", "RecordedSource", "TaskSource", "EnvSpec", "TextSpec", "Source"}
+KINDS = {
+    "SourceSettings",
+    "EnvSource",
+    "RecordedSource",
+    "TaskSource",
+    "EnvSpec",
+    "TextSpec",
+    "Source",
+}
 CHECKED_IMPORTS: set[str] = {"programs/program.py"}  # ``issubclass`` of a class that a file names
 
 
@@ -16,7 +26,11 @@ def wrong(source: str) -> list[str]:
     """Where the class of a source or a spec decides."""
     found = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass") and len(node.args) == 2:
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "id", "") in ("isinstance", "issubclass")
+            and len(node.args) == 2
+        ):
             names = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}
             names |= {one.attr for one in ast.walk(node.args[1]) if isinstance(one, ast.Attribute)}
             if names & KINDS:
@@ -36,8 +50,17 @@ def test_no_room_but_sources_asks_a_source_or_a_spec_what_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["isinstance(x, TaskSource)", "isinstance(x, (int, types.TextSpec))", "match x:\n case RecordedSource(): ..."]
+    "line",
+    [
+        "isinstance(x, TaskSource)",
+        "isinstance(x, (int, types.TextSpec))",
+        "match x:\n case RecordedSource(): ...",
+    ],
 )
 def test_a_question_is_found(line: str) -> None:
-    other = line.replace("TaskSource", "Packed").replace("TextSpec", "Task").replace("RecordedSource", "Packed")
+    other = (
+        line.replace("TaskSource", "Packed")
+        .replace("TextSpec", "Task")
+        .replace("RecordedSource", "Packed")
+    )
     assert wrong(line) and not wrong(other)

@@ -1,4 +1,6 @@
-"""The tutorials are true: their files are written, their commands are typed, and each must succeed."""
+"""The tutorials are true: their files are written, their commands are typed,
+and each must succeed.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,26 @@ def follow(tutorial: Path, place: Path) -> dict[str, str]:
     for kind, text in BLOCK.findall(tutorial.read_text()):
         if kind == "python":
             named = re.match(r"# (\w+\.py)\n", text)
-            assert named, f"{tutorial.name}: expected '# file.py' as the first line of a block of Python, got {text[:30]!r}"
+            assert named, (
+                f"{tutorial.name}: expected '# file.py' as the first line of a block of Python, "
+                f"got {text[:30]!r}"
+            )
             (place / named[1]).write_text(text)
             if "__main__" in text:
                 words = [sys.executable, named[1]]
-                done = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=240, check=False)
+                done = subprocess.run(
+                    words, cwd=place, capture_output=True, text=True, timeout=240, check=False
+                )
                 assert done.returncode == 0, f"{named[1]}:\n{done.stdout}\n{done.stderr}"
             continue
         assert kind == "sh", f"{tutorial.name}: expected blocks of python or sh, got {kind}"
         for line in text.splitlines():
             words = shlex.split(line)
-            assert words[0] == "equipoise", f"{tutorial.name}: expected an equipoise command, got {line!r}"
-            typed = CliRunner().invoke(app, words[1:], catch_exceptions=False)  # here, since torch is imported already
+            assert words[0] == "equipoise", (
+                f"{tutorial.name}: expected an equipoise command, got {line!r}"
+            )
+            # here, since torch is imported already
+            typed = CliRunner().invoke(app, words[1:], catch_exceptions=False)
             assert typed.exit_code == 0, f"{line}: exit code {typed.exit_code}\n{typed.output}"
             said[line] = typed.stdout
     return said
@@ -50,7 +60,9 @@ def result(place: Path, name: str) -> dict[str, object]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda t: t.stem)
-def test_what_a_tutorial_says_works(tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_tutorial_says_works(
+    tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(tmp_path)]))
@@ -70,4 +82,6 @@ def test_what_a_tutorial_says_works(tutorial: Path, tmp_path: Path, monkeypatch:
         assert "128 envs exactly as they were" in " ".join(resumed.split())
     if tutorial.stem == "custom-algorithm":
         returns = result(tmp_path, "reinforce")
-        assert returns["env_steps"] == 40448 and float(str(returns["return_mean"])) > 50, "it learned nothing"
+        assert returns["env_steps"] == 40448 and float(str(returns["return_mean"])) > 50, (
+            "it learned nothing"
+        )

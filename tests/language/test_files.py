@@ -11,13 +11,22 @@ from equipoise.language import files
 from equipoise.nets.decoder import Decoder, DecoderConfig
 
 SHAPE = dict(
-    vocab_size=64, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=12,
-    intermediate_size=80, max_position_embeddings=256,
-)  # fmt: skip
+    vocab_size=64,
+    hidden_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=12,
+    intermediate_size=80,
+    max_position_embeddings=256,
+)
 LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
-}  # fmt: skip
+}
 MODELS = [
     dict(family="llama", rope_theta=5e5, rope_scaling=LLAMA3),
     dict(family="llama", tie_word_embeddings=False, attention_bias=True),
@@ -42,7 +51,10 @@ def write(net, directory, **more):
 def whole(net, token):
     """Log-probabilities [T, V] of one text."""
     cache = net.cache(1, len(token))
-    hidden = [net.prefill(token[None, :t], torch.tensor([t]), cache, torch.tensor([0])) for t in range(1, len(token) + 1)]
+    hidden = [
+        net.prefill(token[None, :t], torch.tensor([t]), cache, torch.tensor([0]))
+        for t in range(1, len(token) + 1)
+    ]
     return net.logits(torch.cat(hidden)).log_softmax(-1)
 
 
@@ -52,7 +64,9 @@ def test_transformers_computes_the_same_both_ways_through_disk(model, tmp_path):
     transformers = pytest.importorskip("transformers")
     net, token = make(**model), torch.randint(0, 64, (100,))
     write(net, tmp_path / "ours", eos=(1, 2))
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "ours", dtype=torch.float32
+    )
     assert type(theirs).__name__ == files.ARCHITECTURES[model["family"]]
     assert theirs.config.eos_token_id == [1, 2]
     with torch.no_grad():
@@ -107,14 +121,22 @@ def pickled(directory):
 
 def sharded(directory):
     (directory / files.WEIGHTS).unlink()
-    (directory / files.INDEX).write_text(json.dumps({"weight_map": {"model.norm.weight": "../elsewhere.safetensors"}}))
+    (directory / files.INDEX).write_text(
+        json.dumps({"weight_map": {"model.norm.weight": "../elsewhere.safetensors"}})
+    )
 
 
 NORM = "model.norm.weight"
 WRONG = {
     "torn": (tear, r"model.safetensors: expected whole safetensors, got a torn"),
-    "a pickle": (pickled, r"expected model.safetensors, got pytorch_model.bin, a pickle, .*save_pretrained"),
-    "none": (lambda d: (d / files.WEIGHTS).unlink(), r"expected model.safetensors or .*index.json, got neither"),
+    "a pickle": (
+        pickled,
+        r"expected model.safetensors, got pytorch_model.bin, a pickle, .*save_pretrained",
+    ),
+    "none": (
+        lambda d: (d / files.WEIGHTS).unlink(),
+        r"expected model.safetensors or .*index.json, got neither",
+    ),
     "elsewhere": (sharded, r"index.json: expected files beside it, got 'elsewhere.safetensors'"),
     "missing": (
         lambda d: changed(d, lambda t: t.pop(NORM)),
@@ -153,27 +175,48 @@ def test_what_is_wrong_with_weights_is_said_in_a_line(name, written, tmp_path):
 
 
 CONFIGS = [
-    ({"model_type": "qwen3_moe"}, r"model_type: expected one of llama, qwen2, qwen3, got 'qwen3_moe'$"),  # no other is near
-    ({"model_type": "mistral", "sliding_window": 4096}, r"got 'mistral'; mistral is read without a sliding_window"),
+    # no other is near
+    (
+        {"model_type": "qwen3_moe"},
+        r"model_type: expected one of llama, qwen2, qwen3, got 'qwen3_moe'$",
+    ),
+    (
+        {"model_type": "mistral", "sliding_window": 4096},
+        r"got 'mistral'; mistral is read without a sliding_window",
+    ),
     ({"use_sliding_window": True}, r"use_sliding_window: expected False, got True"),
     ({"hidden_size": "48"}, r"hidden_size: expected a whole number, got '48'"),
-    ({"num_key_value_heads": 3}, r"expected a divisor of num_attention_heads=4, got 3; the nearest is"),
-    ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, r"rope_scaling: expected a known rope_type, got 'yarn'"),
+    (
+        {"num_key_value_heads": 3},
+        r"expected a divisor of num_attention_heads=4, got 3; the nearest is",
+    ),
+    (
+        {"rope_scaling": {"type": "yarn", "factor": 2.0}},
+        r"rope_scaling: expected a known rope_type, got 'yarn'",
+    ),
     ({"rope_scaling": {"type": "linear"}}, r"rope_scaling: expected 'factor'"),
     ({"vocab_size": 0}, r"vocab_size: expected more than 0, got 0"),
     ({"num_attention_heads": 0}, r"num_attention_heads: expected more than 0, got 0"),
     ({"head_dim": "16"}, r"head_dim: expected a whole number, got '16'"),
-    ({"rope_theta": 10**400}, r"rope_theta: expected a number, got a whole number of more than 200 digits"),
+    (
+        {"rope_theta": 10**400},
+        r"rope_theta: expected a number, got a whole number of more than 200 digits",
+    ),
     ({"rms_norm_eps": None}, r"rms_norm_eps: expected a number, got None"),
     ({"initializer_range": [0.02]}, r"initializer_range: expected a number, got \[0.02\]"),
     ({"rope_parameters": "llama3"}, r"rope_parameters: expected a JSON object, got 'llama3'"),
-    ({"rope_scaling": {"type": "linear", "factor": 10**400}}, r"rope_scaling.factor: expected a number, got a whole number"),
+    (
+        {"rope_scaling": {"type": "linear", "factor": 10**400}},
+        r"rope_scaling.factor: expected a number, got a whole number",
+    ),
 ]
 
 
 def test_mistral_without_a_window_is_llama(written, tmp_path):
     data = json.loads((written / files.CONFIG).read_text())
-    (tmp_path / files.CONFIG).write_text(json.dumps(data | {"model_type": "mistral", "sliding_window": None}))
+    (tmp_path / files.CONFIG).write_text(
+        json.dumps(data | {"model_type": "mistral", "sliding_window": None})
+    )
     assert files.read_config(tmp_path).family == "llama"
 
 

@@ -13,8 +13,15 @@ def test_tiny_has_as_many_parameters_as_is_said():
 
 
 def test_a_shape_from_scratch_says_what_the_rest_follows_from():
-    config = models.find("qwen2:hidden_size=128,num_hidden_layers=2,tie_word_embeddings=false,rope_theta=1e6", 100).config
-    assert (config.num_attention_heads, config.head_dim, config.num_key_value_heads, config.intermediate_size) == (
+    config = models.find(
+        "qwen2:hidden_size=128,num_hidden_layers=2,tie_word_embeddings=false,rope_theta=1e6", 100
+    ).config
+    assert (
+        config.num_attention_heads,
+        config.head_dim,
+        config.num_key_value_heads,
+        config.intermediate_size,
+    ) == (
         2,
         64,
         2,
@@ -27,7 +34,9 @@ def test_a_directory_is_read(tmp_path):
     net = Decoder(models.find("tiny", 20).config)
     files.write(tmp_path, net.config, dict(net.named_parameters()))
     assert models.find(str(tmp_path), 20) == models.Model(net.config, tmp_path)
-    with pytest.raises(ValueError, match="expected a vocab_size of at least the tokenizer's 21 tokens, got 20"):
+    with pytest.raises(
+        ValueError, match="expected a vocab_size of at least the tokenizer's 21 tokens, got 20"
+    ):
         models.find(str(tmp_path), 21)
 
 
@@ -35,16 +44,28 @@ def test_a_directory_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("tinny", r"expected a directory with config.json, a hub id .* got 'tinny'; did you mean 'tiny'"),
+        (
+            "tinny",
+            r"expected a directory with config.json, a hub id .* got 'tinny'; did you mean 'tiny'",
+        ),
         ("lama:hidden_size=48", r"expected a family before ':', got 'lama'; did you mean 'llama'"),
-        ("llama:hidden=48", r"expected a field of the model, got 'hidden'; did you mean 'hidden_size'"),
-        ("llama:hidden_size=48", r"expected num_hidden_layers, got none; for example num_hidden_layers=3"),
+        (
+            "llama:hidden=48",
+            r"expected a field of the model, got 'hidden'; did you mean 'hidden_size'",
+        ),
+        (
+            "llama:hidden_size=48",
+            r"expected num_hidden_layers, got none; for example num_hidden_layers=3",
+        ),
         ("llama:hidden_size=big", r"hidden_size: expected a whole number, got 'big'"),
         (
             "llama:hidden_size=48,num_hidden_layers=3,tie_word_embeddings=2",
             r"tie_word_embeddings: expected true or false, got '2'",
         ),
-        ("llama:hidden_size=48,num_hidden_layers=3", r"expected vocab_size where no tokenizer says it"),
+        (
+            "llama:hidden_size=48,num_hidden_layers=3",
+            r"expected vocab_size where no tokenizer says it",
+        ),
         (
             "llama:hidden_size=48,num_hidden_layers=3,num_attention_heads=0,vocab_size=9",
             r"num_attention_heads: expected more than 0",
@@ -61,12 +82,16 @@ def test_a_hub_id_without_network_is_said_in_a_line(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(
-        ValueError, match=r"--model some/model: expected a model of the hub .* without network, name a directory"
+        ValueError,
+        match=r"--model some/model: expected a model of the hub .* without network, name a "
+        r"directory",
     ):
         models.find("some/model")
 
 
 def test_a_hub_id_without_the_extra_names_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    with pytest.raises(ValueError, match=r"expected huggingface_hub, got none; .*language|transformers"):
+    with pytest.raises(
+        ValueError, match=r"expected huggingface_hub, got none; .*language|transformers"
+    ):
         models.find("some/model")

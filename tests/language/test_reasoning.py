@@ -24,11 +24,20 @@ def test_questions_of_a_seed_and_their_score() -> None:
     one = task.held_out[0]
     assert task.tokenizer is not None
     assert task.tokenizer.decode(task.tokenizer.prompt(one.prompt)) == one.prompt
-    texts = [one.completion, f"so <answer> {one.completion} </answer>", "nothing", f"{one.completion} or so"]
+    texts = [
+        one.completion,
+        f"so <answer> {one.completion} </answer>",
+        "nothing",
+        f"{one.completion} or so",
+    ]
     columns = {name: [value] * len(texts) for name, value in one.columns.items()}
     count = len(texts)
     samples = Samples(
-        prompts=[one.prompt] * count, completions=texts, completion_ids=[[]] * count, ended=[True] * count, columns=columns
+        prompts=[one.prompt] * count,
+        completions=texts,
+        completion_ids=[[]] * count,
+        ended=[True] * count,
+        columns=columns,
     )
     given: Any = call(load(task.reward), samples)
     assert given[:3] == [1.0, 1.0, 0.0] and 0 < given[3] < 1
@@ -37,7 +46,8 @@ def test_questions_of_a_seed_and_their_score() -> None:
 @pytest.mark.thorough
 def test_no_question_that_is_held_out_is_learned() -> None:
     pytest.importorskip("reasoning_gym")
-    few = {"size": 300, "held_out": 50, "min_terms": 2, "max_terms": 2, "max_digits": 1}  # of 200 that there are
+    # of 200 that there are
+    few = {"size": 300, "held_out": 50, "min_terms": 2, "max_terms": 2, "max_digits": 1}
     task = tasks.make("reasoning_gym:chain_sum", seed=3, arguments=few)
     assert len(task.held_out) == 50 and 0 < len(task.train) < 300
     assert not {one.prompt for one in task.train} & {one.prompt for one in task.held_out}

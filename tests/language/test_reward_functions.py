@@ -1,4 +1,6 @@
-"""Reward functions: what they are told, what is done with what they give, and what the built-in one gives."""
+"""Reward functions: what they are told, what is done with what they give, and what the built-in one
+gives.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +8,52 @@ from typing import Any
 
 import pytest
 
-from equipoise.language.scoring.functions import RewardFunction, Samples, WrongReward, call, functions, load, spoken, total
+from equipoise.language.scoring.functions import (
+    RewardFunction,
+    Samples,
+    WrongReward,
+    call,
+    functions,
+    load,
+    spoken,
+    total,
+)
 from equipoise.language.scoring.own import answered
 
 
 def samples(*completions: Any, **columns: Any) -> Samples:
     count = len(completions)
     return Samples(
-        prompts=["p"] * count, completions=completions, completion_ids=[[1, 2]] * count, ended=[True] * count, columns=columns
+        prompts=["p"] * count,
+        completions=completions,
+        completion_ids=[[1, 2]] * count,
+        ended=[True] * count,
+        columns=columns,
     )
 
 
 def test_functions_are_called_as_trl_calls_them() -> None:
     seen: dict[str, Any] = {}
 
-    def reward(prompts: Any, completions: Any, completion_ids: Any, **columns: Any) -> list[float | None]:
+    def reward(
+        prompts: Any, completions: Any, completion_ids: Any, **columns: Any
+    ) -> list[float | None]:
         seen.update(columns, prompts=prompts, completion_ids=completion_ids)
         return [len(one) for one in completions]
 
     assert call(reward, samples("a", "bc", level=[3, 4])) == [1.0, 2.0]
-    assert seen == {"level": [3, 4], "prompts": ["p", "p"], "completion_ids": [[1, 2], [1, 2]], "ended": [True, True]}
+    assert seen == {
+        "level": [3, 4],
+        "prompts": ["p", "p"],
+        "completion_ids": [[1, 2], [1, 2]],
+        "ended": [True, True],
+    }
 
 
 def test_a_function_is_told_only_what_it_names() -> None:
-    assert call(lambda completions: [None if one == "a" else True for one in completions], samples("a", "b")) == [None, 1.0]
+    assert call(
+        lambda completions: [None if one == "a" else True for one in completions], samples("a", "b")
+    ) == [None, 1.0]
 
 
 def test_async_functions_are_waited_for() -> None:
@@ -43,7 +67,9 @@ def test_a_missing_column_is_named_with_the_nearest() -> None:
     def reward(completions: Any, answr: Any) -> list[float]:
         return []
 
-    with pytest.raises(WrongReward, match="expected a column 'answr' in the task, got none; did you mean 'answer'"):
+    with pytest.raises(
+        WrongReward, match="expected a column 'answr' in the task, got none; did you mean 'answer'"
+    ):
         call(reward, samples("a", answer=["x"]))
 
 
@@ -67,7 +93,8 @@ def test_what_is_no_reward_is_refused(given: Any, said: str) -> None:
 def test_the_sum_is_weighted_and_leaves_none_out() -> None:
     both = [RewardFunction("m:a", 2.0), RewardFunction("m:b", -1.0)]
     assert total(both, {"m:a": [1.0, None, 3.0], "m:b": [4.0, 5.0, None]}) == [-2.0, -5.0, 6.0]
-    assert total(both, {"m:a": [1.0, None], "m:b": [1.0, None]}) == [1.0, None]  # no function judges the second
+    # no function judges the second
+    assert total(both, {"m:a": [1.0, None], "m:b": [1.0, None]}) == [1.0, None]
     with pytest.raises(WrongReward, match="expected a finite sum"):
         total([RewardFunction("m:a", 1e300)], {"m:a": [1e30]})
 
@@ -111,4 +138,6 @@ def test_a_function_is_found_by_name() -> None:
 @pytest.mark.few(7)
 def test_the_reward_of_built_in_tasks(text: str, ended: bool, reward: float) -> None:
     for completion in (text, spoken([{"role": "user", "content": "?"}], text)):
-        assert answered([completion], answer=["012"], ended=[ended], other=[1]) == [pytest.approx(reward)]
+        assert answered([completion], answer=["012"], ended=[ended], other=[1]) == [
+            pytest.approx(reward)
+        ]

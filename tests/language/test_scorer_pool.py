@@ -1,4 +1,6 @@
-"""Scoring in processes: what it costs when a function raises, hangs or dies, and what is left of its process."""
+"""Scoring in processes: what it costs when a function raises, hangs or dies, and what is left of
+its process.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ Make = Callable[..., ProcessScorer]
 def group(*completions: str, **columns: Any) -> Samples:
     count = len(completions)
     return Samples(
-        prompts=["?"] * count, completions=completions, completion_ids=[[0]] * count, ended=[True] * count, columns=columns
+        prompts=["?"] * count,
+        completions=completions,
+        completion_ids=[[0]] * count,
+        ended=[True] * count,
+        columns=columns,
     )
 
 
@@ -39,7 +45,11 @@ def make() -> Iterator[Make]:
     made: list[ProcessScorer] = []
 
     def scorer(names: str, **options: Any) -> ProcessScorer:
-        made.append(ProcessScorer(functions(",".join(f"{HERE}:{name}" for name in names.split(","))), **options))
+        made.append(
+            ProcessScorer(
+                functions(",".join(f"{HERE}:{name}" for name in names.split(","))), **options
+            )
+        )
         return made[-1]
 
     yield scorer
@@ -79,7 +89,9 @@ def test_two_processes_share_the_groups_and_load_no_torch(make: Make, scores: An
     for key in range(20):
         scorer.submit(key, group("a"))
     scored = scores(scorer, 20)
-    assert {one.key for one in scored} == set(range(20)) and {tuple(one.reward or ()) for one in scored} == {(0.0,)}
+    assert {one.key for one in scored} == set(range(20)) and {
+        tuple(one.reward or ()) for one in scored
+    } == {(0.0,)}
 
 
 def test_a_process_that_does_not_read_blocks_nobody(make: Make, scores: Any, deadline: Any) -> None:
@@ -107,14 +119,18 @@ def test_a_process_that_does_not_read_blocks_nobody(make: Make, scores: Any, dea
     ],
 )
 @pytest.mark.few(8)
-def test_a_failure_costs_its_group_alone(bad: str, said: str, make: Make, scores: Any, tmp_path: Path) -> None:
+def test_a_failure_costs_its_group_alone(
+    bad: str, said: str, make: Make, scores: Any, tmp_path: Path
+) -> None:
     scorer = make("obeys", capsules=tmp_path, deadline_s=0.2 if "took" in said else 60.0)
     scorer.submit(0, group(bad, "fine", answer=[1, {"a": [2.5]}]))
     (lost,) = scores(scorer, 1)
     assert lost.reward is None and said in lost.error and f"{HERE}:obeys" in lost.error
     assert lost.capsule is not None and lost.capsule.parent == tmp_path
     kept = json.loads(lost.capsule.read_text())
-    assert kept["samples"]["completions"] == [bad, "fine"] and kept["samples"]["columns"] == {"answer": [1, {"a": [2.5]}]}
+    assert kept["samples"]["completions"] == [bad, "fine"] and kept["samples"]["columns"] == {
+        "answer": [1, {"a": [2.5]}]
+    }
     assert kept["reward"] == f"{HERE}:obeys" and said in kept["error"]
 
 
@@ -123,8 +139,13 @@ def test_the_next_group_is_scored_after_a_failure(make: Make, scores: Any) -> No
     for key, text in enumerate(("raise", "raise", "fine", "raise", "kill", "fine")):
         scorer.submit(key, group(text))
     assert [(one.key, one.reward) for one in scores(scorer, 6)] == [
-        (0, None), (1, None), (2, [1.0]), (3, None), (4, None), (5, [1.0]),
-    ]  # fmt: skip
+        (0, None),
+        (1, None),
+        (2, [1.0]),
+        (3, None),
+        (4, None),
+        (5, [1.0]),
+    ]
 
 
 def test_a_function_that_reads_standard_input_gets_nothing(make: Make, scores: Any) -> None:
@@ -143,9 +164,14 @@ def test_three_failures_in_a_row_end_the_run(make: Make, scores: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("lenght", "unknown function 'lenght'; did you mean 'length'"), ("NEVER_S", "expected a function, got float")],
+    [
+        ("lenght", "unknown function 'lenght'; did you mean 'length'"),
+        ("NEVER_S", "expected a function, got float"),
+    ],
 )
-def test_a_function_that_cannot_be_imported_ends_the_run(name: str, said: str, make: Make, scores: Any) -> None:
+def test_a_function_that_cannot_be_imported_ends_the_run(
+    name: str, said: str, make: Make, scores: Any
+) -> None:
     with pytest.raises(RewardsFailed, match=said):
         scores(make(name), 1)
 
@@ -165,7 +191,11 @@ def test_wrong_options_are_refused() -> None:
 def test_closing_ends_a_function_that_hangs_and_what_it_started(make: Make, deadline: Any) -> None:
     scorer = make("obeys")
     scorer.submit(0, group("hang with a child"))
-    deadline(lambda: (scorer.poll(), any(one.at for one in scorer._processes))[1], WAIT_S, "the function to be called")
+    deadline(
+        lambda: (scorer.poll(), any(one.at for one in scorer._processes))[1],
+        WAIT_S,
+        "the function to be called",
+    )
     scorer.close()  # conftest looks for what is left
 
 
@@ -187,7 +217,9 @@ time.sleep(600)
 def test_processes_end_with_a_killed_parent(deadline: Any) -> None:
     """Also while a function holds Python's lock, so that no thread of the process can see it."""
     with subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": ":".join(sys.path)}
+        [sys.executable, "-c", PARENT],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
     ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
@@ -196,7 +228,9 @@ def test_processes_end_with_a_killed_parent(deadline: Any) -> None:
     # conftest fails where the child is left behind; it is the child of the tests now
 
 
-def test_a_capsule_replays_only_where_somebody_vouches(make: Make, scores: Any, tmp_path: Path) -> None:
+def test_a_capsule_replays_only_where_somebody_vouches(
+    make: Make, scores: Any, tmp_path: Path
+) -> None:
     scorer = make("obeys", capsules=tmp_path)
     scorer.submit(0, group("raise", "fine"))
     path = scores(scorer, 1)[0].capsule
@@ -212,7 +246,10 @@ def test_a_capsule_replays_only_where_somebody_vouches(make: Make, scores: Any, 
 def test_a_replay_shows_what_was_mended(tmp_path: Path) -> None:
     samples = group("ab", "c")
     path = capsules.write(
-        tmp_path, capsules.RewardCapsule(reward=f"{HERE}:length", error="OSError: then", deadline_s=None, samples=samples)
+        tmp_path,
+        capsules.RewardCapsule(
+            reward=f"{HERE}:length", error="OSError: then", deadline_s=None, samples=samples
+        ),
     )
     assert path is not None
     done = replay(path)
@@ -231,23 +268,33 @@ def test_capsules_of_one_function_are_bounded(tmp_path: Path) -> None:
     [
         ({"format": 2}, "format: expected a whole number from 1 to 1, got 2"),
         ({"reward": "../x:f"}, "reward: expected module:function, got '../x:f'"),
-        ({"samples": {**group("a").to_json(), "columns": {"b": [1, 2]}}}, "samples.b: expected 1 items.*got 2"),
+        (
+            {"samples": {**group("a").to_json(), "columns": {"b": [1, 2]}}},
+            "samples.b: expected 1 items.*got 2",
+        ),
         ({"samples": {}}, "samples"),
     ],
 )
 @pytest.mark.few(4)
 def test_a_damaged_capsule_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
-    path = capsules.write(tmp_path, capsules.RewardCapsule(reward="m:f", error="e", deadline_s=1.0, samples=group("a")))
+    path = capsules.write(
+        tmp_path,
+        capsules.RewardCapsule(reward="m:f", error="e", deadline_s=1.0, samples=group("a")),
+    )
     assert path is not None
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(ValueError, match=said):
         capsules.read(path, ("m",))
 
 
-def test_a_deadline_is_of_the_function_and_not_of_the_machine(make: Make, scores: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_is_of_the_function_and_not_of_the_machine(
+    make: Make, scores: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A function that waits for a core is not late: others have the machine."""
     began = time.monotonic()
-    monkeypatch.setattr("equipoise.language.scoring.pool.cores.waited_s", lambda pid: time.monotonic() - began)
+    monkeypatch.setattr(
+        "equipoise.language.scoring.pool.cores.waited_s", lambda pid: time.monotonic() - began
+    )
     scorer = make("obeys", deadline_s=0.05)
     scorer.submit(0, group("sleep"))
     (one,) = scores(scorer, 1)

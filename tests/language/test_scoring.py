@@ -12,9 +12,12 @@ from equipoise.language.scoring.scorer import HereScorer
 def group(*completions: str, answer: str = "01") -> Samples:
     count = len(completions)
     return Samples(
-        prompts=["10>"] * count, completions=completions, completion_ids=[[0]] * count, ended=[True] * count,
+        prompts=["10>"] * count,
+        completions=completions,
+        completion_ids=[[0]] * count,
+        ended=[True] * count,
         columns={"answer": [answer] * count},
-    )  # fmt: skip
+    )
 
 
 def always_wrong(completions: list[str]) -> list[float]:

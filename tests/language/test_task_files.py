@@ -16,7 +16,10 @@ from equipoise.language import task_files, tasks
 from equipoise.language.text_task import TextTask
 from equipoise.types.packed import Example
 
-MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "What is 2 + 3?"}]
+MESSAGES = [
+    {"role": "system", "content": "Be short."},
+    {"role": "user", "content": "What is 2 + 3?"},
+]
 VERL = {
     "data_source": "openai/gsm8k",
     "prompt": MESSAGES,
@@ -27,12 +30,19 @@ VERL = {
 
 
 def jsonl(path: Path, *rows: Any) -> Path:
-    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    path.write_text(
+        "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+    )
     return path
 
 
 def test_texts_messages_and_columns(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "a.jsonl", {"prompt": "2 + 3 =", "answer": 5}, "", {"prompt": MESSAGES, "level": [1]})
+    path = jsonl(
+        tmp_path / "a.jsonl",
+        {"prompt": "2 + 3 =", "answer": 5},
+        "",
+        {"prompt": MESSAGES, "level": [1]},
+    )
     assert task_files.read(path) == [
         Example(prompt="2 + 3 =", columns={"answer": 5, "level": None}),
         Example(prompt=MESSAGES, columns={"answer": None, "level": [1]}),
@@ -41,8 +51,15 @@ def test_texts_messages_and_columns(tmp_path: Path) -> None:
 
 def test_a_completion_is_no_column(tmp_path: Path) -> None:
     said = [{"role": "assistant", "content": "5"}]
-    path = jsonl(tmp_path / "a.jsonl", {"prompt": "a", "completion": "5"}, {"prompt": MESSAGES, "completion": said})
-    assert [(one.completion, one.columns) for one in task_files.read(path)] == [("5", {}), ("5", {})]
+    path = jsonl(
+        tmp_path / "a.jsonl",
+        {"prompt": "a", "completion": "5"},
+        {"prompt": MESSAGES, "completion": said},
+    )
+    assert [(one.completion, one.columns) for one in task_files.read(path)] == [
+        ("5", {}),
+        ("5", {}),
+    ]
 
 
 def test_verl_is_read_from_parquet_as_from_jsonl(tmp_path: Path) -> None:
@@ -54,19 +71,32 @@ def test_verl_is_read_from_parquet_as_from_jsonl(tmp_path: Path) -> None:
     assert one == two == task_files.read(jsonl(tmp_path / "a.jsonl", VERL))[0]
     assert one.prompt == MESSAGES
     assert one.columns["ground_truth"] == "5" and one.columns["data_source"] == "openai/gsm8k"
-    assert one.columns["reward_model"] == VERL["reward_model"] and one.columns["extra_info"] == VERL["extra_info"]
+    assert (
+        one.columns["reward_model"] == VERL["reward_model"]
+        and one.columns["extra_info"] == VERL["extra_info"]
+    )
 
 
 def test_a_table_becomes_what_json_has(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    row = {"prompt": "a", "at": datetime.datetime(2026, 1, 2, 3), "price": decimal.Decimal("1.50"), "x": [{"y": 0.5}]}
+    row = {
+        "prompt": "a",
+        "at": datetime.datetime(2026, 1, 2, 3),
+        "price": decimal.Decimal("1.50"),
+        "x": [{"y": 0.5}],
+    }
     parquet.write_table(arrow.Table.from_pylist([row]), tmp_path / "a.parquet")
     (one,) = task_files.read(tmp_path / "a.parquet")
     assert one.columns == {"at": "2026-01-02T03:00:00", "price": "1.50", "x": [{"y": 0.5}]}
-    parquet.write_table(arrow.Table.from_pylist([{"prompt": "a", "image": {"bytes": b"png"}}]), tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match=r"b.parquet, row 1: image: expected texts, numbers.*got bytes"):
+    parquet.write_table(
+        arrow.Table.from_pylist([{"prompt": "a", "image": {"bytes": b"png"}}]),
+        tmp_path / "b.parquet",
+    )
+    with pytest.raises(
+        ValueError, match=r"b.parquet, row 1: image: expected texts, numbers.*got bytes"
+    ):
         task_files.read(tmp_path / "b.parquet")
     (tmp_path / "torn.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-20])
     with pytest.raises(ValueError, match=r"torn.parquet: expected a parquet file, got"):
@@ -76,7 +106,10 @@ def test_a_table_becomes_what_json_has(tmp_path: Path) -> None:
 def test_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.parquet").touch()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"a parquet file needs pyarrow: (pip install|install its extra 'language')"):
+    with pytest.raises(
+        ImportError,
+        match=r"a parquet file needs pyarrow: (pip install|install its extra 'language')",
+    ):
         task_files.read(tmp_path / "a.parquet")
 
 
@@ -85,16 +118,31 @@ def test_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ('{"prompt": "a"', "a.jsonl, line 2: expected JSON, got"),
         ('["prompt"]', "line 2: expected an object with a prompt, got list"),
-        ({"promt": "a", "answer": 1}, "line 2: expected a column 'prompt', got promt, answer; rename 'promt'"),
+        (
+            {"promt": "a", "answer": 1},
+            "line 2: expected a column 'prompt', got promt, answer; rename 'promt'",
+        ),
         ({"question": "a", "answer": 1}, "got question, answer; rename 'question'"),
-        ({"messages": [{"role": "user", "content": "a"}]}, "got messages; 'prompt' is the messages up to the answer"),
+        (
+            {"messages": [{"role": "user", "content": "a"}]},
+            "got messages; 'prompt' is the messages up to the answer",
+        ),
         ({}, "expected a column 'prompt', got none$"),
         ({"prompt": ""}, "line 2: prompt: expected a text or messages, got an empty one"),
         ({"prompt": 5}, "expected a text or messages, got 5"),
-        ({"prompt": [{"role": "user"}]}, "message 1: expected texts 'role' and 'content', got {'role': 'user'}"),
-        ({"prompt": [{"role": "usr", "content": ""}]}, "message 1: unknown role 'usr'; did you mean 'user'"),
+        (
+            {"prompt": [{"role": "user"}]},
+            "message 1: expected texts 'role' and 'content', got {'role': 'user'}",
+        ),
+        (
+            {"prompt": [{"role": "usr", "content": ""}]},
+            "message 1: unknown role 'usr'; did you mean 'user'",
+        ),
         ({"prompt": "a", "ended": 1}, "expected another name than 'ended'"),
-        ({"prompt": "a", "completion": 5}, "completion: expected a text, or one message of the assistant, got 5"),
+        (
+            {"prompt": "a", "completion": 5},
+            "completion: expected a text, or one message of the assistant, got 5",
+        ),
     ],
 )
 @pytest.mark.few(12)
@@ -105,25 +153,39 @@ def test_a_row_that_is_wrong_is_named(row: Any, said: str, tmp_path: Path) -> No
 
 def test_a_file_that_is_not_there_or_empty(tmp_path: Path) -> None:
     jsonl(tmp_path / "train.jsonl")
-    with pytest.raises(ValueError, match=r"trian.jsonl: expected a file of prompts, got none; did you mean 'train.jsonl'"):
+    with pytest.raises(
+        ValueError,
+        match=r"trian.jsonl: expected a file of prompts, got none; did you mean 'train.jsonl'",
+    ):
         task_files.read(tmp_path / "trian.jsonl")
     with pytest.raises(ValueError, match="expected at least one line with a prompt, got none"):
         task_files.read(tmp_path / "train.jsonl")
     for name, said in (
-        ("a.csv", r"got .csv; write a line of JSON for each row"), ("a", "got none; write a line"),
-        ("a.JSONL", r"got .JSONL; rename it to 'a.jsonl'"), ("a.ndjson", "got .ndjson; rename it to 'a.jsonl'"),
+        ("a.csv", r"got .csv; write a line of JSON for each row"),
+        ("a", "got none; write a line"),
+        ("a.JSONL", r"got .JSONL; rename it to 'a.jsonl'"),
+        ("a.ndjson", "got .ndjson; rename it to 'a.jsonl'"),
         ("a.Parquet", "got .Parquet; rename it to 'a.parquet'"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=f"expected a file that ends in .jsonl or .parquet, {said}"):
+    ):
+        with pytest.raises(
+            ValueError, match=f"expected a file that ends in .jsonl or .parquet, {said}"
+        ):
             task_files.read(tmp_path / name)
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [("folder", "a folder"), ("pipe", "another kind of file"), ("link", "a link to no file")]
+    ("kind", "said"),
+    [("folder", "a folder"), ("pipe", "another kind of file"), ("link", "a link to no file")],
 )
-def test_a_name_of_no_plain_file_is_no_misspelling_of_itself(kind: str, said: str, tmp_path: Path) -> None:
+def test_a_name_of_no_plain_file_is_no_misspelling_of_itself(
+    kind: str, said: str, tmp_path: Path
+) -> None:
     path = tmp_path / "a.jsonl"
-    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link": lambda: path.symlink_to("away")}[kind]()
+    {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "link": lambda: path.symlink_to("away"),
+    }[kind]()
     with pytest.raises(ValueError, match=f"a.jsonl: expected a plain file of prompts, got {said}$"):
         task_files.read(path)
 
@@ -143,9 +205,14 @@ def test_a_task_of_a_file_holds_out_a_part_or_another_file(tmp_path: Path) -> No
     more = jsonl(tmp_path / "c.jsonl", *({"prompt": str(i), "answer": "é"} for i in range(3)))
     with pytest.raises(ValueError, match="expected the columns of .*, got none named 'answer'"):
         tasks.make(str(more), seed=1, arguments={"held_out": str(other)})
-    with pytest.raises(ValueError, match="held_out: expected a file that ends in .jsonl or .parquet, got 5"):
+    with pytest.raises(
+        ValueError, match="held_out: expected a file that ends in .jsonl or .parquet, got 5"
+    ):
         tasks.make(path, seed=1, arguments={"held_out": 5})
-    with pytest.raises(ValueError, match="expected at least 2 prompts, .*, got 1; .* source.arguments=held_out=FILE"):
+    with pytest.raises(
+        ValueError,
+        match="expected at least 2 prompts, .*, got 1; .* source.arguments=held_out=FILE",
+    ):
         tasks.make(str(other), seed=1)
 
 
@@ -167,7 +234,9 @@ def test_a_task_of_a_callable() -> None:
     assert tasks.make(f"{__name__}:made", seed=0) == made()
     with pytest.raises(ValueError, match="expected a TextTask or rows with a prompt, got int 5"):
         tasks.make(f"{__name__}:nothing", seed=0)
-    with pytest.raises(ValueError, match="expected its arguments .*missing a required argument: 'count'"):
+    with pytest.raises(
+        ValueError, match="expected its arguments .*missing a required argument: 'count'"
+    ):
         tasks.make(f"{__name__}:rows", seed=4)
     with pytest.raises(ValueError, match="unknown argument 'cuont'; did you mean 'count'"):
         tasks.make(f"{__name__}:rows", seed=4, arguments={"cuont": 20})
@@ -176,9 +245,22 @@ def test_a_task_of_a_callable() -> None:
 
 
 def test_arguments_of_a_task_as_texts() -> None:
-    given = tasks.arguments(["size=20", "share = 0.5", "deep=true", "held_out=a b.jsonl", "empty=", "of=[1, 2]"])
-    assert given == {"size": 20, "share": 0.5, "deep": True, "held_out": "a b.jsonl", "empty": "", "of": [1, 2]}
-    for wrong, said in (("size", "expected KEY=VALUE"), ("a b=1", "expected KEY=VALUE"), ("size=3", "expected size once")):
+    given = tasks.arguments(
+        ["size=20", "share = 0.5", "deep=true", "held_out=a b.jsonl", "empty=", "of=[1, 2]"]
+    )
+    assert given == {
+        "size": 20,
+        "share": 0.5,
+        "deep": True,
+        "held_out": "a b.jsonl",
+        "empty": "",
+        "of": [1, 2],
+    }
+    for wrong, said in (
+        ("size", "expected KEY=VALUE"),
+        ("a b=1", "expected KEY=VALUE"),
+        ("size=3", "expected size once"),
+    ):
         with pytest.raises(ValueError, match=f"source.arguments: {said}"):
             tasks.arguments(["size=20", wrong])
 

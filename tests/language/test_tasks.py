@@ -8,7 +8,9 @@ from equipoise.language.scoring.functions import load
 from equipoise.language.tasks import BUILT_IN, built_in
 
 
-@pytest.mark.parametrize(("name", "inputs"), [("sort", 729), ("reverse_add", 10_000), ("copy", 1092)])
+@pytest.mark.parametrize(
+    ("name", "inputs"), [("sort", 729), ("reverse_add", 10_000), ("copy", 1092)]
+)
 @pytest.mark.few(3)
 def test_three_quarters_are_trained_and_the_others_held_out(name: str, inputs: int) -> None:
     task = built_in(name, seed=3)
@@ -17,7 +19,8 @@ def test_three_quarters_are_trained_and_the_others_held_out(name: str, inputs: i
     assert len(held_out) == inputs - len(train) and not train & held_out
     if name == "sort":
         assert all(
-            [one.prompt for one in part] == sorted(str(one.prompt) for one in part) for part in (task.train, task.held_out)
+            [one.prompt for one in part] == sorted(str(one.prompt) for one in part)
+            for part in (task.train, task.held_out)
         )
     assert task == built_in(name, seed=3)
     assert task.held_out != built_in(name, seed=4).held_out
@@ -33,7 +36,9 @@ def test_the_answer_fits_and_has_the_whole_reward(name: str) -> None:
         tokens = task.tokenizer.encode(one.completion)
         assert len(tokens) + len(task.tokenizer.eos) < task.completion
         assert task.tokenizer.decode(task.tokenizer.prompt(one.prompt)) == one.prompt
-        assert reward(completions=[one.completion], ended=[True], answer=[one.columns["answer"]]) == [1.0]
+        assert reward(
+            completions=[one.completion], ended=[True], answer=[one.columns["answer"]]
+        ) == [1.0]
 
 
 def test_what_the_answers_are() -> None:

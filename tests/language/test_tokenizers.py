@@ -21,7 +21,8 @@ def test_text_comes_back() -> None:
 def test_the_end_and_the_pad_are_two_tokens_and_are_no_text() -> None:
     own = CharTokenizer("ab")
     assert own.size == 4 and len({*own.eos, own.pad, *own.encode("ab")}) == 4
-    assert own.decode([0, own.pad, *own.eos]) == f"a{STRANGE}"  # a sampled pad must not be rewarded as if it were not there
+    # a sampled pad must not be rewarded as if it were not there
+    assert own.decode([0, own.pad, *own.eos]) == f"a{STRANGE}"
     assert own.decode([0, *own.eos, 1]) == f"a{STRANGE}b"
     assert own.decode([]) == ""
 
@@ -29,7 +30,9 @@ def test_the_end_and_the_pad_are_two_tokens_and_are_no_text() -> None:
 def test_what_is_no_text_of_the_alphabet() -> None:
     with pytest.raises(ValueError, match="'ab\\?', character 3: expected one of 'ab', got '\\?'"):
         CharTokenizer("ab").encode("ab?")
-    with pytest.raises(ValueError, match="expected a text, since the tokenizer of characters has no chat template"):
+    with pytest.raises(
+        ValueError, match="expected a text, since the tokenizer of characters has no chat template"
+    ):
         CharTokenizer("ab").prompt([{"role": "user", "content": "a"}])
     with pytest.raises(ValueError, match="each once, got 'a' twice"):
         CharTokenizer("aba")
@@ -39,7 +42,10 @@ def test_what_is_no_text_of_the_alphabet() -> None:
 
 def test_a_tokenizer_larger_than_the_embedding() -> None:
     check_fits(CharTokenizer("ab"), 4)
-    with pytest.raises(ValueError, match="each of the tokenizer's 4 tokens, got 3; the nearest that fits is vocab_size=4"):
+    with pytest.raises(
+        ValueError,
+        match="each of the tokenizer's 4 tokens, got 3; the nearest that fits is vocab_size=4",
+    ):
         check_fits(CharTokenizer("ab"), 3)
 
 
@@ -49,11 +55,16 @@ def test_a_tokenizer_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         check_fits(CharTokenizer("ab"), 4, "DIR")
 
 
-def words(directory: Path, *, template: str | None = None, ends: str = "<end>", begins: bool = False) -> Path:
+def words(
+    directory: Path, *, template: str | None = None, ends: str = "<end>", begins: bool = False
+) -> Path:
     """Save a small tokenizer of Hugging Face's libraries."""
     tokenizers = pytest.importorskip("tokenizers")
     transformers = pytest.importorskip("transformers")
-    vocabulary = {name: i for i, name in enumerate(("<end>", "<begin>", "<unk>", "<user>", "<model>", "a", "b", "c"))}
+    vocabulary = {
+        name: i
+        for i, name in enumerate(("<end>", "<begin>", "<unk>", "<user>", "<model>", "a", "b", "c"))
+    }
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     if begins:
@@ -77,28 +88,43 @@ def test_a_directory_of_hugging_face(tmp_path: Path) -> None:
     assert HubTokenizer(tmp_path).eos == (0, 4)
 
 
-CHAT = "{% for m in messages %}<{{ m.role }}> {{ m.content }} {% endfor %}{% if add_generation_prompt %}<model>{% endif %}"
+CHAT = (
+    "{% for m in messages %}<{{ m.role }}> {{ m.content }} {% endfor %}{% if "
+    "add_generation_prompt %}<model>{% endif %}"
+)
 
 
 def test_messages_need_a_chat_template(tmp_path: Path) -> None:
     asked = [{"role": "user", "content": "a b"}]
     assert HubTokenizer(words(tmp_path / "chat", template=CHAT)).prompt(asked) == [3, 5, 6, 4]
-    with pytest.raises(ValueError, match="expected a text, since the tokenizer in .*plain has no chat template, got messages"):
+    with pytest.raises(
+        ValueError,
+        match="expected a text, since the tokenizer in .*plain has no chat template, got messages",
+    ):
         HubTokenizer(words(tmp_path / "plain")).prompt(asked)
-    picky = HubTokenizer(words(tmp_path / "picky", template="{{ raise_exception('Only users may speak') }}"))
-    with pytest.raises(ValueError, match="expected messages that the chat template in .*picky takes, got user: Only users may"):
+    picky = HubTokenizer(
+        words(tmp_path / "picky", template="{{ raise_exception('Only users may speak') }}")
+    )
+    with pytest.raises(
+        ValueError,
+        match="expected messages that the chat template in .*picky takes, got user: Only users may",
+    ):
         picky.prompt(asked)
 
 
 def test_a_directory_without_a_tokenizer_or_without_an_end(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"expected a directory with tokenizer.json and tokenizer_config.json, got one with neither"
+        ValueError,
+        match=r"expected a directory with tokenizer.json and tokenizer_config.json, got one with "
+        r"neither",
     ):
         HubTokenizer(tmp_path)
     with pytest.raises(ValueError, match="got no such directory"):
         HubTokenizer(tmp_path / "nowhere")
     with pytest.raises(
-        ValueError, match="expected a tokenizer with a token that ends a text, got one without; name it as eos_token"
+        ValueError,
+        match="expected a tokenizer with a token that ends a text, got one without; name it as "
+        "eos_token",
     ):
         HubTokenizer(words(tmp_path / "endless", ends=""))
     torn = words(tmp_path / "torn")
@@ -110,7 +136,10 @@ def test_a_directory_without_a_tokenizer_or_without_an_end(tmp_path: Path) -> No
 def test_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"its tokenizer needs transformers: (pip install|install its extra 'language')"):
+    with pytest.raises(
+        ImportError,
+        match=r"its tokenizer needs transformers: (pip install|install its extra 'language')",
+    ):
         HubTokenizer(tmp_path)
 
 

@@ -7,7 +7,9 @@ import pytest
 from equipoise import trust
 
 
-@pytest.mark.parametrize("task", ["sort", "data/train.jsonl", "odd:name.parquet", "reasoning_gym:chain_sum", None])
+@pytest.mark.parametrize(
+    "task", ["sort", "data/train.jsonl", "odd:name.parquet", "reasoning_gym:chain_sum", None]
+)
 @pytest.mark.few(5)
 def test_data_and_our_own_names_need_no_word(task: str | None) -> None:
     own = [f"equipoise.language.scoring.{name}" for name in ("own:answered", "reasoning:scored")]
@@ -15,22 +17,44 @@ def test_data_and_our_own_names_need_no_word(task: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "task", ["mine:make", "reasoning_gym.factory:create_dataset", "reasoning_gym:a.b", "equipoise.language.tasks:make"]
+    "task",
+    [
+        "mine:make",
+        "reasoning_gym.factory:create_dataset",
+        "reasoning_gym:a.b",
+        "equipoise.language.tasks:make",
+    ],
 )
 @pytest.mark.few(4)
 def test_callables_need_one(task: str) -> None:
     names = trust.of_text(task, ["mine:score", "equipoise.language.scoring.own.sys:exit"])
-    assert list(names) == [("task", task), ("reward", "mine:score"), ("reward", "equipoise.language.scoring.own.sys:exit")]
-    with pytest.raises(trust.Untrusted, match=f"run.json: (module .* of )?task '{task}' (is not there|would be imported from)"):
+    assert list(names) == [
+        ("task", task),
+        ("reward", "mine:score"),
+        ("reward", "equipoise.language.scoring.own.sys:exit"),
+    ]
+    with pytest.raises(
+        trust.Untrusted,
+        match=f"run.json: (module .* of )?task '{task}' (is not there|would be imported from)",
+    ):
         trust.check(names, {"task": task}, None, ["mine:score", "equipoise.rewards"], "run.json")
 
 
 def test_a_file_that_is_held_out_needs_one_and_arguments_are_signed() -> None:
     source = {"task": "data.jsonl"}
-    for given in (["held_out=/etc/other.jsonl"], [" held_out = /etc/other.jsonl"], "size=2,held_out=/etc/other.jsonl"):
+    for given in (
+        ["held_out=/etc/other.jsonl"],
+        [" held_out = /etc/other.jsonl"],
+        "size=2,held_out=/etc/other.jsonl",
+    ):
         assert ("argument", "/etc/other.jsonl") in trust.of_task(source | {"arguments": given})
-    assert list(trust.of_task({"task": "reasoning_gym:chain_sum", "arguments": ["held_out=50"]})) == []
+    assert (
+        list(trust.of_task({"task": "reasoning_gym:chain_sum", "arguments": ["held_out=50"]})) == []
+    )
     with pytest.raises(trust.Untrusted, match="argument '/etc/other.jsonl' would be opened"):
         trust.check([("argument", "/etc/other.jsonl")], {}, None, [], "run.json")
-    signed = [trust.of_program({"source": source | {"arguments": given}})[1] for given in ([], ["size=2"], ["size=3"])]
+    signed = [
+        trust.of_program({"source": source | {"arguments": given}})[1]
+        for given in ([], ["size=2"], ["size=3"])
+    ]
     assert signed[0] != signed[1] != signed[2]

@@ -1,4 +1,6 @@
-"""Reward functions that the tests of scoring call in other processes: the text of a completion says what goes wrong."""
+"""Reward functions that the tests of scoring call in other processes: the text of a completion says
+what goes wrong.
+"""
 
 from __future__ import annotations
 

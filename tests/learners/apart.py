@@ -16,7 +16,9 @@ from equipoise.learners.pool import Group
 DEADLINE_S = 240.0
 
 
-def _run(rank: int, size: int, place: str, work: Callable[..., Any], args: tuple[Any, ...], answer: Any) -> None:
+def _run(
+    rank: int, size: int, place: str, work: Callable[..., Any], args: tuple[Any, ...], answer: Any
+) -> None:
     torch.set_num_threads(1)
     try:
         group = Group(torch.distributed.FileStore(place, size), rank, size)  # type: ignore[attr-defined]
@@ -26,7 +28,9 @@ def _run(rank: int, size: int, place: str, work: Callable[..., Any], args: tuple
 
 
 def apart(size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
-    """``work(pool, *args)`` in a process for each learner -> what each returned, in numpy or plain values."""
+    """``work(pool, *args)`` in a process for each learner -> what each returned, in numpy or plain
+    values.
+    """
     context, ends = multiprocessing.get_context("spawn"), list[Any]()
     with tempfile.TemporaryDirectory() as directory:
         processes = []
@@ -34,7 +38,9 @@ def apart(size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
             mine, other = context.Pipe(duplex=False)
             ends.append(mine)
             at = str(Path(directory) / "store")
-            processes.append(context.Process(target=_run, args=(rank, size, at, work, args, other), daemon=True))
+            processes.append(
+                context.Process(target=_run, args=(rank, size, at, work, args, other), daemon=True)
+            )
             processes[-1].start()
             other.close()
         try:

@@ -1,4 +1,6 @@
-"""Several learners as threads of this process, which gloo joins, and the single learner whose batches are all of theirs."""
+"""Several learners as threads of this process, which gloo joins, and the single learner whose
+batches are all of theirs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def _nothing() -> None: ...
 
 
 def together(size: int, work: Callable[[int, Any], Any]) -> list[Any]:
-    """``work(rank, pool)`` by a thread for each learner -> what each returned; raises what the first of them raised."""
+    """``work(rank, pool)`` by a thread for each learner -> what each returned; raises what the
+    first of them raised.
+    """
     words: Any = tree.zeros(Together.specs(size))
     results, errors = [None] * size, list[tuple[int, Exception]]()
 
@@ -39,7 +43,15 @@ def together(size: int, work: Callable[[int, Any], Any]) -> list[Any]:
 
     def run(rank: int) -> None:
         try:
-            made = Together(words, rank, size, ring=_nothing, pulse=go_on, dump=statefile.dump, parse=statefile.parse)
+            made = Together(
+                words,
+                rank,
+                size,
+                ring=_nothing,
+                pulse=go_on,
+                dump=statefile.dump,
+                parse=statefile.parse,
+            )
             results[rank] = work(rank, made.pool)
         except Exception as error:
             errors.append((rank, error))
@@ -58,12 +70,17 @@ def share(batch: Batch, rank: int, size: int) -> Batch:
     """The streams of one learner of several, as a batch."""
     streams = batch.data.shape[1]
     mine = slice(streams * rank // size, streams * (rank + 1) // size)
-    return replace(batch, data=streams_of(batch.data, mine), keys=batch.keys[mine], weight=batch.weight[mine])
+    return replace(
+        batch, data=streams_of(batch.data, mine), keys=batch.keys[mine], weight=batch.weight[mine]
+    )
 
 
 def streams_of(data: Trajectory, streams: slice) -> Trajectory:
     def cut(name: str) -> Any:
-        return tree.map(lambda x: x[streams] if name in TRAJECTORY_STREAMS else x[:, streams], getattr(data, name))
+        return tree.map(
+            lambda x: x[streams] if name in TRAJECTORY_STREAMS else x[:, streams],
+            getattr(data, name),
+        )
 
     return Trajectory(**{name: cut(name) for name in Trajectory.__slots__})
 
@@ -71,7 +88,9 @@ def streams_of(data: Trajectory, streams: slice) -> Trajectory:
 def _joined(parts: list[Batch]) -> Batch:
     def together(name: str) -> Any:
         axis = 0 if name in TRAJECTORY_STREAMS else 1
-        return tree.map(lambda *xs: torch.cat(xs, axis), *[getattr(part.data, name) for part in parts])
+        return tree.map(
+            lambda *xs: torch.cat(xs, axis), *[getattr(part.data, name) for part in parts]
+        )
 
     return Batch(
         data=Trajectory(**{name: together(name) for name in Trajectory.__slots__}),
@@ -82,43 +101,73 @@ def _joined(parts: list[Batch]) -> Batch:
 
 
 class Strata:
-    """Minibatches of the single learner as several make them: each takes its part of every learner's streams."""
+    """Minibatches of the single learner as several make them: each takes its part of every
+    learner's streams.
+    """
 
     def __init__(self, size: int, update: int) -> None:
-        self._generators = [torch.Generator().manual_seed(share_seed(SEED, update, rank)) for rank in range(size)]
+        self._generators = [
+            torch.Generator().manual_seed(share_seed(SEED, update, rank)) for rank in range(size)
+        ]
 
-    def __call__(self, batch: Batch, count: int, *, by_rows: bool, rng: torch.Generator) -> Iterator[Batch]:
+    def __call__(
+        self, batch: Batch, count: int, *, by_rows: bool, rng: torch.Generator
+    ) -> Iterator[Batch]:
         if count == 1:
             yield batch
             return
         size = len(self._generators)
         streams = batch.data.shape[1]
-        targets = [slice(streams * rank // size, streams * (rank + 1) // size) for rank in range(size)]
+        targets = [
+            slice(streams * rank // size, streams * (rank + 1) // size) for rank in range(size)
+        ]
         shares = [
-            replace(share(batch, rank, size), targets=tree.map(lambda x, mine=mine: x[:, mine], batch.targets))
+            replace(
+                share(batch, rank, size),
+                targets=tree.map(lambda x, mine=mine: x[:, mine], batch.targets),
+            )
             for rank, mine in enumerate(targets)
         ]
-        cut = [minibatches(one, count, by_rows=by_rows, rng=g) for one, g in zip(shares, self._generators, strict=True)]
+        cut = [
+            minibatches(one, count, by_rows=by_rows, rng=g)
+            for one, g in zip(shares, self._generators, strict=True)
+        ]
         for parts in zip(*cut, strict=True):
             yield _joined(list(parts))
 
 
 def learned(
-    algorithm: Any, net: Any, batches: Callable[[int], Batch], updates: int, pool: Any = None, **settings: Any
+    algorithm: Any,
+    net: Any,
+    batches: Callable[[int], Batch],
+    updates: int,
+    pool: Any = None,
+    **settings: Any,
 ) -> Learner:
     """A learner after its updates; with a ``pool`` it learns from its share of each batch."""
     if pool is not None:
         settings["parameters"] = Flat(pool)
-    made = Learner(algorithm, copy.deepcopy(net), schedule_updates=100, seed=SEED, batch=1_000, **settings)
+    made = Learner(
+        algorithm, copy.deepcopy(net), schedule_updates=100, seed=SEED, batch=1_000, **settings
+    )
     for update in range(updates):
         batch = batches(update)
         made.step(batch if pool is None else share(batch, pool.rank, pool.size))
     return made
 
 
-def alone(algorithm: Any, net: Any, batches: Callable[[int], Batch], updates: int, size: int, **settings: Any) -> Learner:
+def alone(
+    algorithm: Any,
+    net: Any,
+    batches: Callable[[int], Batch],
+    updates: int,
+    size: int,
+    **settings: Any,
+) -> Learner:
     """The single learner with the strata of ``size`` learners."""
-    made = Learner(algorithm, copy.deepcopy(net), schedule_updates=100, seed=SEED, batch=1_000, **settings)
+    made = Learner(
+        algorithm, copy.deepcopy(net), schedule_updates=100, seed=SEED, batch=1_000, **settings
+    )
     before = learners.minibatches  # type: ignore[attr-defined]
     try:
         for update in range(updates):

@@ -50,4 +50,6 @@ def test_the_step_after_a_lost_learner_waits_for_its_own_sums_alone() -> None:
     with pytest.raises(LearnerLost):
         step()
     step()
-    assert flat.grad is not None and flat.grad.tolist() == [4.0] * 4 and float(buckets.more[1]) == 4.0
+    assert (
+        flat.grad is not None and flat.grad.tolist() == [4.0] * 4 and float(buckets.more[1]) == 4.0
+    )

@@ -1,4 +1,6 @@
-"""What several learners add up, in numbers that can be done by hand: the gradient, its count, weights, draws and statistics."""
+"""What several learners add up, in numbers that can be done by hand: the gradient, its count,
+weights, draws and statistics.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,18 @@ STREAMS = 6  # of ``batch``: a row t of stream b has the reward 100 t + b, a str
 
 @dataclass(frozen=True, kw_only=True)
 class Noting(Quadratic):
-    """The quadratic, which notes the rewards and the weights of each minibatch, and how often it absorbed a batch."""
+    """The quadratic, which notes the rewards and the weights of each minibatch, and how often it
+    absorbed a batch.
+    """
 
     def network(self, spec: Any) -> Any:
         net: Any = super().network(spec)
         net.seen, net.weights, net.absorbed = [], [], 0
         return net
 
-    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput | None:
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any
+    ) -> LossOutput | None:
         if group == "a":
             net.seen.append(batch.data.reward.flatten().tolist())
             net.weights.append(batch.weight.clone())
@@ -49,26 +55,46 @@ class Discounted(Noting):
 
 def learner(algorithm: Quadratic, pool: Any, **settings: Any) -> Learner:
     return Learner(
-        algorithm, algorithm.network(None), optimizer=algorithm.default_optimizer, schedule_updates=10, seed=SEED,
-        batch=STREAMS, parameters=Flat(pool), **settings,
-    )  # fmt: skip
+        algorithm,
+        algorithm.network(None),
+        optimizer=algorithm.default_optimizer,
+        schedule_updates=10,
+        seed=SEED,
+        batch=STREAMS,
+        parameters=Flat(pool),
+        **settings,
+    )
 
 
 def uneven(rows: int) -> Batch:
-    """The batch, of which the first of two learners has so many real rows a stream, and the other all."""
+    """The batch, of which the first of two learners has so many real rows a stream, and the other
+    all.
+    """
     whole = batch()
     whole.data.mask[rows:, : STREAMS // 2] = False
     return whole
 
 
-def each(work: Callable[[Learner, Batch], Any], whole: Batch, algorithm: Quadratic | None = None, **settings: Any) -> list[Any]:
+def each(
+    work: Callable[[Learner, Batch], Any],
+    whole: Batch,
+    algorithm: Quadratic | None = None,
+    **settings: Any,
+) -> list[Any]:
     """``work(learner, share)`` by two learners -> what each returned."""
-    return together(2, lambda rank, pool: work(learner(algorithm or Noting(), pool, **settings), share(whole, rank, 2)))
+    return together(
+        2,
+        lambda rank, pool: work(
+            learner(algorithm or Noting(), pool, **settings), share(whole, rank, 2)
+        ),
+    )
 
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_the_gradient_is_the_sum_over_all_rows_divided_by_all_their_rows(rows: int) -> None:
-    """Neither by the number of learners besides, nor by each learner's own rows; one of the two may have none."""
+    """Neither by the number of learners besides, nor by each learner's own rows; one of the two may
+    have none.
+    """
 
     def gradient(made: Learner, mine: Batch) -> tuple[float, float]:
         out = made.step(mine)
@@ -102,7 +128,9 @@ def test_minibatches_are_drawn_anew_by_each_learner_and_in_each_update() -> None
         """The order in which the rows of two updates came, as places in the learner's own share."""
         own = mine.data.reward.flatten().tolist()
         made.step(mine)
-        saved[made.pool.rank] = tree.map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, made.state())
+        saved[made.pool.rank] = tree.map(
+            lambda x: x.clone() if isinstance(x, torch.Tensor) else x, made.state()
+        )
         made.step(mine)
         one, two, three, four = ([own.index(reward) for reward in part] for part in made.net.seen)
         return [one + two, three + four]
@@ -137,8 +165,12 @@ def test_a_batch_is_absorbed_once() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "other"])
 @pytest.mark.parametrize("part", [0, 1])
-def test_what_is_not_finite_in_one_share_stops_all(part: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a device, where to look is to wait, the steps of all are of zeros, and all raise at the end."""
+def test_what_is_not_finite_in_one_share_stops_all(
+    part: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device, where to look is to wait, the steps of all are of zeros, and all raise at the
+    end.
+    """
     monkeypatch.setattr(tree, "to", lambda x, device, non_blocking: x)
 
     def step(made: Learner, mine: Batch) -> tuple[str, float]:

@@ -1,4 +1,6 @@
-"""Rows as they are kept: none while the encoder learns, latents afterwards, and the same bits after a load."""
+"""Rows as they are kept: none while the encoder learns, latents afterwards, and the same bits after
+a load.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,17 @@ def rows(rng: np.random.Generator, unroll: int = 4, streams: int = 8) -> Traject
         image[(*place, slice(x, x + 4), slice(y, y + 4))] = 255
     number = np.zeros((unroll, streams))
     return Trajectory(
-        obs={"eye": image, "at": np.ones((unroll + 1, streams, 2), np.float32)}, first=np.zeros((unroll + 1, streams), bool),
-        action=number, behaviour={}, reward=number, mask=np.ones((unroll, streams), bool), bootstrap=number > 0, version=number,
-        state={}, context={},
-    )  # fmt: skip
+        obs={"eye": image, "at": np.ones((unroll + 1, streams, 2), np.float32)},
+        first=np.zeros((unroll + 1, streams), bool),
+        action=number,
+        behaviour={},
+        reward=number,
+        mask=np.ones((unroll, streams), bool),
+        bootstrap=number > 0,
+        version=number,
+        state={},
+        context={},
+    )
 
 
 def made(count: int, seed: int = 0) -> tuple[Encoder, Encoding]:
@@ -66,7 +75,9 @@ def test_no_row_is_kept_until_the_encoder_has_learned() -> None:
 def test_an_encoder_that_is_not_to_learn_stays_as_it_is() -> None:
     encoder, encoding = made(0)
     before = weights(encoder).clone()
-    assert encoding(rows(np.random.default_rng(0))).mask.all() and torch.equal(weights(encoder), before)
+    assert encoding(rows(np.random.default_rng(0))).mask.all() and torch.equal(
+        weights(encoder), before
+    )
     assert encoding.metrics() == {}
 
 
@@ -100,5 +111,8 @@ def test_an_encoder_that_diverges_is_named() -> None:
     rng, (_, encoding) = np.random.default_rng(0), made(64)
     data = rows(rng, 8)
     data.obs["eye"] = np.full((9, 8, 16, 16, 3), np.nan, np.float32)
-    with pytest.raises(NonFiniteUpdate, match="torso=vae: expected an encoder of obs/eye of finite weights, got nan or inf"):
+    with pytest.raises(
+        NonFiniteUpdate,
+        match="torso=vae: expected an encoder of obs/eye of finite weights, got nan or inf",
+    ):
         encoding(data)

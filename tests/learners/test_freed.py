@@ -1,4 +1,6 @@
-"""A learner that dies between the end of its batch and the word for it, and whose successor dies in the next step."""
+"""A learner that dies between the end of its batch and the word for it, and whose successor dies in
+the next step.
+"""
 
 from __future__ import annotations
 
@@ -29,30 +31,49 @@ class Rows:
 
 @pytest.mark.parametrize("max_lag", [0, 1, None])
 def test_a_batch_that_nobody_learned_from_is_not_thrown_away(max_lag: int | None) -> None:
-    line = begun(max_lag)  # version 1 is made, and its batch is finished; a batch of marks 2, 3 is complete
+    # version 1 is made, and its batch is finished; a batch of marks 2, 3 is complete
+    line = begun(max_lag)
     words: Any = tree.zeros(Together.specs(2))
     words["done"][:] = 2
     words["freed"][:] = 1, 0  # learner 1 was killed after ``finish``, before ``freed``
     words["passed"][0] = 1
 
     def successor() -> LearnerWorker:
-        """What the driver does for a lost learner, and the successor with what the other gives it."""
+        """What the driver does for a lost learner,
+        and the successor with what the other gives it.
+        """
         words["life"][0] += 1
         words["fresh"][1] = 1
         words["seen"][:] = words["life"][0]
         line.driver.orphaned()
         line.learner = line.attach()
         meeting = Together(
-            words, 1, 2, ring=lambda: None, pulse=lambda: None, dump=lambda state: b"", parse=lambda data: None, fresh=True
+            words,
+            1,
+            2,
+            ring=lambda: None,
+            pulse=lambda: None,
+            dump=lambda state: b"",
+            parse=lambda data: None,
+            fresh=True,
         )
         meeting.pool = ALONE
-        learner = Learner(Quadratic(), Quadratic().network(None), schedule_updates=9, seed=0, batch=6)
+        learner = Learner(
+            Quadratic(), Quadratic().network(None), schedule_updates=9, seed=0, batch=6
+        )
         weights: Any = Noted()
         weights.version = 99
         experience: Any = Rows(line.learner)
-        one = PolicyLearner(learner=learner, experience=experience, batch=4, weights=weights, publish_every=1)
+        one = PolicyLearner(
+            learner=learner, experience=experience, batch=4, weights=weights, publish_every=1
+        )
         worker = LearnerWorker(
-            {"main": one}, queue=line.learner, updates=9, record_every=9, record=lambda record: None, meeting=meeting
+            {"main": one},
+            queue=line.learner,
+            updates=9,
+            record_every=9,
+            record=lambda record: None,
+            meeting=meeting,
         )
         state: Any = worker._replicated()
         state["learners"]["main"]["version"] = 1
@@ -68,7 +89,8 @@ def test_a_batch_that_nobody_learned_from_is_not_thrown_away(max_lag: int | None
 
     first = successor()
     assert first.version == 1 and not first._unfinished
-    assert marks(line.batch()) == [2, 3]  # the successor takes the batch of version 2, and is killed before it has made it
+    # the successor takes the batch of version 2, and is killed before it has made it
+    assert marks(line.batch()) == [2, 3]
     second = successor()
     assert not second._unfinished and line.driver.stats()["held"] > 0
     assert marks(line.batch()) == [2, 3]

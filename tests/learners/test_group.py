@@ -11,7 +11,9 @@ from equipoise.learners.pool import Group, LearnerLost
 
 
 class Work:
-    """A sum that comes after some of the looks at it: ``late`` is one that comes between the end of a wait and the look."""
+    """A sum that comes after some of the looks at it: ``late`` is one that comes between the end of
+    a wait and the look.
+    """
 
     def __init__(self, waits: int, *, late: bool = False, error: str | None = None) -> None:
         self.waits, self.late, self.error, self.over = waits, late, error, False

@@ -51,7 +51,10 @@ def test_ages_in_seconds_are_those_of_the_versions_that_acted(every, monkeypatch
         twin.used(now[0], version, lag)
     wanted = np.zeros(len(SECONDS) + 1)
     tally(wanted, SECONDS, np.array(twin.ages))
-    assert counts["seconds"].tolist() == wanted.tolist() and 0 < wanted.sum() < counts["versions"].sum() == 60 * 7
+    assert (
+        counts["seconds"].tolist() == wanted.tolist()
+        and 0 < wanted.sum() < counts["versions"].sum() == 60 * 7
+    )
 
 
 def test_what_acted_before_all_that_is_kept_is_as_old_as_the_oldest(monkeypatch):

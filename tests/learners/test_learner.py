@@ -34,7 +34,12 @@ def batch(rows: int = 4, streams: int = 6) -> Batch:
         context={"stream": torch.arange(streams), "start": torch.zeros(streams, dtype=torch.int64)},
     )
     keys = np.stack([np.arange(streams), np.zeros(streams, int)], 1)
-    return Batch(data=data, keys=keys, weight=torch.arange(streams).float(), targets={"target": number[:-1] + 0.5})
+    return Batch(
+        data=data,
+        keys=keys,
+        weight=torch.arange(streams).float(),
+        targets={"target": number[:-1] + 0.5},
+    )
 
 
 @pytest.mark.parametrize("by_rows", [True, False])
@@ -46,7 +51,9 @@ def test_minibatches_are_disjoint_and_complete_and_aligned(by_rows: bool, count:
         data = part.data
         rows = data.reward.shape[0]
         assert torch.equal(data.obs[:rows, :, 0], data.reward)
-        assert torch.equal(data.behaviour["logp"], -data.reward) and torch.equal(data.action, data.reward.long())
+        assert torch.equal(data.behaviour["logp"], -data.reward) and torch.equal(
+            data.action, data.reward.long()
+        )
         assert torch.equal(part.targets["target"], data.reward + 0.5)
         stream = (data.reward[0] % 100).long()
         for named in (
@@ -92,9 +99,13 @@ class Net(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Quadratic(Algorithm):
-    """a goes to the mean reward of real rows; b, the second group, is skipped unless it is asked for."""
+    """a goes to the mean reward of real rows; b, the second group, is skipped unless it is asked
+    for.
+    """
 
-    default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=0.1, schedule="constant", max_grad_norm=0.0)
+    default_optimizer: ClassVar[Optimizer] = Optimizer(
+        learning_rate=0.1, schedule="constant", max_grad_norm=0.0
+    )
 
     with_b: bool = False
 
@@ -109,28 +120,41 @@ class Quadratic(Algorithm):
 
     best = act
 
-    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput | None:
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any
+    ) -> LossOutput | None:
         if group == "b" and not self.with_b:
             return None
         value = net.a if group == "a" else net.b
         data = batch.data
         error = (value - data.reward).square() * data.mask
-        return LossOutput(loss=error.sum(), count=data.mask.sum(), metrics={"error": (error.detach().sum(), data.mask.sum())})
+        return LossOutput(
+            loss=error.sum(),
+            count=data.mask.sum(),
+            metrics={"error": (error.detach().sum(), data.mask.sum())},
+        )
 
 
 def learner(algorithm: Quadratic, *, precision: Any = "fp32", **optimizer: Any) -> Learner:
     """``optimizer``: settings that differ from the algorithm's default."""
     return Learner(
-        algorithm, algorithm.network(None), optimizer=replace(algorithm.default_optimizer, **optimizer), precision=precision,
-        schedule_updates=10, seed=0, batch=6,
-    )  # fmt: skip
+        algorithm,
+        algorithm.network(None),
+        optimizer=replace(algorithm.default_optimizer, **optimizer),
+        precision=precision,
+        schedule_updates=10,
+        seed=0,
+        batch=6,
+    )
 
 
 def test_a_loss_is_divided_by_its_real_rows() -> None:
     made, whole = learner(Quadratic()), batch()
     whole.data.mask[1:] = False
     made.step(whole)
-    assert float(made.parameters.gradient("a")[0]) == pytest.approx(-2 * float(whole.data.reward[0].mean()))
+    assert float(made.parameters.gradient("a")[0]) == pytest.approx(
+        -2 * float(whole.data.reward[0].mean())
+    )
 
 
 def test_a_batch_without_a_real_row_moves_nothing() -> None:
@@ -188,7 +212,9 @@ class Noticing(Quadratic):
         return None if out is None else replace(out, loss=Noticed.apply(out.loss))
 
 
-@pytest.mark.parametrize(("precision", "within"), [("fp32", "highest"), ("medium", "medium"), ("bf16", "highest")])
+@pytest.mark.parametrize(
+    ("precision", "within"), [("fp32", "highest"), ("medium", "medium"), ("bf16", "highest")]
+)
 def test_a_loss_and_its_gradient_are_computed_alike(precision: Any, within: str) -> None:
     Noticed.seen.clear()
     learner(Noticing(), precision=precision).step(batch())
@@ -205,7 +231,9 @@ def rates(made: Learner, monkeypatch: pytest.MonkeyPatch, updates: int) -> dict[
     return found
 
 
-def test_the_learning_rate_is_annealed_to_the_end_of_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_learning_rate_is_annealed_to_the_end_of_the_schedule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen = rates(learner(Quadratic(), schedule="linear"), monkeypatch, 12)["a"]
     assert seen[:3] == pytest.approx([0.1, 0.09, 0.08]) and seen[10:] == [0.0, 0.0]
 
@@ -220,11 +248,14 @@ def test_the_learning_rate_is_annealed_to_the_end_of_the_schedule(monkeypatch: p
         ("cosine", 0.2, [0, 0.5] + [(1 + math.cos(math.pi * n / 8)) / 2 for n in range(8)]),
     ],
 )
-def test_a_schedule_is_what_it_says(schedule: str, warmup: float, shares: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_is_what_it_says(
+    schedule: str, warmup: float, shares: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = learner(Quadratic(with_b=True), schedule=schedule, warmup=warmup, rates={"b": 2.0})
     assert rates(made, monkeypatch, 10) == {
-        "a": pytest.approx([0.1 * share for share in shares]), "b": pytest.approx([2.0 * share for share in shares]),
-    }  # fmt: skip
+        "a": pytest.approx([0.1 * share for share in shares]),
+        "b": pytest.approx([2.0 * share for share in shares]),
+    }
 
 
 def test_several_epochs_are_the_same_for_the_same_seed() -> None:
@@ -251,25 +282,44 @@ def test_a_loss_that_is_no_number_touches_no_weight(value: float, rows: slice) -
     made.step(batch())
     before = {name: p.clone() for name, p in made.net.named_parameters()}
     whole.data.reward[rows] = value
-    with pytest.raises(NonFiniteUpdate, match=r"group 'a', update 2: expected a finite loss, got loss (nan|inf)"):
+    with pytest.raises(
+        NonFiniteUpdate, match=r"group 'a', update 2: expected a finite loss, got loss (nan|inf)"
+    ):
         made.step(whole)
-    assert all(torch.equal(p, before[name]) for name, p in made.net.named_parameters()) and made.version == 1
+    assert (
+        all(torch.equal(p, before[name]) for name, p in made.net.named_parameters())
+        and made.version == 1
+    )
 
 
 def test_a_gradient_that_is_no_number_is_named() -> None:
     class Steep(Quadratic):
-        def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput | None:
-            return None if group == "b" else LossOutput(loss=net.a.sqrt().sum(), count=torch.tensor(1.0))
+        def loss(
+            self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any
+        ) -> LossOutput | None:
+            return (
+                None
+                if group == "b"
+                else LossOutput(loss=net.a.sqrt().sum(), count=torch.tensor(1.0))
+            )
 
     made = learner(Steep())
-    with pytest.raises(NonFiniteUpdate, match=r"finite grad_norm/a, got loss 0.0 and grad_norm/a inf"):
+    with pytest.raises(
+        NonFiniteUpdate, match=r"finite grad_norm/a, got loss 0.0 and grad_norm/a inf"
+    ):
         made.step(batch())
     assert made.net.a.item() == 0.0
 
 
 def test_on_a_device_one_look_a_report_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: bad minibatches change nothing by themselves, and ``settle`` raises what it finds."""
-    made, whole, looks = learner(Quadratic(minibatches=6, epochs=2), max_grad_norm=0.5, name="rmsprop"), batch(), []
+    """As on a GPU: bad minibatches change nothing by themselves, and ``settle`` raises what it
+    finds.
+    """
+    made, whole, looks = (
+        learner(Quadratic(minibatches=6, epochs=2), max_grad_norm=0.5, name="rmsprop"),
+        batch(),
+        [],
+    )
     made.looks = False
     look = made._look
 
@@ -298,4 +348,6 @@ def test_on_a_device_one_look_a_report_is_enough(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("size", [10, 3 * ROW + 7, 2_000_000])
 def test_the_norm_of_a_long_gradient_is_exact(size: int) -> None:
     x = torch.randn(size, generator=torch.Generator().manual_seed(size)) * 1e-4
-    torch.testing.assert_close(norm_of(x).double(), torch.linalg.vector_norm(x.double()), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        norm_of(x).double(), torch.linalg.vector_norm(x.double()), rtol=1e-6, atol=0
+    )

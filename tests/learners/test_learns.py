@@ -29,11 +29,17 @@ class Regression(Learns):
     def network(self, spec: Any) -> nn.Module:
         return Line(3, 1)
 
-    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any
+    ) -> LossOutput:
         data, rows = batch.data, batch.data.shape[0]
-        error = (net(tree.index(data.obs, slice(rows))).squeeze(-1) - data.reward).square() * data.mask
+        error = (
+            net(tree.index(data.obs, slice(rows))).squeeze(-1) - data.reward
+        ).square() * data.mask
         count = data.mask.sum()
-        return LossOutput(loss=error.sum(), count=count, metrics={"error": (error.detach().sum(), count)})
+        return LossOutput(
+            loss=error.sum(), count=count, metrics={"error": (error.detach().sum(), count)}
+        )
 
 
 def test_the_learners_half_learns_from_recorded_rows() -> None:
@@ -41,7 +47,14 @@ def test_the_learners_half_learns_from_recorded_rows() -> None:
     algorithm, data = Regression(minibatches=2, epochs=2), items.drawn(items.DISCRETE, 16, 8, 0)
     data = replace(data, reward=torch.where(data.mask, data.obs[:-1] @ W + 0.25, 0.0))
     optimizer = replace(algorithm.default_optimizer, learning_rate=0.03)
-    learner = Learner(algorithm, algorithm.network(None), optimizer=optimizer, schedule_updates=200, seed=0, batch=8)
+    learner = Learner(
+        algorithm,
+        algorithm.network(None),
+        optimizer=optimizer,
+        schedule_updates=200,
+        seed=0,
+        batch=8,
+    )
     for _ in range(200):
         learner.step(items.batch(data))
     torch.testing.assert_close(learner.net.weight.detach()[0], W, atol=1e-3, rtol=0)

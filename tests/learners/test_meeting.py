@@ -1,4 +1,6 @@
-"""The meeting of several learners, word by word: who waits for whom, where gloo finds them, and who is seen outside."""
+"""The meeting of several learners, word by word: who waits for whom, where gloo finds them, and who
+is seen outside.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,28 @@ from tests.learners.test_learner import Quadratic, batch
 def _nothing() -> None: ...
 
 
-def meetings(size: int = 2, firsts: Sequence[int] = (0,) * 4, **options: Any) -> tuple[Any, list[Together], list[int]]:
-    """The words, each learner's meeting, and the learners that rang. ``firsts``: the first learner of each one's machine."""
+def meetings(
+    size: int = 2, firsts: Sequence[int] = (0,) * 4, **options: Any
+) -> tuple[Any, list[Together], list[int]]:
+    """The words, each learner's meeting, and the learners that rang. ``firsts``: the first learner
+    of each one's machine.
+    """
     words: Any = tree.zeros(Together.specs(size))
     rung: list[int] = []
     made = [
         Together(
-            words, rank, size, ring=lambda rank=rank: rung.append(rank), pulse=_nothing,  # type: ignore[misc]
-            dump=lambda state: b"", parse=lambda data: None, first=firsts[rank], **options,
+            words,
+            rank,
+            size,
+            ring=lambda rank=rank: rung.append(rank),  # type: ignore[misc]
+            pulse=_nothing,
+            dump=lambda state: b"",
+            parse=lambda data: None,
+            first=firsts[rank],
+            **options,
         )
         for rank in range(size)
-    ]  # fmt: skip
+    ]
     return words, made, rung
 
 
@@ -64,7 +77,9 @@ def test_no_batch_is_freed_before_the_leader_allows_it() -> None:
 
 
 def test_on_another_machine_no_batch_is_freed_before_its_first_learner_has_published() -> None:
-    """An actor there would begin with the free place, and with weights that are one version older than its token says."""
+    """An actor there would begin with the free place, and with weights that are one version older
+    than its token says.
+    """
     _, (leader, second, third), rung = meetings(3, firsts=(0, 1, 1))
     assert not leader.held(3, opened)
     assert third.held(3, unasked), "learner 1, which publishes on its machine, was not there yet"
@@ -117,7 +132,14 @@ def test_what_all_have_made_is_the_least_that_anybody_has() -> None:
     words["seen"][:] = 1
     for rank in range(3):
         made = Together(
-            words, rank, 3, ring=_nothing, pulse=_nothing, dump=lambda state: b"", parse=lambda data: None, fresh=rank == 1
+            words,
+            rank,
+            3,
+            ring=_nothing,
+            pulse=_nothing,
+            dump=lambda state: b"",
+            parse=lambda data: None,
+            fresh=rank == 1,
         )
         assert made.broken
         assert made.rejoin() == 4
@@ -125,7 +147,7 @@ def test_what_all_have_made_is_the_least_that_anybody_has() -> None:
     assert words["done"].tolist() == [5, 5, 5]
 
 
-# ---------------------------------------------------------------------------------------------------------------- addresses
+# ---------------------------------------------------------------------------------------- addresses
 
 
 class Asked(Exception):
@@ -180,7 +202,7 @@ def test_an_address_holds_in_one_life() -> None:
     assert mine.get("0/0") == b"after"
 
 
-# --------------------------------------------------------------------------------------------------------------- the worker
+# --------------------------------------------------------------------------------------- the worker
 
 
 @dataclass
@@ -197,7 +219,9 @@ class Noted:
 
 
 class Shares:
-    """The experience of one learner: its share of the same batch, with rows of other versions each time."""
+    """The experience of one learner: its share of the same batch, with rows of other versions each
+    time.
+    """
 
     def __init__(self, rank: int, size: int, of: Callable[[int], Batch]) -> None:
         self._rank, self._size, self._of, self._taken = rank, size, of, 0
@@ -238,7 +262,9 @@ class Met:
 
 
 def rows(update: int) -> Batch:
-    """The batch of an update: the streams are of other versions, and the first learner has fewer real rows."""
+    """The batch of an update: the streams are of other versions, and the first learner has fewer
+    real rows.
+    """
     whole = batch()
     whole.data.mask[1:, :3] = False
     whole.data.reward.mul_(update)
@@ -246,21 +272,39 @@ def rows(update: int) -> Batch:
     return whole
 
 
-def run(rank: int, pool: Any, size: int, updates: int = 4) -> tuple[list[int], list[int], list[Any]]:
-    """One worker to its end -> the versions that it published to actors and to the host, and what it recorded."""
+def run(
+    rank: int, pool: Any, size: int, updates: int = 4
+) -> tuple[list[int], list[int], list[Any]]:
+    """One worker to its end -> the versions that it published to actors and to the host, and what
+    it recorded.
+    """
     algorithm = Quadratic()
-    made = Learner(algorithm, algorithm.network(None), optimizer=algorithm.default_optimizer, schedule_updates=10, seed=SEED,
-                   batch=6, parameters=Flat(pool))  # fmt: skip
+    made = Learner(
+        algorithm,
+        algorithm.network(None),
+        optimizer=algorithm.default_optimizer,
+        schedule_updates=10,
+        seed=SEED,
+        batch=6,
+        parameters=Flat(pool),
+    )
     weights, host, records = Noted(), Noted(), list[Any]()
     experience: Any = Shares(rank, size, rows)
     stores: Any = {"weights": weights, "host": host}
-    line = PolicyLearner(learner=made, experience=experience, batch=6 // size, publish_every=1, **stores)
+    line = PolicyLearner(
+        learner=made, experience=experience, batch=6 // size, publish_every=1, **stores
+    )
     meeting: Any = Met(pool)
     queue: Any = weights
     worker = LearnerWorker(
-        {"main": line}, queue=queue, updates=updates, record_every=2, record=records.append, meeting=meeting,
+        {"main": line},
+        queue=queue,
+        updates=updates,
+        record_every=2,
+        record=records.append,
+        meeting=meeting,
         publishes=rank == 0,
-    )  # fmt: skip
+    )
     worker.begin()
     while not worker.done:
         assert worker.tick() is Tick.WORKED
@@ -269,13 +313,17 @@ def run(rank: int, pool: Any, size: int, updates: int = 4) -> tuple[list[int], l
 
 
 def test_one_learner_publishes_and_records_what_all_found() -> None:
-    (published, hosted, records), (*silent, none) = together(2, lambda rank, pool: run(rank, pool, 2))
+    (published, hosted, records), (*silent, none) = together(
+        2, lambda rank, pool: run(rank, pool, 2)
+    )
     assert published == [0, 1, 2, 3, 4] and hosted == [2, 4]
     assert silent == [[], []], "a store has one writer"
     assert none == []
     whole = run(0, ALONE, 1)[2]
     assert [record["version"] for record in records] == [2, 4]
-    assert [record["lag_max"] for record in records] == [1, 3], "the stream of version 0 is the other learner's"
+    assert [record["lag_max"] for record in records] == [1, 3], (
+        "the stream of version 0 is the other learner's"
+    )
     for record, wanted in zip(records, whole, strict=True):
         assert record["lag_max"] == wanted["lag_max"]
         assert record["lag_mean"] == pytest.approx(wanted["lag_mean"])

@@ -1,4 +1,6 @@
-"""Adam, AdamW and RMSprop of ours are those of torch, to the bit; what they remember is loaded whole or refused."""
+"""Adam, AdamW and RMSprop of ours are those of torch, to the bit; what they remember is loaded
+whole or refused.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,17 @@ EPSILON, BETAS, DECAY = 1e-5, (0.8, 0.95), 0.9
 
 
 def ours(kind: Any, flat: nn.Parameter, weight_decay: float = 0.0) -> Descent:
-    settings = Optimizer(name=kind, epsilon=EPSILON, betas=BETAS, decay=DECAY, weight_decay=weight_decay)
+    settings = Optimizer(
+        name=kind, epsilon=EPSILON, betas=BETAS, decay=DECAY, weight_decay=weight_decay
+    )
     return descent(settings, flat)
 
 
 def theirs(kind: str, flat: nn.Parameter, weight_decay: float) -> Any:
     if kind == "rmsprop":
-        return torch.optim.RMSprop([flat], eps=EPSILON, alpha=DECAY, foreach=True, weight_decay=weight_decay)
+        return torch.optim.RMSprop(
+            [flat], eps=EPSILON, alpha=DECAY, foreach=True, weight_decay=weight_decay
+        )
     adam = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
     return adam([flat], eps=EPSILON, betas=BETAS, fused=True, weight_decay=weight_decay)
 

@@ -1,4 +1,6 @@
-"""Statistics of a whole batch are functions of sums: two learners with half of the streams each get those of one with all."""
+"""Statistics of a whole batch are functions of sums: two learners with half of the streams each get
+those of one with all.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,16 @@ from tests.algorithms import items
 from tests.learners.several import streams_of, together
 
 BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
-DISCRETE, CONTINUOUS = (EnvSpec(observation=BOX, action=action) for action in (spaces.Discrete(4), spaces.Box(-1.0, 1.0, (2,))))
+DISCRETE, CONTINUOUS = (
+    EnvSpec(observation=BOX, action=action)
+    for action in (spaces.Discrete(4), spaces.Box(-1.0, 1.0, (2,)))
+)
 STREAMS = 8
 CONTINUOUS_ONLY = ("crossq", "td3", "tqc")
 OPTIONS: dict[str, dict[str, Any]] = {
-    "r2d2": {"burn_in": 2, "length": 3, "n_step": 2}, "bc": {"normalize_obs": True},
-}  # fmt: skip
+    "r2d2": {"burn_in": 2, "length": 3, "n_step": 2},
+    "bc": {"normalize_obs": True},
+}
 
 
 def halves(work: Callable[[int, Pool], Any]) -> list[Any]:
@@ -41,17 +47,23 @@ def halves(work: Callable[[int, Pool], Any]) -> list[Any]:
 
 
 def made(name: str) -> tuple[Any, Any, Any, Trajectory]:
-    """An algorithm with everything on that is a statistic, its network and target network, and a batch."""
+    """An algorithm with everything on that is a statistic, its network and target network, and a
+    batch.
+    """
     cls = algorithm_class(name)
     statistics = {"normalize_obs": True} if issubclass(cls, ActorCriticAlgorithm) else {}
     algorithm = cls(**statistics, **OPTIONS.get(name, {}))
     spec = CONTINUOUS if name in CONTINUOUS_ONLY else DISCRETE
-    net, target_net = items.network(algorithm, spec, 0), algorithm.followed(items.network(algorithm, spec, 1))
+    net, target_net = (
+        items.network(algorithm, spec, 0),
+        algorithm.followed(items.network(algorithm, spec, 1)),
+    )
     rows = algorithm.item_rows or 20
     data = items.drawn(spec, rows, STREAMS, 3)
     if statistics:  # far from what has mean 0 and deviation 1
         data.obs.mul_(7.0).add_(50.0)
-    data.mask[:, 5:] &= torch.rand(rows, 3, generator=items.generator(1)) < 0.5  # the halves have not as many real rows
+    # the halves have not as many real rows
+    data.mask[:, 5:] &= torch.rand(rows, 3, generator=items.generator(1)) < 0.5
     logp = -torch.rand(rows, STREAMS, generator=items.generator(2))
     said = {"logp": logp, "q": torch.randn(rows, STREAMS), "value": torch.randn(rows, STREAMS)}
     state = tree.map(lambda x: x.clone(), net.initial_state(STREAMS))
@@ -63,10 +75,14 @@ PARTS = (slice(0, 3), slice(3, STREAMS))
 
 
 @pytest.mark.parametrize("name", ACTING)
-def test_targets_of_two_parts_are_those_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_of_two_parts_are_those_of_the_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Noise is drawn for each item, not for a batch: there is none here."""
     for room in ("crossq", "sac", "td3"):
-        monkeypatch.setattr(f"equipoise.algorithms.{room}.standard_normal", lambda like, rng: torch.zeros(like))
+        monkeypatch.setattr(
+            f"equipoise.algorithms.{room}.standard_normal", lambda like, rng: torch.zeros(like)
+        )
     algorithm, net, target_net, data = made(name)
 
     def targets(data: Trajectory, pool: Any) -> Any:
@@ -95,7 +111,9 @@ def test_two_parts_leave_the_statistics_of_the_whole(name: str) -> None:
             algorithm.absorb(net, data, pool=ALONE)
     for part in nets:
         for name_, buffer in net.named_buffers():
-            torch.testing.assert_close(dict(part.named_buffers())[name_], buffer, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(
+                dict(part.named_buffers())[name_], buffer, rtol=1e-6, atol=1e-6
+            )
 
 
 def test_two_parts_leave_the_reward_statistics_of_the_whole() -> None:
@@ -109,7 +127,8 @@ def test_two_parts_leave_the_reward_statistics_of_the_whole() -> None:
         its: Any = part.state()
         for name, value in kept["statistics"].items():
             torch.testing.assert_close(its["statistics"][name], value, rtol=1e-6, atol=1e-6)
-        assert torch.equal(kept["return"], its["return"]), streams  # those of all streams, in every learner
+        # those of all streams, in every learner
+        assert torch.equal(kept["return"], its["return"]), streams
 
 
 def test_a_learner_alone_has_its_own_moments_to_the_bit() -> None:
@@ -122,6 +141,10 @@ def test_a_learner_alone_has_its_own_moments_to_the_bit() -> None:
 def test_a_part_without_a_real_row_has_the_moments_of_the_other() -> None:
     advantage, mask = torch.randn(6, STREAMS), torch.ones(6, STREAMS, dtype=torch.bool)
     mask[:, PARTS[1]] = False
-    parts = halves(lambda part, pool: standardized(advantage[:, PARTS[part]], mask[:, PARTS[part]], pool))
-    torch.testing.assert_close(torch.cat(parts, 1), standardized(advantage, mask, ALONE), rtol=1e-6, atol=1e-6)
+    parts = halves(
+        lambda part, pool: standardized(advantage[:, PARTS[part]], mask[:, PARTS[part]], pool)
+    )
+    torch.testing.assert_close(
+        torch.cat(parts, 1), standardized(advantage, mask, ALONE), rtol=1e-6, atol=1e-6
+    )
     assert torch.equal(standardized(advantage, torch.zeros_like(mask), ALONE), advantage)

@@ -1,4 +1,6 @@
-"""What a learner does on a device, without one: recorders stand in for CUDA. Those marked ``gpu`` have the real thing."""
+"""What a learner does on a device, without one: recorders stand in for CUDA. Those marked ``gpu``
+have the real thing.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,15 @@ IMPALA_ = IMPALA(gamma=GAMMA)
 
 
 def learner(algorithm: Any, *, optimizer: Optimizer = ADAM, **options: Any) -> Learner:
-    return Learner(algorithm, network(algorithm, 0), optimizer=optimizer, schedule_updates=9, seed=3, batch=5, **options)
+    return Learner(
+        algorithm,
+        network(algorithm, 0),
+        optimizer=optimizer,
+        schedule_updates=9,
+        seed=3,
+        batch=5,
+        **options,
+    )
 
 
 def quicken(one: Learner, place: Placement, note: Callable[[str], object]) -> None:
@@ -55,14 +65,22 @@ def weights(net: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in net.parameters()]).cpu()
 
 
-# ---------------------------------------------------------------------------------------------------------------- graphs
+# ------------------------------------------------------------------------------------------- graphs
 
 
-@pytest.mark.parametrize("optimizer", [ADAM, replace(ADAM, name="rmsprop"), replace(ADAM, name="adamw", weight_decay=0.1)])
+@pytest.mark.parametrize(
+    "optimizer",
+    [ADAM, replace(ADAM, name="rmsprop"), replace(ADAM, name="adamw", weight_decay=0.1)],
+)
 @pytest.mark.parametrize("algorithm", [PPO_, IMPALA_])
 def test_an_update_as_a_graph_is_the_update(algorithm: Any, optimizer: Optimizer) -> None:
-    """Its rates and its share of the schedule are tensors, which differ in every update; all else is the same work."""
-    plain, graphed = learner(algorithm, optimizer=optimizer), learner(algorithm, optimizer=optimizer)
+    """Its rates and its share of the schedule are tensors, which differ in every update; all else
+    is the same work.
+    """
+    plain, graphed = (
+        learner(algorithm, optimizer=optimizer),
+        learner(algorithm, optimizer=optimizer),
+    )
     record, said = Recording(), list[str]()
     for one in (plain, graphed):
         one.looks = False
@@ -72,7 +90,9 @@ def test_an_update_as_a_graph_is_the_update(algorithm: Any, optimizer: Optimizer
         want, got = plain.step(made(algorithm)), graphed.step(where)
         assert list(want.metrics) == list(got.metrics)
         for name, pair in want.metrics.items():
-            torch.testing.assert_close([x.double() for x in pair], list(got.metrics[name]), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                [x.double() for x in pair], list(got.metrics[name]), rtol=1e-4, atol=1e-5
+            )
         torch.testing.assert_close(weights(plain.net), weights(graphed.net), rtol=1e-5, atol=1e-6)
     graphed.settle()
     assert (record.made, record.replayed, said) == (1, 3, [])
@@ -84,21 +104,26 @@ def test_each_place_of_a_batch_has_a_graph_and_what_comes_out_is_its_own() -> No
     places = [made(IMPALA_), made(IMPALA_)]
     out = [one.step(places[n % 2]) for n in range(6)]
     assert (record.made, record.replayed) == (2, 5)
-    assert len({float(step.metrics["grad_norm/all"][0]) for step in out}) == 6  # none was written over
+    # none was written over
+    assert len({float(step.metrics["grad_norm/all"][0]) for step in out}) == 6
 
 
 def test_groups_that_are_not_due_have_a_graph_of_their_own() -> None:
     record = Recording()
     graphs, where = Graph(CPU, lambda text: None, record), numbered()
     graphs.follow(IMPALA_)
-    done = learner(IMPALA_)._update(made(IMPALA_), ("all",), graphs.numbers(Numbers(progress=0.5, rates={"all": 0.1})))
+    done = learner(IMPALA_)._update(
+        made(IMPALA_), ("all",), graphs.numbers(Numbers(progress=0.5, rates={"all": 0.1}))
+    )
     for due in (("a",), ("a",), ("a", "b"), ("a",), ("a", "b")):
         graphs.update(where, due, lambda: done)
     assert (record.made, record.replayed) == (2, 4)
 
 
 def test_statistics_that_a_loss_leaves_behind_are_part_of_the_graph() -> None:
-    """CrossQ's norms keep the moments of a batch until ``absorb``: a replay runs no Python, so both are recorded."""
+    """CrossQ's norms keep the moments of a batch until ``absorb``: a replay runs no Python, so both
+    are recorded.
+    """
     done = list[str]()
 
     class Noting(IMPALA):
@@ -127,7 +152,8 @@ def test_a_capture_that_fails_falls_back_and_says_so_once() -> None:
         fallen.step(made(PPO_))
     torch.testing.assert_close(weights(plain.net), weights(fallen.net), rtol=1e-5, atol=1e-6)
     assert said == [
-        "warning: graphs: updates are done operation by operation, since a capture failed: RuntimeError: CUDA error: operation "
+        "warning: graphs: updates are done operation by operation, since a capture failed: "
+        "RuntimeError: CUDA error: operation "
         "not permitted when stream is capturing"
     ]
 
@@ -141,10 +167,12 @@ def test_text_is_not_recorded_and_an_mlp_is_not_compiled(monkeypatch: pytest.Mon
     assert "every batch of text has another size" in said[1]
 
 
-# ---------------------------------------------------------------------------------------------------------------- compile
+# ------------------------------------------------------------------------------------------ compile
 
 
-def test_a_loss_that_cannot_be_compiled_falls_back_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_cannot_be_compiled_falls_back_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuses(*args: Any, **kwargs: Any) -> Callable[..., Any]:
         def fails(*args: Any, **kwargs: Any) -> Any:
             raise RuntimeError("no compiler\nat all")
@@ -160,7 +188,8 @@ def test_a_loss_that_cannot_be_compiled_falls_back_and_says_so_once(monkeypatch:
         fallen.step(made(PPO_))
     torch.testing.assert_close(weights(plain.net), weights(fallen.net), rtol=1e-5, atol=1e-6)
     assert said == [
-        "warning: compile: losses are done operation by operation, since torch.compile failed: RuntimeError: no compiler"
+        "warning: compile: losses are done operation by operation, since torch.compile failed: "
+        "RuntimeError: no compiler"
     ]
 
 
@@ -180,7 +209,7 @@ def test_a_compiled_loss_is_the_loss_and_is_not_compiled_for_every_update() -> N
     torch.testing.assert_close(weights(plain.net), weights(fast.net), rtol=1e-3, atol=1e-5)
 
 
-# ---------------------------------------------------------------------------------------------------------------- transfer
+# ----------------------------------------------------------------------------------------- transfer
 
 
 class Log:
@@ -237,18 +266,38 @@ def test_two_sets_of_buffers_take_turns_and_neither_is_written_while_it_is_read(
     for n in range(4):
         got = way(coming(n))
         places.append(got.data.reward.data_ptr())
-        assert got.data.reward.eq(n).all() and torch.equal(got.weight, numbered().weight) and got.keys[0, 1] == n
+        assert (
+            got.data.reward.eq(n).all()
+            and torch.equal(got.weight, numbered().weight)
+            and got.keys[0, 1] == n
+        )
         assert torch.equal(got.data.state["h"], numbered().data.state["h"])
         log.said.append(f"learned {n}")
         way.read()
     assert places[0] == places[2] != places[1] == places[3]
-    assert log.pins == 2 * len([*tree.leaves({n: getattr(coming(0).data, n) for n in coming(0).data.__slots__}), 0])
+    assert log.pins == 2 * len(
+        [*tree.leaves({n: getattr(coming(0).data, n) for n in coming(0).data.__slots__}), 0]
+    )
     assert log.said == [
-        "copy waits for compute 1", "copied", "compute waits for copy 2", "learned 0",
-        "copy waits for compute 4", "copied", "compute waits for copy 5", "learned 1",
-        "host waits for copy 2", "copy waits for compute 3", "copied", "compute waits for copy 7", "learned 2",
-        "host waits for copy 5", "copy waits for compute 6", "copied", "compute waits for copy 9", "learned 3",
-    ]  # fmt: skip
+        "copy waits for compute 1",
+        "copied",
+        "compute waits for copy 2",
+        "learned 0",
+        "copy waits for compute 4",
+        "copied",
+        "compute waits for copy 5",
+        "learned 1",
+        "host waits for copy 2",
+        "copy waits for compute 3",
+        "copied",
+        "compute waits for copy 7",
+        "learned 2",
+        "host waits for copy 5",
+        "copy waits for compute 6",
+        "copied",
+        "compute waits for copy 9",
+        "learned 3",
+    ]
 
 
 def test_the_next_batch_is_copied_while_this_one_is_learned_from() -> None:
@@ -281,7 +330,7 @@ def test_a_batch_of_another_size_has_room() -> None:
         assert way(numbered(rows)).data.reward.shape[0] == rows
 
 
-# ---------------------------------------------------------------------------------------------------------------- fp16
+# --------------------------------------------------------------------------------------------- fp16
 
 
 def scaled(**options: Any) -> Learner:
@@ -309,7 +358,10 @@ def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
     one._scaling.slots["scale"].fill_(torch.finfo(torch.float32).max)
     whole = made(IMPALA_)
     whole.data.reward.mul_(1e3)  # with which its gradient overflows
-    before, adam = weights(one.net).clone(), {k: v.clone() for k, v in one.parameters.optimizers["all"].slots.items()}
+    before, adam = (
+        weights(one.net).clone(),
+        {k: v.clone() for k, v in one.parameters.optimizers["all"].slots.items()},
+    )
     out = one.step(whole)
     assert torch.equal(before, weights(one.net)) and one.version == 2
     assert all(torch.equal(adam[k], v) for k, v in one.parameters.optimizers["all"].slots.items())
@@ -350,7 +402,7 @@ def test_the_scale_is_saved_and_a_resume_may_change_the_precision() -> None:
     torch.testing.assert_close(weights(one.net), weights(plain.net), rtol=1e-4, atol=1e-6)
 
 
-# ---------------------------------------------------------------------------------------------------------------- precision
+# ---------------------------------------------------------------------------------------- precision
 
 
 @pytest.mark.parametrize(("precision", "nearest"), [("fp16", "bf16"), ("tf32", "medium")])
@@ -358,19 +410,28 @@ def test_a_cpu_refuses_what_only_a_gpu_has(precision: Any, nearest: str) -> None
     from equipoise import api
 
     with pytest.raises(ValueError) as raised:
-        check(api.program("CartPole-v1", "ppo", recipe=False, settings=[f"placement.precision={precision}"]))
+        check(
+            api.program(
+                "CartPole-v1", "ppo", recipe=False, settings=[f"placement.precision={precision}"]
+            )
+        )
     assert str(raised.value) == (
-        f"placement.precision: expected one of fp32, medium, bf16 with device=cpu, which has no {precision}, got "
+        "placement.precision: expected one of fp32, medium, bf16 with device=cpu, which has no "
+        f"{precision}, got "
         f"{precision!r}; did you mean {nearest!r}?"
     )
-    assert autocast(precision) is autocast("fp32") and backward(precision) is autocast("fp32")  # of those that act on a CPU
+    # of those that act on a CPU
+    assert autocast(precision) is autocast("fp32") and backward(precision) is autocast("fp32")
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({}, "expected false with device=cpu, since CUDA graphs are of a GPU, got true"),
-        ({"device": "cuda", "learners": 2}, "expected false with 2 learners, whose sums a graph cannot wait for, got true"),
+        (
+            {"device": "cuda", "learners": 2},
+            "expected false with 2 learners, whose sums a graph cannot wait for, got true",
+        ),
     ],
 )
 def test_graphs_are_refused_where_they_cannot_be(settings: dict[str, Any], said: str) -> None:
@@ -394,7 +455,7 @@ def test_a_rate_may_be_a_tensor(kind: Any) -> None:
     torch.testing.assert_close(*flats)
 
 
-# ---------------------------------------------------------------------------------------------------------------- a GPU
+# -------------------------------------------------------------------------------------------- a GPU
 
 
 @pytest.mark.gpu

@@ -1,4 +1,6 @@
-"""Several learners make the update that one would have made of the whole batch, and all of them have the same bits."""
+"""Several learners make the update that one would have made of the whole batch, and all of them
+have the same bits.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def case(name: str) -> tuple[Any, Any, Any]:
-    """An algorithm, its first network, and its batches by update, all made before a thread begins: a space has one state."""
+    """An algorithm, its first network, and its batches by update, all made before a thread begins:
+    a space has one state.
+    """
     called, options = CASES[name]
     made: Any = algorithm_class(called)
     algorithm = made(hidden=(16, 16), **options)
@@ -55,13 +59,17 @@ def case(name: str) -> tuple[Any, Any, Any]:
 @pytest.fixture(autouse=True)
 def _no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise is drawn by each learner for its own items: the single one would draw other numbers."""
-    monkeypatch.setattr("equipoise.algorithms.sac.standard_normal", lambda like, rng: torch.zeros(like))
+    monkeypatch.setattr(
+        "equipoise.algorithms.sac.standard_normal", lambda like, rng: torch.zeros(like)
+    )
 
 
 def of(learner: Learner) -> dict[str, Tensor]:
     """All tensors of a learner's networks, by name."""
     state: Any = learner.state()
-    return dict(learner.params()) | {f"target {path}": tensor for path, tensor in state["target"].items()}
+    return dict(learner.params()) | {
+        f"target {path}": tensor for path, tensor in state["target"].items()
+    }
 
 
 @pytest.mark.thorough
@@ -71,14 +79,24 @@ def of(learner: Learner) -> dict[str, Tensor]:
 def test_several_learn_what_one_learns_of_the_whole_batch(name: str, size: int) -> None:
     algorithm, net, batches = case(name)
     settings: dict[str, Any] = {"rewards": Rewards(normalize=True)} if name == "ppo" else {}
-    ranks = together(size, lambda rank, pool: learned(algorithm, net, batches, UPDATES, pool=pool, **settings))
+    ranks = together(
+        size, lambda rank, pool: learned(algorithm, net, batches, UPDATES, pool=pool, **settings)
+    )
     for other in ranks[1:]:
         for path, tensor in of(ranks[0]).items():
             assert torch.equal(tensor, of(other)[path]), f"{path} is not the same in all learners"
     whole = of(alone(algorithm, net, batches, UPDATES, size, **settings))
-    assert any(not torch.equal(whole[path], first) for path, first in net.named_parameters()), "nothing was learned"
+    assert any(not torch.equal(whole[path], first) for path, first in net.named_parameters()), (
+        "nothing was learned"
+    )
     for path, tensor in of(ranks[0]).items():
-        torch.testing.assert_close(tensor, whole[path], rtol=0, atol=1e-6, msg=lambda text, path=path: f"{path}: {text}")  # type: ignore[misc]
+        torch.testing.assert_close(
+            tensor,
+            whole[path],
+            rtol=0,
+            atol=1e-6,
+            msg=lambda text, path=path: f"{path}: {text}",  # type: ignore[misc]
+        )
 
 
 def test_a_loss_that_is_not_finite_is_raised_by_all_and_changes_nothing() -> None:
@@ -102,7 +120,9 @@ def test_a_loss_that_is_not_finite_is_raised_by_all_and_changes_nothing() -> Non
 
 
 def test_a_gradient_is_sent_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With small buckets the first parts are on their way before backward is over, and the sum is the same."""
+    """With small buckets the first parts are on their way before backward is over, and the sum is
+    the same.
+    """
     algorithm, net, batches = case("impala")
     whole = together(2, lambda rank, pool: of(learned(algorithm, net, batches, 3, pool=pool)))
     monkeypatch.setattr("equipoise.learners.parameters.buckets.BUCKET", 256)

@@ -1,4 +1,6 @@
-"""Learners with a part of each parameter make the update that one would have made, and their checkpoint is that of one."""
+"""Learners with a part of each parameter make the update that one would have made, and their
+checkpoint is that of one.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,15 @@ def batch(algorithm: Any, net: Any, update: int) -> Batch:
     data = items.drawn(CONTINUOUS, ROWS, STREAMS, update)
     logp = -torch.rand(ROWS, STREAMS, generator=items.generator(update))
     state = tree.map(lambda x: x.clone(), net.initial_state(STREAMS))
-    return items.batch(replace(data, behaviour={"logp": logp, "value": logp}, state=state), torch.ones(STREAMS))
+    return items.batch(
+        replace(data, behaviour={"logp": logp, "value": logp}, state=state), torch.ones(STREAMS)
+    )
 
 
 def learner(algorithm: Any, net: Any, **settings: Any) -> Any:
-    return Learner(algorithm, copy.deepcopy(net), schedule_updates=100, seed=SEED, batch=1_000, **settings)
+    return Learner(
+        algorithm, copy.deepcopy(net), schedule_updates=100, seed=SEED, batch=1_000, **settings
+    )
 
 
 def learned(made: Any, batches: list[Batch], pool: Any = None) -> None:
@@ -63,7 +69,8 @@ def learned(made: Any, batches: list[Batch], pool: Any = None) -> None:
 def one(options: dict[str, Any], updates: int = UPDATES) -> tuple[Any, list[Batch]]:
     """One learner after the updates, and the batches.
 
-    One thread, as in the others' processes: other roundings may turn a ReLU on or off, and Adam makes much of it.
+    One thread, as in the others' processes: other roundings may turn a ReLU on or off, and Adam
+    makes much of it.
     """
     torch.set_num_threads(1)
     algorithm = PPO(**options)
@@ -83,9 +90,16 @@ def tensors(state: Any) -> Any:
 
 
 def spread(
-    pool: Any, kind: Any, options: dict[str, Any], updates: int, begins: str = "", again: bool = False
+    pool: Any,
+    kind: Any,
+    options: dict[str, Any],
+    updates: int,
+    begins: str = "",
+    again: bool = False,
 ) -> dict[str, Any]:
-    """In a process each: learn -> the whole weights, the state, and how much of the parameters lies here."""
+    """In a process each: learn -> the whole weights, the state, and how much of the parameters lies
+    here.
+    """
     algorithm = PPO(**options)
     net = net_of(algorithm)
     batches = [batch(algorithm, net, n) for n in range(updates)]
@@ -97,10 +111,19 @@ def spread(
         made.retune(optimizer=NEW)
     learned(made, batches, pool)
     here = sum(part_of(p).untyped_storage().nbytes() for p in made.net.parameters())
-    slots = sum(x.untyped_storage().nbytes() for each in made.parameters.optimizers["all"].each for x in each.slots.values())
+    slots = sum(
+        x.untyped_storage().nbytes()
+        for each in made.parameters.optimizers["all"].each
+        for x in each.slots.values()
+    )
     whole = sum(p.numel() * p.element_size() for p in made.net.parameters())
     params = {name: x.numpy() for name, x in made.params().items()}
-    return {"params": params, "state": arrays(made.state()), "share": here / whole, "slots": slots / whole}
+    return {
+        "params": params,
+        "state": arrays(made.state()),
+        "share": here / whole,
+        "slots": slots / whole,
+    }
 
 
 @pytest.mark.thorough
@@ -110,7 +133,9 @@ def test_two_make_the_updates_of_one_and_their_state_is_that_of_one() -> None:
     assert max(first["share"], second["share"]) <= 0.6
     assert max(first["slots"], second["slots"]) <= 1.2  # Adam's two moments
     for name, x in whole.params().items():
-        torch.testing.assert_close(torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name)
+        torch.testing.assert_close(
+            torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name
+        )
         assert (first["params"][name] == second["params"][name]).all()
     # One learner goes on from the state of two.
     went_on = learner(whole.algorithm, net_of(whole.algorithm))
@@ -133,7 +158,9 @@ def test_two_go_on_from_the_state_of_one_and_compute_blocks_anew(tmp_path: Path)
     learned(whole, batches)
     first, _ = apart(2, spread, "fsdp", SMALL, UPDATES, str(saved), True)
     for name, x in whole.params().items():
-        torch.testing.assert_close(torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name)
+        torch.testing.assert_close(
+            torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name
+        )
     assert (first["state"]["version"], first["state"]["before"]) == (UPDATES, UPDATES)
 
 
@@ -144,23 +171,38 @@ def test_layers_that_are_spread_make_the_updates_of_one() -> None:
     first, second = apart(2, spread, "tensor", options, UPDATES)
     assert 0.5 < first["share"] < 0.9
     for name, x in whole.params().items():
-        torch.testing.assert_close(torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name)
+        torch.testing.assert_close(
+            torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name
+        )
         assert (first["params"][name] == second["params"][name]).all(), name
     went_on = learner(whole.algorithm, net_of(whole.algorithm))
     went_on.load(tensors(first["state"]))
 
 
 def text(pool: Any, part: int) -> Any:
-    """In a process each: a learner of text, with the groups of its rank; a group fewer in parts than the other's."""
+    """In a process each: a learner of text, with the groups of its rank; a group fewer in parts
+    than the other's.
+    """
     torch.manual_seed(0)
     algorithm = GRPO(num_generations=4, micro_batch=part)
     groups = [GROUPS[:3], GROUPS[3:]] if pool is not None else [GROUPS]
     mine = text_batch(groups[0 if pool is None else pool.rank])
     parameters = None if pool is None else parameters_of("fsdp", pool)
-    made = Learner(algorithm, algorithm.network(SPEC), schedule_updates=10, seed=0, batch=16, parameters=parameters)
+    made = Learner(
+        algorithm,
+        algorithm.network(SPEC),
+        schedule_updates=10,
+        seed=0,
+        batch=16,
+        parameters=parameters,
+    )
     mine = replace(
         mine,
-        data=replace(mine.data, behaviour=mine.data.behaviour | {"logp": torch.full(mine.data.action["token"].shape, -1.0)}),
+        data=replace(
+            mine.data,
+            behaviour=mine.data.behaviour
+            | {"logp": torch.full(mine.data.action["token"].shape, -1.0)},
+        ),
     )
     for _ in range(3):
         made.step(mine)
@@ -171,13 +213,17 @@ def text(pool: Any, part: int) -> Any:
 def test_learners_of_text_may_have_other_numbers_of_parts() -> None:
     whole, (first, _) = text(None, 0), apart(2, text, 9)
     for name, x in whole.items():
-        torch.testing.assert_close(torch.from_numpy(first[name]), torch.from_numpy(x), rtol=1e-4, atol=2e-6, msg=name)
+        torch.testing.assert_close(
+            torch.from_numpy(first[name]), torch.from_numpy(x), rtol=1e-4, atol=2e-6, msg=name
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_policy_of_50m_parameters(tmp_path: Path) -> None:
-    """The next update of two from the state of one, and the next one of one from the state of two."""
+    """The next update of two from the state of one,
+    and the next one of one from the state of two.
+    """
     options = SMALL | {"core_size": 512, "core_layers": 8, "core_heads": 8, "epochs": 1}
     whole, batches = one(options, updates=1)
     assert sum(p.numel() for p in whole.net.parameters()) >= 50_000_000
@@ -189,7 +235,9 @@ def test_a_policy_of_50m_parameters(tmp_path: Path) -> None:
     assert max(first["share"], second["share"]) <= 0.6
     assert max(first["slots"], second["slots"]) <= 1.2
     for name, x in whole.params().items():
-        torch.testing.assert_close(torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name)
+        torch.testing.assert_close(
+            torch.from_numpy(first["params"][name]), x, rtol=0, atol=1e-5, msg=name
+        )
     went_on = learner(whole.algorithm, net_of(whole.algorithm))
     went_on.load(tensors(first["state"]))
     for name, x in went_on.params().items():

@@ -1,4 +1,6 @@
-"""Sums of metrics and of the lag: they are those of all learners, and a learner's own grow on their own."""
+"""Sums of metrics and of the lag: they are those of all learners, and a learner's own grow on their
+own.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,16 @@ def test_a_copy_grows_on_its_own() -> None:
     copy = ONE.copy()
     copy.add({"loss": pair(100.0, 1.0), "new": pair(1.0, 1.0)})
     copy.note_lag(50, torch.tensor([0]))
-    assert ONE.record(None)["metrics"] == {"loss": 2.0, "kl": 0.25} and ONE.lag_max == 2 and ONE.updates == 2
-    assert copy.record(None) == {"metrics": {"loss": 21.6, "kl": 0.25, "new": 1.0}, "lag_mean": 17.0, "lag_max": 50}
+    assert (
+        ONE.record(None)["metrics"] == {"loss": 2.0, "kl": 0.25}
+        and ONE.lag_max == 2
+        and ONE.updates == 2
+    )
+    assert copy.record(None) == {
+        "metrics": {"loss": 21.6, "kl": 0.25, "new": 1.0},
+        "lag_mean": 17.0,
+        "lag_max": 50,
+    }
 
 
 def test_rows_that_no_policy_of_this_run_acted_in_have_no_lag() -> None:
@@ -62,7 +72,11 @@ def test_the_shares_of_several_learners_add_up_in_one() -> None:
     kept: Any = Sums()
     for one in (OTHER, ONE):
         kept.absorb({**one.state(), "learners": {}}, CPU)
-    assert kept.record(None) == {"metrics": {"loss": 48 / 14, "kl": 0.25}, "lag_mean": 1.125, "lag_max": 4}
+    assert kept.record(None) == {
+        "metrics": {"loss": 48 / 14, "kl": 0.25},
+        "lag_mean": 1.125,
+        "lag_max": 4,
+    }
     assert ONE.record(None)["lag_max"] == 2
 
 
@@ -75,6 +89,9 @@ def test_a_saved_lag_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 
 def test_a_learner_that_has_not_met_a_metric_yet_adds_nothing_to_it() -> None:
     """As the successor of one that died, or where more learners go on than there were."""
-    whole, part = of(({"loss": (6.0, 2.0), "actor": (1.0, 4.0)}, 5, [5, 3])), of(({"loss": (2.0, 2.0)}, 5, [5, 3]))
+    whole, part = (
+        of(({"loss": (6.0, 2.0), "actor": (1.0, 4.0)}, 5, [5, 3])),
+        of(({"loss": (2.0, 2.0)}, 5, [5, 3])),
+    )
     for record in together(3, lambda rank, pool: (whole, part, Sums())[rank].record(pool)):
         assert record["metrics"] == {"actor": 0.25, "loss": 2.0}

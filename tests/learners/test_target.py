@@ -29,7 +29,9 @@ class Net(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Falling(Algorithm):
-    """w falls with every update; the buffer counts them; ``seen`` notes what the target network was at each."""
+    """w falls with every update; the buffer counts them; ``seen`` notes what the target network was
+    at each.
+    """
 
     default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=0.1, schedule="constant")
 
@@ -47,7 +49,9 @@ class Falling(Algorithm):
         self.seen[0].append(look(target_net))
         return {}
 
-    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any
+    ) -> LossOutput:
         self.seen[1].append(look(target_net))
         net.count += 1
         return LossOutput(loss=net.w.sum(), count=torch.tensor(1.0))
@@ -75,7 +79,9 @@ def test_a_hard_copy_every_third_update() -> None:
     for _ in range(7):
         made.step(batch())
         ours.append(look(made.net))
-    assert seen[0] == seen[1] == [ours[0]] * 3 + [ours[3]] * 3 + [ours[6]], "the bits of the network at updates 0, 3 and 6"
+    assert seen[0] == seen[1] == [ours[0]] * 3 + [ours[3]] * 3 + [ours[6]], (
+        "the bits of the network at updates 0, 3 and 6"
+    )
     assert len({w for w, _ in ours}) == 8, "the network did not move"
 
 
@@ -92,8 +98,12 @@ def test_a_soft_copy_every_update() -> None:
 def test_it_takes_no_gradient_and_is_not_published() -> None:
     made, _ = learner(target_every=100)
     made.step(batch())
-    assert made._target is not None and not any(p.requires_grad or p.grad is not None for p in made._target.net.parameters())
-    assert made.params().keys() == {"w", "count"} and torch.equal(made._target.net.w, torch.ones(2, 3))
+    assert made._target is not None and not any(
+        p.requires_grad or p.grad is not None for p in made._target.net.parameters()
+    )
+    assert made.params().keys() == {"w", "count"} and torch.equal(
+        made._target.net.w, torch.ones(2, 3)
+    )
 
 
 def test_a_learner_that_was_loaded_goes_on_to_the_same_bits() -> None:
@@ -111,12 +121,19 @@ def test_a_learner_that_was_loaded_goes_on_to_the_same_bits() -> None:
 
 def test_a_state_that_does_not_fit_is_refused() -> None:
     with_one, without = learner(target_every=3)[0], learner()[0]
-    with pytest.raises(ValueError, match="expected a state saved with what target_every=3 asks for, got none"):
+    with pytest.raises(
+        ValueError, match="expected a state saved with what target_every=3 asks for, got none"
+    ):
         with_one.load(without.state())
-    with pytest.raises(ValueError, match="expected a state saved with what target_every=0 asks for, got one"):
+    with pytest.raises(
+        ValueError, match="expected a state saved with what target_every=0 asks for, got one"
+    ):
         without.load(with_one.state())
     state = with_one.state()
-    with pytest.raises(ValueError, match=r"target\.w: expected a tensor float32 \[2, 3\], got a tensor float32 \[3\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"target\.w: expected a tensor float32 \[2, 3\], got a tensor float32 \[3\]",
+    ):
         with_one.load({**state, "target": {**state["target"], "w": torch.zeros(3)}})
     with pytest.raises(ValueError, match=r"target\.count: expected a value, got none"):
         with_one.load({**state, "target": {"w": state["target"]["w"]}})

@@ -1,4 +1,6 @@
-"""target_kl: a batch's remaining minibatches are left out once the policy went too far, and only then does anything change."""
+"""target_kl: a batch's remaining minibatches are left out once the policy went too far, and only
+then does anything change.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,15 @@ def ppo(target_kl: float | None) -> PPO:
 
 def learner(target_kl: float | None, **options: Any) -> Learner:
     algorithm = ppo(target_kl)
-    return Learner(algorithm, network(algorithm, 0), optimizer=ADAM, schedule_updates=9, seed=3, batch=5, **options)
+    return Learner(
+        algorithm,
+        network(algorithm, 0),
+        optimizer=ADAM,
+        schedule_updates=9,
+        seed=3,
+        batch=5,
+        **options,
+    )
 
 
 def made() -> Batch:
@@ -47,7 +57,9 @@ def by_hand(target_kl: float) -> tuple[Any, list[float]]:
     net = network(algorithm, 0)
     adam = torch.optim.Adam(net.parameters(), lr=ADAM.learning_rate, eps=ADAM.epsilon)
     with torch.no_grad():
-        whole = replace(whole, targets=algorithm.targets(net, None, whole.data, rng=rng, pool=ALONE))
+        whole = replace(
+            whole, targets=algorithm.targets(net, None, whole.data, rng=rng, pool=ALONE)
+        )
     seen: list[float] = []
     for _ in range(EPOCHS):
         for part in minibatches(whole, PARTS, by_rows=True, rng=rng):
@@ -64,10 +76,15 @@ def by_hand(target_kl: float) -> tuple[Any, list[float]]:
     return net, seen
 
 
-@pytest.mark.parametrize("target_kl", [0.004, 0.0166, 0.11, 1e3])  # ends in the first epoch or the second, or never
+# ends in the first epoch or the second, or never
+@pytest.mark.parametrize("target_kl", [0.004, 0.0166, 0.11, 1e3])
 @pytest.mark.parametrize("on_a_device", [False, True])
-def test_it_is_the_loop_of_stable_baselines3(target_kl: float, on_a_device: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a device, which is not waited for, the further steps are made and undone: the same weights and metrics."""
+def test_it_is_the_loop_of_stable_baselines3(
+    target_kl: float, on_a_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device, which is not waited for, the further steps are made and undone: the same weights
+    and metrics.
+    """
     if on_a_device:
         monkeypatch.setattr(Learner, "_ended", lambda *_: False)
     mine, pulses = learner(target_kl), [0]
@@ -78,7 +95,11 @@ def test_it_is_the_loop_of_stable_baselines3(target_kl: float, on_a_device: bool
     steps = len(seen) - (target_kl < 1)
     assert len(pulses) - 1 == (EPOCHS * PARTS if on_a_device else len(seen))
     assert (1 <= steps < EPOCHS * PARTS) if target_kl < 1 else steps == EPOCHS * PARTS
-    assert step.metrics["grad_norm/all"][1].item() == steps == mine.parameters.optimizers["all"].slots["step"].item()
+    assert (
+        step.metrics["grad_norm/all"][1].item()
+        == steps
+        == mine.parameters.optimizers["all"].slots["step"].item()
+    )
     total, count = step.metrics["approx_kl"]
     rows = made().data.mask.sum().item()
     assert count.item() == pytest.approx(rows * len(seen) / PARTS, abs=rows / PARTS)
@@ -115,7 +136,10 @@ def test_an_undone_step_leaves_nothing(kind: Any) -> None:
     made.step(0.1)
     before = [x.clone() for x in (flat.detach(), *made.slots.values())]
     made.step_unless(torch.tensor(True), 0.1)
-    assert all(torch.equal(a, b) for a, b in zip(before, (flat.detach(), *made.slots.values()), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(before, (flat.detach(), *made.slots.values()), strict=True)
+    )
     made.step_unless(torch.tensor(False), 0.1)
     assert not torch.equal(before[0], flat)
 
@@ -126,7 +150,9 @@ def test_a_device_ends_where_the_cpu_does() -> None:
     algorithm, ends = replace(ppo(0.05), epochs=EPOCHS * PARTS, minibatches=1), []
     for device in ("cpu", "cuda"):
         net = network(algorithm, 0)
-        one = Learner(algorithm, net, optimizer=ADAM, device=device, schedule_updates=9, seed=3, batch=5)
+        one = Learner(
+            algorithm, net, optimizer=ADAM, device=device, schedule_updates=9, seed=3, batch=5
+        )
         ends.append((one.step(made()).metrics["grad_norm/all"][1].item(), weights(one.net).cpu()))
     assert 1 <= ends[0][0] == ends[1][0] < EPOCHS * PARTS
     torch.testing.assert_close(ends[0][1], ends[1][1], rtol=1e-3, atol=1e-4)

@@ -1,4 +1,6 @@
-"""A step over text in parts is the step over all of it: sums are divided once, by the count of the whole step."""
+"""A step over text in parts is the step over all of it: sums are divided once, by the count of the
+whole step.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,15 @@ from equipoise.types import Batch, TextSpec, Trajectory
 from tests.nets.test_packing import slots
 
 CONFIG = DecoderConfig(
-    vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-    intermediate_size=32, max_position_embeddings=16,
-)  # fmt: skip
+    vocab_size=20,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    intermediate_size=32,
+    max_position_embeddings=16,
+)
 SPEC = TextSpec(model=asdict(CONFIG), eos=(0,), prompt=5, completion=4)
 
 
@@ -29,8 +37,15 @@ def batch(groups: Any = tuple(GROUPS)) -> Batch:
     token = data.action["token"] % 20
     logp = -torch.rand(token.shape, generator=torch.Generator().manual_seed(1)) * 5
     context = data.context | {"prompt": data.context["prompt"] % 20}
-    data = replace(data, action={"token": token}, behaviour=data.behaviour | {"logp": logp}, context=context)
-    return Batch(data=data, keys=torch.zeros(4 * len(groups), 2).numpy(), weight=torch.ones(4 * len(groups)), targets={})
+    data = replace(
+        data, action={"token": token}, behaviour=data.behaviour | {"logp": logp}, context=context
+    )
+    return Batch(
+        data=data,
+        keys=torch.zeros(4 * len(groups), 2).numpy(),
+        weight=torch.ones(4 * len(groups)),
+        targets={},
+    )
 
 
 def learned(part: int, **options: Any) -> dict[str, torch.Tensor]:
@@ -50,8 +65,12 @@ def test_a_step_in_parts_is_the_whole_step(part: int, loss_type: Any) -> None:
     whole, parted = learned(0, loss_type=loss_type), learned(part, loss_type=loss_type)
     assert whole.keys() == parted.keys()
     for name, value in whole.items():
-        torch.testing.assert_close(parted[name], value, rtol=1e-4, atol=2e-6, equal_nan=True, msg=name)
+        torch.testing.assert_close(
+            parted[name], value, rtol=1e-4, atol=2e-6, equal_nan=True, msg=name
+        )
 
 
 def test_minibatches_of_text_are_steps_of_their_own() -> None:
-    assert not torch.equal(*(learned(0, minibatches=n)["model.embed_tokens.weight"] for n in (1, 2)))
+    assert not torch.equal(
+        *(learned(0, minibatches=n)["model.embed_tokens.weight"] for n in (1, 2))
+    )

@@ -1,4 +1,6 @@
-"""Activations: tanh by way of a sigmoid is tanh, in value and gradient, and is taken only where it is faster."""
+"""Activations: tanh by way of a sigmoid is tanh, in value and gradient, and is taken only where it
+is faster.
+"""
 
 from __future__ import annotations
 

@@ -18,15 +18,24 @@ SMALL = CoreOptions(layers=2, heads=2, window=8)
 T, B = 20, 4
 BOX = spaces.Box(-1, 1, (3,), np.float64)
 DICT = spaces.Dict({"position": spaces.Box(-1, 1, (2, 2)), "mode": spaces.Discrete(3, start=1)})
-ACTIONS = {"two": spaces.Discrete(2), "five from -1": spaces.Discrete(5, start=-1), "box": spaces.Box(-2, 2, (2, 3))}
+ACTIONS = {
+    "two": spaces.Discrete(2),
+    "five from -1": spaces.Discrete(5, start=-1),
+    "box": spaces.Box(-2, 2, (2, 3)),
+}
 
 
 def make(core="none", observation=BOX, action=ACTIONS["five from -1"], **kwargs):
     torch.manual_seed(5)
     net = ActorCritic(
-        EnvSpec(observation=observation, action=action), core=core, core_options=SMALL, hidden=(16, 8), core_size=6,
-        policy_gain=1.0, **kwargs,
-    )  # fmt: skip
+        EnvSpec(observation=observation, action=action),
+        core=core,
+        core_options=SMALL,
+        hidden=(16, 8),
+        core_size=6,
+        policy_gain=1.0,
+        **kwargs,
+    )
     assert isinstance(net, torch.nn.Module)
     return net
 
@@ -36,7 +45,10 @@ def rows(observation=BOX, share=0.1):
     first = torch.rand(T, B, generator=torch.Generator().manual_seed(2)) < share
     drawn = [[observation.sample() for _ in range(B)] for _ in range(T)]
     if isinstance(observation, spaces.Dict):
-        return {key: torch.as_tensor(np.array([[o[key] for o in row] for row in drawn])) for key in observation}, first
+        return {
+            key: torch.as_tensor(np.array([[o[key] for o in row] for row in drawn]))
+            for key in observation
+        }, first
     return torch.as_tensor(np.array(drawn)), first
 
 
@@ -53,7 +65,9 @@ def numbers(policy):
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3])
-@pytest.mark.parametrize(("core", "shared"), [("none", False), ("none", True), *((core, False) for core in CORES[1:])])
+@pytest.mark.parametrize(
+    ("core", "shared"), [("none", False), ("none", True), *((core, False) for core in CORES[1:])]
+)
 @pytest.mark.parametrize(("observation", "action"), list(itertools.product((BOX, DICT), ACTIONS)))
 def test_step_unroll_and_policy_agree(core, shared, share, observation, action):
     net = make(core, observation, ACTIONS[action], shared=shared)
@@ -81,7 +95,9 @@ def test_first_matters_to_a_core_only(core):
     first = first.clone()
     first[7, 1] = True
     (after, value_after), _ = net.unroll(obs, first, state)
-    changed = (value_before - value_after).abs() + (numbers(before) - numbers(after)).abs().sum(-1) > 1e-4
+    changed = (value_before - value_after).abs() + (numbers(before) - numbers(after)).abs().sum(
+        -1
+    ) > 1e-4
     if core == "none":
         assert not changed.any()
     else:
@@ -93,9 +109,18 @@ def test_first_matters_to_a_core_only(core):
 @pytest.mark.parametrize("core", CORES)
 def test_initial_state(core):
     state = make(core).initial_state(3)
-    names = {"none": [], "lstm": ["h", "c"], "gru": ["h"], "mingru": ["h"], "gtrxl": ["memory", "held"]}
+    names = {
+        "none": [],
+        "lstm": ["h", "c"],
+        "gru": ["h"],
+        "mingru": ["h"],
+        "gtrxl": ["memory", "held"],
+    }
     assert list(state) == names[core]
-    assert all(len(leaf) == 3 and leaf.dtype == torch.float32 and not leaf.any() for leaf in tree.leaves(state))
+    assert all(
+        len(leaf) == 3 and leaf.dtype == torch.float32 and not leaf.any()
+        for leaf in tree.leaves(state)
+    )
 
 
 @pytest.mark.parametrize("action", list(ACTIONS))
@@ -120,7 +145,9 @@ def test_gradients_reach_every_parameter(core, action):
     obs, first = rows()
     (policy, value), _ = net.unroll(obs, first, net.initial_state(B))
     action_taken = policy.mode().detach() + (0.5 if isinstance(policy, DiagonalGaussian) else 0)
-    (policy.logp(action_taken).sum() + policy.entropy().square().sum() + value.square().sum()).backward()
+    (
+        policy.logp(action_taken).sum() + policy.entropy().square().sum() + value.square().sum()
+    ).backward()
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -150,7 +177,12 @@ def test_policy_skips_the_value(core):
 
 
 def test_names_of_parameters_are_stable():
-    torso = ["torso.layers.0.weight", "torso.layers.0.bias", "torso.layers.1.weight", "torso.layers.1.bias"]
+    torso = [
+        "torso.layers.0.weight",
+        "torso.layers.0.bias",
+        "torso.layers.1.weight",
+        "torso.layers.1.bias",
+    ]
     heads = ["policy_head.weight", "policy_head.bias", "value_head.weight", "value_head.bias"]
     core = [f"core.rnn.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     assert list(make().state_dict()) == [*torso, *(f"value_{name}" for name in torso), *heads]
@@ -163,9 +195,13 @@ def test_names_of_parameters_are_stable():
 def test_how_it_starts(action):
     net = ActorCritic(EnvSpec(observation=BOX, action=ACTIONS[action]))
     weight = net.policy_head.weight
-    torch.testing.assert_close(weight @ weight.t(), 1e-4 * torch.eye(len(weight)), atol=1e-9, rtol=1e-4)
+    torch.testing.assert_close(
+        weight @ weight.t(), 1e-4 * torch.eye(len(weight)), atol=1e-9, rtol=1e-4
+    )
     torch.testing.assert_close(net.value_head.weight.norm(), torch.tensor(1.0))
-    assert not any(p.any() for name, p in net.named_parameters() if name.endswith("bias") or name == "log_std")
+    assert not any(
+        p.any() for name, p in net.named_parameters() if name.endswith("bias") or name == "log_std"
+    )
     assert [layer.out_features for layer in net.torso.layers] == [64, 64]
 
 
@@ -173,7 +209,12 @@ def test_how_it_starts(action):
 def test_the_same_twice_bit_for_bit_also_pickled_and_copied(core):
     obs, first = rows()
     results = []
-    for net in (make(core), make(core), pickle.loads(pickle.dumps(make(core))), copy.deepcopy(make(core))):
+    for net in (
+        make(core),
+        make(core),
+        pickle.loads(pickle.dumps(make(core))),
+        copy.deepcopy(make(core)),
+    ):
         (policy, value), state = net.unroll(obs, first, net.initial_state(B))
         value.sum().backward()
         results.append([numbers(policy), value, *tree.leaves(state), net.value_head.weight.grad])
@@ -183,7 +224,9 @@ def test_the_same_twice_bit_for_bit_also_pickled_and_copied(core):
 
 @pytest.mark.parametrize("core", CORES)
 def test_parameters_may_become_views_of_one_flat_buffer(core):
-    """As the weight store does: data is swapped under the parameters, and every call reads the new ones."""
+    """As the weight store does: data is swapped under the parameters, and every call reads the new
+    ones.
+    """
     net, other = make(core), make(core)
     obs, first = rows()
     flat = torch.cat([p.detach().flatten() for p in net.parameters()])
@@ -203,7 +246,10 @@ def test_what_is_not_known_is_refused():
         make("lsmt")
     with pytest.raises(ValueError, match="observation space Text"):
         make(observation=spaces.Text(3))
-    with pytest.raises(ValueError, match="action space Text.* at action/a/1 is not supported; supported are Discrete, Multi"):
+    with pytest.raises(
+        ValueError,
+        match="action space Text.* at action/a/1 is not supported; supported are Discrete, Multi",
+    ):
         make(action=spaces.Dict({"a": spaces.Tuple([spaces.Discrete(2), spaces.Text(3)])}))
 
 
@@ -235,24 +281,40 @@ def test_it_is_a_network() -> None:
 @pytest.mark.parametrize("squash", [False, True])
 @pytest.mark.parametrize("core", CORES)
 def test_noise_of_the_state_has_the_moments_of_the_formula_and_its_own_density(core, squash):
-    """x - mean is normal with the variance sum_j h_j^2 sigma_ji^2, and logp is of that, with 1e-6 more."""
+    """x - mean is normal with the variance sum_j h_j^2 sigma_ji^2, and logp is of that, with 1e-6
+    more.
+    """
     draws, action = 50_000, spaces.Box(-2, 2, (2,))
     net = make(core, action=action, squash=squash, by_state=True, log_std=-2.0)
     with torch.no_grad():
         net.log_std += torch.linspace(-0.5, 0.5, net.log_std.numel()).view_as(net.log_std)
-        obs, first = torch.tensor([[0.5, -1.0, 0.8]]).expand(draws, 3), torch.zeros(draws, dtype=torch.bool)
+        obs, first = (
+            torch.tensor([[0.5, -1.0, 0.8]]).expand(draws, 3),
+            torch.zeros(draws, dtype=torch.bool),
+        )
         state = net.initial_state(draws)
         policy, _ = net.policy(obs, first, state)
-        noise = torch.rand(draws, 2 + net.log_std.numel(), generator=torch.Generator().manual_seed(1))
+        noise = torch.rand(
+            draws, 2 + net.log_std.numel(), generator=torch.Generator().manual_seed(1)
+        )
         drawn, logp = policy.sample_and_logp(noise)
-        h, _ = net._features(net.torso(net._rows(obs[:1], first[:1])), first[:1], tree.map(lambda x: x[:1], state))
-    deviation = [sum((h[0, j] * net.log_std[j, i].exp()).item() ** 2 for j in range(h.shape[1])) ** 0.5 for i in range(2)]
+        h, _ = net._features(
+            net.torso(net._rows(obs[:1], first[:1])), first[:1], tree.map(lambda x: x[:1], state)
+        )
+    deviation = [
+        sum((h[0, j] * net.log_std[j, i].exp()).item() ** 2 for j in range(h.shape[1])) ** 0.5
+        for i in range(2)
+    ]
     x = (drawn / 2).atanh() if squash else drawn
     for i in range(2):
         z = ((x[:, i] - policy.mean[0, i]) / deviation[i]).double()
         assert [(z**n).mean().item() for n in (1, 2, 3, 4)] == pytest.approx([0, 1, 0, 3], abs=0.15)
-    normal = torch.distributions.Normal(policy.mean[0], (torch.tensor(deviation).square() + 1e-6).sqrt())
-    wanted = normal.log_prob(x).sum(-1) - ((2 * (1 - (drawn / 2) ** 2)).log().sum(-1) if squash else 0.0)
+    normal = torch.distributions.Normal(
+        policy.mean[0], (torch.tensor(deviation).square() + 1e-6).sqrt()
+    )
+    wanted = normal.log_prob(x).sum(-1) - (
+        (2 * (1 - (drawn / 2) ** 2)).log().sum(-1) if squash else 0.0
+    )
     torch.testing.assert_close(logp, wanted, atol=2e-3, rtol=1e-3)
     torch.testing.assert_close(logp, policy.logp(drawn), atol=1e-4, rtol=1e-3)
 
@@ -261,12 +323,22 @@ def test_noise_of_the_state_is_learned_without_a_gradient_to_the_features():
     net = make(action=spaces.Box(-2, 2, (2,)), by_state=True)
     obs, first = rows()
     policy = net.unroll(obs, first, {})[0].policy
-    assert policy.log_std.shape == (T, B, 2) and policy.entropy().shape == (T, B) and policy[1:3].log_std.shape == (2, B, 2)
+    assert (
+        policy.log_std.shape == (T, B, 2)
+        and policy.entropy().shape == (T, B)
+        and policy[1:3].log_std.shape == (2, B, 2)
+    )
     policy.entropy().sum().backward()
     assert {name for name, p in net.named_parameters() if p.grad is not None} == {"log_std"}
 
 
 def test_noise_of_the_state_needs_one_box():
-    for action in (spaces.Discrete(3), spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(2)})):
-        with pytest.raises(ValueError, match=r"algorithm\.sde_every: expected 0 where actions are no single Box, got"):
+    for action in (
+        spaces.Discrete(3),
+        spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(2)}),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=r"algorithm\.sde_every: expected 0 where actions are no single Box, got",
+        ):
             make(action=action, by_state=True)

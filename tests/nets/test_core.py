@@ -28,9 +28,16 @@ def resets(share):
 
 
 def oracle(core, x, first, state):
-    """One stream and one row at a time with torch's cell; a new episode begins with a fresh state."""
+    """One stream and one row at a time with torch's cell;
+    a new episode begins with a fresh state.
+    """
     cell = (nn.LSTMCell if core.kind == "lstm" else nn.GRUCell)(SIZE_IN, SIZE)
-    names = {"weight_ih": "weight_ih_l0", "weight_hh": "weight_hh_l0", "bias_ih": "bias_ih_l0", "bias_hh": "bias_hh_l0"}
+    names = {
+        "weight_ih": "weight_ih_l0",
+        "weight_hh": "weight_hh_l0",
+        "bias_ih": "bias_ih_l0",
+        "bias_hh": "bias_hh_l0",
+    }
     cell.load_state_dict({name: core.rnn.state_dict()[of] for name, of in names.items()})
     outputs, last = torch.zeros(x.shape[0], x.shape[1], SIZE), []
     with torch.no_grad():
@@ -70,7 +77,10 @@ def test_both_ways_agree_in_value_and_gradient(kind, share):
     rows = first.any(1).nonzero().flatten().tolist()
     weight = torch.randn(T, B, SIZE)
     results = []
-    for run in (lambda s: core._fused(x, first, s, rows), lambda s: core._loop(x, first, s, frozenset(rows))):
+    for run in (
+        lambda s: core._fused(x, first, s, rows),
+        lambda s: core._loop(x, first, s, frozenset(rows)),
+    ):
         begin = {name: leaf.clone().requires_grad_() for name, leaf in state.items()}
         y, end = run(begin)
         loss = (y * weight).sum() + sum(leaf.square().sum() for leaf in end.values())
@@ -113,7 +123,9 @@ def test_no_value_or_gradient_crosses_a_reset_and_all_else_is_kept(kind):
     first[0, 0] = first[10, 1] = True
     state = {name: leaf.requires_grad_() for name, leaf in state.items()}
     y, end = core.unroll(x.requires_grad_(), first, state)
-    into_state = torch.autograd.grad(sum(leaf.sum() for leaf in end.values()), [x, *state.values()], retain_graph=True)
+    into_state = torch.autograd.grad(
+        sum(leaf.sum() for leaf in end.values()), [x, *state.values()], retain_graph=True
+    )
     assert not into_state[0][:10, 1].any()
     assert into_state[0][10:, 1].any()
     for grad in into_state[1:]:
@@ -137,7 +149,10 @@ def test_start_of_the_core(kind):
     core = Core(kind, SIZE_IN, SIZE)
     state = core.initial_state(B)
     assert list(state) == (["h", "c"] if kind == "lstm" else ["h"])
-    assert all(leaf.shape == (B, SIZE) and leaf.dtype == torch.float32 and not leaf.any() for leaf in state.values())
+    assert all(
+        leaf.shape == (B, SIZE) and leaf.dtype == torch.float32 and not leaf.any()
+        for leaf in state.values()
+    )
     w_ih, w_hh, b_ih, b_hh = core.parameters()
     torch.testing.assert_close(w_hh.t() @ w_hh, torch.eye(SIZE), atol=1e-5, rtol=0)
     torch.testing.assert_close(w_ih.t() @ w_ih, torch.eye(SIZE_IN), atol=1e-5, rtol=0)

@@ -15,9 +15,15 @@ from equipoise.nets.token_logp import token_logp
 from equipoise.types.packed import Packed
 
 SHAPE = dict(
-    vocab_size=37, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
-    intermediate_size=40, max_position_embeddings=512,
-)  # fmt: skip
+    vocab_size=37,
+    hidden_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=6,
+    intermediate_size=40,
+    max_position_embeddings=512,
+)
 FAMILIES = [
     dict(family="llama"),
     dict(family="qwen2", attention_bias=True, tie_word_embeddings=False),
@@ -46,14 +52,24 @@ def packed(prompts, samples, vocabulary=37, seed=0, tools=0.0):
             positions.append(prompt + np.arange(length))
             sample.append(np.full(length, number))
             number += 1
-    token, position, sample = (np.concatenate(x).astype(np.int64) for x in (tokens, positions, sample))
+    token, position, sample = (
+        np.concatenate(x).astype(np.int64) for x in (tokens, positions, sample)
+    )
     n, counts = len(token), [len(x) for x in samples]
     return Packed(
-        token=token, position=position, sample=sample, chosen=(sample >= 0) & (rng.random(n) >= tools),
-        logp=np.zeros(n, np.float32), version=np.zeros(n, np.int64), reward=np.zeros(n, np.float32),
-        prompt=np.repeat(prompts, counts).astype(np.int64), group=np.repeat(np.arange(len(prompts)), counts),
-        stop=np.ones(number, np.int64), task=np.zeros(number, np.int64), refills=np.zeros(number, np.int64),
-    )  # fmt: skip
+        token=token,
+        position=position,
+        sample=sample,
+        chosen=(sample >= 0) & (rng.random(n) >= tools),
+        logp=np.zeros(n, np.float32),
+        version=np.zeros(n, np.int64),
+        reward=np.zeros(n, np.float32),
+        prompt=np.repeat(prompts, counts).astype(np.int64),
+        group=np.repeat(np.arange(len(prompts)), counts),
+        stop=np.ones(number, np.int64),
+        task=np.zeros(number, np.int64),
+        refills=np.zeros(number, np.int64),
+    )
 
 
 def naive(net, token):
@@ -64,7 +80,9 @@ def naive(net, token):
         return x / (x.square().mean(-1, keepdim=True) + c.rms_norm_eps).sqrt() * weight
 
     def rotated(x):
-        angle = torch.arange(n).double()[:, None] / c.rope_theta ** (torch.arange(0, c.head_dim, 2).double() / c.head_dim)
+        angle = torch.arange(n).double()[:, None] / c.rope_theta ** (
+            torch.arange(0, c.head_dim, 2).double() / c.head_dim
+        )
         cos, sin = angle.cos(), angle.sin()
         a, b = x.chunk(2, -1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -80,7 +98,9 @@ def naive(net, token):
             k, v = (p(y)[:, g * c.head_dim : (g + 1) * c.head_dim] for p in (a.k_proj, a.v_proj))
             if c.family == "qwen3":
                 q, k = norm(q, a.q_norm.weight), norm(k, a.k_norm.weight)
-            scores = (rotated(q) @ rotated(k).T / c.head_dim**0.5).masked_fill(torch.ones(n, n).triu(1) > 0, -torch.inf)
+            scores = (rotated(q) @ rotated(k).T / c.head_dim**0.5).masked_fill(
+                torch.ones(n, n).triu(1) > 0, -torch.inf
+            )
             heads.append(scores.softmax(-1) @ v)
         x = x + a.o_proj(torch.cat(heads, -1))
         y = norm(x, layer.post_attention_layernorm.weight)
@@ -98,9 +118,14 @@ def texts(data):
 
 def naive_logp(net, data, temperature=1.0):
     """Log-probability and entropy [N] of the chosen tokens, a text at a time."""
-    logp, entropy = torch.zeros(len(data.token), dtype=torch.float64), torch.zeros(len(data.token), dtype=torch.float64)
+    logp, entropy = (
+        torch.zeros(len(data.token), dtype=torch.float64),
+        torch.zeros(len(data.token), dtype=torch.float64),
+    )
     for rows in texts(data):
-        z = torch.log_softmax(naive(net, torch.as_tensor(data.token[rows])) @ net.head.T / temperature, -1)
+        z = torch.log_softmax(
+            naive(net, torch.as_tensor(data.token[rows])) @ net.head.T / temperature, -1
+        )
         for at in range(1, len(rows)):
             if data.chosen[rows[at]]:
                 logp[rows[at]] = z[at - 1, data.token[rows[at]]]
@@ -116,7 +141,8 @@ GROUPS = [
 
 
 @pytest.mark.parametrize("groups", GROUPS, ids=str)
-@pytest.mark.parametrize(("short", "small"), [(0, 2048), (0, 0), (1000, 2048)])  # short 1000: with a mask; small 0: batches
+# short 1000: with a mask; small 0: batches
+@pytest.mark.parametrize(("short", "small"), [(0, 2048), (0, 0), (1000, 2048)])
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f["family"])
 @pytest.mark.few(7)
 def test_packed_tokens_have_what_each_text_alone_has(family, groups, small, short, monkeypatch):
@@ -151,7 +177,10 @@ def cut(data, samples):
         rows = next(rows for n, rows in enumerate(texts(data)) if n == number)
         parts.append((rows, np.where(data.sample[rows] < 0, -1, len(parts))))
     rows = np.concatenate([rows for rows, _ in parts])
-    columns = {name: getattr(data, name)[rows] for name in ("token", "position", "chosen", "logp", "version", "reward")}
+    columns = {
+        name: getattr(data, name)[rows]
+        for name in ("token", "position", "chosen", "logp", "version", "reward")
+    }
     of = {name: getattr(data, name)[samples] for name in ("prompt", "stop", "task", "refills")}
     sample = np.concatenate([sample for _, sample in parts])
     return Packed(**columns, **of, sample=sample, group=np.arange(len(samples))), rows
@@ -170,7 +199,8 @@ def test_a_shared_prompt_is_a_repeated_prompt_in_any_order(groups, short, monkey
     want, want_entropy = token_logp(net, repeated)
     torch.testing.assert_close(got[rows] * torch.as_tensor(repeated.chosen), want)
     mine = repeated.sample >= 0
-    weight = torch.randn(int(mine.sum()), 24, dtype=torch.float64)  # also on last tokens, which predict nothing
+    # also on last tokens, which predict nothing
+    weight = torch.randn(int(mine.sum()), 24, dtype=torch.float64)
     last = (net.hidden(repeated)[mine] * weight).sum()
     wanted = gradients(net, (want * value[0, rows] + want_entropy * value[1, rows]).sum() + last)
     last = (net.hidden(data)[rows[mine]] * weight).sum()
@@ -196,7 +226,9 @@ def slow_varlen(q, k, v, starts, key_starts):
         keys, values = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (keys, values))
         scores = torch.einsum("lhd,thd->hlt", one, keys) / q.shape[2] ** 0.5
         later = torch.ones(b - a, d - c, dtype=torch.bool).triu(1 + (d - c) - (b - a))
-        outs.append(torch.einsum("hlt,thd->lhd", scores.masked_fill(later, -torch.inf).softmax(-1), values))
+        outs.append(
+            torch.einsum("hlt,thd->lhd", scores.masked_fill(later, -torch.inf).softmax(-1), values)
+        )
     return torch.cat(outs)
 
 
@@ -207,9 +239,14 @@ def test_sequences_for_varlen_attn_are_the_same_attention(groups):
     layout = Layout.of(data)
     q, k, v = (torch.randn(len(data.token), heads, 6, dtype=torch.float64) for heads in (4, 2, 2))
     where = layout.varlen
-    got = slow_varlen(q, k[where.keys], v[where.keys], where.starts.tolist(), where.key_starts.tolist())
+    got = slow_varlen(
+        q, k[where.keys], v[where.keys], where.starts.tolist(), where.key_starts.tolist()
+    )
     torch.testing.assert_close(got, attention.packed_attention(q, k, v, layout))
-    assert where.longest == np.diff(where.starts).max() and where.longest_keys == np.diff(where.key_starts).max()
+    assert (
+        where.longest == np.diff(where.starts).max()
+        and where.longest_keys == np.diff(where.key_starts).max()
+    )
     assert where.starts.dtype == where.key_starts.dtype == torch.int32
 
 
@@ -228,7 +265,9 @@ def test_bf16_is_near(family):
 
 def test_logits_are_there_a_chunk_at_a_time(monkeypatch):
     sizes, inner = [], head._log_softmax
-    monkeypatch.setattr(head, "_log_softmax", lambda h, *rest: sizes.append(len(h)) or inner(h, *rest))
+    monkeypatch.setattr(
+        head, "_log_softmax", lambda h, *rest: sizes.append(len(h)) or inner(h, *rest)
+    )
     net, data = make(), packed(*GROUPS[0])
     token_logp(net, data, chunk=5)[0].sum().backward()
     assert max(sizes) == 5 and sum(sizes) == 2 * data.chosen.sum()
@@ -236,7 +275,9 @@ def test_logits_are_there_a_chunk_at_a_time(monkeypatch):
 
 def test_samples_that_do_not_fit_their_tokens_are_refused():
     data = packed(*GROUPS[0])
-    with pytest.raises(ValueError, match=r"packed tokens: expected 9 of prompts and samples 0..4, got 8 of prompts"):
+    with pytest.raises(
+        ValueError, match=r"packed tokens: expected 9 of prompts and samples 0..4, got 8 of prompts"
+    ):
         Layout.of(dataclasses.replace(data, prompt=data.prompt + np.array([0, 0, 0, 1, 1])))
 
 
@@ -261,7 +302,32 @@ def test_cached_decode_is_the_whole_forward(family):
 def test_a_layout_says_what_predicts_and_can_be_kept():
     net, data = make(), packed([5, 3], [[4, 1, 7], [2, 2]])
     layout = Layout.of(data)
-    assert layout.previous.tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7, 4, 4, 10, 11, 12, 13, 14, 15, 17, 17, 18, 19, 20, 19, 22]
+    assert layout.previous.tolist() == [
+        0,
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        4,
+        4,
+        10,
+        11,
+        12,
+        13,
+        14,
+        15,
+        17,
+        17,
+        18,
+        19,
+        20,
+        19,
+        22,
+    ]
     torch.testing.assert_close(token_logp(net, data, layout=layout), token_logp(net, data))
 
 

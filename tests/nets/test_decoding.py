@@ -22,9 +22,15 @@ FAMILIES: list[dict[str, Any]] = [
 def _net(**changes: Any) -> Decoder:
     torch.manual_seed(0)
     shape = {
-        "vocab_size": 37, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 8, "intermediate_size": 40, "max_position_embeddings": 64,
-    }  # fmt: skip
+        "vocab_size": 37,
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 40,
+        "max_position_embeddings": 64,
+    }
     return _moved(Decoder(DecoderConfig(**shape | changes)))
 
 
@@ -50,7 +56,9 @@ def test_it_gives_what_the_decoder_gives(family: dict[str, Any]) -> None:
             net.prefill(token, position.clamp_min(1), decoding.cache, slots)
             found = decoding.decode(last, position, int(position.min()), int(position.max()))
             torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(found, twin.decode(last, position, cache, slots), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                found, twin.decode(last, position, cache, slots), atol=1e-5, rtol=1e-5
+            )
             for a, b in ((decoding.cache.key, cache.key), (decoding.cache.value, cache.value)):
                 torch.testing.assert_close(a[:, 0, :, : position[0]], b[:, 0, :, : position[0]])
         twin.load_state_dict(_moved(net).state_dict())  # written in place: used at once
@@ -63,4 +71,6 @@ def test_slots_are_copied() -> None:
     net.prefill(torch.randint(37, (1, 9)), torch.tensor([9]), decoding.cache, torch.tensor([4]))
     decoding.copy(torch.tensor([4, 4]), torch.tensor([0, 1]), 9)
     out = decoding.decode(torch.tensor([7, 7]), torch.tensor([9, 9]), 9, 9)
-    assert torch.equal(out[0], out[1]) and torch.equal(decoding.cache.key[:, 1, :, :9], decoding.cache.key[:, 4, :, :9])
+    assert torch.equal(out[0], out[1]) and torch.equal(
+        decoding.cache.key[:, 1, :, :9], decoding.cache.key[:, 4, :, :9]
+    )

@@ -1,4 +1,6 @@
-"""The two distributions against torch.distributions, and their samples against their own probabilities."""
+"""The two distributions against torch.distributions, and their samples against their own
+probabilities.
+"""
 
 import pickle
 
@@ -18,14 +20,18 @@ TINY, NEXT_TO_ONE = 1e-38, 1 - 2**-24  # the extremes of float32 noise in (0, 1)
 def categorical(n, start=0, seed=0):
     torch.manual_seed(seed)
     logits = torch.randn(n, T, B) * 2
-    return Categorical(logits, start), TorchCategorical(logits=logits.movedim(0, -1), validate_args=False)
+    return Categorical(logits, start), TorchCategorical(
+        logits=logits.movedim(0, -1), validate_args=False
+    )
 
 
 def gaussian(shape, seed=0, by_row=False):
     torch.manual_seed(seed)
     d = torch.Size(shape).numel()
     mean, log_std = torch.randn(T, B, d), torch.randn(*((T, B, d) if by_row else (d,))) * 0.5
-    return DiagonalGaussian(mean, log_std, shape), Independent(Normal(mean, log_std.exp(), validate_args=False), 1)
+    return DiagonalGaussian(mean, log_std, shape), Independent(
+        Normal(mean, log_std.exp(), validate_args=False), 1
+    )
 
 
 def noise_grid(n):
@@ -60,7 +66,9 @@ def test_gaussian_equals_torch(shape, by_row):
 @pytest.mark.parametrize("start", [0, 5, -1])
 @pytest.mark.parametrize("n", [1, 2, 3, 18])
 def test_categorical_samples_have_their_probabilities(n, start):
-    """Evenly spaced noise: every count is within one of its expectation. And a chi-square on random noise."""
+    """Evenly spaced noise: every count is within one of its expectation. And a chi-square on random
+    noise.
+    """
     torch.manual_seed(n)
     logits, count = torch.randn(n), 20_000
     policy = Categorical(logits.unsqueeze(1).expand(n, count), start)
@@ -75,7 +83,11 @@ def test_categorical_samples_have_their_probabilities(n, start):
 @pytest.mark.parametrize("n", [2, 3])
 def test_categorical_inverts_in_the_order_of_actions(n):
     """Two actions go a shorter way; it is the same map from noise to action."""
-    policy = Categorical(torch.log(torch.tensor([0.25, 0.75] if n == 2 else [0.25, 0.25, 0.5])).unsqueeze(1).expand(n, 4))
+    policy = Categorical(
+        torch.log(torch.tensor([0.25, 0.75] if n == 2 else [0.25, 0.25, 0.5]))
+        .unsqueeze(1)
+        .expand(n, 4)
+    )
     noise = torch.tensor([[0.2, 0.9], [0.3, 0.1], [0.6, 0.1], [0.9, 0.1]])
     assert policy.sample(noise).tolist() == ([0, 1, 1, 1] if n == 2 else [0, 1, 2, 2])
 
@@ -89,7 +101,9 @@ def test_gaussian_samples_are_normal_in_each_dimension():
     for i in range(2):
         cdf = Normal(mean[i], log_std[i].exp()).cdf(x[:, i].sort().values)
         grid = torch.arange(count) / count
-        assert max((cdf - grid).abs().max(), (cdf - grid - 1 / count).abs().max()) * count**0.5 < 1.95
+        assert (
+            max((cdf - grid).abs().max(), (cdf - grid - 1 / count).abs().max()) * count**0.5 < 1.95
+        )
     z = (x - mean) / log_std.exp()
     assert abs((z[:, 0] * z[:, 1]).mean()) < 4 / count**0.5  # a column of noise each
     assert z.abs().max() > 3.5  # the tails are there
@@ -102,7 +116,13 @@ def test_gaussian_sample_is_the_inverse_of_the_normal_cdf():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: categorical(2, 3), lambda: categorical(5, 3), lambda: gaussian((2, 3)), lambda: gaussian(())]
+    "make",
+    [
+        lambda: categorical(2, 3),
+        lambda: categorical(5, 3),
+        lambda: gaussian((2, 3)),
+        lambda: gaussian(()),
+    ],
 )
 def test_sample_and_logp_is_sample_and_logp(make):
     policy, _ = make()
@@ -119,7 +139,9 @@ def test_sample_and_logp_is_sample_and_logp(make):
 def test_categorical_at_the_ends_of_the_noise(n):
     torch.manual_seed(0)
     logits = torch.randn(n, 500) * 5
-    low, high = (Categorical(logits, 2).sample(torch.full((500, 2), u)) for u in (TINY, NEXT_TO_ONE))
+    low, high = (
+        Categorical(logits, 2).sample(torch.full((500, 2), u)) for u in (TINY, NEXT_TO_ONE)
+    )
     assert low.min() >= 2
     assert high.max() <= 2 + n - 1
     assert (low == 2).any()
@@ -152,10 +174,19 @@ def test_gaussian_at_the_ends_of_the_noise_is_finite(u):
 def test_categorical_gradients_equal_torch(n):
     ours, _ = categorical(n, 1)
     logits = ours.logits.clone().requires_grad_()
-    policy, theirs = Categorical(logits, 1), TorchCategorical(logits=logits.movedim(0, -1), validate_args=False)
+    policy, theirs = (
+        Categorical(logits, 1),
+        TorchCategorical(logits=logits.movedim(0, -1), validate_args=False),
+    )
     action = torch.randint(n, (T, B))
-    for mine, other in ((policy.logp(action + 1), theirs.log_prob(action)), (policy.entropy(), theirs.entropy())):
-        got, want = (torch.autograd.grad(y.square().sum(), logits, retain_graph=True)[0] for y in (mine, other))
+    for mine, other in (
+        (policy.logp(action + 1), theirs.log_prob(action)),
+        (policy.entropy(), theirs.entropy()),
+    ):
+        got, want = (
+            torch.autograd.grad(y.square().sum(), logits, retain_graph=True)[0]
+            for y in (mine, other)
+        )
         assert want.any()
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
 
@@ -163,11 +194,23 @@ def test_categorical_gradients_equal_torch(n):
 def test_gaussian_gradients_equal_torch():
     policy, _ = gaussian((6,))
     mean, log_std = policy.mean.clone().requires_grad_(), policy.log_std.clone().requires_grad_()
-    ours, theirs = DiagonalGaussian(mean, log_std, (6,)), Independent(Normal(mean, log_std.exp(), validate_args=False), 1)
+    ours, theirs = (
+        DiagonalGaussian(mean, log_std, (6,)),
+        Independent(Normal(mean, log_std.exp(), validate_args=False), 1),
+    )
     action = torch.randn(T, B, 6)
-    for mine, other in ((ours.logp(action), theirs.log_prob(action)), (ours.entropy(), theirs.entropy())):
+    for mine, other in (
+        (ours.logp(action), theirs.log_prob(action)),
+        (ours.entropy(), theirs.entropy()),
+    ):
         grads = [
-            torch.autograd.grad(y.square().sum(), [mean, log_std], materialize_grads=True, allow_unused=True, retain_graph=True)
+            torch.autograd.grad(
+                y.square().sum(),
+                [mean, log_std],
+                materialize_grads=True,
+                allow_unused=True,
+                retain_graph=True,
+            )
             for y in (mine, other)
         ]
         assert grads[1][1].any()
@@ -179,9 +222,13 @@ def test_gaussian_gradients_equal_torch():
 @pytest.mark.parametrize("make", [lambda: categorical(4)[0], lambda: gaussian((6,))[0]])
 def test_results_are_float32_and_the_same_twice(make):
     a, b, noise = make(), make(), torch.rand(T, B, 7).clamp(1e-6, 1 - 1e-6)
-    for mine, again in zip(a.sample_and_logp(noise), pickle.loads(pickle.dumps(b)).sample_and_logp(noise), strict=True):
+    for mine, again in zip(
+        a.sample_and_logp(noise), pickle.loads(pickle.dumps(b)).sample_and_logp(noise), strict=True
+    ):
         assert torch.equal(mine, again)
-    assert {y.dtype for y in (a.logp(a.mode()), a.entropy(), a.kl(b), a.sample_and_logp(noise)[1])} == {torch.float32}
+    assert {
+        y.dtype for y in (a.logp(a.mode()), a.entropy(), a.kl(b), a.sample_and_logp(noise)[1])
+    } == {torch.float32}
     torch.testing.assert_close(a.kl(b), torch.zeros(T, B))
 
 
@@ -193,7 +240,15 @@ def test_results_are_float32_and_the_same_twice(make):
         (spaces.Box(-1, 1, (2, 3)), 6),
         (spaces.MultiDiscrete(np.array([[2, 3], [4, 1]])), 4),
         (spaces.MultiBinary((2, 3)), 6),
-        (spaces.Dict({"a": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)]), "b": spaces.Box(-1, 1, (2,))}), 5),
+        (
+            spaces.Dict(
+                {
+                    "a": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)]),
+                    "b": spaces.Box(-1, 1, (2,)),
+                }
+            ),
+            5,
+        ),
     ],
 )
 def test_dims_of_an_action(space, dims):
@@ -201,5 +256,8 @@ def test_dims_of_an_action(space, dims):
 
 
 def test_other_spaces_are_named_and_refused():
-    with pytest.raises(ValueError, match=r"action space Text.* is not supported; supported are Discrete, MultiDiscrete"):
+    with pytest.raises(
+        ValueError,
+        match=r"action space Text.* is not supported; supported are Discrete, MultiDiscrete",
+    ):
         action_dims(spaces.Text(3))

@@ -1,4 +1,6 @@
-"""GTrXL against its equations with keys and values, row by row; windows that cross unrolls and seams."""
+"""GTrXL against its equations with keys and values, row by row; windows that cross unrolls and
+seams.
+"""
 
 import pytest
 import torch
@@ -24,7 +26,8 @@ def seams(share):
     torch.manual_seed(7)
     first = torch.rand(T, B) < share
     if share:
-        first[9, 2] = first[9, 3] = first[10, 3] = True  # whatever the draw; two streams in one row, and an episode of a row
+        # whatever the draw; two streams in one row, and an episode of a row
+        first[9, 2] = first[9, 3] = first[10, 3] = True
     return first
 
 
@@ -48,12 +51,20 @@ def attended(block, context):
     out = []
     for head, part in enumerate(torch.arange(SIZE).chunk(HEADS)):
         query = (block.query(context[-1]))[part]
-        scores = torch.stack([
-            (query / part.numel() ** 0.5 + block.content[head, 0]) @ block.key(row)[part]
-            + (query / part.numel() ** 0.5 + block.place[head, 0]) @ block.distance[head, -1 - ago]
-            for ago, row in zip(range(len(context) - 1, -1, -1), context, strict=True)
-        ])  # fmt: skip
-        out.append(sum(w * block.value(row)[part] for w, row in zip(scores.softmax(0), context, strict=True)))
+        scores = torch.stack(
+            [
+                (query / part.numel() ** 0.5 + block.content[head, 0]) @ block.key(row)[part]
+                + (query / part.numel() ** 0.5 + block.place[head, 0])
+                @ block.distance[head, -1 - ago]
+                for ago, row in zip(range(len(context) - 1, -1, -1), context, strict=True)
+            ]
+        )
+        out.append(
+            sum(
+                w * block.value(row)[part]
+                for w, row in zip(scores.softmax(0), context, strict=True)
+            )
+        )
     return block.out(torch.cat(out))
 
 
@@ -88,7 +99,9 @@ def test_an_unroll_equals_the_equations_run_by_episode(share, window):
 @pytest.mark.parametrize("window", [1, 5, 40])
 @pytest.mark.parametrize("before", [2, 7, 60])
 def test_steps_and_parts_equal_one_unroll(before, window, share):
-    """Windows cross from the rows before into this unroll, and seams lie at all places, row 0 among them."""
+    """Windows cross from the rows before into this unroll, and seams lie at all places, row 0 among
+    them.
+    """
     core, x = make(3, window)
     first, state = seams(share), filled(core, before)
     with torch.no_grad():
@@ -141,14 +154,23 @@ def test_a_seam_forgets_even_nan():
 def test_start_of_the_core():
     core = GTrXL(SIZE_IN, SIZE, layers=2, heads=HEADS, window=5)
     state = core.initial_state(B)
-    assert {name: leaf.shape for name, leaf in state.items()} == {"memory": (B, 2, 5, SIZE), "held": (B, 1)}
+    assert {name: leaf.shape for name, leaf in state.items()} == {
+        "memory": (B, 2, 5, SIZE),
+        "held": (B, 1),
+    }
     assert all(leaf.dtype == torch.float32 and not leaf.any() for leaf in state.values())
     gate = core.blocks[0].gate
-    assert (gate.from_y.bias.view(3, SIZE)[1] == -GATE_BIAS).all() and not gate.from_y.bias.view(3, SIZE)[[0, 2]].any()
-    with pytest.raises(ValueError, match="core_heads: expected a divisor of core_size, which is 8, got 3"):
+    assert (gate.from_y.bias.view(3, SIZE)[1] == -GATE_BIAS).all() and not gate.from_y.bias.view(
+        3, SIZE
+    )[[0, 2]].any()
+    with pytest.raises(
+        ValueError, match="core_heads: expected a divisor of core_size, which is 8, got 3"
+    ):
         GTrXL(SIZE_IN, SIZE, heads=3)
 
 
 def test_an_unknown_core_is_named_with_the_nearest():
-    with pytest.raises(ValueError, match=r"core 'gtrx' is unknown; known are none, lstm, .*did you mean 'gtrxl'"):
+    with pytest.raises(
+        ValueError, match=r"core 'gtrx' is unknown; known are none, lstm, .*did you mean 'gtrxl'"
+    ):
         make_core("gtrx", SIZE_IN, SIZE, CoreOptions())

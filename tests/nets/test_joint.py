@@ -1,4 +1,6 @@
-"""Distributions over nested, masked and squashed actions: against torch.distributions, numeric integrals, and frequencies."""
+"""Distributions over nested, masked and squashed actions: against torch.distributions, numeric
+integrals, and frequencies.
+"""
 
 import copy
 import math
@@ -51,18 +53,23 @@ def squashed(low=(-1.0, 0.0), high=(1.0, 3.0), size=(T, B), seed=0, log_std=(-0.
     low, high = torch.tensor(low), torch.tensor(high)
     mean = torch.randn(*size, len(low), generator=torch.Generator().manual_seed(seed))
     least = torch.maximum(low.abs(), high.abs()) * 2.0**-24
-    return SquashedGaussian(mean, torch.tensor(log_std), (len(low),), low=low, high=high, least=least)
+    return SquashedGaussian(
+        mean, torch.tensor(log_std), (len(low),), low=low, high=high, least=least
+    )
 
 
 def by_torch(policy):
     """The same in float64."""
     low, high = policy.low.double(), policy.high.double()
     base = Normal(policy.mean.double(), policy.log_std.double().exp())
-    bend = [TanhTransform(cache_size=1), AffineTransform((low + high) / 2, (high - low) / 2, cache_size=1)]
+    bend = [
+        TanhTransform(cache_size=1),
+        AffineTransform((low + high) / 2, (high - low) / 2, cache_size=1),
+    ]
     return Independent(TransformedDistribution(base, bend), 1)
 
 
-# --------------------------------------------------------------------------------------------------------- MultiCategorical
+# --------------------------------------------------------------------------------- MultiCategorical
 
 
 def test_multi_categorical_is_the_product_of_torchs():
@@ -73,7 +80,9 @@ def test_multi_categorical_is_the_product_of_torchs():
     torch.testing.assert_close(policy.logp(action.reshape(T, B, 2, 2)), expected)
     torch.testing.assert_close(policy.entropy(), sum(part.entropy() for part in parts))
     torch.testing.assert_close(policy.kl(other), sum(map(kl_divergence, parts, others)))
-    mode = torch.stack([part.mode + start for part, start in zip(parts, START)], -1).reshape(T, B, 2, 2)
+    mode = torch.stack([part.mode + start for part, start in zip(parts, START)], -1).reshape(
+        T, B, 2, 2
+    )
     assert torch.equal(policy.mode(), mode) and policy.dims == 4
     torch.testing.assert_close(policy[1:].logp(action[1:].reshape(2, B, 2, 2)), expected[1:])
 
@@ -100,14 +109,16 @@ def test_even_counts_go_a_shorter_way_to_the_same():
     assert torch.equal(one.logits, other.logits) and torch.equal(one.entropy(), other.entropy())
 
 
-# ---------------------------------------------------------------------------------------------------------------- Bernoulli
+# ---------------------------------------------------------------------------------------- Bernoulli
 
 
 def test_bernoulli_equals_torch():
     policy, theirs = coins()
     other, their_other = coins(seed=1)
     action = theirs.sample()
-    torch.testing.assert_close(policy.logp(action.to(torch.int8).reshape(T, B, 2, 3)), theirs.log_prob(action))
+    torch.testing.assert_close(
+        policy.logp(action.to(torch.int8).reshape(T, B, 2, 3)), theirs.log_prob(action)
+    )
     torch.testing.assert_close(policy.entropy(), theirs.entropy())
     torch.testing.assert_close(policy.kl(other), kl_divergence(theirs, their_other))
     assert torch.equal(policy.mode().reshape(T, B, 6), (theirs.mean > 0.5).to(torch.int8))
@@ -129,7 +140,7 @@ def test_bernoulli_far_out_is_finite():
     assert policy.logits.grad.isfinite().all() and policy.logp(action).item() == pytest.approx(-400)
 
 
-# ----------------------------------------------------------------------------------------------------------------- squashed
+# ----------------------------------------------------------------------------------------- squashed
 
 
 def test_squashed_equals_torch():
@@ -137,8 +148,12 @@ def test_squashed_equals_torch():
     theirs = by_torch(policy)
     action = policy.sample(torch.rand(T, B, 2).clamp(0.01, 0.99))
     assert ((policy.low < action) & (action < policy.high)).all()
-    torch.testing.assert_close(policy.logp(action).double(), theirs.log_prob(action.double()), atol=2e-5, rtol=1e-4)
-    torch.testing.assert_close(policy.kl(squashed(seed=1)), DiagonalGaussian.kl(policy, squashed(seed=1)))
+    torch.testing.assert_close(
+        policy.logp(action).double(), theirs.log_prob(action.double()), atol=2e-5, rtol=1e-4
+    )
+    torch.testing.assert_close(
+        policy.kl(squashed(seed=1)), DiagonalGaussian.kl(policy, squashed(seed=1))
+    )
     middle = policy.low + (policy.high - policy.low) * (1 + policy.mean.tanh()) / 2
     torch.testing.assert_close(policy.mode(), middle)
 
@@ -151,14 +166,19 @@ def test_squashed_density_integrates_to_one_and_to_its_entropy(low, high):
         slope = (high - low) / 2 / x.cosh().square()  # da = slope dx
         a = low + (high - low) * (2 * x).sigmoid()
         policy = SquashedGaussian(
-            torch.full((len(a), 1), mean, dtype=torch.float64), torch.tensor([log_std], dtype=torch.float64), (1,),
-            low=torch.tensor([low], dtype=torch.float64), high=torch.tensor([high], dtype=torch.float64),
+            torch.full((len(a), 1), mean, dtype=torch.float64),
+            torch.tensor([log_std], dtype=torch.float64),
+            (1,),
+            low=torch.tensor([low], dtype=torch.float64),
+            high=torch.tensor([high], dtype=torch.float64),
             least=torch.tensor([1e-16], dtype=torch.float64),
-        )  # fmt: skip
+        )
         logp = policy.logp(a[:, None])
         weight = logp.exp() * slope
         assert torch.trapezoid(weight, x).item() == pytest.approx(1.0, abs=1e-5)
-        assert torch.trapezoid(-weight * logp, x).item() == pytest.approx(policy.entropy()[0].item(), abs=4e-3)
+        assert torch.trapezoid(-weight * logp, x).item() == pytest.approx(
+            policy.entropy()[0].item(), abs=4e-3
+        )
 
 
 def test_squashed_samples_are_of_the_density():
@@ -166,14 +186,25 @@ def test_squashed_samples_are_of_the_density():
     count = 20_000
     policy = squashed(size=(1, 1))
     wide = SquashedGaussian(
-        policy.mean[0].expand(count, 2), policy.log_std, (2,), low=policy.low, high=policy.high, least=policy.least
+        policy.mean[0].expand(count, 2),
+        policy.log_std,
+        (2,),
+        low=policy.low,
+        high=policy.high,
+        least=policy.least,
     )
     a = wide.sample(torch.rand(count, 3)).double()
     for i in range(2):
-        x = ((2 * a[:, i] - policy.low[i] - policy.high[i]) / (policy.high[i] - policy.low[i])).atanh()
-        cdf = Normal(policy.mean[0, 0, i].double(), policy.log_std[i].double().exp()).cdf(x.sort().values)
+        x = (
+            (2 * a[:, i] - policy.low[i] - policy.high[i]) / (policy.high[i] - policy.low[i])
+        ).atanh()
+        cdf = Normal(policy.mean[0, 0, i].double(), policy.log_std[i].double().exp()).cdf(
+            x.sort().values
+        )
         grid = torch.arange(count) / count
-        assert max((cdf - grid).abs().max(), (cdf - grid - 1 / count).abs().max()) * count**0.5 < 1.95
+        assert (
+            max((cdf - grid).abs().max(), (cdf - grid - 1 / count).abs().max()) * count**0.5 < 1.95
+        )
 
 
 @pytest.mark.parametrize("bounds", [(-1.0, 1.0), (0.0, 1e-3), (1000.0, 1001.0), (-1e6, 3e6)])
@@ -182,7 +213,14 @@ def test_squashed_is_finite_and_the_same_for_actor_and_learner_at_the_bounds(bou
     low, high = (torch.tensor([b]) for b in bounds)
     mean = torch.full((9, 1), mean, requires_grad=True)
     log_std = torch.zeros(1, requires_grad=True)
-    policy = SquashedGaussian(mean, log_std, (1,), low=low, high=high, least=torch.maximum(low.abs(), high.abs()) * 2.0**-24)
+    policy = SquashedGaussian(
+        mean,
+        log_std,
+        (1,),
+        low=low,
+        high=high,
+        least=torch.maximum(low.abs(), high.abs()) * 2.0**-24,
+    )
     noise = torch.tensor([1e-38, 0.001, 0.1, 0.3, 0.5, 0.7, 0.9, 0.999, 1 - 2**-24])[:, None]
     action, logp = policy.sample_and_logp(noise)
     assert ((low <= action) & (action <= high)).all()
@@ -195,20 +233,34 @@ def test_squashed_is_finite_and_the_same_for_actor_and_learner_at_the_bounds(bou
 def test_squashed_density_is_exact_next_to_a_bound():
     """Where 1 - tanh^2 is all rounding: torch in float64, from the same float32 action."""
     policy = squashed(low=(0.0, -1.0), high=(1.0, 1.0), size=(1, 5))
-    near = torch.tensor([[1e-7, -1 + 2**-23], [1e-5, 1 - 2**-22], [1e-3, -0.999], [0.5, 0.9], [0.999, 0.999]])[None]
-    torch.testing.assert_close(policy.logp(near).double(), by_torch(policy).log_prob(near.double()), atol=1e-4, rtol=1e-5)
+    near = torch.tensor(
+        [[1e-7, -1 + 2**-23], [1e-5, 1 - 2**-22], [1e-3, -0.999], [0.5, 0.9], [0.999, 0.999]]
+    )[None]
+    torch.testing.assert_close(
+        policy.logp(near).double(), by_torch(policy).log_prob(near.double()), atol=1e-4, rtol=1e-5
+    )
 
 
 def test_what_cannot_be_squashed_is_named():
     with pytest.raises(
-        ValueError, match=r"squash: expected finite bounds .* for action/a, got low -1.0 and high inf in dimension 1"
+        ValueError,
+        match=r"squash: expected finite bounds .* for action/a, got low -1.0 and high inf in "
+        r"dimension 1",
     ):
-        head(spaces.Dict(a=spaces.Box(np.array([-1, -1], np.float32), np.array([1, np.inf], np.float32))), squash=True)
+        head(
+            spaces.Dict(
+                a=spaces.Box(np.array([-1, -1], np.float32), np.array([1, np.inf], np.float32))
+            ),
+            squash=True,
+        )
 
 
 def test_what_is_advised_about_squashing_works():
     env = gymnasium.Env()
-    env.observation_space, env.action_space = spaces.Box(-1, 1, (2,)), spaces.Box(-np.inf, np.inf, (2,))
+    env.observation_space, env.action_space = (
+        spaces.Box(-1, 1, (2,)),
+        spaces.Box(-np.inf, np.inf, (2,)),
+    )
     with pytest.raises(ValueError, match="expected finite bounds") as error:
         head(env.action_space, squash=True)
     advice = re.search(r"returns (gymnasium.*) with arrays of finite bounds", str(error.value))
@@ -218,7 +270,7 @@ def test_what_is_advised_about_squashing_works():
     assert bounded.action(high) is high, "and the env gets what the policy chose"
 
 
-# -------------------------------------------------------------------------------------------------------------------- joint
+# -------------------------------------------------------------------------------------------- joint
 
 SPACE = spaces.Tuple(
     [
@@ -239,8 +291,11 @@ def joint(squash=False, seed=0, size=(T, B)):
 def test_a_joint_is_the_sum_of_its_parts(squash):
     policy, other = joint(squash), joint(squash, seed=1)
     assert {path: type(part) for path, part in tree.items(policy.parts)} == {
-        "0": Categorical, "1/z": MultiCategorical, "1/a": SquashedGaussian if squash else DiagonalGaussian, "2": Bernoulli,
-    }  # fmt: skip
+        "0": Categorical,
+        "1/z": MultiCategorical,
+        "1/a": SquashedGaussian if squash else DiagonalGaussian,
+        "2": Bernoulli,
+    }
     noise = torch.rand(T, B, policy.dims + 1).clamp(0.01, 0.99)
     assert policy.dims == action_dims(SPACE) == 8
     action, logp = policy.sample_and_logp(noise)
@@ -252,9 +307,15 @@ def test_a_joint_is_the_sum_of_its_parts(squash):
     terms = [part.logp(one) for part, one in zip(parts, tree.leaves(action), strict=True)]
     torch.testing.assert_close(logp, sum(terms), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(policy.entropy(), sum(part.entropy() for part in parts))
-    torch.testing.assert_close(policy.kl(other), sum(a.kl(b) for a, b in zip(parts, tree.leaves(other.parts), strict=True)))
-    torch.testing.assert_close(policy[:2].logp(tree.index(action, slice(2))), logp[:2], atol=1e-5, rtol=1e-5)
-    assert tree.map(lambda x: (str(x.dtype), x.shape), policy.mode()) == tree.map(lambda x: (str(x.dtype), x.shape), action)
+    torch.testing.assert_close(
+        policy.kl(other), sum(a.kl(b) for a, b in zip(parts, tree.leaves(other.parts), strict=True))
+    )
+    torch.testing.assert_close(
+        policy[:2].logp(tree.index(action, slice(2))), logp[:2], atol=1e-5, rtol=1e-5
+    )
+    assert tree.map(lambda x: (str(x.dtype), x.shape), policy.mode()) == tree.map(
+        lambda x: (str(x.dtype), x.shape), action
+    )
 
 
 def test_the_heads_share_the_layer_without_overlap():
@@ -264,7 +325,10 @@ def test_the_heads_share_the_layer_without_overlap():
     noise = torch.full((5, 8), 0.37)
 
     def probe(y):
-        return [part.logp(one) for part, one in zip(*(tree.leaves(x) for x in (policy(y).parts, fixed)), strict=True)]
+        return [
+            part.logp(one)
+            for part, one in zip(*(tree.leaves(x) for x in (policy(y).parts, fixed)), strict=True)
+        ]
 
     def policy(y):
         return made(y, torch.zeros(2), torch.Size([5]), None)
@@ -281,17 +345,25 @@ def test_the_heads_share_the_layer_without_overlap():
     assert owners == [0] * 3 + [1] * 6 + [2] * 2 + [3] * 3
 
 
-# -------------------------------------------------------------------------------------------------------------------- masks
+# -------------------------------------------------------------------------------------------- masks
 
 
 def masked_net(action, mask_space, **kwargs):
     torch.manual_seed(0)
-    observation = spaces.Dict(OrderedDict(observation=spaces.Box(-1, 1, (3,)), action_mask=mask_space))
-    return ActorCritic(EnvSpec(observation=observation, action=action, mask=("action_mask",)), policy_gain=2.0, **kwargs)
+    observation = spaces.Dict(
+        OrderedDict(observation=spaces.Box(-1, 1, (3,)), action_mask=mask_space)
+    )
+    return ActorCritic(
+        EnvSpec(observation=observation, action=action, mask=("action_mask",)),
+        policy_gain=2.0,
+        **kwargs,
+    )
 
 
 def masked_rows(masks):
-    return {"observation": torch.randn(T, B, 3), "action_mask": masks}, torch.zeros(T, B, dtype=torch.bool)
+    return {"observation": torch.randn(T, B, 3), "action_mask": masks}, torch.zeros(
+        T, B, dtype=torch.bool
+    )
 
 
 def test_a_masked_policy_is_that_of_the_allowed_actions():
@@ -307,7 +379,9 @@ def test_a_masked_policy_is_that_of_the_allowed_actions():
     torch.testing.assert_close(policy.log_probs.exp().movedim(0, -1), theirs.probs)
     assert not policy.log_probs.exp().movedim(0, -1)[~mask].any()
     probs = theirs.probs
-    torch.testing.assert_close(policy.entropy(), -torch.where(mask, probs * probs.log(), 0.0).sum(-1))
+    torch.testing.assert_close(
+        policy.entropy(), -torch.where(mask, probs * probs.log(), 0.0).sum(-1)
+    )
     assert torch.equal(policy.mode(), theirs.probs.argmax(-1) + 3)
     action = theirs.sample() + 3
     torch.testing.assert_close(policy.logp(action), theirs.log_prob(action - 3))
@@ -315,7 +389,11 @@ def test_a_masked_policy_is_that_of_the_allowed_actions():
     with torch.no_grad():
         other.policy_head.weight.mul_(-0.5)
     divergence = policy.kl(other.unroll(obs, first, {})[0].policy)
-    assert divergence.isfinite().all() and (divergence >= -1e-6).all() and (divergence[mask.sum(-1) > 1] > 0).any()
+    assert (
+        divergence.isfinite().all()
+        and (divergence >= -1e-6).all()
+        and (divergence[mask.sum(-1) > 1] > 0).any()
+    )
 
 
 @pytest.mark.parametrize("u", [1e-38, 0.25, 0.5, 0.75, 1 - 2**-24])
@@ -334,17 +412,24 @@ def test_what_is_forbidden_is_never_drawn(counts, u):
     for k, part in enumerate(parts):
         one = action if len(counts) == 1 else action[..., k]
         assert part.gather(-1, one.unsqueeze(-1)).all()
-        assert part.gather(-1, (policy.mode() if len(counts) == 1 else policy.mode()[..., k]).unsqueeze(-1)).all()
+        assert part.gather(
+            -1, (policy.mode() if len(counts) == 1 else policy.mode()[..., k]).unsqueeze(-1)
+        ).all()
 
 
 def test_no_gradient_flows_to_what_is_forbidden_and_none_is_nan():
     net = masked_net(spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(5))
     mask = torch.tensor([1, 0, 0, 1, 1]).expand(T, B, 5).clone()
-    mask[0, 0] = 0  # the row of an episode's end: nothing is allowed, and nothing is learned from it
+    # the row of an episode's end: nothing is allowed, and nothing is learned from it
+    mask[0, 0] = 0
     obs, first = masked_rows(mask)
     out = net.unroll(obs, first, {})[0]
     action, logp = out.policy.sample_and_logp(torch.rand(T, B, 2))
-    (out.policy.logp(action)[1:].sum() + out.policy.entropy()[1:].sum() + 0 * out.policy.entropy().sum()).backward()
+    (
+        out.policy.logp(action)[1:].sum()
+        + out.policy.entropy()[1:].sum()
+        + 0 * out.policy.entropy().sum()
+    ).backward()
     assert logp.isfinite().all() and out.policy.entropy().isfinite().all()
     grad = net.policy_head.bias.grad
     assert grad.isfinite().all() and grad.tolist()[:3] == [0, 0, 0] and grad[3:].all()
@@ -353,19 +438,27 @@ def test_no_gradient_flows_to_what_is_forbidden_and_none_is_nan():
 def test_a_tuple_of_masks_is_a_concatenated_one():
     space = spaces.MultiDiscrete([2, 3])
     whole = masked_net(space, spaces.MultiBinary(5))
-    parts = masked_net(space, spaces.Tuple([spaces.MultiBinary(2), spaces.Box(0, 1, (3,), np.int8)]))
+    parts = masked_net(
+        space, spaces.Tuple([spaces.MultiBinary(2), spaces.Box(0, 1, (3,), np.int8)])
+    )
     mask = torch.tensor([1, 0, 0, 1, 1], dtype=torch.int8).expand(T, B, 5)
     obs, first = masked_rows(mask)
     one = whole.unroll(obs, first, {})[0].policy
-    other = parts.unroll({**obs, "action_mask": {"0": mask[..., :2], "1": mask[..., 2:]}}, first, {})[0].policy
+    other = parts.unroll(
+        {**obs, "action_mask": {"0": mask[..., :2], "1": mask[..., 2:]}}, first, {}
+    )[0].policy
     assert torch.equal(one.logits, other.logits)
 
 
 def test_masks_of_a_tree_reach_the_parts_that_have_one():
     action = spaces.Dict(
-        move=spaces.Discrete(3), push=spaces.Box(-1, 1, (2,)), pick=spaces.Tuple([spaces.MultiDiscrete([2, 2])])
+        move=spaces.Discrete(3),
+        push=spaces.Box(-1, 1, (2,)),
+        pick=spaces.Tuple([spaces.MultiDiscrete([2, 2])]),
     )
-    mask_space = spaces.Dict(move=spaces.MultiBinary(3), pick=spaces.Dict({"0": spaces.MultiBinary(4)}))
+    mask_space = spaces.Dict(
+        move=spaces.MultiBinary(3), pick=spaces.Dict({"0": spaces.MultiBinary(4)})
+    )
     net = masked_net(action, mask_space)
     move, pick = torch.tensor([0, 1, 0]).expand(T, B, 3), torch.tensor([0, 1, 1, 0]).expand(T, B, 4)
     obs, first = masked_rows({"move": move, "pick": {"0": pick}})
@@ -378,7 +471,12 @@ def test_a_mask_is_no_feature():
     assert net.torso.layers[0].in_features == 3
     with pytest.raises(ValueError, match="expected something to see besides the mask"):
         ActorCritic(
-            EnvSpec(observation=spaces.Dict(m=spaces.MultiBinary(2)), action=spaces.Discrete(2), mask=("m",)), hidden=(4,)
+            EnvSpec(
+                observation=spaces.Dict(m=spaces.MultiBinary(2)),
+                action=spaces.Discrete(2),
+                mask=("m",),
+            ),
+            hidden=(4,),
         )
 
 
@@ -387,7 +485,13 @@ def test_a_mask_is_no_feature():
 def test_the_whole_network_steps_and_unrolls_alike_and_travels(core, squash):
     torch.manual_seed(0)
     observation = spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (2,))])
-    net = ActorCritic(EnvSpec(observation=observation, action=SPACE), core=core, core_size=8, squash=squash, policy_gain=1.0)
+    net = ActorCritic(
+        EnvSpec(observation=observation, action=SPACE),
+        core=core,
+        core_size=8,
+        squash=squash,
+        policy_gain=1.0,
+    )
     obs = {"0": torch.randint(2, (T, B, 2)), "1": torch.randn(T, B, 2)}
     first = torch.rand(T, B) < 0.2
     noise = torch.rand(T, B, 8).clamp(0.01, 0.99)
@@ -398,9 +502,17 @@ def test_the_whole_network_steps_and_unrolls_alike_and_travels(core, squash):
         for t in range(T):
             (step, step_value), state = twin.step(tree.index(obs, t), first[t], state)
             one, one_logp = step.sample_and_logp(noise[t])
-            tree.map(lambda a, b: torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4), one, tree.index(action, t))
+            tree.map(
+                lambda a, b: torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4),
+                one,
+                tree.index(action, t),
+            )
             torch.testing.assert_close(one_logp, logp[t], atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(step_value, value[t], atol=1e-5, rtol=1e-4)
-    (policy.logp(tree.map(torch.Tensor.detach, action)).sum() + policy.entropy().sum() + value.sum()).backward()
+    (
+        policy.logp(tree.map(torch.Tensor.detach, action)).sum()
+        + policy.entropy().sum()
+        + value.sum()
+    ).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
     assert isinstance(policy, Joint)

@@ -1,4 +1,6 @@
-"""minGRU against its equations, row by row, and the two ways to compute a linear recurrence against each other."""
+"""minGRU against its equations, row by row, and the two ways to compute a linear recurrence against
+each other.
+"""
 
 import pytest
 import torch
@@ -72,7 +74,10 @@ def test_loop_and_doubling_are_one_recurrence(rows):
 
 
 def test_the_gradient_of_the_recurrence_is_that_of_its_rows():
-    a, b, h = (torch.rand(*shape, dtype=torch.float64, requires_grad=True) for shape in ((6, 2, 3), (6, 2, 3), (2, 3)))
+    a, b, h = (
+        torch.rand(*shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((6, 2, 3), (6, 2, 3), (2, 3))
+    )
     assert torch.autograd.gradcheck(recurrence, (a, b, h))
 
 

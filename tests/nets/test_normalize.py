@@ -19,14 +19,18 @@ MEAN, STD = torch.tensor([0.0, 1e5, -3.0, 1e-3]), torch.tensor([1.0, 2.0, 1e4, 1
 
 
 def batches(seed: int, n: int = 12) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Of every size and share of real rows, some without any; drifting; what is not real is no number."""
+    """Of every size and share of real rows, some without any; drifting; what is not real is no
+    number.
+    """
     draw = torch.Generator().manual_seed(seed)
     made = []
     for i in range(n):
         shape = [(1, 1), (7, 3), (64, 16)][i % 3]
         rows = torch.randn(*shape, F, generator=draw) * STD + MEAN * (1 + i / n)
         mask = torch.rand(*shape, generator=draw) < (0.0, 1.0, 0.6, 0.9)[i % 4]
-        made.append((torch.where(mask[..., None], rows, (float("nan"), float("inf"), 1e30)[i % 3]), mask))
+        made.append(
+            (torch.where(mask[..., None], rows, (float("nan"), float("inf"), 1e30)[i % 3]), mask)
+        )
     return made
 
 
@@ -44,9 +48,12 @@ def test_merged_batches_are_the_statistics_of_all_rows(seed: int) -> None:
         want = np.clip((seen - seen.mean(0)) / np.sqrt(seen.var(0) + 1e-8), -5, 5)
         got = norm(torch.from_numpy(seen).float())
         assert got.dtype == torch.float32
-        np.testing.assert_allclose(got.numpy(), want, atol=1e-2, rtol=1e-3)  # 1e5 +- 2 in float32 is good to 4e-3
+        # 1e5 +- 2 in float32 is good to 4e-3
+        np.testing.assert_allclose(got.numpy(), want, atol=1e-2, rtol=1e-3)
         scaled = np.clip(seen / np.sqrt(seen.var(0) + 1e-8), -5, 5)
-        np.testing.assert_allclose(norm.scale(torch.from_numpy(seen).float()).numpy(), scaled, rtol=1e-5)
+        np.testing.assert_allclose(
+            norm.scale(torch.from_numpy(seen).float()).numpy(), scaled, rtol=1e-5
+        )
 
 
 def test_before_the_first_row_and_after_nothing_real_it_only_clips() -> None:
@@ -54,7 +61,8 @@ def test_before_the_first_row_and_after_nothing_real_it_only_clips() -> None:
     want = torch.tensor([0.5, -3.0, 10.0, -10.0])
     assert torch.equal(norm(x), want) and torch.equal(norm.scale(x), want)
     norm.absorb(torch.full((3, 2, F), float("nan")), torch.zeros(3, 2, dtype=torch.bool), ALONE)
-    norm.absorb(torch.full((3, 2, F), float("inf")), torch.ones(3, 2, dtype=torch.bool), ALONE)  # float64 beyond float32, say
+    # float64 beyond float32, say
+    norm.absorb(torch.full((3, 2, F), float("inf")), torch.ones(3, 2, dtype=torch.bool), ALONE)
     assert norm.count == 0 and torch.equal(norm(x), want)
 
 
@@ -70,16 +78,31 @@ def test_using_it_changes_nothing() -> None:
     before = {name: b.clone() for name, b in norm.named_buffers()}
     kept = x.clone()
     norm(x), norm.scale(x)
-    assert all(torch.equal(before[name], b) for name, b in norm.named_buffers()) and torch.equal(x, kept)
+    assert all(torch.equal(before[name], b) for name, b in norm.named_buffers()) and torch.equal(
+        x, kept
+    )
     assert not list(norm.parameters())
 
 
 def test_one_hots_stay_as_they_are() -> None:
-    space = spaces.Dict({"b": spaces.Box(-9, 9, (2,)), "a": spaces.Discrete(3), "c": spaces.Box(0, 255, (1, 1), np.uint8)})
+    space = spaces.Dict(
+        {
+            "b": spaces.Box(-9, 9, (2,)),
+            "a": spaces.Discrete(3),
+            "c": spaces.Box(0, 255, (1, 1), np.uint8),
+        }
+    )
     assert measured(space) == [False] * 3 + [True] * 3
-    assert measured(spaces.Tuple([space["b"], space["a"], space])) == [True] * 2 + [False] * 6 + [True] * 3
+    assert (
+        measured(spaces.Tuple([space["b"], space["a"], space]))
+        == [True] * 2 + [False] * 6 + [True] * 3
+    )
     net = ActorCritic(EnvSpec(observation=space, action=spaces.Discrete(2)), clip_obs=10.0)
-    obs = {"a": torch.arange(300) % 3, "b": torch.randn(300, 2) * 7 + 2, "c": torch.randint(0, 256, (300, 1, 1))}
+    obs = {
+        "a": torch.arange(300) % 3,
+        "b": torch.randn(300, 2) * 7 + 2,
+        "c": torch.randint(0, 256, (300, 1, 1)),
+    }
     net.absorb(obs, torch.ones(300, dtype=torch.bool), ALONE)
     encoded, seen = encode(space, obs), net._rows(obs, torch.zeros(300, dtype=torch.bool))
     assert torch.equal(seen[:, :3], encoded[:, :3])
@@ -88,7 +111,9 @@ def test_one_hots_stay_as_they_are() -> None:
 
 
 def test_the_network_sees_the_world_through_it() -> None:
-    """Whatever shift and scale the observations have: after both absorbed theirs, two networks agree."""
+    """Whatever shift and scale the observations have: after both absorbed theirs, two networks
+    agree.
+    """
     box = spaces.Box(-np.inf, np.inf, (3,))
     values = []
     x, first = torch.randn(20, 4, 3), torch.zeros(20, 4, dtype=torch.bool)

@@ -1,4 +1,6 @@
-"""Slots become packed tokens, and packed tokens are cut, with nothing lost and nothing of one sample in another."""
+"""Slots become packed tokens, and packed tokens are cut, with nothing lost and nothing of one
+sample in another.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +16,43 @@ P, C = 5, 4
 
 
 def slots(groups: list[tuple[int, list[int]]], lost: tuple[int, ...] = ()) -> Trajectory:
-    """``groups``: (tokens of the prompt, tokens of each sample); token numbers say where they are from."""
-    samples = [(g, asked, length) for g, (asked, lengths) in enumerate(groups) for length in lengths]
+    """``groups``: (tokens of the prompt, tokens of each sample); token numbers say where they are
+    from.
+    """
+    samples = [
+        (g, asked, length) for g, (asked, lengths) in enumerate(groups) for length in lengths
+    ]
     count = len(samples)
     group, asked, length = (torch.tensor(x) for x in zip(*samples, strict=True))
     number = torch.arange(count)
     token = 1000 * (number[:, None] + 1) + torch.arange(C)
     mask = ~torch.isin(group, torch.tensor(lost, dtype=torch.int64))
     return Trajectory(
-        obs={}, first=torch.ones(2, count, dtype=torch.bool), action={"token": token[None]},
+        obs={},
+        first=torch.ones(2, count, dtype=torch.bool),
+        action={"token": token[None]},
         behaviour={
-            "logp": -token[None].float(), "version": 7 + token[None] % 1000, "length": length[None],
-            "stop": (1 + number % 2)[None], "chosen": (torch.arange(C) < length[:, None])[None],
+            "logp": -token[None].float(),
+            "version": 7 + token[None] % 1000,
+            "length": length[None],
+            "stop": (1 + number % 2)[None],
+            "chosen": (torch.arange(C) < length[:, None])[None],
         },
-        reward=(number + 0.5)[None].float(), mask=mask[None], bootstrap=torch.zeros(1, count, dtype=torch.bool),
-        version=torch.full((1, count), 7), state={},
+        reward=(number + 0.5)[None].float(),
+        mask=mask[None],
+        bootstrap=torch.zeros(1, count, dtype=torch.bool),
+        version=torch.full((1, count), 7),
+        state={},
         context={
-            "stream": number, "start": number * 0, "task": 50 + group, "group": 90 + group, "refills": group % 2,
+            "stream": number,
+            "start": number * 0,
+            "task": 50 + group,
+            "group": 90 + group,
+            "refills": group % 2,
             "prompt_length": asked,
             "prompt": 100 * (group[:, None] + 1) + torch.arange(P),
         },
-    )  # fmt: skip
+    )
 
 
 def packed(groups: list[tuple[int, list[int]]], lost: tuple[int, ...] = ()) -> Packed:
@@ -62,7 +80,11 @@ def test_a_groups_prompt_stands_once_before_its_samples() -> None:
 
 def test_a_group_that_was_lost_is_left_out() -> None:
     data = packed([(2, [3, 1]), (1, [2])], lost=(0,))
-    assert data.token.tolist() == [200, 3000, 3001] and data.group.tolist() == [0] and data.sample.tolist() == [-1, 0, 0]
+    assert (
+        data.token.tolist() == [200, 3000, 3001]
+        and data.group.tolist() == [0]
+        and data.sample.tolist() == [-1, 0, 0]
+    )
 
 
 def test_where_all_are_lost_there_is_a_sample_that_nothing_is_learned_from() -> None:
@@ -72,7 +94,12 @@ def test_where_all_are_lost_there_is_a_sample_that_nothing_is_learned_from() -> 
 
 def of(data: Packed) -> Batch:
     keys = torch.zeros(len(data.group), 2).numpy()
-    return Batch(data=data, keys=keys, weight=torch.ones(len(data.group)), targets={"again": data.token.clone()})
+    return Batch(
+        data=data,
+        keys=keys,
+        weight=torch.ones(len(data.group)),
+        targets={"again": data.token.clone()},
+    )
 
 
 def seen(data: Packed) -> set[tuple[Any, ...]]:
@@ -82,7 +109,11 @@ def seen(data: Packed) -> set[tuple[Any, ...]]:
     for sample in range(len(data.group)):
         mine = (data.sample == sample) | ((data.sample < 0) & (group == data.group[sample]))
         found.add(
-            tuple(tuple(getattr(data, name)[mine].tolist()) for name in PACKED_TOKENS if name != "sample")
+            tuple(
+                tuple(getattr(data, name)[mine].tolist())
+                for name in PACKED_TOKENS
+                if name != "sample"
+            )
             + tuple(int(getattr(data, name)[sample]) for name in PACKED_SAMPLES if name != "group")
         )
     return found
@@ -100,7 +131,11 @@ def test_cut_under_a_budget_every_sample_is_there_once_with_its_prompt(budget: i
     assert set.union(*found) == seen(batch.data) and sum(map(len, found)) == 10
     for part in parts:
         assert torch.equal(part.targets["again"], part.data.token)
-        assert part.data.group[0] == 0 and (part.data.group.diff() >= 0).all() and (part.data.group.diff() <= 1).all()
+        assert (
+            part.data.group[0] == 0
+            and (part.data.group.diff() >= 0).all()
+            and (part.data.group.diff() <= 1).all()
+        )
         assert len(part.data.token) <= budget or len(part.data.group) == 1
 
 
@@ -114,7 +149,12 @@ def test_what_fits_is_not_copied(budget: int) -> None:
 def test_shuffled_parts_are_of_whole_groups() -> None:
     batch = of(packed(GROUPS))
     parts = list(shuffled(batch, 2, torch.Generator().manual_seed(0)))
-    assert sorted(task for part in parts for task in set(part.data.task.tolist())) == [50, 51, 52, 53]
+    assert sorted(task for part in parts for task in set(part.data.task.tolist())) == [
+        50,
+        51,
+        52,
+        53,
+    ]
     assert set.union(*(seen(part.data) for part in parts)) == seen(batch.data)
 
 
@@ -126,5 +166,35 @@ def test_where_groups_are_fewer_than_parts_the_others_have_no_weight() -> None:
 
 def test_a_piece_of_a_group_has_its_prompt() -> None:
     cut = take(of(packed(GROUPS)), [torch.tensor([2]), torch.tensor([8, 9])]).data
-    assert cut.token.tolist() == [100, 101, 3000, 3001, 3002, 3003, 400, 401, 402, *range(9000, 9004), *range(10000, 10004)]
-    assert cut.sample.tolist() == [-1, -1, 0, 0, 0, 0, -1, -1, -1, 1, 1, 1, 1, 2, 2, 2, 2] and cut.group.tolist() == [0, 1, 1]
+    assert cut.token.tolist() == [
+        100,
+        101,
+        3000,
+        3001,
+        3002,
+        3003,
+        400,
+        401,
+        402,
+        *range(9000, 9004),
+        *range(10000, 10004),
+    ]
+    assert cut.sample.tolist() == [
+        -1,
+        -1,
+        0,
+        0,
+        0,
+        0,
+        -1,
+        -1,
+        -1,
+        1,
+        1,
+        1,
+        1,
+        2,
+        2,
+        2,
+        2,
+    ] and cut.group.tolist() == [0, 1, 1]

@@ -30,14 +30,19 @@ def test_medium_holds_within_and_ends_with_its_context_even_by_an_error() -> Non
     assert exactness() == "highest"
 
 
-@pytest.mark.parametrize(("precision", "within"), [("fp32", "highest"), ("medium", "medium"), ("bf16", "highest")])
+@pytest.mark.parametrize(
+    ("precision", "within"), [("fp32", "highest"), ("medium", "medium"), ("bf16", "highest")]
+)
 def test_a_gradient_is_as_exact_as_what_it_is_of(precision: str, within: str) -> None:
     with backward(precision):  # type: ignore[arg-type]
         assert exactness() == within
         assert not torch.is_autocast_enabled("cpu")
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="oneDNN's names of instruction sets are x86's")
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"),
+    reason="oneDNN's names of instruction sets are x86's",
+)
 @pytest.mark.parametrize(
     ("flags", "limit", "native"),
     [
@@ -59,10 +64,14 @@ def test_a_processor_has_bf16_where_its_flags_and_onednn_say_so(
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_without_the_instructions_a_run_is_warned(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_instructions_a_run_is_warned(
+    native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(precision, "native_bf16", lambda: native)
     told = precision.emulated("bf16", "fp32", "cpu") + precision.emulated("fp32", "bf16", "cpu")
     assert [text.partition(" is emulated")[0] for text in told] == (
         [] if native else ["warning: precision=bf16", "warning: acting_precision=bf16"]
     )
-    assert not precision.emulated("fp32", "fp32", "cpu") + precision.emulated("bf16", "fp32", "cuda")
+    assert not precision.emulated("fp32", "fp32", "cpu") + precision.emulated(
+        "bf16", "fp32", "cuda"
+    )

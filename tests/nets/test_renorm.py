@@ -1,4 +1,6 @@
-"""Batch renormalisation against algorithm 1 of the paper, its running statistics, and who may change them."""
+"""Batch renormalisation against algorithm 1 of the paper, its running statistics, and who may
+change them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,18 @@ import torch
 from torch import Tensor
 
 from equipoise.learners.pool import ALONE
-from equipoise.nets.renorm import D_MAX, EPSILON, MOMENTUM, R_MAX, WARM_UP, BatchRenorm, RenormMLP, RenormTwins, by_batch, norms
+from equipoise.nets.renorm import (
+    D_MAX,
+    EPSILON,
+    MOMENTUM,
+    R_MAX,
+    WARM_UP,
+    BatchRenorm,
+    RenormMLP,
+    RenormTwins,
+    by_batch,
+    norms,
+)
 from equipoise.nets.twin import TwinMLP
 
 
@@ -28,7 +41,9 @@ def norm(members: int = 0, *, batches: int = 0) -> BatchRenorm:
 
 def of_paper(x: Tensor, made: BatchRenorm, member: int | None) -> Tensor:
     """Algorithm 1 of Ioffe 2017, a feature at a time."""
-    mean, var, scale, bias = (t if member is None else t[member, 0] for t in (made.mean, made.var, made.scale, made.bias))
+    mean, var, scale, bias = (
+        t if member is None else t[member, 0] for t in (made.mean, made.var, made.scale, made.bias)
+    )
     columns = []
     for f in range(3):
         m, s = x[:, f].mean(), (x[:, f].var(correction=0) + EPSILON).sqrt()
@@ -50,11 +65,17 @@ def test_a_batch_is_normalised_as_the_paper_says(members: int, batches: int, spr
     x = (spread * torch.randn(*([members] if members else []), 40, 3) + 2.0).requires_grad_()
     with by_batch(made):
         got = made(x)
-    parts = [of_paper(x, made, None)] if not members else [of_paper(x[i], made, i) for i in range(members)]
+    parts = (
+        [of_paper(x, made, None)]
+        if not members
+        else [of_paper(x[i], made, i) for i in range(members)]
+    )
     wanted = parts[0] if not members else torch.stack(parts)
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
     weight = torch.randn_like(got)
-    mine, its = (torch.autograd.grad((y * weight).sum(), [x, made.scale, made.bias]) for y in (got, wanted))
+    mine, its = (
+        torch.autograd.grad((y * weight).sum(), [x, made.scale, made.bias]) for y in (got, wanted)
+    )
     for one, other in zip(mine, its, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
@@ -65,7 +86,9 @@ def test_outside_a_batch_a_row_depends_on_no_other_and_changes_nothing() -> None
     x = torch.randn(20, 3)
     together, alone = made(x), torch.cat([made(x[i : i + 1]) for i in range(20)])
     torch.testing.assert_close(together, alone)
-    torch.testing.assert_close(together, made.scale * (x - made.mean) / (made.var + EPSILON).sqrt() + made.bias)
+    torch.testing.assert_close(
+        together, made.scale * (x - made.mean) / (made.var + EPSILON).sqrt() + made.bias
+    )
     made.absorb(ALONE)
     assert all(torch.equal(before[name], t) for name, t in made.state_dict().items())
 
@@ -79,7 +102,9 @@ def test_a_batch_enters_the_running_statistics_once_and_when_asked() -> None:
     assert torch.equal(made.mean, mean) and made.batches == 0
     made.absorb(ALONE)
     torch.testing.assert_close(made.mean, mean + MOMENTUM * (x.mean(1, keepdim=True) - mean))
-    torch.testing.assert_close(made.var, var + MOMENTUM * (x.var(1, correction=0, keepdim=True) - var))
+    torch.testing.assert_close(
+        made.var, var + MOMENTUM * (x.var(1, correction=0, keepdim=True) - var)
+    )
     after = made.mean.clone()
     made.absorb(ALONE)
     assert torch.equal(made.mean, after) and made.batches == 1
@@ -110,7 +135,9 @@ def test_the_twins_are_two_networks(batch: bool) -> None:
         got = twins(x)
     for member in range(2):
         y = x
-        for n, (w, b, one) in enumerate(zip(twins.weights, twins.biases, norms(twins), strict=True)):
+        for n, (w, b, one) in enumerate(
+            zip(twins.weights, twins.biases, norms(twins), strict=True)
+        ):
             mean = y.mean(0) if batch else one.mean[member, 0]
             var = y.var(0, correction=0) if batch else one.var[member, 0]
             y = (y - mean) / (var + EPSILON).sqrt() @ w[member] + b[member, 0]
@@ -120,7 +147,9 @@ def test_the_twins_are_two_networks(batch: bool) -> None:
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_the_smaller_one_and_its_slope(members: int) -> None:
-    """The same answer as a network without norms gives, whose slope is worked out by hand, where the norms do nothing."""
+    """The same answer as a network without norms gives, whose slope is worked out by hand, where
+    the norms do nothing.
+    """
     torch.manual_seed(0)
     renormed, plain = RenormTwins(5, (16,), "relu", 1), TwinMLP(5, (16,), "relu", 1)
     plain.load_state_dict(renormed.state_dict(), strict=False)
@@ -152,7 +181,11 @@ def test_learners_of_one_policy_keep_the_same_statistics() -> None:
     whole, part = norm(), BatchRenorm(3)
     part.load_state_dict(whole.state_dict())
     first: Any = x[:10]
-    given = [torch.full((3,), 10.0), first.sum(0), 10 * (first.var(0, correction=0) + (first.mean(0) - x.mean(0)).square())]
+    given = [
+        torch.full((3,), 10.0),
+        first.sum(0),
+        10 * (first.var(0, correction=0) + (first.mean(0) - x.mean(0)).square()),
+    ]
     for one, rows in ((whole, x), (part, x[10:])):
         with by_batch(one):
             one(rows)

@@ -26,4 +26,8 @@ def test_threads_that_have_no_core_are_warned_of(
     warnings = threads.crowded(learners, each)
     assert len(warnings) == bool(remedy)
     for warning in warnings:
-        assert warning.startswith("warning: ") and warning.endswith(f"use {remedy}") and f"{learners * each} threads" in warning
+        assert (
+            warning.startswith("warning: ")
+            and warning.endswith(f"use {remedy}")
+            and f"{learners * each} threads" in warning
+        )

@@ -20,17 +20,24 @@ def test_box_becomes_float32_rows_in_order(dtype, shape, lead):
     x = encode(space, torch.as_tensor(array))
     assert x.dtype == torch.float32
     assert x.shape == (*lead, encoded_size(space))
-    scale = 1 / space.high.max() if len(space.shape) > 1 and space.dtype == np.uint8 else 1  # a picture
-    np.testing.assert_allclose(x.numpy(), array.reshape(*lead, -1).astype(np.float32) * scale, rtol=1e-6)
+    # a picture
+    scale = 1 / space.high.max() if len(space.shape) > 1 and space.dtype == np.uint8 else 1
+    np.testing.assert_allclose(
+        x.numpy(), array.reshape(*lead, -1).astype(np.float32) * scale, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("shape", [(3, 24, 24), (5, 5), (2, 7, 7, 3)])
 def test_a_small_picture_is_scaled_beside_other_parts(shape):
-    space = spaces.Dict({"image": spaces.Box(0, 255, shape, np.uint8), "v": spaces.Box(-1, 1, (2,))})
+    space = spaces.Dict(
+        {"image": spaces.Box(0, 255, shape, np.uint8), "v": spaces.Box(-1, 1, (2,))}
+    )
     obs = {"image": torch.full((3, *shape), 255, dtype=torch.uint8), "v": torch.zeros(3, 2)}
     assert encode(space, obs).max() == 1 == encode(space, obs)[:, :-2].min()
     marks = spaces.Box(0, 1, shape, np.uint8)
-    assert encode(marks, torch.ones((3, *shape), dtype=torch.uint8)).min() == 1, "what has 1 as its bound is no picture"
+    assert encode(marks, torch.ones((3, *shape), dtype=torch.uint8)).min() == 1, (
+        "what has 1 as its bound is no picture"
+    )
 
 
 @pytest.mark.parametrize("start", [0, 3, -2])
@@ -43,9 +50,17 @@ def test_discrete_is_one_hot_from_its_start(start):
 
 def test_dict_concatenates_in_sorted_key_order():
     space = spaces.Dict(
-        {"b": spaces.Discrete(2), "a": spaces.Box(-1, 1, (2,)), "c": spaces.Dict({"x": spaces.Box(0, 1, (1,))})}
+        {
+            "b": spaces.Discrete(2),
+            "a": spaces.Box(-1, 1, (2,)),
+            "c": spaces.Dict({"x": spaces.Box(0, 1, (1,))}),
+        }
     )
-    obs = {"b": torch.tensor([1]), "c": {"x": torch.tensor([[7.0]])}, "a": torch.tensor([[5.0, 6.0]])}
+    obs = {
+        "b": torch.tensor([1]),
+        "c": {"x": torch.tensor([[7.0]])},
+        "a": torch.tensor([[5.0, 6.0]]),
+    }
     assert encode(space, obs).tolist() == [[5, 6, 0, 1, 7]]
     assert encoded_size(space) == 5
 
@@ -65,8 +80,12 @@ def test_unsigned_values_are_compared_as_numbers(dtype):
 
 
 def test_multi_binary_and_bools_are_cast():
-    assert encode(spaces.MultiBinary((2, 2)), torch.tensor([[[0, 1], [1, 1]]], dtype=torch.int8)).tolist() == [[0, 1, 1, 1]]
-    assert encode(spaces.Box(0, 1, (2,), np.bool_), torch.tensor([[True, False]])).tolist() == [[1, 0]]
+    assert encode(
+        spaces.MultiBinary((2, 2)), torch.tensor([[[0, 1], [1, 1]]], dtype=torch.int8)
+    ).tolist() == [[0, 1, 1, 1]]
+    assert encode(spaces.Box(0, 1, (2,), np.bool_), torch.tensor([[True, False]])).tolist() == [
+        [1, 0]
+    ]
 
 
 def test_a_tuple_concatenates_in_its_own_order():
@@ -89,7 +108,12 @@ def test_other_spaces_are_named_and_refused(space):
 def test_mlp_is_the_plain_sequence(name):
     torch.manual_seed(0)
     mlp = MLP(3, (8, 5), name)
-    module = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU, "silu": torch.nn.SiLU}[name]
+    module = {
+        "tanh": torch.nn.Tanh,
+        "relu": torch.nn.ReLU,
+        "elu": torch.nn.ELU,
+        "silu": torch.nn.SiLU,
+    }[name]
     plain = torch.nn.Sequential(mlp.layers[0], module(), mlp.layers[1], module())
     x, weight = torch.randn(7, 3), torch.randn(7, 5)
     torch.testing.assert_close(mlp(x), plain(x))
@@ -115,10 +139,14 @@ def test_unknown_activation_lists_the_known():
 def test_layers_are_orthogonal_with_their_gain():
     torch.manual_seed(0)
     layer = linear(16, 8, 0.01)
-    torch.testing.assert_close(layer.weight @ layer.weight.t(), 1e-4 * torch.eye(8), atol=1e-9, rtol=1e-4)
+    torch.testing.assert_close(
+        layer.weight @ layer.weight.t(), 1e-4 * torch.eye(8), atol=1e-9, rtol=1e-4
+    )
     assert not layer.bias.any()
     hidden = MLP(8, (8,)).layers[0].weight
-    torch.testing.assert_close(hidden @ hidden.t(), math.sqrt(2) ** 2 * torch.eye(8), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        hidden @ hidden.t(), math.sqrt(2) ** 2 * torch.eye(8), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_columns_is_the_layer_transposed():

@@ -1,4 +1,6 @@
-"""Twin critics are two critics; actors of a Box are the distributions that they say they are; action values."""
+"""Twin critics are two critics; actors of a Box are the distributions that they say they are;
+action values.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,18 @@ from equipoise.nets.q import QNetwork, any_of, greedy
 from equipoise.nets.twin import TwinCritic, TwinMLP
 from equipoise.types import EnvSpec
 
-SPEC = EnvSpec(observation=spaces.Box(-1.0, 1.0, (3,), np.float32), action=spaces.Box(-1.0, 1.0, (2,), np.float32))
+SPEC = EnvSpec(
+    observation=spaces.Box(-1.0, 1.0, (3,), np.float32),
+    action=spaces.Box(-1.0, 1.0, (2,), np.float32),
+)
 
 
 @pytest.mark.parametrize("hidden", [(), (8,), (16, 8)])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("members", [2, 5])
-def test_the_twins_are_separate_networks(hidden: tuple[int, ...], members: int, outputs: int) -> None:
+def test_the_twins_are_separate_networks(
+    hidden: tuple[int, ...], members: int, outputs: int
+) -> None:
     torch.manual_seed(0)
     twins = TwinMLP(5, hidden, "relu", outputs, members=members)
     with torch.no_grad():
@@ -36,7 +43,8 @@ def test_the_twins_are_separate_networks(hidden: tuple[int, ...], members: int, 
             y = y.relu() if n < len(hidden) else y
         torch.testing.assert_close(got[member], y)
         mine, its = (
-            torch.autograd.grad(one.sum(), [x, *twins.weights, *twins.biases], retain_graph=True) for one in (got[member], y)
+            torch.autograd.grad(one.sum(), [x, *twins.weights, *twins.biases], retain_graph=True)
+            for one in (got[member], y)
         )
         for a, b in zip(mine, its, strict=True):
             torch.testing.assert_close(a, b)
@@ -46,7 +54,9 @@ def test_the_twins_are_separate_networks(hidden: tuple[int, ...], members: int, 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("hidden", [(), (16,), (16, 8, 8)])
 @pytest.mark.parametrize("members", [1, 2])
-def test_the_smaller_one_and_its_slope_are_autograds(activation: str, hidden: tuple[int, ...], members: int) -> None:
+def test_the_smaller_one_and_its_slope_are_autograds(
+    activation: str, hidden: tuple[int, ...], members: int
+) -> None:
     torch.manual_seed(0)
     critic = TwinCritic(SPEC, hidden=hidden, activation=activation, torso="auto", action_size=2)
     with torch.no_grad():
@@ -83,15 +93,26 @@ def test_a_squashed_gaussian_has_the_density_that_it_says() -> None:
         z = torch.linspace(-3, 3, 13)[:, None].expand(13, 2)
         action, logp = actor.sample(obs[:13], z)
         x = mean + log_std.exp() * z.double()
-        exact = (-0.5 * z.double() ** 2 - log_std - 0.5 * math.log(2 * math.pi) - torch.log1p(-(x.tanh() ** 2))).sum(-1)
+        exact = (
+            -0.5 * z.double() ** 2
+            - log_std
+            - 0.5 * math.log(2 * math.pi)
+            - torch.log1p(-(x.tanh() ** 2))
+        ).sum(-1)
     torch.testing.assert_close(logp.double(), exact, rtol=1e-4, atol=1e-4)
 
 
 def test_bounds_there_and_back() -> None:
-    bounds = Bounds(spaces.Box(np.array([[-2.0, 0.0]], np.float32), np.array([[2.0, 0.1]], np.float32)), "x")
+    bounds = Bounds(
+        spaces.Box(np.array([[-2.0, 0.0]], np.float32), np.array([[2.0, 0.1]], np.float32)), "x"
+    )
     a = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.5, -0.25]])
     env = bounds.to_env(a)
-    assert env.shape == (3, 1, 2) and env[0].tolist() == [[-2.0, 0.0]] and env[1, 0, 1].item() == np.float32(0.1)
+    assert (
+        env.shape == (3, 1, 2)
+        and env[0].tolist() == [[-2.0, 0.0]]
+        and env[1, 0, 1].item() == np.float32(0.1)
+    )
     torch.testing.assert_close(bounds.from_env(env), a)
     assert bounds.from_env(torch.tensor([[[9.0, -9.0]]])).tolist() == [[1.0, -1.0]]
 
@@ -101,7 +122,9 @@ def test_no_rounding_leaves_the_bounds() -> None:
     low = rng.normal(size=5000).astype(np.float32)
     space = spaces.Box(low, low + rng.random(5000, np.float32) + np.float32(1e-3))
     bounds = Bounds(space, "x")
-    assert all(space.contains(bounds.to_env(torch.full((1, 5000), end))[0].numpy()) for end in (-1.0, 1.0))
+    assert all(
+        space.contains(bounds.to_env(torch.full((1, 5000), end))[0].numpy()) for end in (-1.0, 1.0)
+    )
 
 
 def test_normal_noise_is_normal() -> None:
@@ -124,7 +147,12 @@ def test_dueling_values_are_the_states_on_average() -> None:
 def test_any_of_is_fair_among_what_is_allowed() -> None:
     allowed = torch.tensor([True, False, True, True]).expand(30_000, 4)
     u = (torch.arange(30_000) + 0.5) / 30_000
-    assert torch.bincount(any_of(u, 4, allowed), minlength=4).tolist() == [10_000, 0, 10_000, 10_000]
+    assert torch.bincount(any_of(u, 4, allowed), minlength=4).tolist() == [
+        10_000,
+        0,
+        10_000,
+        10_000,
+    ]
     assert torch.bincount(any_of(u, 4, None), minlength=4).tolist() == [7_500] * 4
     ends = torch.tensor([2.0**-24, 1 - 2.0**-24])
     assert any_of(ends, 4, allowed[:2]).tolist() == any_of(ends, 4, None).tolist() == [0, 3]

@@ -29,14 +29,19 @@ def test_any_image_has_latents_and_comes_back_in_its_size(shape: tuple[int, ...]
     whole = Autoencoder(Encoder(shape))
     images = torch.randint(0, 256, (5, *shape), dtype=torch.uint8)
     latents = whole.encoder(images)
-    assert latents.shape == (5, LATENTS) and torch.equal(whole.encoder(latents.half()), latents.half().float())
+    assert latents.shape == (5, LATENTS) and torch.equal(
+        whole.encoder(latents.half()), latents.half().float()
+    )
     loss, error = whole(images, torch.randn(5, LATENTS))
     assert loss.shape == error.shape == () and loss.isfinite()
 
 
 def test_the_loss_is_that_of_the_paper() -> None:
     torch.manual_seed(0)
-    whole, images = Autoencoder(Encoder((16, 16, 3))), torch.randint(0, 256, (4, 16, 16, 3), dtype=torch.uint8)
+    whole, images = (
+        Autoencoder(Encoder((16, 16, 3))),
+        torch.randint(0, 256, (4, 16, 16, 3), dtype=torch.uint8),
+    )
     noise = torch.randn(4, LATENTS)
     loss, error = whole(images, noise)
     mean, log_variance = whole.encoder(images), whole.decoder.spread(whole.encoder.seen(images))
@@ -45,7 +50,11 @@ def test_the_loss_is_that_of_the_paper() -> None:
     wanted = images.permute(0, 3, 1, 2) / 255
     sigma = (made - wanted).square().mean().sqrt()
     likelihood = torch.distributions.Normal(made, sigma).log_prob(wanted).sum((1, 2, 3)).mean()
-    divergence = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0)).sum(1).mean()
+    divergence = (
+        torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0))
+        .sum(1)
+        .mean()
+    )
     numbers = wanted[0].numel()
     constant = numbers / 2 * (1 + np.log(2 * np.pi))
     torch.testing.assert_close(error, sigma.square())
@@ -67,7 +76,9 @@ def test_no_loss_of_a_policy_moves_the_encoder() -> None:
 def test_encoders_are_found_by_the_paths_of_their_images() -> None:
     one = image(16, 16, 3)
     net = DQN(torso="vae").network(
-        spec(spaces.Dict({"eye": spaces.Dict({"left": one, "right": one}), "at": spaces.Discrete(3)}))
+        spec(
+            spaces.Dict({"eye": spaces.Dict({"left": one, "right": one}), "at": spaces.Discrete(3)})
+        )
     )
     assert list(encoders(net)) == ["eye/left", "eye/right"]
     assert encoders(DQN(torso="resnet").network(spec(one))) == {}
@@ -75,7 +86,9 @@ def test_encoders_are_found_by_the_paths_of_their_images() -> None:
 
 def test_what_has_no_encoder_is_told() -> None:
     with pytest.raises(
-        ValueError, match=r"torso: expected a network with one torso for vae, such as DQN's or R2D2's, got .* with"
+        ValueError,
+        match=r"torso: expected a network with one torso for vae, such as DQN's or R2D2's, got .* "
+        r"with",
     ):
         encoders(SAC(torso="vae").network(spec(image(32, 32, 3), spaces.Box(-1, 1, (2,)))))
     with pytest.raises(ValueError, match="torso 'vae' needs sides of 16 and more, got 15x40"):

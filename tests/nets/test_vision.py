@@ -20,12 +20,18 @@ SMALL_ONES = [kind for kind in KINDS if kind not in ("auto", "mlp", "vit-small")
 STACK = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = spaces.Box(0, 255, (7, 7, 3), np.uint8)
 MIXED = spaces.Dict(
-    {"speed": spaces.Box(-1, 1, (2,)), "eyes": spaces.Dict({"left": STACK, "side": spaces.Discrete(3)}), "back": STACK}
+    {
+        "speed": spaces.Box(-1, 1, (2,)),
+        "eyes": spaces.Dict({"left": STACK, "side": spaces.Discrete(3)}),
+        "back": STACK,
+    }
 )
 
 
 def images(space, count=5, seed=0):
-    return torch.as_tensor(np.random.default_rng(seed).integers(0, 256, (count, *space.shape)).astype(space.dtype))
+    return torch.as_tensor(
+        np.random.default_rng(seed).integers(0, 256, (count, *space.shape)).astype(space.dtype)
+    )
 
 
 def made(kind, space=STACK):
@@ -64,9 +70,13 @@ def test_what_is_no_image_is_refused():
         planes((3,))
     with pytest.raises(ValueError, match="needs sides of 36 and more, got 7x7; take resnet or mlp"):
         made("nature", SMALL)
-    with pytest.raises(ValueError, match="'resnet': expected an image among the observations, got Box"):
+    with pytest.raises(
+        ValueError, match="'resnet': expected an image among the observations, got Box"
+    ):
         made("resnet", spaces.Box(-1, 1, (3,)))
-    with pytest.raises(ValueError, match="'natural' is unknown; known are auto, mlp, nature, .* and 'module:Class'"):
+    with pytest.raises(
+        ValueError, match="'natural' is unknown; known are auto, mlp, nature, .* and 'module:Class'"
+    ):
         made("natural")
 
 
@@ -78,7 +88,9 @@ def plain_nature(net):
 
 @pytest.mark.parametrize("shape", [(4, 84, 84), (36, 50, 3), (2, 48, 40, 3)])
 def test_nature_is_the_papers_and_bytes_are_a_255th(shape):
-    """Values and gradients equal those of the plain layers on x / 255, in the order rows, columns, channels."""
+    """Values and gradients equal those of the plain layers on x / 255, in the order rows, columns,
+    channels.
+    """
     torch.manual_seed(0)
     net = Nature(shape)
     x = images(spaces.Box(0, 255, shape, np.uint8))
@@ -90,7 +102,8 @@ def test_nature_is_the_papers_and_bytes_are_a_255th(shape):
     weight = torch.randn_like(got)
     grads = [torch.autograd.grad((y * weight).sum(), list(net.parameters())) for y in (got, want)]
     torch.testing.assert_close(grads[0], grads[1], atol=1e-3, rtol=1e-3)
-    torch.testing.assert_close(net(x.float() / 255), want, atol=1e-5, rtol=1e-4)  # floats are taken as they are
+    # floats are taken as they are
+    torch.testing.assert_close(net(x.float() / 255), want, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(4, 84, 84), (7, 7, 3), (3, 10, 21), (9, 8)])
@@ -101,7 +114,9 @@ def test_resnet(shape):
     got = net(x)
     assert got.shape == (5, 256) and net.size_out == 256
     # What is rounded off goes by the largest sums, which are around 30.
-    torch.testing.assert_close(net(x.float() / 255), got, atol=4e-6 * float(got.detach().abs().max()), rtol=0.0)
+    torch.testing.assert_close(
+        net(x.float() / 255), got, atol=4e-6 * float(got.detach().abs().max()), rtol=0.0
+    )
     got.square().sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in net.parameters())
     assert len(net.convs) == 3 and sum(isinstance(m, nn.Conv2d) for m in net.modules()) == 15
@@ -112,7 +127,9 @@ def test_resnet(shape):
 def test_both_layouts_give_the_same(kind):
     x = images(STACK)
     first, last = made(kind), made(kind, spaces.Box(0, 255, (84, 84, 4), np.uint8))
-    torch.testing.assert_close(first(x), last(x.permute(0, 2, 3, 1).contiguous()), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        first(x), last(x.permute(0, 2, 3, 1).contiguous()), atol=1e-5, rtol=1e-4
+    )
 
 
 def test_layers_are_orthogonal():
@@ -150,7 +167,11 @@ def test_mixed_observations():
     assert isinstance(net, Vision) and net.size_out == 512 + 512 + 3 + 2 and len(net.cnns) == 2
     back, left = images(STACK), images(STACK, seed=1)
     speed = torch.randn(5, 2)
-    obs = {"back": back, "eyes": {"left": left, "side": torch.tensor([0, 1, 2, 0, 1])}, "speed": speed}
+    obs = {
+        "back": back,
+        "eyes": {"left": left, "side": torch.tensor([0, 1, 2, 0, 1])},
+        "speed": speed,
+    }
     got = net(obs)
     torch.testing.assert_close(got[:, :512], net.cnns[0](back))
     torch.testing.assert_close(got[:, 512:1024], net.cnns[1](left))
@@ -168,7 +189,9 @@ def test_an_image_in_a_tuple_is_one():
 @pytest.mark.parametrize("kind", ["stn", "vit", "cross"])
 @pytest.mark.parametrize("shape", [(96, 96, 3), (3, 10, 21)])
 def test_bytes_are_a_255th_for_attention_as_well(kind, shape):
-    """Sides that no patch divides are padded; every parameter has a gradient once the spatial transformer has moved."""
+    """Sides that no patch divides are padded; every parameter has a gradient once the spatial
+    transformer has moved.
+    """
     net = made(kind, space := spaces.Box(0, 255, shape, np.uint8))
     x = images(space)
     got = net(x)
@@ -203,9 +226,13 @@ def test_a_spatial_transformer_begins_as_its_resnet_and_can_shift():
 
 @pytest.mark.thorough
 def test_vit_small_is_the_published_one():
-    count = sum(p.numel() for p in made("vit-small", spaces.Box(0, 255, (224, 224, 3), np.uint8)).parameters())
+    count = sum(
+        p.numel()
+        for p in made("vit-small", spaces.Box(0, 255, (224, 224, 3), np.uint8)).parameters()
+    )
     head = 384 * 256 + 256
-    assert abs(count - head - 21_665_664) < 1_000  # timm's vit_small_patch16_224 without its classifier; a place for the token
+    # timm's vit_small_patch16_224 without its classifier; a place for the token
+    assert abs(count - head - 21_665_664) < 1_000
 
 
 def test_one_hot_bytes_are_ones():
@@ -218,7 +245,9 @@ def test_one_hot_bytes_are_ones():
 
 def network(observation=STACK, action=None, seed=5, **kwargs):
     torch.manual_seed(seed)
-    return ActorCritic(EnvSpec(observation=observation, action=action or spaces.Discrete(6)), core_size=6, **kwargs)
+    return ActorCritic(
+        EnvSpec(observation=observation, action=action or spaces.Discrete(6)), core_size=6, **kwargs
+    )
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
@@ -243,13 +272,18 @@ def test_step_and_unroll_agree(kind, core):
         assert torch.equal(alone.log_probs, step.log_probs)
     torch.testing.assert_close(state, end, atol=1e-4, rtol=1e-4)
     (policy.entropy().sum() + value.square().sum()).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters() if p.requires_grad)
+    assert all(
+        p.grad is not None and p.grad.isfinite().all() for p in net.parameters() if p.requires_grad
+    )
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
-@pytest.mark.parametrize(("space", "kind"), [*((STACK, kind) for kind in SMALL_ONES), (spaces.Box(-1, 1, (3,)), "mlp")])
+@pytest.mark.parametrize(
+    ("space", "kind"), [*((STACK, kind) for kind in SMALL_ONES), (spaces.Box(-1, 1, (3,)), "mlp")]
+)
 def test_bf16_is_close_and_stays_in_the_torso(space, kind, core):
-    seed = 6 if kind == "vit" else 5  # of the ViT seed 5 makes values near 0, of which a share says nothing
+    # of the ViT seed 5 makes values near 0, of which a share says nothing
+    seed = 6 if kind == "vit" else 5
     net = network(space, torso=kind, core=core, policy_gain=1.0, seed=seed)
     space.seed(0)
     obs = np.stack([space.sample() for _ in range(8)]) if space is not STACK else None
@@ -328,7 +362,9 @@ def test_a_torso_of_ones_own():
     net = network(SMALL, torso=f"{__name__}:Custom")
     assert net.policy_head.in_features == 200 and net.value_torso is None
     (policy, value), _ = net.unroll(
-        images(SMALL, 6).view(3, 2, 7, 7, 3), torch.zeros(3, 2, dtype=torch.bool), net.initial_state(2)
+        images(SMALL, 6).view(3, 2, 7, 7, 3),
+        torch.zeros(3, 2, dtype=torch.bool),
+        net.initial_state(2),
     )
     assert value.shape == (3, 2) and policy.log_probs.shape == (6, 3, 2)
 
@@ -340,9 +376,18 @@ def test_a_torso_of_ones_own():
         (f"{__name__}:Custon", r"has no 'Custon'; did you mean 'Custom'\?"),
         (f"{__name__}:images", "expected a torch.nn.Module class, got <function"),
         (f"{__name__}:Sizeless", "expected an integer size_out"),
-        (f"{__name__}:Bare", r"expected Bare\(observation_space\), got Bare\(\): too many positional arguments"),
-        (f"{__name__}:Boastful", r"expected \[N, size_out\] = \[2, 300\] of two rows of observations, got \[2, 200\]"),
-        (f"{__name__}:Narrow", r"expected what takes two rows of Box.*, got RuntimeError: .*channels"),
+        (
+            f"{__name__}:Bare",
+            r"expected Bare\(observation_space\), got Bare\(\): too many positional arguments",
+        ),
+        (
+            f"{__name__}:Boastful",
+            r"expected \[N, size_out\] = \[2, 300\] of two rows of observations, got \[2, 200\]",
+        ),
+        (
+            f"{__name__}:Narrow",
+            r"expected what takes two rows of Box.*, got RuntimeError: .*channels",
+        ),
         (f"{__name__}:Talkative", r"\[2, 200\] of two rows of observations, got tuple"),
     ],
 )
@@ -355,5 +400,7 @@ def test_a_wrong_torso_is_named(name, said):
 def test_a_torso_whose_module_does_not_parse_is_told_with_its_line(tmp_path, monkeypatch):
     (tmp_path / "unparsed_nets.py").write_text("\nclass Net(:\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=r"torso 'unparsed_nets:Net'.*SyntaxError: .*unparsed_nets.py, line 2\)"):
+    with pytest.raises(
+        ValueError, match=r"torso 'unparsed_nets:Net'.*SyntaxError: .*unparsed_nets.py, line 2\)"
+    ):
         network(SMALL, torso="unparsed_nets:Net")

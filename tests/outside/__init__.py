@@ -1,1 +1,3 @@
-"""Nets at the openings: doors through which examples of anything are pushed, and the faults that they must catch."""
+"""Nets at the openings: doors through which examples of anything are pushed, and the faults that
+they must catch.
+"""

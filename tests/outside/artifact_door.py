@@ -1,7 +1,8 @@
 """Observations from outside: lines for ``edge.py``, and npz files of recorded rows.
 
-Each is drawn near what is right, with up to three things wrong. What has nothing wrong must be taken as it is; all else is
-taken or refused in one sentence, and no number that is not finite, no unknown key and no other shape is ever taken.
+Each is drawn near what is right, with up to three things wrong. What has nothing wrong must be
+taken as it is; all else is taken or refused in one sentence, and no number that is not finite, no
+unknown key and no other shape is ever taken.
 """
 
 from __future__ import annotations
@@ -33,46 +34,74 @@ from tests.outside.harness import Door, Fault, Planted, shares
 GOOD = '{"obs": [0.5, -0.5, 0.25, 0], "action_mask": [1, 0, 1]}'
 NUMBERS = st.one_of(
     st.integers(-3, 3),
-    st.sampled_from([math.nan, math.inf, -math.inf, 1e39, 1e308, 10**30, -(2**63), True, None, "1", "\ud83e"]),
+    st.sampled_from(
+        [math.nan, math.inf, -math.inf, 1e39, 1e308, 10**30, -(2**63), True, None, "1", "\ud83e"]
+    ),
 )
 VALUES = st.recursive(NUMBERS, lambda inner: st.lists(inner, max_size=5), max_leaves=8)
-KEYS = st.sampled_from(["obs", "action_mask", "session", "first", "", "a/b", "observation", "x" * 300])
+KEYS = st.sampled_from(
+    ["obs", "action_mask", "session", "first", "", "a/b", "observation", "x" * 300]
+)
 
 
 def _lines() -> st.SearchStrategy[list[str]]:
     right, mask = st.just([0.5] * 4), st.just([1, 0, 1])
-    four = st.tuples(NUMBERS, st.just(0.5), st.just(0.5), st.just(0.5)).map(list).flatmap(st.permutations)
+    four = (
+        st.tuples(NUMBERS, st.just(0.5), st.just(0.5), st.just(0.5))
+        .map(list)
+        .flatmap(st.permutations)
+    )
     near = shares(  # one of the two is right
-        st.fixed_dictionaries({"obs": shares(four, four, st.lists(NUMBERS, max_size=5)), "action_mask": mask}),
+        st.fixed_dictionaries(
+            {"obs": shares(four, four, st.lists(NUMBERS, max_size=5)), "action_mask": mask}
+        ),
         st.fixed_dictionaries({"obs": right, "action_mask": st.lists(NUMBERS, max_size=4)}),
     )
     any_keys = st.dictionaries(KEYS, VALUES, max_size=4)
     wrapped = st.fixed_dictionaries({"obs": near, "session": NUMBERS, "first": NUMBERS})
-    deep = st.integers(1, 200_000).flatmap(lambda n: st.sampled_from(["[" * n, "[" * n + "]" * n, '{"obs":' * n]))
-    text = st.one_of(st.text(max_size=20), st.sampled_from(["[1,", "nan", "\ufeff[0,0,0,0]", "9" * 5000]))
+    deep = st.integers(1, 200_000).flatmap(
+        lambda n: st.sampled_from(["[" * n, "[" * n + "]" * n, '{"obs":' * n])
+    )
+    text = st.one_of(
+        st.text(max_size=20), st.sampled_from(["[1,", "nan", "\ufeff[0,0,0,0]", "9" * 5000])
+    )
     said = (near, near, wrapped, any_keys)
     line = shares(st.just(GOOD), *(one.map(json.dumps) for one in said), deep, text)
-    return st.lists(line.map(lambda one: "".join(c for c in one if c not in "\n\r")), min_size=1, max_size=4)
+    return st.lists(
+        line.map(lambda one: "".join(c for c in one if c not in "\n\r")), min_size=1, max_size=4
+    )
 
 
 @functools.cache
 def _policy() -> tuple[tempfile.TemporaryDirectory[str], Path]:
-    """An artifact whose graph is written by hand: what is tried is how lines are read, and torch's exporter takes 10 s."""
+    """An artifact whose graph is written by hand: what is tried is how lines are read, and torch's
+    exporter takes 10 s.
+    """
     held = tempfile.TemporaryDirectory(prefix="equipoise-door-")
     one, policy = untrained(*KINDS["mask"])
     module = PolicyGraph(policy, one.spec)
     spec = artifacts.spec_json("main", one, policy, module, step=0)
-    files = {artifacts.GRAPH: _graph(module), artifacts.WEIGHTS: b"", artifacts.EDGE: Path(edge.__file__).read_bytes()}
-    artifacts._publish(place := Path(held.name) / "policy", files | {artifacts.SPEC: artifacts._json(spec)})
+    files = {
+        artifacts.GRAPH: _graph(module),
+        artifacts.WEIGHTS: b"",
+        artifacts.EDGE: Path(edge.__file__).read_bytes(),
+    }
+    artifacts._publish(
+        place := Path(held.name) / "policy", files | {artifacts.SPEC: artifacts._json(spec)}
+    )
     return held, place
 
 
 def _graph(module: PolicyGraph) -> bytes:
-    """The best of three actions that the mask allows, by weights of the observation; a log propensity of 0."""
+    """The best of three actions that the mask allows, by weights of the observation; a log
+    propensity of 0.
+    """
     from onnx import TensorProto, helper
 
     def value(name: str, dtype: str, shape: tuple[int, ...]) -> Any:
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), ["rows", *shape])
+        return helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), ["rows", *shape]
+        )
 
     weights = [((7 * i) % 5 - 2) / 2 for i in range(12)]
     nodes = [
@@ -87,7 +116,9 @@ def _graph(module: PolicyGraph) -> bytes:
         helper.make_tensor("weights", TensorProto.FLOAT, [4, 3], weights),
         helper.make_tensor("never", TensorProto.FLOAT, [], [-1e30]),
     ]
-    inputs = [value(name, spec.dtype, tuple(spec.shape)) for name, spec in module.signature.inputs.items()]
+    inputs = [
+        value(name, spec.dtype, tuple(spec.shape)) for name, spec in module.signature.inputs.items()
+    ]
     outputs = [value("action", "int64", ()), value("logp", "float32", ())]
     graph = helper.make_graph(nodes, "policy", inputs, outputs, held)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
@@ -101,7 +132,9 @@ def _finite(value: Any) -> bool:
 
 
 def say(lines: list[str]) -> None:
-    """Each line is answered or named, in order, and the good one at the end is answered whatever came before."""
+    """Each line is answered or named, in order, and the good one at the end is answered whatever
+    came before.
+    """
     sent = "\n".join([*lines, GOOD]).encode("utf-8", "surrogatepass")
     out, err, before = io.StringIO(), io.StringIO(), sys.stdin
     sys.stdin = io.TextIOWrapper(io.BytesIO(sent))
@@ -132,19 +165,47 @@ def say(lines: list[str]) -> None:
             raise Fault("an observation was refused", err.getvalue()[:500])
 
 
-# ---------------------------------------------------------------------------------------------------------- recorded rows
+# ------------------------------------------------------------------------------------ recorded rows
 
 
 ROWS = 3
-SPACE = spaces.Dict({
-    "a/b": spaces.Box(-9.0, 9.0, (2,), np.float32), "": spaces.Box(0, 9, (1,), np.int16), "x.npy": spaces.Discrete(3),
-    "a": spaces.Dict({"b": spaces.Box(-9.0, 9.0, (), np.float64), "none": spaces.Box(0.0, 1.0, (2, 0), np.float32)}),
-})  # fmt: skip
+SPACE = spaces.Dict(
+    {
+        "a/b": spaces.Box(-9.0, 9.0, (2,), np.float32),
+        "": spaces.Box(0, 9, (1,), np.int16),
+        "x.npy": spaces.Discrete(3),
+        "a": spaces.Dict(
+            {
+                "b": spaces.Box(-9.0, 9.0, (), np.float64),
+                "none": spaces.Box(0.0, 1.0, (2, 0), np.float32),
+            }
+        ),
+    }
+)
 SPEC = EnvSpec(observation=SPACE, action=spaces.Discrete(2))
-RIGHT = {name: [s.dtype, [ROWS, *s.shape], 1] for name, s in tree.named("obs", observation_spec(SPACE)).items()}
-NAMES = [*RIGHT, "obs", "obs/a", "obs/a/b/c", "obs/~", "obs/~5", "first", "action", "action/x", "other", "", "/", "obs/"]
+RIGHT = {
+    name: [s.dtype, [ROWS, *s.shape], 1]
+    for name, s in tree.named("obs", observation_spec(SPACE)).items()
+}
+NAMES = [
+    *RIGHT,
+    "obs",
+    "obs/a",
+    "obs/a/b/c",
+    "obs/~",
+    "obs/~5",
+    "first",
+    "action",
+    "action/x",
+    "other",
+    "",
+    "/",
+    "obs/",
+]
 FILLS = st.sampled_from([0, 1, 2, -1, 255, 40_000, 1e39, math.nan, math.inf])
-DTYPES = st.sampled_from(["float32", "float64", "float16", "int64", "uint8", "bool", "U3", "O", "M8[s]", "complex64"])
+DTYPES = st.sampled_from(
+    ["float32", "float64", "float16", "int64", "uint8", "bool", "U3", "O", "M8[s]", "complex64"]
+)
 SHAPES = st.lists(st.integers(0, 4), max_size=4)
 
 
@@ -158,7 +219,10 @@ def _files(draw: st.DrawFn) -> dict[str, Any]:
         if how == "drop":
             arrays.pop(name, None)
             continue
-        kind, shape = draw(DTYPES) if how == "dtype" else kind, draw(SHAPES) if how == "shape" else shape
+        kind, shape = (
+            draw(DTYPES) if how == "dtype" else kind,
+            draw(SHAPES) if how == "shape" else shape,
+        )
         arrays[name] = [kind, shape, draw(FILLS) if how == "fill" else fill]
     damage = draw(st.one_of(st.none(), st.none(), st.tuples(st.floats(0, 1), st.integers(0, 255))))
     return {"arrays": arrays, "damage": damage}
@@ -205,7 +269,7 @@ DOORS = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------------ planted faults
+# ----------------------------------------------------------------------------------- planted faults
 
 
 def nest_splits_keys(patch: pytest.MonkeyPatch) -> None:
@@ -250,5 +314,7 @@ PLANTED = [
     ),
     Planted("nan is taken as an observation", "recorded rows", nan_is_taken, kinds=("taken",)),
     Planted("nan is taken as a line", "edge lines", nan_is_taken, kinds=("taken",)),
-    Planted("brackets end the stream", "edge lines", brackets_end_the_stream, kinds=("RecursionError",)),
+    Planted(
+        "brackets end the stream", "edge lines", brackets_end_the_stream, kinds=("RecursionError",)
+    ),
 ]

@@ -1,4 +1,5 @@
-"""A disk that fails, for the tests: at the n-th file operation beneath a folder something goes wrong.
+"""A disk that fails, for the tests: at the n-th file operation beneath a folder something goes
+wrong.
 
     with Disk(folder, "fail", nth=3):
         act()
@@ -12,9 +13,10 @@
 | kill | the process is gone, a write half done; for a forked child |
 | cut | the power fails: what was not synced is undone, then as "kill" |
 
-A power cut undoes bytes that no fsync of their file followed, and names that no fsync of their folder followed, the newest
-first: the strictest disk that POSIX allows. What C code does (SQLite, HDF5) is not seen.
-"""
+A power cut undoes bytes that no fsync of their file followed, and names that no fsync of their
+folder followed, the newest first: the strictest disk that POSIX allows. What C code does (SQLite,
+HDF5) is not seen.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -34,26 +36,52 @@ FAULTS: tuple[Fault, ...] = get_args(Fault)
 KILLED = 9  # exit code of a killed child
 CHANGES = ("write", "open", "mkdir")  # what a full disk refuses
 WRAPPED = (
-    "open", "write", "read", "fsync", "close", "mkdir", "rename", "replace", "link", "unlink", "remove", "rmdir", "chmod",
-    "listdir", "scandir", "lstat", "stat", "truncate", "ftruncate",
-)  # fmt: skip
+    "open",
+    "write",
+    "read",
+    "fsync",
+    "close",
+    "mkdir",
+    "rename",
+    "replace",
+    "link",
+    "unlink",
+    "remove",
+    "rmdir",
+    "chmod",
+    "listdir",
+    "scandir",
+    "lstat",
+    "stat",
+    "truncate",
+    "ftruncate",
+)
 
 
 class Disk:
-    """The file operations of this process beneath ``folder``, one of which goes wrong. ``count``: how many there were."""
+    """The file operations of this process beneath ``folder``, one of which goes wrong. ``count``:
+    how many there were.
+    """
 
     def __init__(self, folder: Path, fault: Fault | None = None, nth: int = 0) -> None:
         self.folder, self.fault, self.nth, self.count = folder.absolute(), fault, nth, 0
         self.done: list[str] = []  # the operations, for a message
         self._handles: dict[int, Path] = {}
-        self._plain: dict[str, Any] = {name: getattr(os, name) for name in WRAPPED} | {"io.open": io.open}
+        self._plain: dict[str, Any] = {name: getattr(os, name) for name in WRAPPED} | {
+            "io.open": io.open
+        }
         self._cutting = fault == "cut"
         self._busy = False  # with operations of its own, which do not count
-        self._undo: list[tuple[set[Path], Callable[[], object]]] = []  # (folders whose fsync makes it last, how it is undone)
+        # (folders whose fsync makes it last, how it is undone)
+        self._undo: list[tuple[set[Path], Callable[[], object]]] = []
         self._synced: dict[Path, int] = {}  # bytes of a file that a power cut leaves
-        self._stash = Path(tempfile.mkdtemp(prefix="equipoise-stash-", dir=self.folder.parent)) if self._cutting else None
+        self._stash = (
+            Path(tempfile.mkdtemp(prefix="equipoise-stash-", dir=self.folder.parent))
+            if self._cutting
+            else None
+        )
 
-    # ------------------------------------------------------------------------------------------------------ in and out
+    # ----------------------------------------------------------------------------------- in and out
 
     def __enter__(self) -> Disk:
         for name in WRAPPED:
@@ -77,7 +105,7 @@ class Disk:
         for _, undo in reversed(self._undo):
             undo()
 
-    # -------------------------------------------------------------------------------------------------- one operation
+    # -------------------------------------------------------------------------------- one operation
 
     def _place(self, given: Any, dir_fd: int | None = None) -> Path | None:
         """The path that an operation names, if it lies beneath the folder."""
@@ -133,7 +161,10 @@ class Disk:
             return int(plain(handle, part if self._is_short() and len(part) else view))
 
         def other(*args: Any, **more: Any) -> Any:
-            path = self._place(args[0] if args else more.get("path", "."), more.get("dir_fd", more.get("src_dir_fd")))
+            path = self._place(
+                args[0] if args else more.get("path", "."),
+                more.get("dir_fd", more.get("src_dir_fd")),
+            )
             if path is None:
                 return plain(*args, **more)
             if name == "close":  # which closes in any case
@@ -156,19 +187,27 @@ class Disk:
         return write if name == "write" else other
 
     def _opened(self, file: Any, mode: str = "r", *args: Any, **more: Any) -> Any:
-        """``io.open``, as ``pathlib`` and ``os.fdopen`` call it: of a path or of a handle that is open."""
+        """``io.open``, as ``pathlib`` and ``os.fdopen`` call it: of a path or of a handle that is
+        open.
+        """
         if (path := self._place(file)) is None:
             return self._plain["io.open"](file, mode, *args, **more)
         changes = not isinstance(file, int) and any(letter in mode for letter in "wax")
         self._arrives("open" if changes else "look")
-        undo = self._prepared("open", path, (file, os.O_CREAT | (os.O_TRUNC if "w" in mode else 0)), {}) if changes else None
+        undo = (
+            self._prepared(
+                "open", path, (file, os.O_CREAT | (os.O_TRUNC if "w" in mode else 0)), {}
+            )
+            if changes
+            else None
+        )
         opened = self._plain["io.open"](file, mode, *args, **more)
         if undo is not None:
             self._undo.append(undo)
         self._handles[opened.fileno()] = path
         return _File(opened, self, path) if any(letter in mode for letter in "wax+") else opened
 
-    # ------------------------------------------------------------------------------------------------- a power cut
+    # ---------------------------------------------------------------------------------- a power cut
 
     def _prepared(
         self, name: str, path: Path, args: tuple[Any, ...], more: dict[str, Any]
@@ -240,7 +279,8 @@ class _File:
     def write(self, data: Any) -> Any:
         half = data[: len(data) // 2]
         self._disk._arrives("write", lambda: (self._file.write(half), self._file.flush()))
-        if self._disk._is_short() and isinstance(self._file, io.FileIO):  # a buffered file writes the rest itself
+        # a buffered file writes the rest itself
+        if self._disk._is_short() and isinstance(self._file, io.FileIO):
             return self._file.write(half)
         return self._file.write(data)
 

@@ -1,7 +1,8 @@
-"""Do something with a fault at each of its file operations: ``python -m tests.outside.disk_faults SUBJECT FAULT FOLDER``.
+"""Do something with a fault at each of its file operations: ``python -m tests.outside.disk_faults
+SUBJECT FAULT FOLDER``.
 
-A process of its own, since it forks. Prints a JSON line for each n: what a reader sees after the n-th file operation went
-wrong, what was raised, and what is seen once it was done again.
+A process of its own, since it forks. Prints a JSON line for each n: what a reader sees after the
+n-th file operation went wrong, what was raised, and what is seen once it was done again.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ from tests.registry.made import artifact as made_artifact
 
 @dataclass(frozen=True)
 class Subject:
-    """``prepare`` what is there before, ``act`` on it, and look at what a reader sees: it must be the old or the new.
+    """``prepare`` what is there before, ``act`` on it, and look at what a reader sees: it must be
+    the old or the new.
 
-    ``lasts``: once ``act`` has returned, a power cut leaves the new. ``parts``: it does several things, each as a whole, so
-    what lies between the old and the new is as good.
+    ``lasts``: once ``act`` has returned, a power cut leaves the new. ``parts``: it does several
+    things, each as a whole, so what lies between the old and the new is as good.
     """
 
     prepare: Callable[[Path], object]
@@ -66,11 +68,17 @@ def put_three(folder: Path) -> None:
 
 def newest(folder: Path) -> Any:
     found = checkpoint.latest(folder)
-    return None if found is None else [found.name.removeprefix("."), checkpoint.read(found, checkpoint.WEIGHTS)[:3].decode()]
+    return (
+        None
+        if found is None
+        else [found.name.removeprefix("."), checkpoint.read(found, checkpoint.WEIGHTS)[:3].decode()]
+    )
 
 
 def aged(folder: Path) -> Any:
-    """The newest whole checkpoint, whatever is left of older ones. ".step_2.old" is step 2, set aside for a moment."""
+    """The newest whole checkpoint, whatever is left of older ones. ".step_2.old" is step 2, set
+    aside for a moment.
+    """
     return None if (found := newest(folder)) is None else [found[0].removesuffix(".old"), found[1]]
 
 
@@ -89,7 +97,11 @@ def key(folder: Path) -> Any:
     os.environ["XDG_STATE_HOME"] = str(folder)
     path = trust.key_path()
     assert path is not None
-    return "key" if path.exists() and len(path.read_bytes()) == trust.KEY_BYTES else path.exists() or None
+    return (
+        "key"
+        if path.exists() and len(path.read_bytes()) == trust.KEY_BYTES
+        else path.exists() or None
+    )
 
 
 def make_key(folder: Path) -> None:
@@ -114,11 +126,26 @@ def published(folder: Path) -> Any:
 def write_capsule(folder: Path) -> None:
     """Of an env and of a reward. What cannot be written costs the capsule, with a warning."""
     of_env = capsule.Capsule(
-        env=EnvFactory(target="CartPole-v1"), streams=(0,), stream=0, seed=0, start=capsule.Start(kind="birth"),
-        kind="exception", error="KeyError", message="", key=None, step=0, wrappers="", traceback="", versions={},
-        actions=np.zeros(3), observations={}, state={},
-    )  # fmt: skip
-    samples = Samples(prompts=["p"], completions=["c"], completion_ids=[[1]], ended=[True], columns={})
+        env=EnvFactory(target="CartPole-v1"),
+        streams=(0,),
+        stream=0,
+        seed=0,
+        start=capsule.Start(kind="birth"),
+        kind="exception",
+        error="KeyError",
+        message="",
+        key=None,
+        step=0,
+        wrappers="",
+        traceback="",
+        versions={},
+        actions=np.zeros(3),
+        observations={},
+        state={},
+    )
+    samples = Samples(
+        prompts=["p"], completions=["c"], completion_ids=[[1]], ended=[True], columns={}
+    )
     of_reward = capsules.RewardCapsule(reward="m:f", error="e", deadline_s=None, samples=samples)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -138,7 +165,10 @@ def readable_capsules(folder: Path) -> Any:
 def log_a_decision(folder: Path) -> None:
     """The robot acts on, whatever becomes of its log."""
     policy = object.__new__(edge.EdgePolicy)
-    policy.lost, policy._log = 0, os.open(folder / "lines", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    policy.lost, policy._log = (
+        0,
+        os.open(folder / "lines", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644),
+    )
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         policy._keep({"new": "x" * 500})
@@ -148,9 +178,13 @@ def log_a_decision(folder: Path) -> None:
 
 
 def decisions(folder: Path) -> list[str]:
-    """The whole lines. A half one of a killed process has an end of its own, and readers leave it out."""
+    """The whole lines. A half one of a killed process has an end of its own, and readers leave it
+    out.
+    """
     found = (folder / "lines").read_text().split("\n")[:-1]
-    return [line[2:5] if line.endswith("}") else line for line in found if line.endswith(("}", "old"))]
+    return [
+        line[2:5] if line.endswith("}") else line for line in found if line.endswith(("}", "old"))
+    ]
 
 
 def mirror(folder: Path) -> None:
@@ -174,31 +208,34 @@ def of_registry(name: str) -> Subject:
     return Subject(
         lambda folder: prepare(folder / "registry", folder.parent / "made"),
         lambda folder: act(folder / "registry", folder.parent / "made"),
-        lambda folder: killing.seen(folder / "registry"), lasts=name != "gc", parts=name == "gc",
-    )  # fmt: skip
+        lambda folder: killing.seen(folder / "registry"),
+        lasts=name != "gc",
+        parts=name == "gc",
+    )
 
 
 SUBJECTS: dict[str, Subject] = {
     "checkpoint": Subject(lambda f: put(f, 1, "one"), lambda f: put(f, 2, "two"), newest),
     "checkpoint again": Subject(lambda f: put(f, 2, "one"), lambda f: put(f, 2, "two"), aged),
-    "retain": Subject(
-        put_three, lambda f: checkpoint.retain(f, 1), newest, lasts=False
-    ),
+    "retain": Subject(put_three, lambda f: checkpoint.retain(f, 1), newest, lasts=False),
     "atomic": Subject(
-        lambda f: write_atomic(f / "x.json", b'{"word": "old"}'), lambda f: write_atomic(f / "x.json", b'{"word": "new"}'),
+        lambda f: write_atomic(f / "x.json", b'{"word": "old"}'),
+        lambda f: write_atomic(f / "x.json", b'{"word": "new"}'),
         lambda f: read_json(f / "x.json")["word"],
     ),
     "append": Subject(lambda f: (f / "lines").write_text("old\n"), appended, whole_lines),
     "key": Subject(lambda f: None, make_key, key, lasts=False),
     "artifact": Subject(lambda f: None, publish, published),
     "capsules": Subject(lambda f: None, write_capsule, readable_capsules, lasts=False, parts=True),
-    "edge log": Subject(lambda f: (f / "lines").write_text("old\n"), log_a_decision, decisions, lasts=False),
+    "edge log": Subject(
+        lambda f: (f / "lines").write_text("old\n"), log_a_decision, decisions, lasts=False
+    ),
     "mirror": Subject(prepare_mirror, mirror, mirrored, lasts=False),
     "registry add": of_registry("add"),
     "registry alias": of_registry("alias"),
     "registry rollback": of_registry("rollback"),
     "registry gc": of_registry("gc"),
-}  # fmt: skip
+}
 
 
 def main(name: str, fault: str, folder: Path) -> None:
@@ -215,9 +252,16 @@ def main(name: str, fault: str, folder: Path) -> None:
         subject.act(done)
     operations = disk.count
     new = json.loads(json.dumps(subject.seen(done)))
-    first = {"old": subject.seen(base), "new": new, "operations": operations, "lasts": subject.lasts, "parts": subject.parts}
+    first = {
+        "old": subject.seen(base),
+        "new": new,
+        "operations": operations,
+        "lasts": subject.lasts,
+        "parts": subject.parts,
+    }
     print(json.dumps(first))
-    last = {"cut": operations + 1, "slow": 1}.get(fault, operations)  # a slow disk is slow from the first operation on
+    # a slow disk is slow from the first operation on
+    last = {"cut": operations + 1, "slow": 1}.get(fault, operations)
     for nth in range(1, last + 1):
         copy = folder / f"{fault}-{nth}"
         shutil.copytree(base, copy, symlinks=True)

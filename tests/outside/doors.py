@@ -1,4 +1,5 @@
-"""Every door with its planted faults: the modules here that are named ``*_door.py``, each with ``DOORS`` and ``PLANTED``.
+"""Every door with its planted faults: the modules here that are named ``*_door.py``, each with
+``DOORS`` and ``PLANTED``.
 
 A planted fault puts back one that was reported once::
 
@@ -7,8 +8,9 @@ A planted fault puts back one that was reported once::
 
     PLANTED = [Planted("a key with a slash is split", "envs", nest_splits_keys, kinds=("KeyError", "rows"))]
 
-``test_doors.py`` plants each alone, drives the door with its CI budget, and fails if nothing is found.
-"""
+``test_doors.py`` plants each alone, drives the door with its CI budget, and fails if nothing is
+found.
+"""  # noqa: E501
 
 from __future__ import annotations
 

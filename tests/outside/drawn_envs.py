@@ -75,21 +75,29 @@ class Drawn(gymnasium.Env[Any, Any]):
         allowed = self.law.allowed(self.stream, self.number, self.t)
         over = self.t >= self.law.episode(self.stream, self.number)[0]
         if over and (not isinstance(info, dict) or info.get("action_mask") is None):
-            allowed = np.ones_like(allowed)  # nobody acts on an episode's last row: without a mask it allows all
+            # nobody acts on an episode's last row: without a mask it allows all
+            allowed = np.ones_like(allowed)
         return {"obs": obs, "action_mask": allowed}
 
     def info(self) -> Any:
         info = self.law.info(self.late, self.t)
         if (way := self.law.odd.get("mask_info", "absent")) != "absent" and isinstance(info, dict):
             if way != "sometimes" or self.t % 2 == 0:
-                info = {**info, "action_mask": self.law.mask("mask_info", self.late, self.stream, self.number, self.t)}
+                info = {
+                    **info,
+                    "action_mask": self.law.mask(
+                        "mask_info", self.late, self.stream, self.number, self.t
+                    ),
+                }
             else:
                 self.law.note("mask_info", True)
         return info
 
     def trouble(self, where: str) -> None:
         odd = self.shape if self.late else ""
-        if odd in (f"raises_{where}", "raises_first_reset") and (where == "step" or odd == "raises_reset" or self.calls == 1):
+        if odd in (f"raises_{where}", "raises_first_reset") and (
+            where == "step" or odd == "raises_reset" or self.calls == 1
+        ):
             env_law.BOOK.bent.add(f"shape:{odd}")
             raise Broke(f"the simulator stopped in {where}")
         if odd == "warns":
@@ -112,7 +120,11 @@ def number_of(value: Any, otherwise: float) -> float:
     """The number that a reward says, where it says one."""
     try:
         return float(
-            np.float32(np.asarray(value.detach() if hasattr(value, "detach") else value).astype(np.float64).reshape(()))
+            np.float32(
+                np.asarray(value.detach() if hasattr(value, "detach") else value)
+                .astype(np.float64)
+                .reshape(())
+            )
         )
     except Exception:
         return otherwise
@@ -132,7 +144,14 @@ def shaped(said: dict[str, Any], stream: int) -> Any:
     if way == "none_space":
         made.observation_space = None
     if way == "extra":
-        made.envs, made.num_envs, made.agents, made.state, made.spaces, made.single_observation_space = (
+        (
+            made.envs,
+            made.num_envs,
+            made.agents,
+            made.state,
+            made.spaces,
+            made.single_observation_space,
+        ) = (
             [],
             1,
             [],
@@ -212,10 +231,17 @@ class Prints(Drawn):
 
 
 KINDS: dict[str, type[Drawn]] = {
-    "no_options": NoOptions, "no_seed": NoSeed, "positional": Positional, "none_metadata": NoMetadata,
+    "no_options": NoOptions,
+    "no_seed": NoSeed,
+    "positional": Positional,
+    "none_metadata": NoMetadata,
     "no_metadata": EmptyMetadata,
-    "property_spaces": Properties, "render_none": NoRender, "spec_none": NoRender, "bool_subclass_env": Truth, "prints": Prints,
-}  # fmt: skip
+    "property_spaces": Properties,
+    "render_none": NoRender,
+    "spec_none": NoRender,
+    "bool_subclass_env": Truth,
+    "prints": Prints,
+}
 
 
 class Outer(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -224,8 +250,10 @@ class Outer(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Any, stream: int, law: Law) -> None:
         super().__init__(env)
         self._stream, self._masked, self._ones = (
-            stream, law.odd.get("mask_info", "absent") != "absent", np.ones(sum(law.counts), np.int8),
-        )  # fmt: skip
+            stream,
+            law.odd.get("mask_info", "absent") != "absent",
+            np.ones(sum(law.counts), np.int8),
+        )
         env_law.BOOK.begins(stream)
 
     def reset(self, **given: Any) -> Any:
@@ -240,7 +268,11 @@ class Outer(gymnasium.Wrapper[Any, Any, Any, Any]):
             env_law.BOOK.complaints.append(f"{action!r} is no member of {self.action_space}")
         out = self.env.step(action)
         over = bool(out[2]) or bool(out[3])
-        row.obs, row.reward, row.terminated = plain(self._obs(out[0], out[4], over)), number_of(out[1], 0.0), bool(out[2])
+        row.obs, row.reward, row.terminated = (
+            plain(self._obs(out[0], out[4], over)),
+            number_of(out[1], 0.0),
+            bool(out[2]),
+        )
         return out
 
     def _obs(self, obs: Any, info: Any, over: bool = False) -> Any:
@@ -254,14 +286,20 @@ def wrapped(name: str, law: Law, stream: int) -> Any:
     w = gymnasium.wrappers
     env: Any = Drawn(law, stream, noted=False)
     arguments: dict[str, Any] = {
-        "FrameStackObservation": {"stack_size": 2}, "DelayObservation": {"delay": 1},
+        "FrameStackObservation": {"stack_size": 2},
+        "DelayObservation": {"delay": 1},
         "RescaleAction": {"min_action": -2.0, "max_action": 2.0},
-        "TimeLimit": {"max_episode_steps": 3}, "StickyAction": {"repeat_action_probability": 0.5},
+        "TimeLimit": {"max_episode_steps": 3},
+        "StickyAction": {"repeat_action_probability": 0.5},
         "RepeatAction": {"num_repeats": 2},
-        "DtypeObservation": {"dtype": np.float64}, "RescaleObservation": {"min_obs": np.float32(-1), "max_obs": np.float32(1)},
-        "DiscretizeObservation": {"bins": 3}, "DiscretizeAction": {"bins": 3}, "ReshapeObservation": {"shape": (1, 2)},
-        "MaxAndSkipObservation": {"skip": 2}, "ClipReward": {"min_reward": -1.0, "max_reward": 3.0},
-    }  # fmt: skip
+        "DtypeObservation": {"dtype": np.float64},
+        "RescaleObservation": {"min_obs": np.float32(-1), "max_obs": np.float32(1)},
+        "DiscretizeObservation": {"bins": 3},
+        "DiscretizeAction": {"bins": 3},
+        "ReshapeObservation": {"shape": (1, 2)},
+        "MaxAndSkipObservation": {"skip": 2},
+        "ClipReward": {"min_reward": -1.0, "max_reward": 3.0},
+    }
     if name == "TimeAwareObservation":
         env = w.TimeLimit(env, 20)
     if name == "SyncVectorEnv":
@@ -274,5 +312,7 @@ def make(said: dict[str, Any], num_envs: int = 1, streams: Any = None, stream: i
     from tests.outside.drawn_groups import DrawnParallel, DrawnVector
 
     if said["kind"] == "vector":
-        return DrawnVector(Law(said), [*range(num_envs)] if streams is None else [int(s) for s in streams])
+        return DrawnVector(
+            Law(said), [*range(num_envs)] if streams is None else [int(s) for s in streams]
+        )
     return shaped(said, stream) if said["kind"] == "env" else DrawnParallel.of(Law(said), stream)

@@ -1,4 +1,6 @@
-"""Vector envs and PettingZoo parallel envs of a description: groups of streams that are stepped together."""
+"""Vector envs and PettingZoo parallel envs of a description: groups of streams that are stepped
+together.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
         self.law, self.streams, self.num_envs, self.calls = law, streams, len(streams), 0
         said = law.odd.get("autoreset", "NEXT_STEP")
         self.same = said in SAME
-        mode = {name: getattr(AutoresetMode, name) for name in ("NEXT_STEP", "SAME_STEP", "DISABLED")} | {"none": None}
+        mode = {
+            name: getattr(AutoresetMode, name) for name in ("NEXT_STEP", "SAME_STEP", "DISABLED")
+        } | {"none": None}
         self.metadata = {} if said == "missing" else {"autoreset_mode": mode.get(said, said)}
         self.single_observation_space, self.single_action_space = law.observation, law.action
         self.observation_space = batch_space(law.observation, self.num_envs)
@@ -86,12 +90,18 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
         over = ends | cuts
         info: dict[str, Any] = {}
         if self.same and over.any():
-            finals = [law.obs(False, stream, *at) for stream, at in zip(self.streams, self.at, strict=True)]
+            finals = [
+                law.obs(False, stream, *at)
+                for stream, at in zip(self.streams, self.at, strict=True)
+            ]
             info = self.finals(finals, over, ends)
             held = plain(self.with_masks(stacked(finals)))
             if "mask_info" in law.odd and isinstance(held, dict) and "action_mask" in held:
                 held["action_mask"][...] = 1  # nothing is given for it, and nobody acts there
-            self.at = [(n + 1, 0) if ended else (n, t) for (n, t), ended in zip(self.at, over.tolist(), strict=True)]
+            self.at = [
+                (n + 1, 0) if ended else (n, t)
+                for (n, t), ended in zip(self.at, over.tolist(), strict=True)
+            ]
         else:
             held = None
         obs = self.obs()
@@ -99,7 +109,9 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
         shown = plain(self.with_masks(obs))
         numbers = plain(given[0])
         for i, stream in enumerate(self.streams):
-            each_own = numbers is not None and numbers.dtype != object and numbers.size == len(reward)
+            each_own = (
+                numbers is not None and numbers.dtype != object and numbers.size == len(reward)
+            )
             value = number_of(np.ravel(numbers)[i], reward[i]) if each_own else float(reward[i])
             if done[i] and not self.same:
                 row = Row(True, False, picked(shown, i))
@@ -108,7 +120,13 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
             env_law.BOOK.row(stream, row)
         told = self.info(info)
         if self.same:
-            self.hold(ends, cuts, held, shown, isinstance(told, Mapping) and any(key.startswith("final_obs") for key in info))
+            self.hold(
+                ends,
+                cuts,
+                held,
+                shown,
+                isinstance(told, Mapping) and any(key.startswith("final_obs") for key in info),
+            )
         self.over = over.tolist()
         return obs, *given, told
 
@@ -127,12 +145,17 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
 
     def obs(self) -> Any:
         law = self.law
-        members = [law.obs(False, stream, *at) for stream, at in zip(self.streams, self.at, strict=True)]
+        members = [
+            law.obs(False, stream, *at) for stream, at in zip(self.streams, self.at, strict=True)
+        ]
         batch = stacked(members)
         if not self.late:
             return batch
         if "mask_obs" in law.odd and law.observation is not law.inner:
-            masks = [law.mask("mask_obs", True, stream, *at) for stream, at in zip(self.streams, self.at, strict=True)]
+            masks = [
+                law.mask("mask_obs", True, stream, *at)
+                for stream, at in zip(self.streams, self.at, strict=True)
+            ]
             batch["action_mask"] = masked_rows(masks)
         if "values" in law.odd:
             inner = batch["obs"] if law.observation is not law.inner else batch
@@ -146,7 +169,9 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
             return obs
         return {
             "obs": obs,
-            "action_mask": np.stack([self.law.allowed(s, *at) for s, at in zip(self.streams, self.at, strict=True)]),
+            "action_mask": np.stack(
+                [self.law.allowed(s, *at) for s, at in zip(self.streams, self.at, strict=True)]
+            ),
         }
 
     def info(self, info: dict[str, Any]) -> Any:
@@ -158,9 +183,16 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
                 return more
             info = {**info, **more}
         if law.said["metrics"]:
-            info = {**info, "speed": np.array([float(t) for _, t in self.at]), "_speed": np.ones(self.num_envs, np.bool_)}
+            info = {
+                **info,
+                "speed": np.array([float(t) for _, t in self.at]),
+                "_speed": np.ones(self.num_envs, np.bool_),
+            }
         if law.odd.get("mask_info", "absent") != "absent":
-            masks = [law.mask("mask_info", self.late, s, *at) for s, at in zip(self.streams, self.at, strict=True)]
+            masks = [
+                law.mask("mask_info", self.late, s, *at)
+                for s, at in zip(self.streams, self.at, strict=True)
+            ]
             info = {**info, "action_mask": masked_rows(masks)}
         return UserDict(info) if self.late and law.odd.get("info") == "mapping" else info
 
@@ -171,15 +203,28 @@ class DrawnVector(VectorEnv[Any, Any, Any]):
             objects[i] = members[i]
         batch = stacked(members)
         first = members[0]
-        bends = way not in ("half", "nan") or (isinstance(first, np.ndarray) and first.ndim and first.dtype.kind == "f")
-        hidden = self.late and self.law.odd.get("info") in ("none", "list", "text")  # an info in which nothing can be
-        if bends and not hidden and (over & ~ends).any():  # nobody asks for the value of what follows a termination
+        bends = way not in ("half", "nan") or (
+            isinstance(first, np.ndarray) and first.ndim and first.dtype.kind == "f"
+        )
+        # an info in which nothing can be
+        hidden = self.late and self.law.odd.get("info") in ("none", "list", "text")
+        # nobody asks for the value of what follows a termination
+        if bends and not hidden and (over & ~ends).any():
             env_law.BOOK.bent.add(f"final:{way}")
         simple: dict[str, Any] = {
-            "array": batch, "dict_of_arrays": batch, "tuple": tuple(objects), "list": list(objects), "list_of_arrays": members,
-            "short": list(objects)[:-1], "text": "none", "done_rows": stacked([members[i] for i in np.flatnonzero(over)]),
-            "half": objects, "masked": batch, "mask_list": objects, "old_name": objects,
-        }  # fmt: skip
+            "array": batch,
+            "dict_of_arrays": batch,
+            "tuple": tuple(objects),
+            "list": list(objects),
+            "list_of_arrays": members,
+            "short": list(objects)[:-1],
+            "text": "none",
+            "done_rows": stacked([members[i] for i in np.flatnonzero(over)]),
+            "half": objects,
+            "masked": batch,
+            "mask_list": objects,
+            "old_name": objects,
+        }
         if way == "none":
             return {}
         value = simple.get(way, objects)
@@ -203,7 +248,9 @@ def masked_rows(masks: list[Any]) -> Any:
 
 
 class DrawnParallel:
-    """Agents that act together; nothing here is PettingZoo's, whose ``ParallelEnv`` is a base of ``ByTheBook``."""
+    """Agents that act together; nothing here is PettingZoo's, whose ``ParallelEnv`` is a base of
+    ``ByTheBook``.
+    """
 
     metadata: Any = {"name": "drawn", "render_modes": []}
 
@@ -224,10 +271,13 @@ class DrawnParallel:
     def __init__(self, law: Law, stream: int) -> None:
         self.law, self.stream, self.way, self.calls = law, stream, law.odd.get("agents", ""), 0
         names: dict[str, list[Any]] = {
-            "int_names": [0, 1], "odd_names": ["a/b", "ü ."], "duplicate": ["red", "red"], "no_agents": [],
+            "int_names": [0, 1],
+            "odd_names": ["a/b", "ü ."],
+            "duplicate": ["red", "red"],
+            "no_agents": [],
             "one_agent": ["red"],
             "tuple_agents": [("red", 1), ("blue", 2)],
-        }  # fmt: skip
+        }
         self.names = names.get(self.way, ["red", "blue"])
         self.agents: list[Any] = []
         self.number, self.t = -1, 0
@@ -250,7 +300,11 @@ class DrawnParallel:
         return self.stream * len(self.names) + i
 
     def _observes(self, agent: Any) -> Any:
-        return self.law.observation if self.way != "different_spaces" or agent == self.names[0] else spaces.Box(-1, 1, (3,))
+        return (
+            self.law.observation
+            if self.way != "different_spaces" or agent == self.names[0]
+            else spaces.Box(-1, 1, (3,))
+        )
 
     def _acts(self, agent: Any) -> Any:
         return self.law.action
@@ -293,10 +347,15 @@ class DrawnParallel:
             dies = self.way == "dies_early" and i == 1 and self.t == 1
             over = self.t >= length
             value = self.law.reward(self.number, self.t + i, actions[agent])
-            given = self.law.outcome(self.late, value, (over and terminates) or dies, over and truncates)
+            given = self.law.outcome(
+                self.late, value, (over and terminates) or dies, over and truncates
+            )
             reward[agent], ends[agent], cuts[agent] = given
             rows[i].first, rows[i].valid, rows[i].action = False, True, plain(actions[agent])
-            rows[i].reward, rows[i].terminated = number_of(given[0], value), (over and terminates) or dies
+            rows[i].reward, rows[i].terminated = (
+                number_of(given[0], value),
+                (over and terminates) or dies,
+            )
             if over or dies:
                 self.agents.remove(agent)
         obs = self.look(here)
@@ -322,17 +381,30 @@ class DrawnParallel:
             self.agents.reverse()
         if way == "agents_kept":
             self.agents = list(self.names)
-        self.bend("missing_obs", "missing_reward", "missing_flag", "none_obs", "unknown_agent", "step_four")
+        self.bend(
+            "missing_obs",
+            "missing_reward",
+            "missing_flag",
+            "none_obs",
+            "unknown_agent",
+            "step_four",
+        )
         if self.way == "step_four":
             return obs, reward, ends, self.infos(here)
         return obs, reward, ends, cuts, self.infos(here)
 
     def bend(self, *ways: str) -> None:
-        if self.way in ways and (self.late or self.way in ("step_four", "reset_obs_only", "never_begins")):
+        if self.way in ways and (
+            self.late or self.way in ("step_four", "reset_obs_only", "never_begins")
+        ):
             env_law.BOOK.bent.add(f"agents:{self.way}")
 
     def infos(self, agents: list[Any]) -> Any:
-        return None if self.way == "infos_none" else {agent: self.law.info(self.late, self.t) for agent in agents}
+        return (
+            None
+            if self.way == "infos_none"
+            else {agent: self.law.info(self.late, self.t) for agent in agents}
+        )
 
     def close(self) -> None: ...
 

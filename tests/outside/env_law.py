@@ -1,4 +1,6 @@
-"""The law of a drawn env: every value follows from (stream, episode, t); and the book of what its envs gave."""
+"""The law of a drawn env: every value follows from (stream, episode, t); and the book of what its
+envs gave.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Row:
 
 @dataclass(slots=True)
 class Book:
-    """What the envs of this process were asked and gave, by stream, and what was wrong with what they were asked."""
+    """What the envs of this process were asked and gave, by stream, and what was wrong with what
+    they were asked.
+    """
 
     rows: dict[int, list[Row]] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
@@ -62,7 +66,9 @@ def plain(value: Any) -> Any:
     """A copy of what an env gave, as numpy has it: nested dicts by texts."""
     if isinstance(value, dict | UserDict):
         return {key: plain(one) for key, one in value.items()}
-    if isinstance(value, tuple) or (isinstance(value, list) and any(_has_parts(one) for one in value)):
+    if isinstance(value, tuple) or (
+        isinstance(value, list) and any(_has_parts(one) for one in value)
+    ):
         return {str(i): plain(one) for i, one in enumerate(value)}
     if value is None:
         return None
@@ -73,13 +79,17 @@ def plain(value: Any) -> Any:
 
 
 def _has_parts(value: Any) -> bool:
-    return isinstance(value, dict | np.ndarray) or (isinstance(value, list) and any(_has_parts(one) for one in value))
+    return isinstance(value, dict | np.ndarray) or (
+        isinstance(value, list) and any(_has_parts(one) for one in value)
+    )
 
 
 def counts_of(action: Any) -> list[int]:
     if isinstance(action, spaces.Discrete):
         return [int(action.n)]
-    return [int(n) for n in np.ravel(action.nvec)] if isinstance(action, spaces.MultiDiscrete) else []
+    return (
+        [int(n) for n in np.ravel(action.nvec)] if isinstance(action, spaces.MultiDiscrete) else []
+    )
 
 
 REPEATING = ("StickyAction", "RepeatAction", "MaxAndSkipObservation")
@@ -90,14 +100,19 @@ class Law:
 
     def __init__(self, said: dict[str, Any]) -> None:
         self.said, self.odd = said, dict(said["odd"])
-        self.inner, self.action = env_grammar.made(said["observation"]), env_grammar.made(said["action"])
+        self.inner, self.action = (
+            env_grammar.made(said["observation"]),
+            env_grammar.made(said["action"]),
+        )
         self.counts = counts_of(self.action)
         for name in ("mask_info", "mask_obs"):
             if not self.counts:
                 self.odd.pop(name, None)
         self.observation: Any = self.inner
         if "mask_obs" in self.odd and self.odd["mask_obs"] != "absent":
-            self.observation = spaces.Dict({"obs": self.inner, "action_mask": self.mask_space(self.odd["mask_obs"])})
+            self.observation = spaces.Dict(
+                {"obs": self.inner, "action_mask": self.mask_space(self.odd["mask_obs"])}
+            )
 
     def mask_space(self, way: str) -> spaces.Space[Any]:
         count = sum(self.counts)
@@ -114,8 +129,16 @@ class Law:
     def episode(self, stream: int, number: int) -> tuple[int, bool, bool]:
         """Length, terminated, truncated."""
         h = env_grammar.mixed("episode", stream, number)
-        how = self.said["ending"] if self.said["ending"] != "mixed" else ("terminated", "truncated", "both", "truncated")[h % 4]
-        return 1 + (h // 8) % int(self.said["longest"]), how in ("terminated", "both"), how in ("truncated", "both")
+        how = (
+            self.said["ending"]
+            if self.said["ending"] != "mixed"
+            else ("terminated", "truncated", "both", "truncated")[h % 4]
+        )
+        return (
+            1 + (h // 8) % int(self.said["longest"]),
+            how in ("terminated", "both"),
+            how in ("truncated", "both"),
+        )
 
     def allowed(self, *place: int) -> Any:
         """The mask [n] bool: at least one value of each choice."""
@@ -146,7 +169,9 @@ class Law:
         if name == "mask_obs" and way in ("tuple", "float64", "int64", "bool", "uint8"):
             late = True  # its space says so
         if not late:
-            return allowed.astype(np.int8 if name == "mask_info" else self.mask_space(way).dtype or np.int8)
+            return allowed.astype(
+                np.int8 if name == "mask_info" else self.mask_space(way).dtype or np.int8
+            )
         value, did = bent.mask(allowed, self.counts, way)
         self.note(name, did)
         return value
@@ -163,11 +188,15 @@ class Law:
         x = np.asarray(action)
         return int(x.sum()) % 8 if x.dtype.kind in "iu" else 0
 
-    def outcome(self, late: bool, reward: Any, terminated: Any, truncated: Any) -> tuple[Any, Any, Any]:
+    def outcome(
+        self, late: bool, reward: Any, terminated: Any, truncated: Any
+    ) -> tuple[Any, Any, Any]:
         given = {"reward": reward, "terminated": terminated, "truncated": truncated}
         for name, value in given.items():
             if late and name in self.odd:
-                given[name], did = (bent.number if name == "reward" else bent.flag)(value, self.odd[name])
+                given[name], did = (bent.number if name == "reward" else bent.flag)(
+                    value, self.odd[name]
+                )
                 self.note(name, did)
         return given["reward"], given["terminated"], given["truncated"]
 
@@ -180,17 +209,33 @@ class Law:
     def judge(self, action: Any, *place: int, asked: bool = True) -> None:
         """Write down an action that is none, or one that the mask forbids."""
         if not self.action.contains(action):
-            BOOK.complaints.append(f"{action!r} ({type(action).__name__}) is no member of {self.action}")
+            BOOK.complaints.append(
+                f"{action!r} ({type(action).__name__}) is no member of {self.action}"
+            )
             return
         # A wrapper may make another space of the observation, where nobody knows the mask.
-        masked = self.odd.get("mask_info", "none" if "wrapper" in self.odd else self.odd.get("mask_obs", "none"))
-        if self.odd.get("wrapper") in REPEATING:  # they give the env an action that was chosen for a row before
+        masked = self.odd.get(
+            "mask_info", "none" if "wrapper" in self.odd else self.odd.get("mask_obs", "none")
+        )
+        # they give the env an action that was chosen for a row before
+        if self.odd.get("wrapper") in REPEATING:
             return
-        if not asked or masked not in ("int8", "bool", "float64", "int64", "uint8", "list", "python_bools", "tuple"):
+        if not asked or masked not in (
+            "int8",
+            "bool",
+            "float64",
+            "int64",
+            "uint8",
+            "list",
+            "python_bools",
+            "tuple",
+        ):
             return
         allowed, at = self.allowed(*place), 0
         starts = np.ravel(getattr(self.action, "start", 0)) + np.zeros(len(self.counts), int)
         for n, one, start in zip(self.counts, np.ravel(action), starts, strict=True):
             if not allowed[at + int(one) - int(start)]:
-                BOOK.complaints.append(f"{action!r} is forbidden by the mask {allowed.astype(int)} at {place}")
+                BOOK.complaints.append(
+                    f"{action!r} is forbidden by the mask {allowed.astype(int)} at {place}"
+                )
             at += n

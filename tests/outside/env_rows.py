@@ -1,4 +1,6 @@
-"""Rows that prove themselves: what reached a learner, held against what the envs gave, stream by stream, row by row."""
+"""Rows that prove themselves: what reached a learner, held against what the envs gave, stream by
+stream, row by row.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ def proven(said: dict[str, Any], batches: list[Any], book: Book) -> list[str]:
                     wrong.append(f"number {place}: expected {len(rows)} rows at most")
                     break
                 wrong += compared(
-                    data, t, b, rows[start + t], rows[start + t + 1] if t < steps and start + t + 1 < len(rows) else None, place
+                    data,
+                    t,
+                    b,
+                    rows[start + t],
+                    rows[start + t + 1] if t < steps and start + t + 1 < len(rows) else None,
+                    place,
                 )
             if len(wrong) > 8:
                 return wrong
@@ -52,16 +59,26 @@ def compared(data: Any, t: int, b: int, now: Row, then: Row | None, place: str) 
 
 
 def at(tree: Any, t: int, b: int) -> Any:
-    return {key: at(one, t, b) for key, one in tree.items()} if isinstance(tree, dict) else np.asarray(tree[t, b])
+    return (
+        {key: at(one, t, b) for key, one in tree.items()}
+        if isinstance(tree, dict)
+        else np.asarray(tree[t, b])
+    )
 
 
 def observed(key: str, got: Any, given: Any, place: str) -> list[str]:
-    """An observation beside the one that the env gave: the same keys and values, in the dtype of the rows."""
+    """An observation beside the one that the env gave: the same keys and values, in the dtype of
+    the rows.
+    """
     if isinstance(got, dict):
         if not isinstance(given, dict) or not got.keys() <= given.keys():
             keys = sorted(given) if isinstance(given, dict) else type(given).__name__
             return [f"{key} {place}: expected the keys {keys}, got {sorted(got)}"]
-        return [text for name in got for text in observed(f"{key}/{name}", got[name], given[name], place)]
+        return [
+            text
+            for name in got
+            for text in observed(f"{key}/{name}", got[name], given[name], place)
+        ]
     if given is None or isinstance(given, dict):
         return [f"{key} {place}: expected what no row can hold, got {got}"]
     wanted = np.asarray(given)
@@ -70,13 +87,19 @@ def observed(key: str, got: Any, given: Any, place: str) -> list[str]:
             same = wanted.reshape(got.shape).astype(got.dtype)
     except (TypeError, ValueError):
         return [f"{key} {place}: expected {wanted.dtype} {wanted.shape}, got {got}"]
-    return [] if np.array_equal(same, got) else [f"{key} {place}: expected {same.tolist()}, got {got.tolist()}"]
+    return (
+        []
+        if np.array_equal(same, got)
+        else [f"{key} {place}: expected {same.tolist()}, got {got.tolist()}"]
+    )
 
 
 def acted(key: str, got: Any, taken: Any, place: str) -> list[str]:
     """Whole numbers as they are; a Box's are clipped on the way to the env."""
     if isinstance(got, dict):
-        return [text for name in got for text in acted(f"{key}/{name}", got[name], taken[name], place)]
+        return [
+            text for name in got for text in acted(f"{key}/{name}", got[name], taken[name], place)
+        ]
     if got.dtype.kind == "f" or np.array_equal(np.ravel(got), np.ravel(np.asarray(taken))):
         return []
     return [f"{key} {place}: expected {np.asarray(taken).tolist()}, got {got.tolist()}"]

@@ -1,14 +1,17 @@
-"""Drawn envs: each is checked, trained for two updates, and then resumed, collected, played, evaluated or exported and served.
+"""Drawn envs: each is checked, trained for two updates, and then resumed, collected, played,
+evaluated or exported and served.
 
-What is right: it works, and the rows that reached the learner prove themselves by what the env gave (``env_law.BOOK``); or
-one sentence says what was expected, what was given and where. And ``check`` and ``train`` agree. Where they may differ:
+What is right: it works, and the rows that reached the learner prove themselves by what the env gave
+(``env_law.BOOK``); or one sentence says what was expected, what was given and where. And ``check``
+and ``train`` agree. Where they may differ:
 
 - what the env did not give in a walk's or a run's few steps cannot be told by it;
 - a note of ``check`` (something costs), a warning or nothing of ``train``: both count as fine;
 - running statistics of a wrapper are seen by ``check`` alone;
-- a time limit that is told as terminated, against the info of the same row, is for ``check`` alone to see;
-- observations outside of bounds, casts, and flags that are no bools but can be read as some, are an error of ``check``, and a
-  warning of ``train``, or nothing of it: it learns from them as they are.
+- a time limit that is told as terminated, against the info of the same row, is for ``check`` alone
+  to see;
+- observations outside of bounds, casts, and flags that are no bools but can be read as some, are an
+  error of ``check``, and a warning of ``train``, or nothing of it: it learns from them as they are.
 """
 
 from __future__ import annotations
@@ -37,17 +40,39 @@ UNREADABLE = {  # what nobody can read: whoever meets it has to say so
     "reward": {"none", "text", "number_text", "nan", "inf", "complex", "bytes", "huge"},
     "terminated": {"none", "text", "number_text", "nan"},
     "truncated": {"none", "text", "number_text", "nan"},
-    "values": {"none", "text", "number_text", "nan", "inf", "short", "longer", "missing_key", "complex", "ragged", "one"},
+    "values": {
+        "none",
+        "text",
+        "number_text",
+        "nan",
+        "inf",
+        "short",
+        "longer",
+        "missing_key",
+        "complex",
+        "ragged",
+        "one",
+    },
     "mask_info": {"nan", "inf", "negative", "nothing", "short", "longer", "none", "text"},
     "mask_obs": {"nan", "inf", "negative", "nothing", "short", "longer", "none", "text"},
     "final": {"short", "half", "text", "nan"},
-    "agents": {"reset_obs_only", "step_four", "missing_obs", "missing_reward", "missing_flag", "none_obs", "unknown_agent"},
-}  # fmt: skip
+    "agents": {
+        "reset_obs_only",
+        "step_four",
+        "missing_obs",
+        "missing_reward",
+        "missing_flag",
+        "none_obs",
+        "unknown_agent",
+    },
+}
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one part: ``said`` are its words about what is wrong, ``warned`` those about what it goes on with."""
+    """What became of one part: ``said`` are its words about what is wrong, ``warned`` those about
+    what it goes on with.
+    """
 
     said: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
@@ -73,20 +98,36 @@ def judged(error: BaseException, part: str) -> str:
         return f"Broke: {error}"
     frames = traceback.extract_tb(error.__traceback__)
     here = [frame for frame in frames if "/equipoise/" in frame.filename]
-    place = f"{here[-1].filename.rpartition('/equipoise/')[2]}:{here[-1].name}" if here else "outside"
+    place = (
+        f"{here[-1].filename.rpartition('/equipoise/')[2]}:{here[-1].name}" if here else "outside"
+    )
     shown = "".join(traceback.format_exception(error))
     inner = error.__cause__ if isinstance(error, NotMade) and error.__cause__ is not None else error
     raised = traceback.extract_tb(inner.__traceback__)
     last = max((i for i, frame in enumerate(raised) if "/equipoise/" in frame.filename), default=-1)
-    if isinstance(error, ValueError) and any("/outside/drawn_" in frame.filename for frame in raised[last + 1 :]):
+    if isinstance(error, ValueError) and any(
+        "/outside/drawn_" in frame.filename for frame in raised[last + 1 :]
+    ):
         return str(error)  # by code of the env, or of a wrapper in it
-    known = isinstance(error, ValueError | OSError | ImportError | EnvFailed | WrongValue | NonFiniteUpdate | CannotStart)
+    known = isinstance(
+        error,
+        ValueError | OSError | ImportError | EnvFailed | WrongValue | NonFiniteUpdate | CannotStart,
+    )
     if not known:
         raise Fault(f"{part}: traceback {type(error).__name__} in {place}", shown)
     text = str(error)
     ours = bool(here) and frames[-1] == here[-1]
     told = any(
-        word in text for word in ("expected", "supported", "must", "needs", "; set it", "disabled; make it", "no parallel env")
+        word in text
+        for word in (
+            "expected",
+            "supported",
+            "must",
+            "needs",
+            "; set it",
+            "disabled; make it",
+            "no parallel env",
+        )
     )
     if not ours or not told:
         raise Fault(f"{part}: no sentence: {type(error).__name__} in {place}", f"{text}\n{shown}")
@@ -112,7 +153,11 @@ def checked(said: dict[str, Any], mask: str) -> Outcome:
     book, out = env_law.new_book(), Outcome()
     try:
         with quiet():
-            report = check_env(EnvFactory(target=TARGET, kwargs={"said": said}, action_mask=mask), steps=24, seconds=20.0)
+            report = check_env(
+                EnvFactory(target=TARGET, kwargs={"said": said}, action_mask=mask),
+                steps=24,
+                seconds=20.0,
+            )
         out.said = [f"{one.what}: {one.seen}" for one in report.findings if one.severity == "error"]
         out.notes = [one.what for one in report.findings if one.severity == "note"]
     except Exception as error:
@@ -133,14 +178,23 @@ def options(said: dict[str, Any], mask: str) -> dict[str, Any]:
         else ["replay.starts_at=8", "replay.capacity=64", "replay.updates=8"]
     )
     return {
-        "algorithm": said["algorithm"], "env_kwargs": {"said": said}, "settings": settings, "recipe": False,
-        "actors": 1, "envs_per_actor": STREAMS, "evaluate_episodes": 0, "action_mask": mask, **sizes,
+        "algorithm": said["algorithm"],
+        "env_kwargs": {"said": said},
+        "settings": settings,
+        "recipe": False,
+        "actors": 1,
+        "envs_per_actor": STREAMS,
+        "evaluate_episodes": 0,
+        "action_mask": mask,
+        **sizes,
         **({"metrics": ["speed"]} if said["metrics"] else {}),
-    }  # fmt: skip
+    }
 
 
 def finished(run: Any, steps: Any) -> tuple[list[str], bool]:
-    """Run to the end with every batch in ``steps`` -> what was said on the way, and whether episodes were aborted."""
+    """Run to the end with every batch in ``steps`` -> what was said on the way, and whether
+    episodes were aborted.
+    """
     said, aborted = list[str](), 0
     with steps, run:
         for report in run:
@@ -177,7 +231,9 @@ def copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: copied(one) for key, one in value.items()}
     if dataclasses.is_dataclass(value):
-        return dataclasses.replace(value, **{f.name: copied(getattr(value, f.name)) for f in dataclasses.fields(value)})  # type: ignore[type-var]
+        return dataclasses.replace(
+            value, **{f.name: copied(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        )  # type: ignore[type-var]
     return np.array(value) if hasattr(value, "shape") else value
 
 
@@ -191,7 +247,9 @@ def trained(said: dict[str, Any], mask: str, out: Path) -> Outcome:
             # The look at an env's pace, which ``train`` takes where no sizes are named.
             with contextlib.suppress(sizing.NotMeasured):
                 sizing.measured(api.program(TARGET, steps=48, **options(said, mask)))
-            run = api.train(TARGET, steps=48, on="serial", out=out, tensorboard=False, **options(said, mask))
+            run = api.train(
+                TARGET, steps=48, on="serial", out=out, tensorboard=False, **options(said, mask)
+            )
             early, book = book.complaints, env_law.new_book()
             outcome.said, aborted = finished(run, batches)
         told = [str(one.message) for one in caught if issubclass(one.category, RuntimeWarning)]
@@ -220,7 +278,9 @@ REFUSES = {  # what an env with which nothing is wrong may be refused for, all t
 
 
 def after(said: dict[str, Any], out: Path, what: str) -> None:
-    """Resume, collect, play, evaluate, or export and serve a run of an env with which nothing is wrong."""
+    """Resume, collect, play, evaluate, or export and serve a run of an env with which nothing is
+    wrong.
+    """
     from equipoise import api
 
     env_law.new_book()
@@ -251,7 +311,9 @@ def after(said: dict[str, Any], out: Path, what: str) -> None:
 
 @contextlib.contextmanager
 def unheard_replays() -> Iterator[None]:
-    """An env that is no function of its seed and its actions has other masks while a resume tries them, and then restarts."""
+    """An env that is no function of its seed and its actions has other masks while a resume tries
+    them, and then restarts.
+    """
     from equipoise.envs.restore.record import Record
 
     before, patch = Record._replay, pytest.MonkeyPatch()
@@ -268,11 +330,21 @@ def unheard_replays() -> Iterator[None]:
 
 
 def looked(said: dict[str, Any], space: Any, i: int) -> Any:
-    """A member of the space that a policy was trained with, whose mask (if it has one) allows all."""
+    """A member of the space that a policy was trained with,
+    whose mask (if it has one) allows all.
+    """
     value = env_grammar.member(space, "again", i)
-    if isinstance(value, dict) and "action_mask" in value and (set(said["odd"]) & {"mask_info", "mask_obs"}):
+    if (
+        isinstance(value, dict)
+        and "action_mask" in value
+        and (set(said["odd"]) & {"mask_info", "mask_obs"})
+    ):
         ones = value["action_mask"]
-        value["action_mask"] = tuple(np.ones_like(one) for one in ones) if isinstance(ones, tuple) else np.ones_like(ones)
+        value["action_mask"] = (
+            tuple(np.ones_like(one) for one in ones)
+            if isinstance(ones, tuple)
+            else np.ones_like(ones)
+        )
     return value
 
 
@@ -280,7 +352,9 @@ def acts(said: dict[str, Any], player: Any) -> None:
     for i in range(2):
         action = player.act(looked(said, player.spec.observation, i))
         if not player.spec.action.contains(action):
-            raise Fault("act: an action that is none", f"{action!r} is no member of {player.spec.action}")
+            raise Fault(
+                "act: an action that is none", f"{action!r} is no member of {player.spec.action}"
+            )
 
 
 def held(said: dict[str, Any], episodes: list[Any]) -> None:
@@ -297,7 +371,9 @@ def sendable(value: Any) -> Any:
     """An observation as JSON has it."""
     if isinstance(value, dict):
         return {key: sendable(one) for key, one in value.items()}
-    return [sendable(one) for one in value] if isinstance(value, tuple) else np.asarray(value).tolist()
+    return (
+        [sendable(one) for one in value] if isinstance(value, tuple) else np.asarray(value).tolist()
+    )
 
 
 def served(said: dict[str, Any], space: Any, folder: Path) -> None:
@@ -321,7 +397,9 @@ def served(said: dict[str, Any], space: Any, folder: Path) -> None:
         versions.start()
         try:
             answer = asyncio.get_running_loop().create_future()
-            Service(versions, Store(None), Sessions(60.0, 10), seed=0).act(Act(sent), lambda found: answer.set_result(found[0]))
+            Service(versions, Store(None), Sessions(60.0, 10), seed=0).act(
+                Act(sent), lambda found: answer.set_result(found[0])
+            )
             return await asyncio.wait_for(answer, 10)
         finally:
             versions.stop(10.0)
@@ -345,15 +423,24 @@ def attempt(said: dict[str, Any]) -> None:
 
 def agree(check: Outcome, train: Outcome, mild: tuple[str, ...], *, hidden: bool) -> None:
     for name, one in (("check", check), ("train", train)):
-        if any(way.startswith("mask_info") for way in one.bent):  # then nobody asks for a mask among the observations
+        # then nobody asks for a mask among the observations
+        if any(way.startswith("mask_info") for way in one.bent):
             one.bent -= {way for way in one.bent if way.startswith("mask_obs")}
-        unread = sorted(way for way in one.bent if way.partition(":")[2] in UNREADABLE.get(way.partition(":")[0], ()))
+        unread = sorted(
+            way
+            for way in one.bent
+            if way.partition(":")[2] in UNREADABLE.get(way.partition(":")[0], ())
+        )
         if hidden:  # a wrapper may make something of it
             unread = [way for way in unread if not way.startswith("values:")]
         if one.fine and unread and not one.warned:
             raise Fault(f"{name} is fine with {unread[0]}")
     asked = train.refused and train.said[0].startswith(ASKED)
-    large = train.refused and "finite grad_norm" in train.said[0] and any("has large numbers" in note for note in check.notes)
+    large = (
+        train.refused
+        and "finite grad_norm" in train.said[0]
+        and any("has large numbers" in note for note in check.notes)
+    )
     if check.fine and not train.fine and not asked and not large and not (train.bent - check.bent):
         raise Fault(f"check is fine, train is not: {shape(train.said[0])}", "\n".join(train.said))
     if (
@@ -382,8 +469,8 @@ MILD = (
     "keeps running statistics",
     "a rule of PettingZoo's parallel_api_test",  # of those that training does not need
 )
-# An env whose odd form begins after its first calls: another number of digits, or outside of bounds, at which training looks
-# in some rows only of a native vector env.
+# An env whose odd form begins after its first calls: another number of digits, or outside of
+# bounds, at which training looks in some rows only of a native vector env.
 CHANGES = ("does not begin anew", "leaves its space")
 
 
@@ -393,5 +480,15 @@ def shape(text: str) -> str:
     return " ".join(words[:12])
 
 
-DOORS = [Door(name="envs", examples=env_grammar.examples, attempt=attempt, hang_s=60.0, growth_mb=64.0, quick=12, full=250)]
+DOORS = [
+    Door(
+        name="envs",
+        examples=env_grammar.examples,
+        attempt=attempt,
+        hang_s=60.0,
+        growth_mb=64.0,
+        quick=12,
+        full=250,
+    )
+]
 PLANTED = envs_planted.PLANTED

@@ -1,4 +1,6 @@
-"""Faults of envs' values and keys that were reported once, put back: the net of drawn envs has to find each."""
+"""Faults of envs' values and keys that were reported once, put back: the net of drawn envs has to
+find each.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def zeros_are_actions(patch: pytest.MonkeyPatch) -> None:
 
 
 def finals_are_one_array(patch: pytest.MonkeyPatch) -> None:
-    """Last observations in a list are made an array at once, by training alone: None among them is none."""
+    """Last observations in a list are made an array at once, by training alone: None among them is
+    none.
+    """
     real = final.read
 
     def read(target: Any, info: Any, rows: Any) -> Any:
@@ -66,7 +70,9 @@ def finals_are_one_array(patch: pytest.MonkeyPatch) -> None:
 
 
 def metrics_write_into_drawn_actions(patch: pytest.MonkeyPatch) -> None:
-    """The walk that looks for metrics is given actions that nobody may write, and a mask replaces them in place."""
+    """The walk that looks for metrics is given actions that nobody may write, and a mask replaces
+    them in place.
+    """
     real = probe.sample
 
     class Frozen(Drawn):
@@ -109,15 +115,53 @@ def seams_are_steps(patch: pytest.MonkeyPatch) -> None:
 
 
 PLANTED = [
-    Planted("a mask is compared with 0", "envs", masks_beside_zero, ("fine with mask", "rows: obs/action_mask")),
-    Planted("a text is a reward", "envs", texts_are_rewards, ("fine with reward:number_text", "check is not: reward")),
-    Planted("a flag is its truth value", "envs", truth_of_flags, ("fine with t", "check is not: t", "rows: ")),
-    Planted("an action that no policy made is none", "envs", zeros_are_actions, ("an action that is none",)),
-    Planted("last observations come in a list", "envs", finals_are_one_array, ("no sentence", "traceback")),
     Planted(
-        "metrics with masks", "envs", metrics_write_into_drawn_actions, ("no sentence: ValueError", "traceback ValueError")
+        "a mask is compared with 0",
+        "envs",
+        masks_beside_zero,
+        ("fine with mask", "rows: obs/action_mask"),
     ),
-    Planted("an array without elements", "envs", arrays_have_elements, ("no sentence: NotMade", "IndexError")),
-    Planted("streams change places", "envs", streams_change_places, ("rows: action", "rows: reward", "rows: ")),
+    Planted(
+        "a text is a reward",
+        "envs",
+        texts_are_rewards,
+        ("fine with reward:number_text", "check is not: reward"),
+    ),
+    Planted(
+        "a flag is its truth value",
+        "envs",
+        truth_of_flags,
+        ("fine with t", "check is not: t", "rows: "),
+    ),
+    Planted(
+        "an action that no policy made is none",
+        "envs",
+        zeros_are_actions,
+        ("an action that is none",),
+    ),
+    Planted(
+        "last observations come in a list",
+        "envs",
+        finals_are_one_array,
+        ("no sentence", "traceback"),
+    ),
+    Planted(
+        "metrics with masks",
+        "envs",
+        metrics_write_into_drawn_actions,
+        ("no sentence: ValueError", "traceback ValueError"),
+    ),
+    Planted(
+        "an array without elements",
+        "envs",
+        arrays_have_elements,
+        ("no sentence: NotMade", "IndexError"),
+    ),
+    Planted(
+        "streams change places",
+        "envs",
+        streams_change_places,
+        ("rows: action", "rows: reward", "rows: "),
+    ),
     Planted("a truncation is a termination", "envs", seams_are_steps, ("rows: bootstrap",)),
 ]

@@ -1,8 +1,10 @@
 """Push many examples through the doors, for as long as is asked, and print each kind of fault once.
 
-    python -m tests.outside.fuzz [--door NAME ...] [--seconds 3600] [--examples N] [--jobs 2] [--seed 0] [--keep]
+    python -m tests.outside.fuzz [--door NAME ...] [--seconds 3600] [--examples N] [--jobs 2]
+    [--seed 0] [--keep]
 
-Exits with 1 if a fault was found. ``--seconds`` is the time of each door. Jobs share a door's examples; each has its own seed.
+Exits with 1 if a fault was found. ``--seconds`` is the time of each door. Jobs share a door's
+examples; each has its own seed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ def search(name: str, seconds: float, examples: int, seed: int) -> tuple[int, li
     door = next(door for door in all_doors()[0] if door.name == name)
 
     def shown(found: Found) -> None:
-        print(f"{name}: {found.key}\n  example: {json.dumps(found.example)[:2000]}\n{found.detail[-3000:]}", flush=True)
+        print(
+            f"{name}: {found.key}\n  example: "
+            f"{json.dumps(found.example)[:2000]}\n{found.detail[-3000:]}",
+            flush=True,
+        )
 
     return fuzz(door, seconds=seconds, examples=examples, seed=seed, report=shown)
 
@@ -34,7 +40,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--examples", type=int, default=10**9, help="examples of each door")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--keep", action="store_true", help="write the smallest failing examples as cases of the tests")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="write the smallest failing examples as cases of the tests",
+    )
     args = parser.parse_args(argv)
     total = 0
     for name in args.door or names:
@@ -49,7 +59,11 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"kept as {found.keep()}")
         total += len(kinds)
         took = time.monotonic() - began
-        print(f"{name}: {len(kinds)} kinds of faults in {attempts} attempts, {took:.0f} s, seed {args.seed}", flush=True)
+        print(
+            f"{name}: {len(kinds)} kinds of faults in {attempts} attempts, {took:.0f} s, seed "
+            f"{args.seed}",
+            flush=True,
+        )
     return 1 if total else 0
 
 

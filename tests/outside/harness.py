@@ -1,9 +1,10 @@
-"""Push drawn examples through a door, bound each in time and memory, and keep the smallest that fails.
+"""Push drawn examples through a door, bound each in time and memory, and keep the smallest that
+fails.
 
-A door is a name, a hypothesis strategy of examples that JSON can hold, and an attempt. The attempt returns when the
-example worked or was refused in one sentence, and raises otherwise: ``Fault`` for a wrong outcome, any other exception
-for a traceback that a user would see. What the harness adds: a hang, CPU time beyond the door's bound, memory that
-grows with each try.
+A door is a name, a hypothesis strategy of examples that JSON can hold, and an attempt. The attempt
+returns when the example worked or was refused in one sentence, and raises otherwise: ``Fault`` for
+a wrong outcome, any other exception for a traceback that a user would see. What the harness adds: a
+hang, CPU time beyond the door's bound, memory that grows with each try.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ import pytest
 from hypothesis import strategies
 from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS
 
-# Hypothesis's own backend makes most examples by copying parts within one that it drew: of 1,000 envs 400 were drawn twice, and
-# what one in seventeen should have came in one of sixty. Any backend by another name only draws, from the same seeds.
+# Hypothesis's own backend makes most examples by copying parts within one that it drew: of 1,000
+# envs 400 were drawn twice, and what one in seventeen should have came in one of sixty. Any backend
+# by another name only draws, from the same seeds.
 UNMUTATED = "drawn"
 AVAILABLE_PROVIDERS[UNMUTATED] = "hypothesis.internal.conjecture.providers.HypothesisProvider"
 CASES = Path(__file__).parent / "cases"
 PAGE = resource.getpagesize()
-ROOM = 4 << 30  # bytes that an attempt may add to this process: more is a MemoryError, and no machine without memory
+# bytes that an attempt may add to this process: more is a MemoryError, and no machine without
+# memory
+ROOM = 4 << 30
 
 
 def shares(
@@ -43,7 +47,8 @@ def shares(
 ) -> strategies.SearchStrategy[Any]:
     """Draw from each strategy as often as it stands here, or as its number says.
 
-    ``one_of`` takes one that stands twice for one, and of one that is itself a ``one_of`` each branch for another choice.
+    ``one_of`` takes one that stands twice for one, and of one that is itself a ``one_of`` each
+    branch for another choice.
     """
     counted = [choice if isinstance(choice, tuple) else (1, choice) for choice in choices]
     chosen = [one for count, one in counted for _ in range(count)]
@@ -51,7 +56,9 @@ def shares(
 
 
 class Fault(AssertionError):
-    """A wrong outcome. ``kind`` is short and the same for every example of its sort; ``detail`` says what was seen."""
+    """A wrong outcome. ``kind`` is short and the same for every example of its sort; ``detail``
+    says what was seen.
+    """
 
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
@@ -59,16 +66,19 @@ class Fault(AssertionError):
 
 
 class Hang(BaseException):
-    """The attempt took longer than the door allows. No ``except Exception`` on the way may take it for an error of its own."""
+    """The attempt took longer than the door allows. No ``except Exception`` on the way may take it
+    for an error of its own.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Door:
     """One opening: how examples are drawn, and what is done with one.
 
-    ``hang_s``: wall-clock seconds of one attempt, generous, for what never ends. ``cpu_s``: CPU seconds of the attempt's
-    thread (the best of three tries), where the door promises one. ``growth_mb``: memory that each of three more tries of
-    the same example may add. ``quick`` and ``full``: examples in ``make test`` and in CI.
+    ``hang_s``: wall-clock seconds of one attempt, generous, for what never ends. ``cpu_s``: CPU
+    seconds of the attempt's thread (the best of three tries), where the door promises one.
+    ``growth_mb``: memory that each of three more tries of the same example may add. ``quick`` and
+    ``full``: examples in ``make test`` and in CI.
     """
 
     name: str
@@ -83,10 +93,11 @@ class Door:
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault that was reported once, put back by a patch, which the net of ``door`` must find in its CI budget.
+    """A fault that was reported once, put back by a patch, which the net of ``door`` must find in
+    its CI budget.
 
-    ``plant`` patches with the monkeypatch that it is given. ``kinds``: parts of which one must be in the found fault's key,
-    so that another fault does not pass for this one; empty: any.
+    ``plant`` patches with the monkeypatch that it is given. ``kinds``: parts of which one must be
+    in the found fault's key, so that another fault does not pass for this one; empty: any.
     """
 
     name: str
@@ -97,7 +108,9 @@ class Planted:
 
 @dataclass(frozen=True)
 class Found:
-    """A fault with the smallest example that shows it. ``key`` is the same for every example of its kind."""
+    """A fault with the smallest example that shows it. ``key`` is the same for every example of its
+    kind.
+    """
 
     door: str
     key: str
@@ -114,10 +127,16 @@ class Found:
 
 
 def key_of(error: BaseException) -> str:
-    """Kind and place of a failure: the fault's own kind, or the exception's type and the innermost frame of the package."""
+    """Kind and place of a failure: the fault's own kind, or the exception's type and the innermost
+    frame of the package.
+    """
     if isinstance(error, Fault):
         return error.kind
-    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/equipoise/" in frame.filename]
+    ours = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/equipoise/" in frame.filename
+    ]
     place = f" in {ours[-1].filename.rpartition('/equipoise/')[2]}:{ours[-1].name}" if ours else ""
     return f"{type(error).__name__}{place}"
 
@@ -128,7 +147,9 @@ def memory_mb() -> float:
 
 
 def bounded(door: Door, example: Any) -> float:
-    """Attempt once. Returns the CPU seconds of this thread; raises ``Fault`` where the attempt hangs."""
+    """Attempt once. Returns the CPU seconds of this thread; raises ``Fault`` where the attempt
+    hangs.
+    """
     started, main = time.thread_time(), threading.current_thread() is threading.main_thread()
 
     def ring(number: int, frame: FrameType | None) -> NoReturn:
@@ -144,7 +165,9 @@ def bounded(door: Door, example: Any) -> float:
         raise Fault("hang", f"no end after {door.hang_s:g} s") from None
     finally:
         if main:
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - began)) if left else 0.0)
+            signal.setitimer(
+                signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - began)) if left else 0.0
+            )
             signal.signal(signal.SIGALRM, handler)
     return time.thread_time() - started
 
@@ -188,9 +211,16 @@ def _attempt(door: Door, example: Any) -> None:
 
 
 def drive(
-    door: Door, *, examples: int, seed: int = 0, known: Collection[str] = (), seconds: float | None = None, shrink: bool = True
+    door: Door,
+    *,
+    examples: int,
+    seed: int = 0,
+    known: Collection[str] = (),
+    seconds: float | None = None,
+    shrink: bool = True,
 ) -> Found | None:
-    """Try drawn examples until one fails in a way that is not in ``known``; ``shrink`` it. None: none failed.
+    """Try drawn examples until one fails in a way that is not in ``known``; ``shrink`` it. None:
+    none failed.
 
     With ``seconds`` no further example is tried once they are over.
     """
@@ -239,7 +269,12 @@ def drive(
 
 
 def fuzz(
-    door: Door, *, seconds: float, examples: int, seed: int = 0, report: Callable[[Found], None] = lambda found: None
+    door: Door,
+    *,
+    seconds: float,
+    examples: int,
+    seed: int = 0,
+    report: Callable[[Found], None] = lambda found: None,
 ) -> tuple[int, list[Found]]:
     """Drive until the time or the examples are used up, past each kind of fault that was found.
 
@@ -255,7 +290,9 @@ def fuzz(
     counting = dataclasses.replace(door, attempt=counted)
     while asked < examples and time.monotonic() < ends:
         batch, known = min(1000, examples - asked), {one.key for one in found}
-        one = drive(counting, examples=batch, seed=seed, known=known, seconds=ends - time.monotonic())
+        one = drive(
+            counting, examples=batch, seed=seed, known=known, seconds=ends - time.monotonic()
+        )
         seed, asked = seed + 1_000_003, asked + batch
         if one is not None:
             found.append(one)

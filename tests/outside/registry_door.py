@@ -1,8 +1,10 @@
-"""The door of the registry: artifacts and records that somebody else wrote, changed as a whole and in their structure.
+"""The door of the registry: artifacts and records that somebody else wrote, changed as a whole and
+in their structure.
 
-Each example adds a changed artifact beside good ones, or copies it in as a merge does, and changes records. Every reader then
-works or refuses in one sentence, another policy stays usable, what is printed has the lines that it should have, and a server
-serves the champion, follows it, and names in its alarm what it does not serve.
+Each example adds a changed artifact beside good ones, or copies it in as a merge does, and changes
+records. Every reader then works or refuses in one sentence, another policy stays usable, what is
+printed has the lines that it should have, and a server serves the champion, follows it, and names
+in its alarm what it does not serve.
 """
 
 from __future__ import annotations
@@ -35,7 +37,19 @@ from tests.serving.broken import BREAK
 
 REFUSED = (ValueError, OSError)
 FILES = ("spec.json", "manifest.json", "record")
-DAMAGE = ("none", "cut", "flip", "remove", "link", "pipe", "folder", "empty", "more", "twice", "unreadable")
+DAMAGE = (
+    "none",
+    "cut",
+    "flip",
+    "remove",
+    "link",
+    "pipe",
+    "folder",
+    "empty",
+    "more",
+    "twice",
+    "unreadable",
+)
 ODD = [
     "\n  2026-11-28 09:00  champion 0",
     "\r",
@@ -58,20 +72,34 @@ values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=3)),
     max_leaves=6,
 )
-edits = st.fixed_dictionaries({
-    "file": st.sampled_from(FILES), "walk": st.lists(st.integers(0, 12), max_size=7), "to": values, "remove": st.booleans(),
-    "whole": st.booleans(),  # whether hashes and names are made to fit again, as by somebody who means it
-})  # fmt: skip
-examples = st.fixed_dictionaries({
-    "graph": st.sampled_from(["good", "good", "wrong shape", "nan weights", "custom operator"]),
-    "edits": st.lists(edits, max_size=3), "damage": st.sampled_from(DAMAGE), "at": st.integers(0, 12),
-    "alias": st.sampled_from(["candidate", "shadow", "previous"]), "reason": words, "copied": st.booleans(),
-})  # fmt: skip
+edits = st.fixed_dictionaries(
+    {
+        "file": st.sampled_from(FILES),
+        "walk": st.lists(st.integers(0, 12), max_size=7),
+        "to": values,
+        "remove": st.booleans(),
+        # whether hashes and names are made to fit again, as by somebody who means it
+        "whole": st.booleans(),
+    }
+)
+examples = st.fixed_dictionaries(
+    {
+        "graph": st.sampled_from(["good", "good", "wrong shape", "nan weights", "custom operator"]),
+        "edits": st.lists(edits, max_size=3),
+        "damage": st.sampled_from(DAMAGE),
+        "at": st.integers(0, 12),
+        "alias": st.sampled_from(["candidate", "shadow", "previous"]),
+        "reason": words,
+        "copied": st.booleans(),
+    }
+)
 
 
 @functools.cache
 def template() -> tuple[Any, Path]:
-    """A registry with the policies p and q, whose champions are good, and artifacts that are broken or not."""
+    """A registry with the policies p and q, whose champions are good, and artifacts that are broken
+    or not.
+    """
     kept = tempfile.TemporaryDirectory(prefix="equipoise-registry-door-")
     place = Path(kept.name)
     to = Registry(place / "registry", create=True)
@@ -87,12 +115,19 @@ def template() -> tuple[Any, Path]:
 
 
 def attempt(example: dict[str, Any]) -> None:
-    with tempfile.TemporaryDirectory(prefix="equipoise-registry-door-") as folder, pytest.MonkeyPatch.context() as patch:
+    with (
+        tempfile.TemporaryDirectory(prefix="equipoise-registry-door-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setattr(os, "fsync", lambda handle: None)  # a busy disk takes seconds for it
         patch.setattr("equipoise.serving.versions.OTHERS_S", 50.0)  # so does a busy machine to load
         place = Path(folder)
-        shutil.copytree(template()[1] / "registry", place / "registry", copy_function=shutil.copyfile)
-        shutil.copytree(template()[1] / example["graph"], place / "bad", copy_function=shutil.copyfile)
+        shutil.copytree(
+            template()[1] / "registry", place / "registry", copy_function=shutil.copyfile
+        )
+        shutil.copytree(
+            template()[1] / example["graph"], place / "bad", copy_function=shutil.copyfile
+        )
         _attempt(example, place)
 
 
@@ -119,8 +154,11 @@ def _attempt(example: dict[str, Any], place: Path) -> None:
             _edit(audit / name, edit)
             if edit["whole"] and (audit / name).is_file():
                 data = (audit / name).read_bytes()
-                (audit / name).rename(audit / f"{name[:-21]}{hashlib.sha256(data).hexdigest()[:16]}.json")
-    if example["damage"] == "twice":  # a record that was copied by another name, and one that is no record
+                (audit / name).rename(
+                    audit / f"{name[:-21]}{hashlib.sha256(data).hexdigest()[:16]}.json"
+                )
+    # a record that was copied by another name, and one that is no record
+    if example["damage"] == "twice":
         name = sorted(os.listdir(audit))[example["at"] % len(os.listdir(audit))]
         other = "0" if name[-6] != "0" else "1"  # another number of the same moment
         shutil.copy(audit / name, audit / f"{name[:-6]}{other}.json")
@@ -137,7 +175,13 @@ def _edit(path: Path, edit: dict[str, Any]) -> None:
         return
     at, last = root, None
     for step in edit["walk"]:
-        keys = list(at) if isinstance(at, dict) else list(range(len(at))) if isinstance(at, list) else []
+        keys = (
+            list(at)
+            if isinstance(at, dict)
+            else list(range(len(at)))
+            if isinstance(at, list)
+            else []
+        )
         if not keys:
             break
         last = at, keys[step % len(keys)]
@@ -163,7 +207,11 @@ def _damage(folder: Path, example: dict[str, Any]) -> None:
             manifest(folder)
         return
     if how in ("cut", "flip", "empty"):
-        path.write_bytes({"cut": data[: len(data) // 2], "flip": bytes([data[0] ^ 1]) + data[1:], "empty": b""}[how])
+        path.write_bytes(
+            {"cut": data[: len(data) // 2], "flip": bytes([data[0] ^ 1]) + data[1:], "empty": b""}[
+                how
+            ]
+        )
         return
     path.unlink()
     if how == "link":
@@ -195,7 +243,9 @@ def _write(to: Registry, kind: str, version: str, reason: str, **details: Any) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "check_letters", lambda *_: None)
         folder = to.audit_folder("p")
-        records.write(folder, to.state("p").records, kind, version, who="x@y", reason=reason, details=details)
+        records.write(
+            folder, to.state("p").records, kind, version, who="x@y", reason=reason, details=details
+        )
 
 
 def _or_refused(act: Callable[[], Any]) -> Any:
@@ -212,9 +262,12 @@ def _read(to: Registry) -> None:
     problems = to.verify()
     for name in ("p", "q"):
         about = {
-            "policy": name, "aliases": to.aliases(name), "versions": to.versions(name), "conflicts": to.conflicts(name),
+            "policy": name,
+            "aliases": to.aliases(name),
+            "versions": to.versions(name),
+            "conflicts": to.conflicts(name),
             "audit": to.audit(name),
-        }  # fmt: skip
+        }
         _printed(commands._of_policy(about))
         for version in to.versions(name):
             if (shown := _or_refused(partial(to.show, name, version))) is not None:
@@ -234,7 +287,8 @@ def _read(to: Registry) -> None:
 
 
 def _printed(lines: Sequence[str]) -> None:
-    shown = [vars(commands)["printable"](line) for line in lines]  # as the command finds it, also where a fault is planted
+    # as the command finds it, also where a fault is planted
+    shown = [vars(commands)["printable"](line) for line in lines]
     if len("\n".join(shown).splitlines()) != len(lines):
         raise Fault("a forged line", repr(lines))
 
@@ -276,7 +330,7 @@ def _serve(place: Path) -> None:
         versions.stop(5)
 
 
-# ------------------------------------------------------------------------------------------------------------ planted faults
+# ----------------------------------------------------------------------------------- planted faults
 
 
 def narrow_except(patch: pytest.MonkeyPatch) -> None:
@@ -295,7 +349,11 @@ def narrow_except(patch: pytest.MonkeyPatch) -> None:
 
 def newlines(patch: pytest.MonkeyPatch) -> None:
     """The audit prints a reason with its newlines."""
-    patch.setattr(commands, "printable", lambda text: "".join(c if c.isprintable() or c in "\n\t" else repr(c) for c in text))
+    patch.setattr(
+        commands,
+        "printable",
+        lambda text: "".join(c if c.isprintable() or c in "\n\t" else repr(c) for c in text),
+    )
 
 
 def halves(patch: pytest.MonkeyPatch) -> None:
@@ -314,10 +372,19 @@ def one_for_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Versions, "_load", load_all)
 
 
-DOORS = [Door(name="registry", examples=examples, attempt=attempt, hang_s=60.0, growth_mb=16.0, quick=4)]
+DOORS = [
+    Door(name="registry", examples=examples, attempt=attempt, hang_s=60.0, growth_mb=16.0, quick=4)
+]
 PLANTED = [
     Planted("only some errors cost one alias", "registry", narrow_except, ("Fail in", "Error in")),
     Planted("a newline in a reason", "registry", newlines, ("a forged line",)),
-    Planted("half of a letter in a record", "registry", halves, ("the page is no UTF-8", "Unicode")),
-    Planted("a broken alias freezes the champion", "registry", one_for_all, ("the champion", "versions.py:start")),
+    Planted(
+        "half of a letter in a record", "registry", halves, ("the page is no UTF-8", "Unicode")
+    ),
+    Planted(
+        "a broken alias freezes the champion",
+        "registry",
+        one_for_all,
+        ("the champion", "versions.py:start"),
+    ),
 ]

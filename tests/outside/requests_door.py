@@ -1,4 +1,6 @@
-"""What a stranger may ask of the page: questions and moves of any kind; and what a config file may hold."""
+"""What a stranger may ask of the page: questions and moves of any kind; and what a config file may
+hold.
+"""
 
 from __future__ import annotations
 
@@ -29,40 +31,111 @@ from tests.registry.made import artifact
 
 TOKEN = "a-token-of-24-letters-xx"
 WORDS = st.one_of(
-    st.sampled_from(["a", "z", "unknown", "..", "%ff", "%00", "%ED%A0%80", "a" * 5000, "return", "learner/entropy", "+"]),
+    st.sampled_from(
+        [
+            "a",
+            "z",
+            "unknown",
+            "..",
+            "%ff",
+            "%00",
+            "%ED%A0%80",
+            "a" * 5000,
+            "return",
+            "learner/entropy",
+            "+",
+        ]
+    ),
     st.text(st.characters(codec="ascii"), max_size=8),
 )
 RUNS = st.tuples(st.just("run"), shares((4, st.sampled_from(["a", "z"])), (1, WORDS)))
-CURVES = ("return", "evaluation", "learner/entropy", "learning/worked", "updates_per_s", "learner/", "steps")
+CURVES = (
+    "return",
+    "evaluation",
+    "learner/entropy",
+    "learning/worked",
+    "updates_per_s",
+    "learner/",
+    "steps",
+)
 NUMBERS = st.tuples(st.just("y"), shares((4, st.sampled_from(CURVES)), (1, WORDS)))
-AXES = st.tuples(st.just("x"), shares((3, st.sampled_from(["steps", "updates", "wall"])), (1, WORDS)))
-QUERIES = st.lists(shares((3, RUNS), (3, NUMBERS), (1, AXES), (1, st.tuples(st.just("z"), WORDS))), max_size=40)
+AXES = st.tuples(
+    st.just("x"), shares((3, st.sampled_from(["steps", "updates", "wall"])), (1, WORDS))
+)
+QUERIES = st.lists(
+    shares((3, RUNS), (3, NUMBERS), (1, AXES), (1, st.tuples(st.just("z"), WORDS))), max_size=40
+)
 NAMED = st.text(st.characters(codec="ascii"), max_size=20).map("/static/{}".format)
 FIXED = st.sampled_from(["/static/app.js", "/static/x", "/", "/x", "/api/x", "/api/registry"])
-ASKED = st.fixed_dictionaries({
-    "path": shares((7, st.sampled_from(["/api/run", "/api/curves", "/api/curves", "/api/settings"])), (2, FIXED), (1, NAMED)),
-    "query": QUERIES,
-})  # fmt: skip
-# A body is a right one with changes. "@a" and "@b" are versions: a is the champion, b was it before.
+ASKED = st.fixed_dictionaries(
+    {
+        "path": shares(
+            (7, st.sampled_from(["/api/run", "/api/curves", "/api/curves", "/api/settings"])),
+            (2, FIXED),
+            (1, NAMED),
+        ),
+        "query": QUERIES,
+    }
+)
+# A body is a right one with changes. "@a" and "@b" are versions: a is the champion, b was it
+# before.
 ODD = st.one_of(
-    ODD_VALUES, st.sampled_from(["@a", "@b", "champion", "candidate", "shadow", "previous", "p\n", "../p", "\ud800"])
+    ODD_VALUES,
+    st.sampled_from(
+        ["@a", "@b", "champion", "candidate", "shadow", "previous", "p\n", "../p", "\ud800"]
+    ),
 )
 CHANGES = st.lists(st.tuples(st.lists(st.integers(0, 12), min_size=1, max_size=2), ODD), max_size=2)
 MOVED: dict[str, dict[str, str]] = {
-    "/api/alias": {"policy": "p", "alias": "champion", "version": "@b", "expect": "@a", "reason": "better"},
-    "/api/rollback": {"policy": "p", "expect": "@a", "reason": "worse"}, "/api/enter": {"token": TOKEN},
-}  # fmt: skip
+    "/api/alias": {
+        "policy": "p",
+        "alias": "champion",
+        "version": "@b",
+        "expect": "@a",
+        "reason": "better",
+    },
+    "/api/rollback": {"policy": "p", "expect": "@a", "reason": "worse"},
+    "/api/enter": {"token": TOKEN},
+}
 HEADERS = st.dictionaries(
-    st.sampled_from(["host", "origin", "sec-fetch-site", "content-length", "content-type", "cookie", "authorization"]),
-    st.sampled_from(["", "x", "null", "http://127.0.0.1", "cross-site", "9" * 20, "-1", "\u0660", "a=b; c", "Bearer",
-                     "Bearer x", "é" * 300]),
+    st.sampled_from(
+        [
+            "host",
+            "origin",
+            "sec-fetch-site",
+            "content-length",
+            "content-type",
+            "cookie",
+            "authorization",
+        ]
+    ),
+    st.sampled_from(
+        [
+            "",
+            "x",
+            "null",
+            "http://127.0.0.1",
+            "cross-site",
+            "9" * 20,
+            "-1",
+            "\u0660",
+            "a=b; c",
+            "Bearer",
+            "Bearer x",
+            "é" * 300,
+        ]
+    ),
     max_size=1,
-)  # fmt: skip
-MOVES = st.fixed_dictionaries({
-    "path": st.sampled_from(sorted(MOVED)), "changes": shares((1, st.just([])), (2, CHANGES)),
-    "headers": shares((3, st.just({})), (1, HEADERS)),
-    "token": st.sampled_from([TOKEN, TOKEN, TOKEN, "wrong", "", "é"]), "closed": st.booleans(),
-})  # fmt: skip
+)
+MOVES = st.fixed_dictionaries(
+    {
+        "path": st.sampled_from(sorted(MOVED)),
+        "changes": shares((1, st.just([])), (2, CHANGES)),
+        "headers": shares((3, st.just({})), (1, HEADERS)),
+        "token": st.sampled_from([TOKEN, TOKEN, TOKEN, "wrong", "", "é"]),
+        "closed": st.booleans(),
+    }
+)
 
 
 @functools.cache
@@ -79,7 +152,11 @@ def registry() -> tuple[Any, Path, dict[str, str]]:
 
 def ask_the_page(example: dict[str, Any]) -> None:
     if "query" in example:
-        query = "&".join(f"{key}={word}" for key, word in example["query"]).encode("ascii", "ignore").decode()
+        query = (
+            "&".join(f"{key}={word}" for key, word in example["query"])
+            .encode("ascii", "ignore")
+            .decode()
+        )
         answered(Page(Folder(base()), closed=False), example["path"], query)
         return
     body: Any = MOVED[example["path"]]
@@ -95,7 +172,11 @@ def ask_the_page(example: dict[str, Any]) -> None:
         before = Registry(place).aliases("p")
         page = Page(Folder(base()), Versions(place), token=TOKEN, closed=example["closed"])
         status = answered(
-            page, example["path"], "", text.encode(), {"authorization": f"Bearer {example['token']}"} | example["headers"]
+            page,
+            example["path"],
+            "",
+            text.encode(),
+            {"authorization": f"Bearer {example['token']}"} | example["headers"],
         )
         right = example["token"] == TOKEN and "authorization" not in example["headers"]
         if not right and Registry(place).aliases("p") != before:
@@ -106,7 +187,13 @@ def ask_the_page(example: dict[str, Any]) -> None:
             raise Fault("a move that damages the registry", str(problems))
 
 
-def answered(page: Page, path: str, query: str, data: bytes | None = None, headers: dict[str, str] | None = None) -> int:
+def answered(
+    page: Page,
+    path: str,
+    query: str,
+    data: bytes | None = None,
+    headers: dict[str, str] | None = None,
+) -> int:
     """The status of an answer; Fault where it is an error of the server, or no JSON."""
     try:
         status, body = asyncio.run(ask(page.app, path, query, data, headers))
@@ -121,13 +208,27 @@ def answered(page: Page, path: str, query: str, data: bytes | None = None, heade
         page._hands.shutdown()
 
 
-IN_TOML = {"@date": "2020-01-01", "@deep": "[" * 3000, "@inf": "inf", "@minus": "-inf", "@nan": "nan"}
+IN_TOML = {
+    "@date": "2020-01-01",
+    "@deep": "[" * 3000,
+    "@inf": "inf",
+    "@minus": "-inf",
+    "@nan": "nan",
+}
 VALUES = shares(ODD_VALUES, ODD_VALUES, st.sampled_from(sorted(IN_TOML)))
-CONFIGS = st.fixed_dictionaries({
-    "changes": st.lists(st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=5), VALUES), max_size=3),
-    "bytes": st.one_of(st.just(""), st.just(""), st.just(""), st.binary(max_size=12).map(bytes.hex)),  # most are read at all
-    "at": st.integers(0, 4000), "suffix": st.sampled_from([".json", ".toml"]),
-})  # fmt: skip
+CONFIGS = st.fixed_dictionaries(
+    {
+        "changes": st.lists(
+            st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=5), VALUES), max_size=3
+        ),
+        # most are read at all
+        "bytes": st.one_of(
+            st.just(""), st.just(""), st.just(""), st.binary(max_size=12).map(bytes.hex)
+        ),
+        "at": st.integers(0, 4000),
+        "suffix": st.sampled_from([".json", ".toml"]),
+    }
+)
 
 
 def toml_of(value: Any) -> str:
@@ -172,10 +273,24 @@ def toml_errors_escape(patch: pytest.MonkeyPatch) -> None:
 
 
 DOORS = [
-    Door(name="page", examples=shares((3, ASKED), (2, MOVES)), attempt=ask_the_page, hang_s=5.0, quick=40, full=200),
-    Door(name="config file", examples=CONFIGS, attempt=read_a_config, hang_s=5.0, quick=40, full=200),
+    Door(
+        name="page",
+        examples=shares((3, ASKED), (2, MOVES)),
+        attempt=ask_the_page,
+        hang_s=5.0,
+        quick=40,
+        full=200,
+    ),
+    Door(
+        name="config file", examples=CONFIGS, attempt=read_a_config, hang_s=5.0, quick=40, full=200
+    ),
 ]
 PLANTED = [
     Planted("an unknown name is an error of the server", "page", any_file_is_asked_for),
-    Planted("brackets end the reading of a config", "config file", toml_errors_escape, kinds=("RecursionError",)),
+    Planted(
+        "brackets end the reading of a config",
+        "config file",
+        toml_errors_escape,
+        kinds=("RecursionError",),
+    ),
 ]

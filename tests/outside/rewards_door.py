@@ -1,4 +1,6 @@
-"""The door of rewards: a function may return or raise anything, which is taken or refused in a sentence."""
+"""The door of rewards: a function may return or raise anything, which is taken or refused in a
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ import torch
 from hypothesis import strategies as st
 
 from equipoise.language.scoring import functions
-from equipoise.language.scoring.functions import RewardFunction, Samples, WrongReward, call, total, what
+from equipoise.language.scoring.functions import (
+    RewardFunction,
+    Samples,
+    WrongReward,
+    call,
+    total,
+    what,
+)
 from tests.outside.harness import Door, Fault, Planted, shares
 
 COUNT = 3
@@ -45,35 +54,88 @@ def ended() -> Any:
 
 
 PLAIN = st.one_of(
-    st.none(), st.booleans(), st.integers(-2, 2), st.floats(-2, 2), st.sampled_from(["!tensor", "!graded", "!numpy"])
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2),
+    st.floats(-2, 2),
+    st.sampled_from(["!tensor", "!graded", "!numpy"]),
+)
 ITEMS = st.recursive(
     st.one_of(
-        st.none(), st.booleans(), st.integers(-2, 2), st.floats(-2, 2), st.sampled_from(["1.0", "", "\ud83e", "x" * 5000]),
-        st.sampled_from(["!nan", "!inf", "!-inf", "!big", "!huge", "!rude", "!coroutine", "!tensor", "!graded", "!array"]),
+        st.none(),
+        st.booleans(),
+        st.integers(-2, 2),
+        st.floats(-2, 2),
+        st.sampled_from(["1.0", "", "\ud83e", "x" * 5000]),
+        st.sampled_from(
+            [
+                "!nan",
+                "!inf",
+                "!-inf",
+                "!big",
+                "!huge",
+                "!rude",
+                "!coroutine",
+                "!tensor",
+                "!graded",
+                "!array",
+            ]
+        ),
         st.sampled_from(["!numpy", "!bytes", "!complex", "!object"]),
     ),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from("ab"), inner, max_size=2)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from("ab"), inner, max_size=2)
+    ),
     max_leaves=4,
-)  # fmt: skip
+)
 RIGHT = st.lists(PLAIN, min_size=COUNT, max_size=COUNT)
-EXAMPLES = st.fixed_dictionaries({
-    "items": shares(  # most are taken, or have one thing that is wrong
-        RIGHT, RIGHT, st.tuples(PLAIN, PLAIN, ITEMS).map(list).flatmap(st.permutations), st.lists(ITEMS, max_size=5)
-    ),
-    "as": st.one_of(
-        st.sampled_from(["list", "list", "tuple", "array", "objects", "tensor", "graded", "half"]),
-        st.sampled_from(["dict", "set", "generator", "endless", "one", "none", "text", "map", "class"]),
-    ),
-    "how": st.sampled_from(["plain", "plain", "plain", "plain", "async", "async", "raises", "raises rudely", "twice async"]),
-})  # fmt: skip
+EXAMPLES = st.fixed_dictionaries(
+    {
+        "items": shares(  # most are taken, or have one thing that is wrong
+            RIGHT,
+            RIGHT,
+            st.tuples(PLAIN, PLAIN, ITEMS).map(list).flatmap(st.permutations),
+            st.lists(ITEMS, max_size=5),
+        ),
+        "as": st.one_of(
+            st.sampled_from(
+                ["list", "list", "tuple", "array", "objects", "tensor", "graded", "half"]
+            ),
+            st.sampled_from(
+                ["dict", "set", "generator", "endless", "one", "none", "text", "map", "class"]
+            ),
+        ),
+        "how": st.sampled_from(
+            [
+                "plain",
+                "plain",
+                "plain",
+                "plain",
+                "async",
+                "async",
+                "raises",
+                "raises rudely",
+                "twice async",
+            ]
+        ),
+    }
+)
 SPECIAL: dict[str, Callable[[], Any]] = {
-    "!nan": lambda: math.nan, "!inf": lambda: math.inf, "!-inf": lambda: -math.inf, "!big": lambda: 10**400,
-    "!huge": lambda: 1e300, "!rude": Rude, "!coroutine": ended, "!tensor": lambda: torch.tensor(0.5),
+    "!nan": lambda: math.nan,
+    "!inf": lambda: math.inf,
+    "!-inf": lambda: -math.inf,
+    "!big": lambda: 10**400,
+    "!huge": lambda: 1e300,
+    "!rude": Rude,
+    "!coroutine": ended,
+    "!tensor": lambda: torch.tensor(0.5),
     "!array": lambda: np.zeros(2),
-    "!graded": lambda: torch.tensor(0.5, requires_grad=True), "!numpy": lambda: np.float32(0.5), "!bytes": lambda: b"\xff",
-    "!complex": lambda: 1j, "!object": object,
-}  # fmt: skip
+    "!graded": lambda: torch.tensor(0.5, requires_grad=True),
+    "!numpy": lambda: np.float32(0.5),
+    "!bytes": lambda: b"\xff",
+    "!complex": lambda: 1j,
+    "!object": object,
+}
 
 
 def made(item: Any) -> Any:
@@ -95,14 +157,23 @@ def forever() -> Any:
 
 def container(kind: str, items: list[Any]) -> Any:
     shapes: dict[str, Callable[[], Any]] = {
-        "list": lambda: made(items), "tuple": lambda: tuple(made(items)), "dict": lambda: dict(enumerate(made(items))),
-        "set": lambda: set(numbers(items)), "generator": lambda: (one for one in made(items)), "endless": forever,
-        "array": lambda: np.array(numbers(items)), "objects": lambda: np.array([*made(items), None], object)[:-1],
-        "tensor": lambda: torch.tensor(numbers(items)), "graded": lambda: torch.tensor(numbers(items), requires_grad=True),
-        "half": lambda: torch.tensor(numbers(items)).bfloat16(), "one": lambda: made(items)[0] if items else 0.0,
-        "none": lambda: None, "text": lambda: "1.0 1.0 1.0", "map": lambda: map(made, items),
+        "list": lambda: made(items),
+        "tuple": lambda: tuple(made(items)),
+        "dict": lambda: dict(enumerate(made(items))),
+        "set": lambda: set(numbers(items)),
+        "generator": lambda: (one for one in made(items)),
+        "endless": forever,
+        "array": lambda: np.array(numbers(items)),
+        "objects": lambda: np.array([*made(items), None], object)[:-1],
+        "tensor": lambda: torch.tensor(numbers(items)),
+        "graded": lambda: torch.tensor(numbers(items), requires_grad=True),
+        "half": lambda: torch.tensor(numbers(items)).bfloat16(),
+        "one": lambda: made(items)[0] if items else 0.0,
+        "none": lambda: None,
+        "text": lambda: "1.0 1.0 1.0",
+        "map": lambda: map(made, items),
         "class": lambda: Rude,
-    }  # fmt: skip
+    }
     return shapes[kind]()
 
 
@@ -121,7 +192,11 @@ def attempt(example: dict[str, Any]) -> None:
         return later(answer) if "twice" in example["how"] else answer
 
     samples = Samples(
-        prompts=["p"] * COUNT, completions=["c"] * COUNT, completion_ids=[[1]] * COUNT, ended=[True] * COUNT, columns={}
+        prompts=["p"] * COUNT,
+        completions=["c"] * COUNT,
+        completion_ids=[[1]] * COUNT,
+        ended=[True] * COUNT,
+        columns={},
     )
     try:
         part = call(reward, samples)
@@ -129,11 +204,14 @@ def attempt(example: dict[str, Any]) -> None:
     except WrongReward as error:
         sentence(str(error), 400)
     except Exception as error:  # as the scorer's process catches it
-        if not (example["how"].startswith("raises") or inspect.iscoroutine(answered)):  # waiting for one is code of the user's
+        # waiting for one is code of the user's
+        if not (example["how"].startswith("raises") or inspect.iscoroutine(answered)):
             raise
         sentence(what(error), 5_000)
     else:
-        if len(part) != COUNT or not all(one is None or (type(one) is float and math.isfinite(one)) for one in (*part, *sums)):
+        if len(part) != COUNT or not all(
+            one is None or (type(one) is float and math.isfinite(one)) for one in (*part, *sums)
+        ):
             raise Fault("what is no reward is taken", repr(part))
         if [one is None for one in sums] != [one is None for one in part]:
             raise Fault("None is not None", repr((part, sums)))

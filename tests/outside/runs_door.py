@@ -1,7 +1,8 @@
-"""Run directories with odd files: pipes, devices, sparse gigabytes, values that no run writes, names that are no text.
+"""Run directories with odd files: pipes, devices, sparse gigabytes, values that no run writes,
+names that are no text.
 
-One odd run lies between two good ones. The rows of these stay, the odd one is a row or a sentence, and every answer of the page
-is JSON that a browser reads.
+One odd run lies between two good ones. The rows of these stay, the odd one is a row or a sentence,
+and every answer of the page is JSON that a browser reads.
 """
 
 from __future__ import annotations
@@ -46,24 +47,46 @@ TOKENS = {
     "@digits": "9" * 5000,
 }
 ODD_VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from(sorted(TOKENS)), st.floats(-1e9, 1e9), st.text(max_size=5),
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.sampled_from(sorted(TOKENS)),
+    st.floats(-1e9, 1e9),
+    st.text(max_size=5),
     st.sampled_from([1e308, -1e308, 1 << 70, "", "x" * 9999, [], {}, [[]], "\x1b[2J\na"]),
     st.lists(st.integers(0, 3), max_size=3),
-)  # fmt: skip
-NAMES = st.sampled_from([
-    b"m", b"m\xff\xfe", b"m'\"<b>", b"m\n\x1b[31m", "m\u2028é日本".encode(), b"m%E0%A4%A", b"m#?&=", b"m" * 200,
-])  # fmt: skip
-EXAMPLES = st.fixed_dictionaries({
-    "file": st.sampled_from(FILES),
-    "kind": st.sampled_from(KINDS) | st.just("change"),
-    "changes": st.lists(st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=4), ODD_VALUES), min_size=1, max_size=3),
-    "name": NAMES.map(bytes.hex),
-    "ended": st.booleans(),
-})  # fmt: skip
+)
+NAMES = st.sampled_from(
+    [
+        b"m",
+        b"m\xff\xfe",
+        b"m'\"<b>",
+        b"m\n\x1b[31m",
+        "m\u2028é日本".encode(),
+        b"m%E0%A4%A",
+        b"m#?&=",
+        b"m" * 200,
+    ]
+)
+EXAMPLES = st.fixed_dictionaries(
+    {
+        "file": st.sampled_from(FILES),
+        "kind": st.sampled_from(KINDS) | st.just("change"),
+        "changes": st.lists(
+            st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=4), ODD_VALUES),
+            min_size=1,
+            max_size=3,
+        ),
+        "name": NAMES.map(bytes.hex),
+        "ended": st.booleans(),
+    }
+)
 
 
 def change(value: Any, path: list[int], to: Any) -> Any:
-    """A tree with one value replaced, or one key taken out; the numbers of ``path`` choose the way down."""
+    """A tree with one value replaced, or one key taken out; the numbers of ``path`` choose the way
+    down.
+    """
     if not path or not isinstance(value, dict | list) or not value:
         return to
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
@@ -106,9 +129,15 @@ def spoil(run: Path, example: dict[str, Any]) -> None:
     elif kind == "cut":
         file.write_bytes(before[: len(before) * 2 // 3])
     elif kind == "bytes":
-        file.write_bytes(before[: len(before) // 2] + bytes(range(256)) + before[len(before) // 2 :])
+        file.write_bytes(
+            before[: len(before) // 2] + bytes(range(256)) + before[len(before) // 2 :]
+        )
     else:
-        lines = [json.loads(line) for line in before.splitlines()] if file.suffix == ".jsonl" else [json.loads(before)]
+        lines = (
+            [json.loads(line) for line in before.splitlines()]
+            if file.suffix == ".jsonl"
+            else [json.loads(before)]
+        )
         for path, to in example["changes"]:
             for i in range(len(lines)):
                 lines[i] = change(lines[i], path, to)
@@ -130,19 +159,33 @@ class _inside:
 
 
 async def ask(
-    app: Any, path: str, query: str = "", data: bytes | None = None, headers: dict[str, str] | None = None
+    app: Any,
+    path: str,
+    query: str = "",
+    data: bytes | None = None,
+    headers: dict[str, str] | None = None,
 ) -> tuple[int, bytes]:
     """One question to an application, without a socket -> (status, body). ``data``: of a POST."""
     said: list[dict[str, Any]] = []
     usual = {"host": "127.0.0.1"} | (
-        {} if data is None else {"content-length": str(len(data)), "content-type": "application/json"}
+        {}
+        if data is None
+        else {"content-length": str(len(data)), "content-type": "application/json"}
     )
     given = [(name.encode(), value.encode()) for name, value in (usual | (headers or {})).items()]
     scope = {
-        "type": "http", "http_version": "1.1", "method": "GET" if data is None else "POST", "path": path,
-        "raw_path": path.encode(), "root_path": "", "query_string": query.encode(), "headers": given,
-        "client": ("127.0.0.1", 1), "server": ("h", 80), "scheme": "http",
-    }  # fmt: skip
+        "type": "http",
+        "http_version": "1.1",
+        "method": "GET" if data is None else "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": query.encode(),
+        "headers": given,
+        "client": ("127.0.0.1", 1),
+        "server": ("h", 80),
+        "scheme": "http",
+    }
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": data or b"", "more_body": False}
@@ -161,12 +204,15 @@ def json_of(body: bytes, where: str) -> Any:
         raise Fault("a number that JSON has not", f"{where}: {name}")
 
     found = json.loads(body, parse_constant=none)
-    json.dumps(found, ensure_ascii=False).encode()  # half of a letter is an error here, as in encodeURIComponent
+    # half of a letter is an error here, as in encodeURIComponent
+    json.dumps(found, ensure_ascii=False).encode()
     return found
 
 
 def on_the_page(place: Path) -> dict[str, Any]:
-    """What the page's questions answer: by the name of each run its row. ``Fault`` where one is no answer."""
+    """What the page's questions answer: by the name of each run its row. ``Fault`` where one is no
+    answer.
+    """
     page = Page(Folder(place), closed=False)
     try:
         page.folder.poll()
@@ -184,7 +230,9 @@ def on_the_page(place: Path) -> dict[str, Any]:
                 ):
                     status, body = await ask(page.app, f"/api/{path}", query)
                     if status != 200:
-                        raise Fault(f"/api/{path} of a run that is listed: {status}", repr(body[:300]))
+                        raise Fault(
+                            f"/api/{path} of a run that is listed: {status}", repr(body[:300])
+                        )
                     json_of(body, path)
             status, body = await ask(page.app, "/api/run", "run=unknown")
             if status != 404 or "error" not in json_of(body, "unknown"):
@@ -209,7 +257,9 @@ def refused(what: Callable[[], Any]) -> Any:
             warnings.simplefilter("ignore")
             return what()
     except (ValueError, OSError) as error:
-        if not isinstance(error, UnicodeError) and "\n" not in str(error).replace("\\n", "").strip("\n").replace("m\n", ""):
+        if not isinstance(error, UnicodeError) and "\n" not in str(error).replace("\\n", "").strip(
+            "\n"
+        ).replace("m\n", ""):
             return error
         raise
 
@@ -237,15 +287,26 @@ def attempt(example: dict[str, Any]) -> None:
         spoil(odd, example)
         damaged: list[str] = []
         rows = listing.rows(place, damaged=damaged)
-        good = {row.path.name: [getattr(row, key) for key in FIXED] for row in rows if row.path != odd}
-        if set(good) != {"a", "z"} or good["a"][:4] != ["CartPole-v1", good["a"][1], "completed", good["a"][3]]:
+        good = {
+            row.path.name: [getattr(row, key) for key in FIXED] for row in rows if row.path != odd
+        }
+        if set(good) != {"a", "z"} or good["a"][:4] != [
+            "CartPole-v1",
+            good["a"][1],
+            "completed",
+            good["a"][3],
+        ]:
             raise Fault("the row of another run changed", str(good))
         there = (odd / "run.json").is_file()
-        if bool(len(rows) > 2 or damaged) != there:  # both, where another file than run.json is damaged
+        # both, where another file than run.json is damaged
+        if bool(len(rows) > 2 or damaged) != there:
             raise Fault("a run is neither a row nor a sentence", str(damaged))
         for key in ("changed", "evaluation", "-return_mean", "seed", "verdict", "schedule.steps"):
             listing.chosen(rows, ["steps>0"] if key == "seed" else [], key)
-        json_of(json_bytes([row.plain() | {"name": ""} for row in rows]).replace(b"\\ud800", b""), "runs --json")
+        json_of(
+            json_bytes([row.plain() | {"name": ""} for row in rows]).replace(b"\\ud800", b""),
+            "runs --json",
+        )
         runs_table(rows, width=120)
         shown = on_the_page(place)
         if {"a", "z"} - set(shown) or shown["a"]["status"] != "completed":
@@ -272,11 +333,18 @@ def opens_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
 
 def no_plain_answers(patch: pytest.MonkeyPatch) -> None:
     """Half of a letter, or a name that is no text, was an error 500."""
-    patch.setattr("equipoise.watching.page.encoded", lambda data: json.dumps(data, ensure_ascii=False).encode())
+    patch.setattr(
+        "equipoise.watching.page.encoded",
+        lambda data: json.dumps(data, ensure_ascii=False).encode(),
+    )
 
 
-DOORS = [Door(name="run directory", examples=EXAMPLES, attempt=attempt, hang_s=8.0, quick=10, full=200)]
+DOORS = [
+    Door(name="run directory", examples=EXAMPLES, attempt=attempt, hang_s=8.0, quick=10, full=200)
+]
 PLANTED = [
-    Planted("a pipe is waited for", "run directory", opens_whatever_is_there, kinds=("hang", "Error")),
+    Planted(
+        "a pipe is waited for", "run directory", opens_whatever_is_there, kinds=("hang", "Error")
+    ),
     Planted("half of a letter is an error of the page", "run directory", no_plain_answers),
 ]

@@ -1,4 +1,6 @@
-"""A server in this thread, without sockets: bytes in, an answer out, and how long one turn of the loop took, in CPU time."""
+"""A server in this thread, without sockets: bytes in, an answer out, and how long one turn of the
+loop took, in CPU time.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ MOST_BODY = 8 << 20
 
 
 class WatchedLoop(asyncio.SelectorEventLoop):
-    """Keeps the CPU seconds of its longest turn. Another process that has the core does not lengthen it, nor does a collection
-    of garbage, which here is that of all tests.
+    """Keeps the CPU seconds of its longest turn. Another process that has the core does not
+    lengthen it, nor does a collection of garbage, which here is that of all tests.
     """
 
     longest = 0.0
@@ -82,7 +84,9 @@ class Line(asyncio.Transport):
 
 
 class Served:
-    """One policy. ``http`` and ``frame`` return (status, answer); ``longest`` is of the last of them."""
+    """One policy. ``http`` and ``frame`` return (status, answer); ``longest`` is of the last of
+    them.
+    """
 
     def __init__(self, policy: str = "mask", most_sessions: int = 100) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="equipoise-served-")
@@ -95,14 +99,17 @@ class Served:
             versions.start()
             self.service = Service(versions, self.store, Sessions(60.0, most_sessions), seed=1)
             self.app = App(self.service, Guard("127.0.0.1"), most_body=MOST_BODY)
-            self.frames = FrameServer(self.service, most_body=MOST_BODY, most_connections=10, request_s=10.0)
+            self.frames = FrameServer(
+                self.service, most_body=MOST_BODY, most_connections=10, request_s=10.0
+            )
             self.openapi = openapi(self.service)
 
         self.loop.run_until_complete(make())
         self._config = web.config(self.app)
         self._config.load()
         gc.collect()
-        gc.freeze()  # as the server does: what the tests have loaded is not looked at again within a turn
+        # as the server does: what the tests have loaded is not looked at again within a turn
+        gc.freeze()
 
     def http(self, data: bytes) -> tuple[int, Any]:
         return self.loop.run_until_complete(self._http(data))
@@ -133,7 +140,9 @@ class Served:
 
     async def _http(self, data: bytes) -> tuple[int, Any]:
         line, state = Line(), ServerState()
-        protocol = self._config.http_protocol_class(config=self._config, server_state=state, app_state={})  # type: ignore[call-arg]
+        protocol = self._config.http_protocol_class(
+            config=self._config, server_state=state, app_state={}
+        )  # type: ignore[call-arg]
         await self._feed(protocol, line, data)
         try:
             while True:
@@ -143,7 +152,11 @@ class Served:
                     size = int(headers.get(b"content-length", 0))
                     if len(body) >= size:
                         body = body[:size]
-                        said = json.loads(body) if headers.get(b"content-type") == b"application/json" and body else body
+                        said = (
+                            json.loads(body)
+                            if headers.get(b"content-type") == b"application/json" and body
+                            else body
+                        )
                         return int(head.split()[1]), said
                 if line.closed:
                     return 0, bytes(line.got)
@@ -159,7 +172,9 @@ class Served:
         try:
             while True:
                 if len(line.got) >= 4 and len(line.got) >= 4 + int.from_bytes(line.got[:4], "big"):
-                    said = frames.decode(bytes(line.got[4 : 4 + int.from_bytes(line.got[:4], "big")]))
+                    said = frames.decode(
+                        bytes(line.got[4 : 4 + int.from_bytes(line.got[:4], "big")])
+                    )
                     return said["status"], said
                 if line.closed:
                     return 0, None

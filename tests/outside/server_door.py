@@ -1,4 +1,6 @@
-"""The server's doors: requests made from the messages' own fields, over HTTP and the socket, and what becomes of its file."""
+"""The server's doors: requests made from the messages' own fields, over HTTP and the socket, and
+what becomes of its file.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +33,56 @@ NO_FAULT = (501, 503, 507)  # what a server answers that is well
 MODEL = f"/v2/models/{POLICY}"
 PATHS = ("/v1/act", "/v1/outcome", "/v1/end", f"{MODEL}/infer", f"{MODEL}/versions/champion/infer")
 OTHERS = (
-    "/healthz", "/readyz", "/metrics", "/openapi.json", "/v2", MODEL, f"{MODEL}/ready", "/v2/models/x/infer", "/x", "/v1/act/",
-)  # fmt: skip
-HEADERS = ("Content-Encoding", "Origin", "Authorization", "Inference-Header-Content-Length", "Upgrade", "X", "Cookie")
-VALUES = ("gzip", "identity", "null", "12", "websocket", "bearer x", "", "", "a", "9" * 20, "x" * 3000)
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/openapi.json",
+    "/v2",
+    MODEL,
+    f"{MODEL}/ready",
+    "/v2/models/x/infer",
+    "/x",
+    "/v1/act/",
+)
+HEADERS = (
+    "Content-Encoding",
+    "Origin",
+    "Authorization",
+    "Inference-Header-Content-Length",
+    "Upgrade",
+    "X",
+    "Cookie",
+)
+VALUES = (
+    "gzip",
+    "identity",
+    "null",
+    "12",
+    "websocket",
+    "bearer x",
+    "",
+    "",
+    "a",
+    "9" * 20,
+    "x" * 3000,
+)
 FIELDS = {
-    "/v1/act": messages.Act, "/v1/outcome": messages.Outcome, "/v1/end": messages.End, f"{MODEL}/infer": oip.Infer,
-}  # fmt: skip
+    "/v1/act": messages.Act,
+    "/v1/outcome": messages.Outcome,
+    "/v1/end": messages.End,
+    f"{MODEL}/infer": oip.Infer,
+}
 
-# An example is what JSON can hold. A map with one of these keys stands for a value that is long, or that JSON has not:
-#   {"$many": [value, n]}   a list      {"$text": [letters, n]}   a text      {"$keys": n}   a map of n keys
-#   {"$deep": n}            nested lists    {"$digits": text}     a number as it is written    {"$float": "nan"}
-#   {"$array": [dtype, shape, bytes]}       an array map
+# An example is what JSON can hold. A map with one of these keys stands for a value that is long, or
+# that JSON has not: {"$many": [value, n]}   a list      {"$text": [letters, n]}   a text
+# {"$keys": n}   a map of n keys {"$deep": n}            nested lists    {"$digits": text}     a
+# number as it is written    {"$float": "nan"} {"$array": [dtype, shape, bytes]}       an array map
 
 
 def plain(value: Any, form: str = "json") -> Any:
-    """The value that is stood for, with ``Raw`` for what only bytes can say: lists too deep for Python, numbers as written."""
+    """The value that is stood for, with ``Raw`` for what only bytes can say: lists too deep for
+    Python, numbers as written.
+    """
     if isinstance(value, list):
         return [plain(one, form) for one in value]
     if not isinstance(value, dict):
@@ -61,7 +97,9 @@ def plain(value: Any, form: str = "json") -> Any:
         if key == "$keys":
             return dict.fromkeys(map(str, range(given)), 0)
         if key == "$deep":
-            return msgspec.Raw(b"[" * given + b"]" * given if form == "json" else b"\x91" * given + b"\x90")
+            return msgspec.Raw(
+                b"[" * given + b"]" * given if form == "json" else b"\x91" * given + b"\x90"
+            )
         if key == "$digits":
             return msgspec.Raw(given.encode()) if form == "json" else _number(given)
         if key == "$float":
@@ -84,18 +122,28 @@ def size(value: Any) -> int:
     if isinstance(value, list) and value and value[0] is value[-1]:  # one value many times
         return 2 + len(value) * size(value[0])
     return 2 + (
-        sum(map(size, value)) if isinstance(value, list) else len(value) if isinstance(value, str | bytes | msgspec.Raw) else 2
+        sum(map(size, value))
+        if isinstance(value, list)
+        else len(value)
+        if isinstance(value, str | bytes | msgspec.Raw)
+        else 2
     )
 
 
 def not_finite(value: Any) -> bool:
     if isinstance(value, dict):
         return any(not_finite(one) for one in value.values())
-    return any(map(not_finite, value)) if isinstance(value, list) else isinstance(value, float) and not math.isfinite(value)
+    return (
+        any(map(not_finite, value))
+        if isinstance(value, list)
+        else isinstance(value, float) and not math.isfinite(value)
+    )
 
 
 def packed(value: Any, form: str) -> bytes:
-    """JSON by hand, since msgspec and json have not what some callers send; msgpack has no numbers as they are written."""
+    """JSON by hand, since msgspec and json have not what some callers send; msgpack has no numbers
+    as they are written.
+    """
     if form == "msgpack":
         return msgspec.msgpack.encode(value)
     parts: list[str] = []
@@ -109,7 +157,9 @@ def packed(value: Any, form: str) -> bytes:
                 parts.append(f"{',' if i else ''}{json.dumps(key)}:")
                 write(inner)
             parts.append("}")
-        elif isinstance(one, list) and any(isinstance(x, dict | list | msgspec.Raw) for x in one[:1]):
+        elif isinstance(one, list) and any(
+            isinstance(x, dict | list | msgspec.Raw) for x in one[:1]
+        ):
             parts.append("[")
             if one and all(x is one[0] for x in one):
                 begun = len(parts)
@@ -127,7 +177,7 @@ def packed(value: Any, form: str) -> bytes:
     return "".join(parts).encode("utf-8", "replace")
 
 
-# ------------------------------------------------------------------------------------------------------------- the examples
+# ------------------------------------------------------------------------------------- the examples
 
 COUNTS = st.sampled_from((0, 1, 2, 3, 20, 300, 5_000, 60_000, 300_000))
 LETTERS = st.sampled_from(("x", "FP32I6", "é", '"', "\\", "\n", "1", ",", "😀", "\x00"))
@@ -150,7 +200,9 @@ LONG = st.one_of(
     st.tuples(INNER, COUNTS).map(lambda x: {"$many": list(x)}),
     COUNTS.map(lambda n: {"$keys": min(n, 200_000)}),
     st.sampled_from((1, 30, 70, 500, 3000)).map(lambda n: {"$deep": n}),
-    st.tuples(st.sampled_from(DTYPES), st.sampled_from(SHAPES), SIZES).map(lambda x: {"$array": list(x)}),
+    st.tuples(st.sampled_from(DTYPES), st.sampled_from(SHAPES), SIZES).map(
+        lambda x: {"$array": list(x)}
+    ),
 )
 KEYS = st.sampled_from(("obs", "action_mask", "data", "x"))
 ANYTHING = st.one_of(
@@ -162,20 +214,34 @@ ANYTHING = st.one_of(
 )
 ODD = ANYTHING.map(copy.deepcopy)
 FLOATS = st.sampled_from(("nan", "inf", "-inf")).flatmap(
-    lambda x: st.sampled_from(({"$float": x}, [{"$float": x}], {"a": {"$float": x}})).map(copy.deepcopy)
+    lambda x: st.sampled_from(({"$float": x}, [{"$float": x}], {"a": {"$float": x}})).map(
+        copy.deepcopy
+    )
 )
-HEAVY = st.tuples(st.sampled_from(([], {}, 0, [0], "")), st.sampled_from((100_000, 500_000, 2_000_000))).map(
-    lambda x: {"$many": [copy.deepcopy(x[0]), x[1]]}
-)
-OF_FIELDS = {"float": ("reward", "time", "data", "deadline_ms"), "heavy": ("obs", "data", "inputs", "id")}
+HEAVY = st.tuples(
+    st.sampled_from(([], {}, 0, [0], "")), st.sampled_from((100_000, 500_000, 2_000_000))
+).map(lambda x: {"$many": [copy.deepcopy(x[0]), x[1]]})
+OF_FIELDS = {
+    "float": ("reward", "time", "data", "deadline_ms"),
+    "heavy": ("obs", "data", "inputs", "id"),
+}
 
 
 def valid(path: str) -> dict[str, Any]:
     """A request that is right, of each path."""
     if path.startswith("/v2"):
-        tensors = [("obs/obs", [1, 4], "FP32", OBS["obs"]), ("obs/action_mask", [1, 3], "INT8", OBS["action_mask"])]
-        return {"inputs": [{"name": n, "shape": s, "datatype": d, "data": x, "parameters": {}} for n, s, d, x in tensors],
-            "outputs": [{"name": "action"}], "parameters": {}}  # fmt: skip
+        tensors = [
+            ("obs/obs", [1, 4], "FP32", OBS["obs"]),
+            ("obs/action_mask", [1, 3], "INT8", OBS["action_mask"]),
+        ]
+        return {
+            "inputs": [
+                {"name": n, "shape": s, "datatype": d, "data": x, "parameters": {}}
+                for n, s, d, x in tensors
+            ],
+            "outputs": [{"name": "action"}],
+            "parameters": {},
+        }
     right: dict[str, dict[str, Any]] = {
         "/v1/act": {"obs": OBS},
         "/v1/outcome": {"id": "x", "reward": 1.0},
@@ -197,26 +263,67 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 EPISODES = ("a", "é" * 256, 1, 0, 1 << 62)
 RIGHTS: dict[str, dict[str, tuple[Any, ...]]] = {
     "/v1/act": {
-        "session": EPISODES[:2], "first": (True, False), "done": (True, False), "unit": ("u", "x" * 256),
-        "deterministic": (True, False), "version": ("champion", "shadow", "x"), "deadline_ms": (1e-9, 1, 1000.0, 86_400_000),
-        "obs": ({"obs": {"$many": [0.5, 4]}, "action_mask": [0, 0, 0]}, {"obs": [1e30] * 4, "action_mask": [1, 0.0, True]}),
+        "session": EPISODES[:2],
+        "first": (True, False),
+        "done": (True, False),
+        "unit": ("u", "x" * 256),
+        "deterministic": (True, False),
+        "version": ("champion", "shadow", "x"),
+        "deadline_ms": (1e-9, 1, 1000.0, 86_400_000),
+        "obs": (
+            {"obs": {"$many": [0.5, 4]}, "action_mask": [0, 0, 0]},
+            {"obs": [1e30] * 4, "action_mask": [1, 0.0, True]},
+        ),
     },
-    "/v1/outcome": {"reward": (None, -1e308, 0), "time": (0, -1e300, 1 << 53), "data": ({"a": [1, "é"]}, {"$keys": 20}, None)},
+    "/v1/outcome": {
+        "reward": (None, -1e308, 0),
+        "time": (0, -1e300, 1 << 53),
+        "data": ({"a": [1, "é"]}, {"$keys": 20}, None),
+    },
     "/v1/end": {"session": EPISODES[:2]},
     f"{MODEL}/infer": {
         "parameters": (
-            *({"sequence_id": one, "sequence_start": i < 3, "sequence_end": i > 1} for i, one in enumerate(EPISODES)),
-            {"binary_data_output": True}, {"unit": "u", "other": [1]}, {"deterministic": False, "deadline_ms": 1000.0},
+            *(
+                {"sequence_id": one, "sequence_start": i < 3, "sequence_end": i > 1}
+                for i, one in enumerate(EPISODES)
+            ),
+            {"binary_data_output": True},
+            {"unit": "u", "other": [1]},
+            {"deterministic": False, "deadline_ms": 1000.0},
         ),
-        "outputs": (None, [], [{"name": "propensity"}], [{"name": "action", "parameters": {"binary_data": True}}]),
+        "outputs": (
+            None,
+            [],
+            [{"name": "propensity"}],
+            [{"name": "action", "parameters": {"binary_data": True}}],
+        ),
         "id": ("r", "", "x" * 256),
         "inputs": tuple(
-            [{"name": "obs/obs", "shape": [rows, 4], "datatype": kind, "data": {"$many": [0.5, 4 * rows]}},
-             {"name": "obs/action_mask", "shape": [rows, 3], "datatype": "BOOL", "data": {"$many": [True, 3 * rows]}}]
-            for rows, kind in ((2, "FP32"), (300, "FP64"), (4096, "FP32"), (4097, "FP32"), (0, "FP16"), (1, "INT64"))
+            [
+                {
+                    "name": "obs/obs",
+                    "shape": [rows, 4],
+                    "datatype": kind,
+                    "data": {"$many": [0.5, 4 * rows]},
+                },
+                {
+                    "name": "obs/action_mask",
+                    "shape": [rows, 3],
+                    "datatype": "BOOL",
+                    "data": {"$many": [True, 3 * rows]},
+                },
+            ]
+            for rows, kind in (
+                (2, "FP32"),
+                (300, "FP64"),
+                (4096, "FP32"),
+                (4097, "FP32"),
+                (0, "FP16"),
+                (1, "INT64"),
+            )
         ),
     },
-}  # fmt: skip
+}
 
 
 @st.composite
@@ -236,12 +343,18 @@ def bodies(draw: Any, path: str) -> Any:
             kinds_of_values = [place for place in texts if place[1] == "datatype"]
             where, key = draw(st.sampled_from((*texts, *kinds_of_values * 4)))
             where[key] = {"$text": ["FP32I6", draw(st.sampled_from((30, 3_000, 60_000)))]}
-        elif how in OF_FIELDS and (fields := [one for one in OF_FIELDS[how] if one in FIELDS[kind].__struct_fields__]):
+        elif how in OF_FIELDS and (
+            fields := [one for one in OF_FIELDS[how] if one in FIELDS[kind].__struct_fields__]
+        ):
             body[draw(st.sampled_from(fields))] = draw(FLOATS if how == "float" else HEAVY)
         elif how == "field":
             body[draw(st.sampled_from((*FIELDS[kind].__struct_fields__, "x")))] = draw(ODD)
         else:
-            found = [place for place in places(body) if not isinstance(place[1], str) or not place[1].startswith("$")]
+            found = [
+                place
+                for place in places(body)
+                if not isinstance(place[1], str) or not place[1].startswith("$")
+            ]
             where, key = draw(st.sampled_from(found))
             where[key] = draw(ODD)
     if path == "/v1/outcome":
@@ -265,16 +378,22 @@ def requests(draw: Any) -> dict[str, Any]:
     path = draw(st.sampled_from((*PATHS, *PATHS, draw(st.sampled_from(OTHERS)))))
     usual = "POST" if path in PATHS else "GET"
     return {
-        "method": draw(shares((8, st.just(usual)), (1, METHODS))), "path": path,
+        "method": draw(shares((8, st.just(usual)), (1, METHODS))),
+        "path": path,
         "form": draw(st.sampled_from(("json", "json", "msgpack"))) if "/v1" in path else "json",
-        "body": draw(bodies(path)) if path in PATHS else None, "headers": draw(HEADS),
+        "body": draw(bodies(path)) if path in PATHS else None,
+        "headers": draw(HEADS),
         "chunk": draw(st.sampled_from((0,) * 6 + (1, 70, 10_000, 10_000))),
         "bom": draw(st.sampled_from((False,) * 9 + (True,))),
-    }  # fmt: skip
+    }
 
 
 def as_http(example: dict[str, Any]) -> bytes:
-    body = b"" if example["body"] is None else packed(plain(example["body"], example["form"]), example["form"])
+    body = (
+        b""
+        if example["body"] is None
+        else packed(plain(example["body"], example["form"]), example["form"])
+    )
     body = (b"\xef\xbb\xbf" if example["bom"] else b"") + body
     lines = [(f"{name}: {value}\r\n", count) for name, value, count in example["headers"]]
     given = "".join(line * min(count, 1 + 250_000 // len(line)) for line, count in lines)
@@ -288,7 +407,9 @@ def as_http(example: dict[str, Any]) -> bytes:
 
 
 def checked(status: int, said: Any, example: Any, documented: set[int]) -> None:
-    """Wrong is: an answer that is no refusal in one sentence, a status that nobody expects, nan taken, a loop that is held."""
+    """Wrong is: an answer that is no refusal in one sentence, a status that nobody expects, nan
+    taken, a loop that is held.
+    """
     if status >= 500 and status not in NO_FAULT:
         raise Fault("5xx", f"{status} {said}")
     if status and status not in documented:
@@ -302,7 +423,9 @@ def checked(status: int, said: Any, example: Any, documented: set[int]) -> None:
 
 
 def held(tries: Callable[[], tuple[int, Any]]) -> tuple[int, Any]:
-    """The loop's longest turn of the best of three tries; only turns that are long cost more than one."""
+    """The loop's longest turn of the best of three tries; only turns that are long cost more than
+    one.
+    """
     loop, longest = served(POLICY).loop, list[float]()
     for _ in range(3):
         answer = tries()
@@ -319,7 +442,11 @@ def ask_http(example: dict[str, Any]) -> None:
     one, data = served(POLICY), as_http(example)
     status, said = held(lambda: one.http(data))
     path = example["path"].replace("/versions/champion", "/versions/{version}")
-    known = one.openapi["paths"].get(path, {}).get(example["method"].lower(), {}).get("responses", {}) if path else {}
+    known = (
+        one.openapi["paths"].get(path, {}).get(example["method"].lower(), {}).get("responses", {})
+        if path
+        else {}
+    )
     documented = {int(code) for code in known} or {200, 204, 400, 403, 404, 405, 431}
     if isinstance(said, bytes):
         said = {"error": "packed"} if status >= 400 else {}
@@ -344,19 +471,25 @@ def framed(draw: Any) -> dict[str, Any]:
 
 def ask_frames(example: dict[str, Any]) -> None:
     body = packed(plain(example["body"], "msgpack"), "msgpack")
-    one, data = served(POLICY), (len(body).to_bytes(4, "big") + body) * min(example["count"], 1 + (1 << 22) // (len(body) + 4))
+    one, data = (
+        served(POLICY),
+        (len(body).to_bytes(4, "big") + body)
+        * min(example["count"], 1 + (1 << 22) // (len(body) + 4)),
+    )
     status, said = held(lambda: one.frame(data))
     checked(status, said, example["body"], {200, 400, 404, 409, 413, 429, 501, 507})
     one.settle()
 
 
-# ----------------------------------------------------------------------------------------------------- the decisions' file
+# ------------------------------------------------------------------------------ the decisions' file
 
 DONE = ("outcome", "decision", "move", "remove", "empty", "outcome")
 
 
 def keep(example: list[str]) -> None:
-    """What is told as stored is in the file that is then at the path; what was told before, there or in one that was moved."""
+    """What is told as stored is in the file that is then at the path; what was told before, there
+    or in one that was moved.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path, told, moved = Path(folder) / "decisions", [], 0
         store = stores.Store(path)
@@ -365,7 +498,9 @@ def keep(example: list[str]) -> None:
                 if done == "outcome":
                     event, fine = threading.Event(), list[bool]()
 
-                    def tell(stored: bool, event: threading.Event = event, fine: list[bool] = fine) -> None:
+                    def tell(
+                        stored: bool, event: threading.Event = event, fine: list[bool] = fine
+                    ) -> None:
                         fine.append(stored)
                         event.set()
 
@@ -387,7 +522,9 @@ def keep(example: list[str]) -> None:
                     path.touch()
         finally:
             store.close()
-        everywhere = set().union(*(ids(one) for one in (path, *(path.with_name(f"moved-{i}") for i in range(moved)))))
+        everywhere = set().union(
+            *(ids(one) for one in (path, *(path.with_name(f"moved-{i}") for i in range(moved))))
+        )
         if lost := set(told) - everywhere:
             raise Fault("stored is lost", f"{sorted(lost)} after {example}")
 
@@ -405,25 +542,42 @@ def ids(path: Path) -> set[str]:
 DOORS = [
     Door(name="http", examples=requests(), attempt=ask_http, quick=20, full=500),
     Door(name="frames", examples=framed(), attempt=ask_frames, quick=15, full=1000),
-    Door(name="decisions", examples=st.lists(st.sampled_from(DONE), max_size=8), attempt=keep, quick=3, full=40),
+    Door(
+        name="decisions",
+        examples=st.lists(st.sampled_from(DONE), max_size=8),
+        attempt=keep,
+        quick=3,
+        full=40,
+    ),
 ]
 
 
-# ----------------------------------------------------------------------------------------------------------- planted faults
+# ----------------------------------------------------------------------------------- planted faults
 
 
 def names_of_any_length(patch: pytest.MonkeyPatch) -> None:
     """As it was: the nearest datatype was sought for one of any length."""
     import equipoise.hints
 
-    text = msgspec.defstruct("Input", [
-        ("name", str), ("shape", list[int]), ("datatype", str), ("data", list[Any] | None, None),
-        ("parameters", oip.OfTensor, msgspec.field(default_factory=oip.OfTensor)),
-    ])  # fmt: skip
-    infer = msgspec.defstruct("Infer", [
-        ("inputs", list[text]), ("outputs", list[oip.Output] | None, None), ("id", str | None, None),  # type: ignore[valid-type]
-        ("parameters", oip.Parameters, msgspec.field(default_factory=oip.Parameters)),
-    ])  # fmt: skip
+    text = msgspec.defstruct(
+        "Input",
+        [
+            ("name", str),
+            ("shape", list[int]),
+            ("datatype", str),
+            ("data", list[Any] | None, None),
+            ("parameters", oip.OfTensor, msgspec.field(default_factory=oip.OfTensor)),
+        ],
+    )
+    infer = msgspec.defstruct(
+        "Infer",
+        [
+            ("inputs", list[text]),  # type: ignore[valid-type]
+            ("outputs", list[oip.Output] | None, None),
+            ("id", str | None, None),
+            ("parameters", oip.Parameters, msgspec.field(default_factory=oip.Parameters)),
+        ],
+    )
     patch.setattr(oip, "_decoder", msgspec.json.Decoder(infer))
     patch.setattr(equipoise.hints, "LONGEST_NAME", 1 << 40)
 
@@ -445,5 +599,7 @@ PLANTED = [
     Planted("the nearest name of any length", "http", names_of_any_length, kinds=("held", "hang")),
     Planted("headers without end", "http", headers_without_end, kinds=("held",)),
     Planted("nan through msgpack", "frames", nan_through_msgpack, kinds=("nan",)),
-    Planted("the store keeps a removed file", "decisions", a_removed_file_is_kept, kinds=("stored",)),
+    Planted(
+        "the store keeps a removed file", "decisions", a_removed_file_is_kept, kinds=("stored",)
+    ),
 ]

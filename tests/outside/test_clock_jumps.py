@@ -1,4 +1,6 @@
-"""A clock that jumps, back and forth by days: nothing waits for it, nothing is lost by it, and no duration is negative."""
+"""A clock that jumps, back and forth by days: nothing waits for it, nothing is lost by it, and no
+duration is negative.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def jumping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_goes_on_and_tells_true_durations(jumping: None, tmp_path: Path) -> None:
     began = time.monotonic()
-    run = api.train(api.program("CartPole-v1", "ppo", steps=2_000, seed=0), out=tmp_path / "run", on="serial")
+    run = api.train(
+        api.program("CartPole-v1", "ppo", steps=2_000, seed=0), out=tmp_path / "run", on="serial"
+    )
     reports = list(run)
     took = time.monotonic() - began
     walls = [report.wall_s for report in reports]
@@ -49,17 +53,28 @@ def test_versions_keep_the_order_in_which_they_were_made(jumping: None, tmp_path
     to.rollback("cart")
     assert to.aliases("cart")["champion"] == versions[-2] and to.verify() == []
     told = [one["version"] for one in to.audit("cart") if one["kind"] in ("champion", "rollback")]
-    assert told == [*versions, versions[-2]], "the audit has them in the order in which they were made"
+    assert told == [*versions, versions[-2]], (
+        "the audit has them in the order in which they were made"
+    )
 
 
-def test_a_live_run_is_running_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On its own machine a run is asked for by its process; elsewhere a file from the future is as good as a new one."""
-    run = api.train(api.program("CartPole-v1", "ppo", steps=200_000, seed=0), out=tmp_path / "run", on="serial")
+def test_a_live_run_is_running_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On its own machine a run is asked for by its process; elsewhere a file from the future is as
+    good as a new one.
+    """
+    run = api.train(
+        api.program("CartPole-v1", "ppo", steps=200_000, seed=0), out=tmp_path / "run", on="serial"
+    )
     next(iter(run))
     told = read_live(tmp_path / "run")
     for jump in JUMPS:
         assert state_of(told, told["time"] + jump) == "running"
         assert row(tmp_path / "run").status == "running"
     elsewhere = {**told, "machine": "another"}
-    assert state_of(elsewhere, told["time"] - DAY_S) == "running" and state_of(elsewhere, told["time"] + DAY_S) == "killed"
+    assert (
+        state_of(elsewhere, told["time"] - DAY_S) == "running"
+        and state_of(elsewhere, told["time"] + DAY_S) == "killed"
+    )
     run.close()

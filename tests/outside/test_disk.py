@@ -1,4 +1,6 @@
-"""Whatever goes wrong at a file operation: a reader sees the old or the new, the caller is told, and doing it again works."""
+"""Whatever goes wrong at a file operation: a reader sees the old or the new, the caller is told,
+and doing it again works.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +18,42 @@ from tests.outside.disk import FAULTS, Disk
 from tests.outside.disk_faults import SUBJECTS
 
 ROOT = Path(__file__).parents[2]
-QUICK = {("checkpoint", "cut"), ("append", "short"), ("key", "short"), ("edge log", "full"), ("registry alias", "fail")}
+QUICK = {
+    ("checkpoint", "cut"),
+    ("append", "short"),
+    ("key", "short"),
+    ("edge log", "full"),
+    ("registry alias", "fail"),
+}
 LONG = ("registry rollback", "registry gc")  # as "registry alias" and "registry add", on more files
 CASES = [
     pytest.param(
-        subject, fault, id=f"{subject}-{fault}",
-        marks=() if (subject, fault) in QUICK else pytest.mark.slow if subject in LONG else pytest.mark.thorough,
+        subject,
+        fault,
+        id=f"{subject}-{fault}",
+        marks=()
+        if (subject, fault) in QUICK
+        else pytest.mark.slow
+        if subject in LONG
+        else pytest.mark.thorough,
     )
     for subject in SUBJECTS
     for fault in FAULTS
-    if not (subject.startswith("registry") and fault == "kill")  # tests/registry/test_kills_and_races.py
-]  # fmt: skip
+    # tests/registry/test_kills_and_races.py
+    if not (subject.startswith("registry") and fault == "kill")
+]
 
 
 def tried(subject: str, fault: str, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.outside.disk_faults", subject, fault, str(folder)], capture_output=True, text=True,
-        check=False, timeout=280, cwd=ROOT, env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.outside.disk_faults", subject, fault, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "/usr/bin:/bin"},
+    )
     assert done.returncode == 0, done.stderr
     first, *rest = [json.loads(line) for line in done.stdout.splitlines()]
     return first, rest
@@ -44,13 +64,19 @@ def tried(subject: str, fault: str, folder: Path) -> tuple[dict[str, Any], list[
 def test_a_reader_sees_the_old_or_the_new(subject: str, fault: str, tmp_path: Path) -> None:
     first, every = tried(subject, fault, tmp_path)
     old, new = first["old"], first["new"]
-    assert len(every) >= (first["operations"] if fault != "slow" else 1) and first["operations"] >= 3
+    assert (
+        len(every) >= (first["operations"] if fault != "slow" else 1) and first["operations"] >= 3
+    )
     for one in every:
         assert first["parts"] or one["seen"] in (old, new), one
-        assert not isinstance(one["seen"], str) or one["seen"] in (old, new), f"what is there cannot be read: {one}"
+        assert not isinstance(one["seen"], str) or one["seen"] in (old, new), (
+            f"what is there cannot be read: {one}"
+        )
         assert one["again"] == new, f"it works when it is done again: {one}"
         raised = one["raised"] or ""
-        assert raised in ("", "killed") or raised.startswith(("OSError", "ValueError: [Errno 5]")), one
+        assert raised in ("", "killed") or raised.startswith(
+            ("OSError", "ValueError: [Errno 5]")
+        ), one
         if not raised and (fault != "cut" or first["lasts"]):
             assert one["seen"] == new, f"nothing was told, so it is done: {one}"
     if fault == "slow":
@@ -59,7 +85,7 @@ def test_a_reader_sees_the_old_or_the_new(subject: str, fault: str, tmp_path: Pa
         assert any(one["raised"] == "killed" for one in every)
 
 
-# ------------------------------------------------------------------------------------------------------------ the layer
+# ---------------------------------------------------------------------------------------- the layer
 
 
 def test_each_fault_is_what_its_name_says(tmp_path: Path) -> None:
@@ -104,4 +130,7 @@ def test_a_power_cut_takes_what_no_fsync_followed(tmp_path: Path) -> None:
         (room / "old").unlink()
         (room / "sub").mkdir()
         disk.cut()
-    assert {path.name: path.read_bytes() for path in room.iterdir()} == {"kept": b"kept", "old": b"old"}
+    assert {path.name: path.read_bytes() for path in room.iterdir()} == {
+        "kept": b"kept",
+        "old": b"old",
+    }

@@ -1,4 +1,6 @@
-"""Nothing that comes through a door ends in a traceback, a hang or a wrong outcome; what did once is tried for ever."""
+"""Nothing that comes through a door ends in a traceback, a hang or a wrong outcome; what did once
+is tried for ever.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def test_a_kept_case_works_or_is_refused(path) -> None:
 def drawn(door: Door, examples: int, seed: int) -> None:
     found = drive(door, examples=examples, seed=seed)
     if found is not None:
-        pytest.fail(f"{found.key}\nexample: {json.dumps(found.example)}\n{found.detail}\nkept as {found.keep()}")
+        pytest.fail(
+            f"{found.key}\nexample: {json.dumps(found.example)}\n{found.detail}\nkept as "
+            f"{found.keep()}"
+        )
 
 
 @pytest.mark.few(1000)
@@ -53,13 +58,16 @@ def test_the_net_finds_a_planted_fault(fault: Planted, monkeypatch, seed) -> Non
     door, others = BY_NAME[fault.door], set[str]()
     while True:  # within the same examples: what else the fault brings about is passed over
         found = drive(door, examples=door.full, seed=seed, known=others, shrink=False)
-        assert found is not None, f"{fault.name} was put back, and {door.full} examples found {sorted(others) or 'nothing'}"
+        assert found is not None, (
+            f"{fault.name} was put back, and {door.full} examples found "
+            f"{sorted(others) or 'nothing'}"
+        )
         if not fault.kinds or any(part in found.key for part in fault.kinds):
             return
         others.add(found.key)
 
 
-# ------------------------------------------------------------------------------------------------------ the harness itself
+# ------------------------------------------------------------------------------- the harness itself
 
 
 def toy(attempt_one, **bounds) -> Door:
@@ -92,12 +100,15 @@ def test_a_hang_slowness_and_growth_are_faults() -> None:
 
     found = drive(toy(hangs, hang_s=0.2), examples=1, shrink=False)
     assert found is not None and found.key == "hang"
-    found = drive(toy(lambda number: sum(range(2_000_000)) and None, cpu_s=0.001), examples=1, shrink=False)
+    found = drive(
+        toy(lambda number: sum(range(2_000_000)) and None, cpu_s=0.001), examples=1, shrink=False
+    )
     assert found is not None and found.key == "slow"
     held: list[mmap.mmap] = []
 
     def grows(number: int) -> None:
-        held.append(mmap.mmap(-1, 40 * 2**20))  # of the kernel: libc may have freed memory to give again
+        # of the kernel: libc may have freed memory to give again
+        held.append(mmap.mmap(-1, 40 * 2**20))
         held[-1].write(b"x" * 40 * 2**20)
 
     found = drive(toy(grows, growth_mb=4.0), examples=1, shrink=False)

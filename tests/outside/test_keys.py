@@ -1,4 +1,6 @@
-"""An env's keys may be any text: each place where arrays have names gives every value back at its key."""
+"""An env's keys may be any text: each place where arrays have names gives every value back at its
+key.
+"""
 
 from __future__ import annotations
 
@@ -61,18 +63,34 @@ KEYS = [
 ]
 EXPORTED = KEYS[:5]  # together; the fewer parts, the faster the export
 UNROLL = 4
-ACTION = spaces.Dict({"a/b": spaces.Discrete(3), "a": spaces.Dict({"b": spaces.Discrete(4), "": spaces.Discrete(2)})})
+ACTION = spaces.Dict(
+    {"a/b": spaces.Discrete(3), "a": spaces.Dict({"b": spaces.Discrete(4), "": spaces.Discrete(2)})}
+)
 
 
 def parts(*keys: str) -> spaces.Dict:
-    """Each key with a number of its own, beside a branch whose path looks the same, and one deep down."""
-    found: dict[str, Any] = {key: spaces.Box(-9.0, 9.0, (i % 3 + 1,), np.float32) for i, key in enumerate(keys)}
-    more = {"b": spaces.Discrete(3), "deep": spaces.Dict({key: spaces.Box(-1.0, 1.0, (), np.float32) for key in keys})}
-    return spaces.Dict({"plain": spaces.Box(-9.0, 9.0, (2,), np.float32), **found, "a": spaces.Dict(more)})
+    """Each key with a number of its own, beside a branch whose path looks the same, and one deep
+    down.
+    """
+    found: dict[str, Any] = {
+        key: spaces.Box(-9.0, 9.0, (i % 3 + 1,), np.float32) for i, key in enumerate(keys)
+    }
+    more = {
+        "b": spaces.Discrete(3),
+        "deep": spaces.Dict({key: spaces.Box(-1.0, 1.0, (), np.float32) for key in keys}),
+    }
+    return spaces.Dict(
+        {"plain": spaces.Box(-9.0, 9.0, (2,), np.float32), **found, "a": spaces.Dict(more)}
+    )
 
 
 # What an exported policy sees: every key of these, and a mask.
-MASK = spaces.Dict({"a/b": spaces.MultiBinary(3), "a": spaces.Dict({"b": spaces.MultiBinary(4), "": spaces.MultiBinary(2)})})
+MASK = spaces.Dict(
+    {
+        "a/b": spaces.MultiBinary(3),
+        "a": spaces.Dict({"b": spaces.MultiBinary(4), "": spaces.MultiBinary(2)}),
+    }
+)
 SEEN = spaces.Dict({**parts(*EXPORTED).spaces, "m/": MASK})
 
 
@@ -80,7 +98,10 @@ def numbered(specs: Any, *front: int) -> Any:
     """Arrays of which no two are alike."""
     count = iter(range(1, 1000))
     return tree.map(
-        lambda s: np.full((*front, *s.shape), next(count) % 3 if s.dtype != "float32" else next(count), s.dtype), specs
+        lambda s: np.full(
+            (*front, *s.shape), next(count) % 3 if s.dtype != "float32" else next(count), s.dtype
+        ),
+        specs,
     )
 
 
@@ -90,8 +111,17 @@ def same(got: Any, wanted: Any) -> None:
 
 def replay(space: spaces.Dict, folder: Path) -> None:
     """Rows of a replay, gathered, without observations, and from the state of a checkpoint."""
-    row = RowSpec(obs=observation_spec(space), action=action_spec(space), behaviour={}, state={}, context=STREAM)
-    rings = [RowBuffer(Layout.of(row, {}), slots=16, block=1, actors=1, unroll=UNROLL, window=2) for _ in range(2)]
+    row = RowSpec(
+        obs=observation_spec(space),
+        action=action_spec(space),
+        behaviour={},
+        state={},
+        context=STREAM,
+    )
+    rings = [
+        RowBuffer(Layout.of(row, {}), slots=16, block=1, actors=1, unroll=UNROLL, window=2)
+        for _ in range(2)
+    ]
     obs, action = numbered(row.obs, UNROLL + 1, 1), numbered(row.action, UNROLL, 1)
     for number in range(2):
         fields = tree.zeros(trajectory_specs(row, UNROLL, 1)) | {"obs": obs, "action": action}
@@ -100,7 +130,10 @@ def replay(space: spaces.Dict, folder: Path) -> None:
     window = rings[0].gather(np.array([1]), 0)
     same(tree.numpy_views(window.obs), tree.map(lambda x: x[:3], obs))
     same(tree.numpy_views(window.action), tree.map(lambda x: x[:2], action))
-    same(tree.numpy_views(without_observations(rings[0], np.array([1])).action), tree.map(lambda x: x[:2], action))
+    same(
+        tree.numpy_views(without_observations(rings[0], np.array([1])).action),
+        tree.map(lambda x: x[:2], action),
+    )
     rings[1].load(statefile.parse(statefile.dump(rings[0].state())))
 
 
@@ -109,25 +142,47 @@ def encoding(space: spaces.Dict, folder: Path) -> None:
     (key,) = space["a"]["deep"].spaces  # type: ignore[index]
     image = spaces.Box(0, 255, (16, 16, 3), np.uint8)
     seen = spaces.Dict(
-        {**space.spaces, key: image, "a": spaces.Dict({"b": spaces.Discrete(3), "deep": spaces.Dict({key: image})})}
+        {
+            **space.spaces,
+            key: image,
+            "a": spaces.Dict({"b": spaces.Discrete(3), "deep": spaces.Dict({key: image})}),
+        }
     )
     paths = [tree.path_of(key), tree.path_of("a", "deep", key)]
-    _, policy = untrained("dqn", {"torso": "vae"}, EnvSpec(observation=seen, action=spaces.Discrete(2)))
+    _, policy = untrained(
+        "dqn", {"torso": "vae"}, EnvSpec(observation=seen, action=spaces.Discrete(2))
+    )
     assert set(encoders(policy.net)) == set(paths)
-    made = Encoding({path: Encoder((16, 16, 3)) for path in paths}, rows=0, seed=0, device=torch.device("cpu"))
+    made = Encoding(
+        {path: Encoder((16, 16, 3)) for path in paths}, rows=0, seed=0, device=torch.device("cpu")
+    )
     number, obs = np.zeros((2, 1)), numbered(observation_spec(seen), 3, 1)
     data = Trajectory(
-        obs=obs, first=number > 0, action=number, behaviour={}, reward=number, mask=number == 0, bootstrap=number > 0,
-        version=number, state={}, context={},
-    )  # fmt: skip
+        obs=obs,
+        first=number > 0,
+        action=number,
+        behaviour={},
+        reward=number,
+        mask=number == 0,
+        bootstrap=number > 0,
+        version=number,
+        state={},
+        context={},
+    )
     got = made(data).obs
     assert got[key].shape == got["a"]["deep"][key].shape == (3, 1, LATENTS)
     same(got["plain"], obs["plain"])
 
 
 def dataset(space: spaces.Dict, folder: Path) -> None:
-    obs, action, rewards = numbered(observation_spec(space), 4), numbered(action_spec(space), 3), np.zeros(3, np.float32)
-    one = datasets.Episode(obs=obs, action=action, reward=rewards, terminated=rewards > 0, truncated=rewards > 0)
+    obs, action, rewards = (
+        numbered(observation_spec(space), 4),
+        numbered(action_spec(space), 3),
+        np.zeros(3, np.float32),
+    )
+    one = datasets.Episode(
+        obs=obs, action=action, reward=rewards, terminated=rewards > 0, truncated=rewards > 0
+    )
     datasets.write(str(folder / "d"), [one], observation=space, action=space)
     found = datasets.find(str(folder / "d"))
     assert (found.observation, found.action) == (space, space)
@@ -146,7 +201,10 @@ def recorded(space: spaces.Dict, folder: Path) -> None:
 
 
 def capsule(space: spaces.Dict, folder: Path) -> None:
-    arrays = {"actions": numbered(action_spec(space), 2), "obs": numbered(observation_spec(space), 2)}
+    arrays = {
+        "actions": numbered(action_spec(space), 2),
+        "obs": numbered(observation_spec(space), 2),
+    }
     np.savez(folder / "arrays.npz", **dict(tree.items(arrays)))
     same(capsules.read_arrays(folder / "arrays.npz"), arrays)
 
@@ -164,13 +222,23 @@ def check(space: spaces.Dict, folder: Path) -> None:
     same(tree.within("obs", flat), obs)
 
 
-PLACES: list[Callable[[spaces.Dict, Path], None]] = [check, replay, encoding, dataset, recorded, capsule, checkpoint]
+PLACES: list[Callable[[spaces.Dict, Path], None]] = [
+    check,
+    replay,
+    encoding,
+    dataset,
+    recorded,
+    capsule,
+    checkpoint,
+]
 
 
 @pytest.mark.few(12)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 @pytest.mark.parametrize("key", KEYS)
-def test_every_value_comes_back_at_its_key(key: str, place: Callable[[spaces.Dict, Path], None], tmp_path: Path) -> None:
+def test_every_value_comes_back_at_its_key(
+    key: str, place: Callable[[spaces.Dict, Path], None], tmp_path: Path
+) -> None:
     place(parts(key), tmp_path)
 
 
@@ -179,7 +247,15 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported") / "policy"
     one, policy = untrained("ppo", {}, EnvSpec(observation=SEEN, action=ACTION, mask=("m/",)))
     seen = sampled(one.spec, policy.net, rows=32)
-    artifacts.write(folder, "main", one, policy, lineage={}, seen=dataclasses.replace(seen, recorded=True), rows=32)
+    artifacts.write(
+        folder,
+        "main",
+        one,
+        policy,
+        lineage={},
+        seen=dataclasses.replace(seen, recorded=True),
+        rows=32,
+    )
     return folder
 
 
@@ -194,7 +270,11 @@ def sample() -> Any:
 
 
 def listed(value: Any) -> Any:
-    return {key: listed(one) for key, one in value.items()} if isinstance(value, dict) else np.asarray(value).tolist()
+    return (
+        {key: listed(one) for key, one in value.items()}
+        if isinstance(value, dict)
+        else np.asarray(value).tolist()
+    )
 
 
 @pytest.mark.thorough
@@ -203,7 +283,9 @@ def test_an_exported_policy_takes_and_gives_every_key(exported: Path) -> None:
     action = edge.EdgePolicy(exported).act(obs)
     spec = json.loads((exported / "spec.json").read_text())["artifact"]
     names = set(tree.named("obs", observation_spec(SEEN)))
-    assert set(spec["rows"]) == names and set(spec["quantiles"]) == {name for name in names if not name.startswith("obs/m~1/")}
+    assert set(spec["rows"]) == names and set(spec["quantiles"]) == {
+        name for name in names if not name.startswith("obs/m~1/")
+    }
     assert action == {"a/b": 2, "a": {"b": 1, "": 1}}, "what the mask allows"
     model = TorchModel.load(exported)
     rows, _ = model.read(obs)
@@ -227,7 +309,9 @@ def test_a_server_takes_and_gives_every_key(exported: Path, tmp_path: Path) -> N
         assert oip._value(decision, name) == leaf
     tensors = tree.named("obs", obs)
     same(oip._obs(version, tensors), obs)
-    assert {name for name, *_ in oip.outputs(version)} == set(tree.named("action", wanted)) | {"propensity"}
+    assert {name for name, *_ in oip.outputs(version)} == set(tree.named("action", wanted)) | {
+        "propensity"
+    }
     version.model.spec["artifact"] |= {"quantiles": None}
     version.prove()  # with an observation from the middle of the space
 

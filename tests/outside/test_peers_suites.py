@@ -1,4 +1,6 @@
-"""The checks that Gymnasium, PettingZoo and Minari have for envs and data sets, run against what we make."""
+"""The checks that Gymnasium, PettingZoo and Minari have for envs and data sets, run against what we
+make.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,21 @@ from equipoise import api, envs
 from equipoise.envs.families.turns import Seats, Turns, at_once
 
 # The ruler counts its episodes, whatever the seed: it is a measure, and no world.
-OURS: dict[str, dict[str, int]] = {"BitFlip": {"bits": 4}, "Catch": {}, "RepeatFirst": {"delay": 3}, "TMaze": {"length": 4}}
-# What Gymnasium advises, and what is no rule: a spec, a picture, bounds that are finite and symmetric.
-ADVICE = (".*not initialised via.*", ".*render.*", ".*infinity.*", ".*not within.*normalized.*", ".*is not symmetric.*")
+OURS: dict[str, dict[str, int]] = {
+    "BitFlip": {"bits": 4},
+    "Catch": {},
+    "RepeatFirst": {"delay": 3},
+    "TMaze": {"length": 4},
+}
+# What Gymnasium advises, and what is no rule: a spec, a picture, bounds that are finite and
+# symmetric.
+ADVICE = (
+    ".*not initialised via.*",
+    ".*render.*",
+    ".*infinity.*",
+    ".*not within.*normalized.*",
+    ".*is not symmetric.*",
+)
 
 
 @pytest.mark.few(10)
@@ -34,7 +48,9 @@ def test_gymnasiums_check_has_nothing_to_say_of_our_envs(name: str) -> None:
 @pytest.mark.few(10)
 @pytest.mark.parametrize("name", OURS)
 def test_our_vector_envs_keep_gymnasiums_contract(name: str) -> None:
-    """Shapes, dtypes and spaces of a vector env; the same seed gives the same rows; NEXT_STEP: a reset follows each end."""
+    """Shapes, dtypes and spaces of a vector env; the same seed gives the same rows; NEXT_STEP: a
+    reset follows each end.
+    """
     made = getattr(envs, f"{name}Vector")
 
     def walk() -> list[Any]:
@@ -49,7 +65,9 @@ def test_our_vector_envs_keep_gymnasiums_contract(name: str) -> None:
             assert env.observation_space.contains(obs), (name, obs)
             assert np.shape(reward) == np.shape(terminated) == np.shape(truncated) == (3,)
             assert np.asarray(terminated).dtype == np.asarray(truncated).dtype == bool
-            assert not np.asarray(reward)[over].any() and not (terminated | truncated)[over].any(), "a reset pays nothing"
+            assert (
+                not np.asarray(reward)[over].any() and not (terminated | truncated)[over].any()
+            ), "a reset pays nothing"
             over = np.array(terminated | truncated)
             rows.append(copy.deepcopy((obs, reward)))
         env.close()
@@ -77,11 +95,15 @@ def test_pettingzoos_parallel_test_has_nothing_to_say(kind: str) -> None:
 
 
 def test_minari_reads_what_collect_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Episodes, spaces and seeds as Minari has them, and its own tools (a split, a combination) work on them."""
+    """Episodes, spaces and seeds as Minari has them, and its own tools (a split, a combination)
+    work on them.
+    """
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
     run = api.train(
-        api.program("CartPole-v1", "ppo", steps=500, seed=0, evaluate_episodes=0), out=tmp_path / "run", on="serial"
+        api.program("CartPole-v1", "ppo", steps=500, seed=0, evaluate_episodes=0),
+        out=tmp_path / "run",
+        on="serial",
     )
     for _ in run:
         pass

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from equipoise import tree
 
-keys = st.one_of(st.sampled_from(["", "/", "~", "~0", "~1", ".", "..", "%2F", "a", "b", "a/b", "a//b", "ä", "\0"]), st.text())
-trees = st.recursive(st.integers(), lambda inner: st.dictionaries(keys, inner, max_size=4), max_leaves=12)
+keys = st.one_of(
+    st.sampled_from(
+        ["", "/", "~", "~0", "~1", ".", "..", "%2F", "a", "b", "a/b", "a//b", "ä", "\0"]
+    ),
+    st.text(),
+)
+trees = st.recursive(
+    st.integers(), lambda inner: st.dictionaries(keys, inner, max_size=4), max_leaves=12
+)
 
 
 def pruned(node: Any) -> Any:
@@ -56,7 +63,10 @@ def test_an_ordinary_key_is_its_own_name() -> None:
     assert list(tree.items(node)) == [(f"arm/{key}", value) for key, value in node["arm"].items()]
 
 
-@pytest.mark.parametrize("flat", [{"a": 0, "a/b": 1}, {"a/b": 1, "a": 0}, {"": 0, "a": 1}, {"a//b": 0}, {"a~": 0}, {"/a": 0}])
+@pytest.mark.parametrize(
+    "flat",
+    [{"a": 0, "a/b": 1}, {"a/b": 1, "a": 0}, {"": 0, "a": 1}, {"a//b": 0}, {"a~": 0}, {"/a": 0}],
+)
 def test_what_is_no_path_is_refused(flat: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="path "):
         tree.nest(flat)

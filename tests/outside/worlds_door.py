@@ -1,6 +1,8 @@
-"""What a world may send: hellos with spaces and keys of any kind, and the messages after them, as frames or as bytes.
+"""What a world may send: hellos with spaces and keys of any kind, and the messages after them, as
+frames or as bytes.
 
-Hellos and messages are right ones in which a few values are others, since most random ones are refused at their first key.
+Hellos and messages are right ones in which a few values are others, since most random ones are
+refused at their first key.
 """
 
 from __future__ import annotations
@@ -32,82 +34,186 @@ MOST = 1 << 19  # values of both spaces together
 SMALL = 1 << 14  # bytes of an observation and an action of an env that is made of a hello
 INF = float("inf")
 ODD: list[Any] = [
-    None, True, False, 0, 1, -1, 2, 0.5, 300_000, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63), 1e308,
-    INF, float("nan"), "", "inf", "nan", "x" * 300, "float32", "Box", [], {}, [0], [1, 2], [[1, 2], [3]], [1 << 40],
-    [True], ["x", 1],
-    {"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"}, {"dtype": "float32", "shape": [2], "data": "x"},
-]  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    2,
+    0.5,
+    300_000,
+    1 << 31,
+    1 << 40,
+    1 << 62,
+    (1 << 63) - 1,
+    -(1 << 63),
+    1e308,
+    INF,
+    float("nan"),
+    "",
+    "inf",
+    "nan",
+    "x" * 300,
+    "float32",
+    "Box",
+    [],
+    {},
+    [0],
+    [1, 2],
+    [[1, 2], [3]],
+    [1 << 40],
+    [True],
+    ["x", 1],
+    {"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"},
+    {"dtype": "float32", "shape": [2], "data": "x"},
+]
 odd = st.sampled_from(range(len(ODD))).map(lambda i: json.loads(json.dumps(ODD[i])))
 steps = st.lists(st.integers(0, 12), min_size=1, max_size=6)
-changes = shares((2, st.just([])), (1, st.lists(st.tuples(steps, odd).map(list), min_size=1, max_size=2)))
+changes = shares(
+    (2, st.just([])), (1, st.lists(st.tuples(steps, odd).map(list), min_size=1, max_size=2))
+)
 
-# ------------------------------------------------------------------------------------------------------------------ hellos
+# ------------------------------------------------------------------------------------------- hellos
 
 SHAPES = st.sampled_from([[], [1], [2], [3], [2, 3], [0], [3, 0], [2, 1, 2], [5000], [64, 64, 3]])
-BOUNDS = st.sampled_from([("-inf", "inf"), (-1.0, 1.0), (0, 1), (0, 255), (-1e30, 1e30), (0, "inf"), (3, 3)])
+BOUNDS = st.sampled_from(
+    [("-inf", "inf"), (-1.0, 1.0), (0, 1), (0, 255), (-1e30, 1e30), (0, "inf"), (3, 3)]
+)
 BOXES = st.builds(
-    lambda shape, dtype, bounds: {"type": "Box", "shape": shape, "dtype": dtype, "low": bounds[0], "high": bounds[1]},
-    SHAPES, st.sampled_from(["float32", "float32", "float64", "float16", "uint8", "int8", "int64", "uint64", "bool"]), BOUNDS,
-)  # fmt: skip
+    lambda shape, dtype, bounds: {
+        "type": "Box",
+        "shape": shape,
+        "dtype": dtype,
+        "low": bounds[0],
+        "high": bounds[1],
+    },
+    SHAPES,
+    st.sampled_from(
+        ["float32", "float32", "float64", "float16", "uint8", "int8", "int64", "uint64", "bool"]
+    ),
+    BOUNDS,
+)
 SIZES = st.sampled_from([*range(1, 9)] * 3 + [300_000, 1 << 31, 1 << 62, (1 << 63) - 1])
 STARTS = st.sampled_from([0, 0, 0, 7, -5, 1 << 62])
 WHOLE = st.sampled_from(["int64", "int64", "int64", "int8", "int32", "uint8"])
 COUNTED = st.one_of(
-    st.builds(lambda n, start, dtype: {"type": "Discrete", "n": n, "start": start, "dtype": dtype}, SIZES, STARTS, WHOLE),
     st.builds(
-        lambda nvec, start, dtype: {"type": "MultiDiscrete", "nvec": nvec, "start": start, "dtype": dtype},
-        st.one_of(st.lists(SIZES, min_size=1, max_size=3), st.just([[2, 3], [4, 5]])), STARTS, WHOLE,
+        lambda n, start, dtype: {"type": "Discrete", "n": n, "start": start, "dtype": dtype},
+        SIZES,
+        STARTS,
+        WHOLE,
     ),
-    st.sampled_from([3, 1, 2, [2], [2, 3], [5000], 1 << 40]).map(lambda n: {"type": "MultiBinary", "n": n}),
-)  # fmt: skip
-KEYS = st.one_of(st.sampled_from(["a", "b", "/", "", "0", "obs", "action_mask", "é"]), st.text(max_size=3))
+    st.builds(
+        lambda nvec, start, dtype: {
+            "type": "MultiDiscrete",
+            "nvec": nvec,
+            "start": start,
+            "dtype": dtype,
+        },
+        st.one_of(st.lists(SIZES, min_size=1, max_size=3), st.just([[2, 3], [4, 5]])),
+        STARTS,
+        WHOLE,
+    ),
+    st.sampled_from([3, 1, 2, [2], [2, 3], [5000], 1 << 40]).map(
+        lambda n: {"type": "MultiBinary", "n": n}
+    ),
+)
+KEYS = st.one_of(
+    st.sampled_from(["a", "b", "/", "", "0", "obs", "action_mask", "é"]), st.text(max_size=3)
+)
 
 
 def grouped(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """A Dict or Tuple of spaces."""
-    pairs = st.lists(st.tuples(KEYS, inner).map(list), min_size=1, max_size=3, unique_by=lambda pair: str(pair[0]))
+    pairs = st.lists(
+        st.tuples(KEYS, inner).map(list),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda pair: str(pair[0]),
+    )
     return st.one_of(
         pairs.map(lambda pairs: {"type": "Dict", "spaces": pairs}),
-        st.lists(inner, min_size=1, max_size=3).map(lambda parts: {"type": "Tuple", "spaces": parts}),
+        st.lists(inner, min_size=1, max_size=3).map(
+            lambda parts: {"type": "Tuple", "spaces": parts}
+        ),
     )
 
 
 PLAIN = BOXES | COUNTED
-SPACES = shares((3, PLAIN), (2, grouped(PLAIN)), (1, grouped(shares((2, PLAIN), (1, grouped(PLAIN))))))
-HELLOS = st.fixed_dictionaries({"observation": SPACES, "action": COUNTED | SPACES, "changes": changes})
-NAMES = st.dictionaries(st.sampled_from(["session", "name", "token", "version", "kind", "x", "action"]), odd, min_size=1)
+SPACES = shares(
+    (3, PLAIN), (2, grouped(PLAIN)), (1, grouped(shares((2, PLAIN), (1, grouped(PLAIN)))))
+)
+HELLOS = st.fixed_dictionaries(
+    {"observation": SPACES, "action": COUNTED | SPACES, "changes": changes}
+)
+NAMES = st.dictionaries(
+    st.sampled_from(["session", "name", "token", "version", "kind", "x", "action"]), odd, min_size=1
+)
 
-# ------------------------------------------------------------------------------------------------------------ conversations
+# ------------------------------------------------------------------------------------ conversations
 
 GOOD = {"type": "Box", "shape": [2], "dtype": "float32", "low": "-inf", "high": "inf"}
 TWO = {"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"}
 UNIT = {"type": "Box", "shape": [2], "dtype": "float32", "low": -1.0, "high": 1.0}
 PICTURE = {"type": "Box", "shape": [2, 3], "dtype": "uint8", "low": 0, "high": 255}
 FROM_5 = {"type": "Discrete", "n": 3, "start": 5, "dtype": "int64"}
-BITS, CHOICES = {"type": "MultiBinary", "n": 3}, {"type": "MultiDiscrete", "nvec": [2, 3], "start": 0, "dtype": "int64"}
-PARTS = {"type": "Dict", "spaces": [["a", PICTURE], ["b", {"type": "Tuple", "spaces": [FROM_5, BITS]}]]}
+BITS, CHOICES = (
+    {"type": "MultiBinary", "n": 3},
+    {"type": "MultiDiscrete", "nvec": [2, 3], "start": 0, "dtype": "int64"},
+)
+PARTS = {
+    "type": "Dict",
+    "spaces": [["a", PICTURE], ["b", {"type": "Tuple", "spaces": [FROM_5, BITS]}]],
+}
 TUPLE = {"type": "Tuple", "spaces": [FROM_5, {"type": "Dict", "spaces": [["/", UNIT], ["", BITS]]}]}
 MASKED = {"type": "Dict", "spaces": [["obs", GOOD], ["action_mask", BITS | {"n": 2}]]}
-RUNS = [(GOOD, TWO), (MASKED, TWO), (UNIT, UNIT), (PARTS, CHOICES), (FROM_5, CHOICES), (CHOICES, BITS), (PICTURE, TUPLE)]
+RUNS = [
+    (GOOD, TWO),
+    (MASKED, TWO),
+    (UNIT, UNIT),
+    (PARTS, CHOICES),
+    (FROM_5, CHOICES),
+    (CHOICES, BITS),
+    (PICTURE, TUPLE),
+]
 # A value of the run's space: which one, as lists or as arrays, and what is changed in it.
-GIVEN = st.fixed_dictionaries({"sample": st.integers(0, 3), "arrays": st.booleans(), "changes": changes})
-RIGHT = st.fixed_dictionaries({"sample": st.integers(0, 3), "arrays": st.booleans(), "changes": st.just([])})
-ENDS = st.sampled_from([{}, {}, {}, {"terminated": True}, {"truncated": True}, {"terminated": True, "truncated": True}])
+GIVEN = st.fixed_dictionaries(
+    {"sample": st.integers(0, 3), "arrays": st.booleans(), "changes": changes}
+)
+RIGHT = st.fixed_dictionaries(
+    {"sample": st.integers(0, 3), "arrays": st.booleans(), "changes": st.just([])}
+)
+ENDS = st.sampled_from(
+    [{}, {}, {}, {"terminated": True}, {"truncated": True}, {"terminated": True, "truncated": True}]
+)
 RIGHT_SAID = st.builds(
-    lambda obs, took, reward, ends: {"obs": obs, "reward": reward, **ends, **({} if took is None else {"took": took})},
-    RIGHT, st.none() | RIGHT, st.floats(-2, 2), ENDS,
-)  # fmt: skip
+    lambda obs, took, reward, ends: {
+        "obs": obs,
+        "reward": reward,
+        **ends,
+        **({} if took is None else {"took": took}),
+    },
+    RIGHT,
+    st.none() | RIGHT,
+    st.floats(-2, 2),
+    ENDS,
+)
 OTHER = st.one_of(
     st.fixed_dictionaries({"obs": GIVEN}),
     st.fixed_dictionaries({"took": GIVEN}),
     st.fixed_dictionaries({}, optional={"obs": odd, "took": odd}),
-    st.tuples(st.sampled_from(["reward", "terminated", "truncated", "first", "info", "seq"]), odd).map(
-        lambda pair: dict([pair])
+    st.tuples(
+        st.sampled_from(["reward", "terminated", "truncated", "first", "info", "seq"]), odd
+    ).map(lambda pair: dict([pair])),
+    st.fixed_dictionaries(
+        {}, optional={"first": st.booleans(), "seq": st.sampled_from([0, 1, 2, 5])}
     ),
-    st.fixed_dictionaries({}, optional={"first": st.booleans(), "seq": st.sampled_from([0, 1, 2, 5])}),
     st.fixed_dictionaries({"kind": st.sampled_from(["beat", "bye", "hello", "act", "wish"]) | odd}),
 )
-SAID = shares((3, RIGHT_SAID), (1, st.builds(lambda right, other: right | other, RIGHT_SAID, OTHER)))
+SAID = shares(
+    (3, RIGHT_SAID), (1, st.builds(lambda right, other: right | other, RIGHT_SAID, OTHER))
+)
 CONVERSATIONS = st.fixed_dictionaries(
     {"run": st.sampled_from(range(len(RUNS))), "messages": st.lists(SAID, min_size=2, max_size=8)}
 )
@@ -139,12 +245,19 @@ def attempt(example: dict[str, Any]) -> None:
     if size > MOST:
         raise Fault("a space that no policy can hold is welcomed", f"{size:,} values")
     again = protocol.Spaces.read(json.loads(json.dumps(spaces.json, allow_nan=False)))
-    if any(differ(name, getattr(spaces, name), getattr(again, name)) for name in ("observation", "action")):
+    if any(
+        differ(name, getattr(spaces, name), getattr(again, name))
+        for name in ("observation", "action")
+    ):
         raise Fault("spaces are others once they were written", str(spaces))
     specs = (observation_spec(spaces.observation), action_spec(spaces.action))
     if sum(one.nbytes for spec in specs for one in tree.leaves(spec)) <= SMALL:
         right = {"sample": 0, "arrays": False, "changes": []}
-        conversation(spaces, [{"obs": right}, {"obs": right, "took": right}, {"obs": right, "terminated": True}], right=True)
+        conversation(
+            spaces,
+            [{"obs": right}, {"obs": right, "took": right}, {"obs": right, "terminated": True}],
+            right=True,
+        )
 
 
 class GivenDoor:
@@ -196,9 +309,17 @@ def value_of(space: Any, given: Any) -> Any:
     return value
 
 
-def conversation(spaces: protocol.Spaces, messages: list[dict[str, Any]], first: bytes = b"", right: bool = False) -> None:
-    """What comes after a hello becomes rows that keep the law of rows, or is refused. ``right``: each has to become a row."""
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as held:
+def conversation(
+    spaces: protocol.Spaces, messages: list[dict[str, Any]], first: bytes = b"", right: bool = False
+) -> None:
+    """What comes after a hello becomes rows that keep the law of rows, or is refused. ``right``:
+    each has to become a row.
+    """
+    with (
+        warnings.catch_warnings(),
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.ExitStack() as held,
+    ):
         warnings.simplefilter("ignore")
         door = GivenDoor(spaces)
         patch.setattr(envs, "Door", lambda target, arguments: door)
@@ -217,9 +338,17 @@ def conversation(spaces: protocol.Spaces, messages: list[dict[str, Any]], first:
                 if seat_of.conn is not None:
                     break
                 env._listen()
-            said = {"kind": "observe", "seq": seat_of._seen + 1, "first": seat_of._after_end, "obs": None} | message
-            if seat_of._after_end and "first" not in message:  # an episode begins, and does not end with it
-                said |= {name: False for name in ("terminated", "truncated") if said.get(name) is True}
+            said = {
+                "kind": "observe",
+                "seq": seat_of._seen + 1,
+                "first": seat_of._after_end,
+                "obs": None,
+            } | message
+            # an episode begins, and does not end with it
+            if seat_of._after_end and "first" not in message:
+                said |= {
+                    name: False for name in ("terminated", "truncated") if said.get(name) is True
+                }
             for name, space in (("obs", spaces.observation), ("took", spaces.action)):
                 if name in message:
                     said[name] = value_of(space, message[name])
@@ -228,12 +357,15 @@ def conversation(spaces: protocol.Spaces, messages: list[dict[str, Any]], first:
             except (OverflowError, UnicodeEncodeError):  # what no frame holds
                 continue
             with contextlib.suppress(OSError):
-                door.conns[-1].recv(1 << 20, socket.MSG_DONTWAIT)  # a world reads what it is answered
+                # a world reads what it is answered
+                door.conns[-1].recv(1 << 20, socket.MSG_DONTWAIT)
             with contextlib.suppress(OSError):
                 door.conns[-1].sendall(data)
             env._listen()
             if any(
-                type(row.get(key, False)) is not bool for row in seat_of.rows for key in ("first", "terminated", "truncated")
+                type(row.get(key, False)) is not bool
+                for row in seat_of.rows
+                for key in ("first", "terminated", "truncated")
             ):
                 raise Fault("a flag that is none is taken", repr(seat_of.rows))
             told = env.recv()
@@ -246,7 +378,9 @@ def conversation(spaces: protocol.Spaces, messages: list[dict[str, Any]], first:
 
 
 def lawful(env: Any, row: Any) -> None:
-    """A row has finite numbers and members of its spaces; one that begins an episode has no reward and no end."""
+    """A row has finite numbers and members of its spaces; one that begins an episode has no reward
+    and no end.
+    """
     begins = bool(row.first[0])
     if begins and (row.valid[0] or row.reward[0] or row.terminated[0] or row.truncated[0]):
         raise Fault("a first row with a reward or an end", str(row))
@@ -270,5 +404,7 @@ def flags_of_any_kind(patch: pytest.MonkeyPatch) -> None:
 DOORS = [Door(name="world", examples=EXAMPLES, attempt=attempt, hang_s=5.0, quick=60, full=300)]
 PLANTED = [
     Planted("Discrete of any n is welcomed", "world", any_number_of_values, kinds=("no policy",)),
-    Planted("an observation's flags are not looked at", "world", flags_of_any_kind, kinds=("a flag",)),
+    Planted(
+        "an observation's flags are not looked at", "world", flags_of_any_kind, kinds=("a flag",)
+    ),
 ]

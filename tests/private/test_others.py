@@ -1,4 +1,6 @@
-"""Each private name of multiprocessing, h11, Ray and Brax: it is there, and means what ``private/`` says."""
+"""Each private name of multiprocessing, h11, Ray and Brax: it is there, and means what ``private/``
+says.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ def test_a_process_comes_from_the_server_of_its_class() -> None:
         process = Served(target=_answer, args=(theirs,))
         process.start()
         child, parent = ours.recv()
-        assert child == process.pid and parent == private.pid(SERVER) and parent_of(parent) == os.getpid()
+        assert (
+            child == process.pid
+            and parent == private.pid(SERVER)
+            and parent_of(parent) == os.getpid()
+        )
         process.join(60)
         assert process.exitcode == 7
     finally:
@@ -65,7 +71,11 @@ def test_what_a_connection_received_is_looked_at() -> None:
     assert not received
     assert connection.next_event() is h11.NEED_DATA and seen == []
     connection.receive_data(b"GET / HTTP/1.1\r\nHost: ")
-    assert received and connection.next_event() is h11.NEED_DATA and seen == [b"GET / HTTP/1.1\r\nHost: "]
+    assert (
+        received
+        and connection.next_event() is h11.NEED_DATA
+        and seen == [b"GET / HTTP/1.1\r\nHost: "]
+    )
     connection.receive_data(b"a\r\n\r\n")
     assert isinstance(connection.next_event(), h11.Request) and not received
     assert seen[1] == b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -33,7 +33,12 @@ def test_a_constant_is_marked_as_torch_marks_it() -> None:
 
 def test_marking_a_constant_does_not_import_the_compiler() -> None:
     code = "import sys, equipoise.nets.torso; print('torch._dynamo' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )
 
 
 def test_a_constant_is_asked_for_while_torch_traces() -> None:
@@ -60,7 +65,8 @@ def test_compiling_is_told_of() -> None:
     assert seen == ["begins", "ends"]
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of the compiler's own imports
+# of the compiler's own imports
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_the_compiler_has_a_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     assert private.import_compiler() == tmp_path
@@ -86,7 +92,9 @@ def test_a_dispatch_mode_sees_every_operation() -> None:
     seen: list[Any] = []
 
     class Handler:
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(func)
             return func(*args, **(kwargs or {}))
 
@@ -118,7 +126,11 @@ def test_attention_and_its_gradient(masked: bool) -> None:
         out, lse = private.attention(q, k, v, not masked, mask)
         found = private.attention_backward(grad, q, k, v, out, lse, not masked, mask)
         scores = q @ k.transpose(-1, -2) * 8**-0.5
-        scores = scores.masked_fill(torch.ones(4, 4, dtype=torch.bool).triu(1), -torch.inf) if mask is None else scores + mask
+        scores = (
+            scores.masked_fill(torch.ones(4, 4, dtype=torch.bool).triu(1), -torch.inf)
+            if mask is None
+            else scores + mask
+        )
     torch.testing.assert_close(out, want.detach())
     torch.testing.assert_close(lse, scores.logsumexp(-1))
     for mine, x in zip(found, (q, k, v), strict=True):
@@ -145,15 +157,32 @@ def test_a_group_of_gloo_at_an_address() -> None:
 
 def test_the_fields_of_a_cuda_handle() -> None:
     assert list(inspect.signature(reductions.rebuild_cuda_tensor).parameters) == [
-        "tensor_cls", "tensor_size", "tensor_stride", "tensor_offset", "storage_cls", "dtype", "storage_device",
-        "storage_handle", "storage_size_bytes", "storage_offset_bytes", "requires_grad", "ref_counter_handle",
-        "ref_counter_offset", "event_handle", "event_sync_required",
-    ]  # fmt: skip
+        "tensor_cls",
+        "tensor_size",
+        "tensor_stride",
+        "tensor_offset",
+        "storage_cls",
+        "dtype",
+        "storage_device",
+        "storage_handle",
+        "storage_size_bytes",
+        "storage_offset_bytes",
+        "requires_grad",
+        "ref_counter_handle",
+        "ref_counter_offset",
+        "event_handle",
+        "event_sync_required",
+    ]
 
 
 @pytest.mark.gpu
 def test_a_cuda_handle_has_those_fields() -> None:
     fields, counter = private.cuda_handle(torch.empty(192, dtype=torch.uint8, device="cuda"))
     number, handle, size, offset, again, at, event, sync = fields
-    assert again == counter and counter.startswith(b"/") and (number, size) == (0, 192) and offset % 64 == 0
+    assert (
+        again == counter
+        and counter.startswith(b"/")
+        and (number, size) == (0, 192)
+        and offset % 64 == 0
+    )
     assert [type(x) for x in (handle, at, event, sync)] == [bytes, int, bytes, bool]

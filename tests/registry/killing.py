@@ -1,7 +1,9 @@
-"""Kill an operation on a registry at each of its file operations: ``python -m tests.registry.killing SCENARIO FOLDER``.
+"""Kill an operation on a registry at each of its file operations: ``python -m
+tests.registry.killing SCENARIO FOLDER``.
 
-A process of its own, since it forks: it prepares a registry, and for n = 1, 2, ... a child does the operation on a copy of it
-and is gone when it comes to its n-th file operation. Prints a JSON line for each n, with what the copy was then.
+A process of its own, since it forks: it prepares a registry, and for n = 1, 2, ... a child does the
+operation on a copy of it and is gone when it comes to its n-th file operation. Prints a JSON line
+for each n, with what the copy was then.
 """
 
 from __future__ import annotations
@@ -49,11 +51,17 @@ def damage(registry: Path, made: Path) -> None:
 
 
 SCENARIOS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path], object]]] = {
-    "first": (lambda registry, made: None, lambda registry, made: Registry(registry, create=True).add(made / "e", "cart")),
+    "first": (
+        lambda registry, made: None,
+        lambda registry, made: Registry(registry, create=True).add(made / "e", "cart"),
+    ),
     "add": (prepared, lambda registry, made: Registry(registry).add(made / "e", "cart")),
     "other": (prepared, lambda registry, made: Registry(registry).add(made / "a", "pole")),
     "repair": (damage, lambda registry, made: Registry(registry).add(made / "c", "cart")),
-    "alias": (prepared, lambda registry, made: Registry(registry).alias("cart", "champion", version(made, "c"))),
+    "alias": (
+        prepared,
+        lambda registry, made: Registry(registry).alias("cart", "champion", version(made, "c")),
+    ),
     "rollback": (prepared, lambda registry, made: Registry(registry).rollback("cart")),
     "refused": (prepared, lambda registry, made: refused(Registry(registry), made)),
     "gc": (prepared, lambda registry, made: Registry(registry).gc(older_than_s=0)),
@@ -72,19 +80,21 @@ def seen(registry: Path) -> dict[str, Any]:
     return {
         "policies": {
             name: {
-                "aliases": to.aliases(name), "versions": sorted(to.versions(name)),
+                "aliases": to.aliases(name),
+                "versions": sorted(to.versions(name)),
                 "audit": [one.get("problem", one["kind"]) for one in to.audit(name)],
             }
             for name in to.names()
         },
         "wrong": [sentence.replace(str(registry), "REGISTRY") for sentence in to.verify()],
-    }  # fmt: skip
+    }
 
 
 def main(scenario: str, folder: Path) -> None:
     prepare, act = SCENARIOS[scenario]
     made, base, done = folder / "made", folder / "base", folder / "done"
-    os.fsync = lambda fd: None  # a killed process loses nothing that it wrote; this is for a machine that loses power
+    # a killed process loses nothing that it wrote; this is for a machine that loses power
+    os.fsync = lambda fd: None
     for letter in "abcde":
         artifact(made / letter, letter)
     prepare(base, made)
@@ -108,11 +118,16 @@ def main(scenario: str, folder: Path) -> None:
         left: list[str] = []
         if not killed.get("none"):
             Registry(copy).gc(older_than_s=1e9)  # removes what the child left, and no version
-            left = sorted(str(path.relative_to(copy)) for path in copy.rglob(".*") if path.name != ".lock")
+            left = sorted(
+                str(path.relative_to(copy)) for path in copy.rglob(".*") if path.name != ".lock"
+            )
         if scenario != "rollback" or killed == seen(base):
             act(copy, made)
         again = seen(copy)
-        print(json.dumps({"nth": nth, "code": code, "seen": killed, "left": left, "again": again}), flush=True)
+        print(
+            json.dumps({"nth": nth, "code": code, "seen": killed, "left": left, "again": again}),
+            flush=True,
+        )
         shutil.rmtree(copy)
 
 

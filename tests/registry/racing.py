@@ -1,7 +1,8 @@
-"""Eight processes at one registry: ``python -m tests.registry.racing MOVES FOLDER`` prints what came of it as JSON.
+"""Eight processes at one registry: ``python -m tests.registry.racing MOVES FOLDER`` prints what
+came of it as JSON.
 
-A process of its own, since it forks. "alias": each tries to make another version the champion in place of the first one, in
-several rounds. "add": each adds the same artifact, and one of its own.
+A process of its own, since it forks. "alias": each tries to make another version the champion in
+place of the first one, in several rounds. "add": each adds the same artifact, and one of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ PROCESSES, ROUNDS = 8, 6
 
 
 def at_once(act: Callable[[int], int]) -> list[int]:
-    """The exit codes of ``act(0)``, ``act(1)``, ..., each in a child, all of which begin at the same moment."""
+    """The exit codes of ``act(0)``, ``act(1)``, ..., each in a child, all of which begin at the
+    same moment.
+    """
     gate, open_gate = os.pipe()
     children = []
     for number in range(PROCESSES):
@@ -48,14 +51,25 @@ def alias(folder: Path) -> list[Any]:
         def move(number: int, start: str | None = start, turn: int = turn) -> int:
             mine = Registry(folder / "registry")
             try:
-                mine.alias("cart", "champion", versions[number], expect=start, who=f"{number}", reason=f"round {turn}")
+                mine.alias(
+                    "cart",
+                    "champion",
+                    versions[number],
+                    expect=start,
+                    who=f"{number}",
+                    reason=f"round {turn}",
+                )
             except AliasMoved:
                 return 1
             return 0
 
         codes = at_once(move)
         champion = versions.index(to.resolve("cart")[0])
-        audit = [(one["kind"], int(one["who"])) for one in to.audit("cart") if one["reason"] == f"round {turn}"]
+        audit = [
+            (one["kind"], int(one["who"]))
+            for one in to.audit("cart")
+            if one["reason"] == f"round {turn}"
+        ]
         found.append({"codes": codes, "champion": champion, "audit": audit})
     return found
 

@@ -1,4 +1,6 @@
-"""What comes from elsewhere and is not as it should be is refused, with what was expected and what came; nothing changes."""
+"""What comes from elsewhere and is not as it should be is refused, with what was expected and what
+came; nothing changes.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ def says(**files: dict) -> object:
     def write(folder: Path) -> None:
         said = json.loads((folder / "manifest.json").read_text())
         said["files"] |= {
-            name.replace("UP", "../").replace("ROOT", "/").replace("_", "."): about for name, about in files.items()
+            name.replace("UP", "../").replace("ROOT", "/").replace("_", "."): about
+            for name, about in files.items()
         }
         (folder / "manifest.json").write_text(json.dumps(said))
 
@@ -94,32 +97,78 @@ SPOILT = {
     "a link": (linked, "weights.safetensors: expected a plain file, got a link"),
     "a pipe": (piped, "weights.safetensors: expected a plain file, got another kind of file"),
     "another size": (grown, "weights.safetensors: expected 7 bytes, got 12"),
-    "another content": (changed, "weights.safetensors: expected the SHA-256 .*, got .*: the file is damaged"),
+    "another content": (
+        changed,
+        "weights.safetensors: expected the SHA-256 .*, got .*: the file is damaged",
+    ),
     "a file that is missing": (says(a_bin=GOOD), r"a\.bin: expected a file, got none"),
-    "a path upwards": (says(UPUPetc_passwd=GOOD), r"expected names of files beside it, such .*, got '\.\./\.\./etc"),
+    "a path upwards": (
+        says(UPUPetc_passwd=GOOD),
+        r"expected names of files beside it, such .*, got '\.\./\.\./etc",
+    ),
     "an absolute path": (says(ROOTetc=GOOD), "expected names of files beside it, .* got '/etc'"),
-    "the manifest in itself": (says(manifest_json=GOOD), "expected names of files beside it, .* got 'manifest.json'"),
-    "a hash of words": (says(a_bin=GOOD | {"sha256": "x" * 64}), r"files\.a\.bin\.sha256: expected 64 hexadecimal digits, got"),
-    "a size below nothing": (says(a_bin=GOOD | {"size": -1}), r"a\.bin\.size: expected a whole number from 0 to"),
-    "a size of a planet": (says(a_bin=GOOD | {"size": 1 << 60}), r"a\.bin\.size: expected a whole number from 0 to"),
+    "the manifest in itself": (
+        says(manifest_json=GOOD),
+        "expected names of files beside it, .* got 'manifest.json'",
+    ),
+    "a hash of words": (
+        says(a_bin=GOOD | {"sha256": "x" * 64}),
+        r"files\.a\.bin\.sha256: expected 64 hexadecimal digits, got",
+    ),
+    "a size below nothing": (
+        says(a_bin=GOOD | {"size": -1}),
+        r"a\.bin\.size: expected a whole number from 0 to",
+    ),
+    "a size of a planet": (
+        says(a_bin=GOOD | {"size": 1 << 60}),
+        r"a\.bin\.size: expected a whole number from 0 to",
+    ),
     "another key": (says(a_bin=GOOD | {"url": "http://x"}), r"a\.bin\.url: expected no such key"),
-    "too many files": (says(**{f"f{n}": GOOD for n in range(300)}), "files: expected at most 256 keys, got 304"),
-    "a huge manifest": (text(" " * (1 << 20) + "{}"), "manifest.json: expected at most 1,048,576 bytes, got 1,048,578"),
+    "too many files": (
+        says(**{f"f{n}": GOOD for n in range(300)}),
+        "files: expected at most 256 keys, got 304",
+    ),
+    "a huge manifest": (
+        text(" " * (1 << 20) + "{}"),
+        "manifest.json: expected at most 1,048,576 bytes, got 1,048,578",
+    ),
     "a deep manifest": (text("[" * 100), "manifest.json, line 1: expected at most 64 levels"),
     "no JSON": (text("{"), "manifest.json, line 1: expected JSON"),
-    "another format": (text('{"format": 2, "files": {}}'), "manifest.json: format: expected a whole number from 1 to 1, got 2"),
-    "a file that python would import": (named("numpy.py"), r"files: expected no others than .*, got 'numpy\.py'"),
-    "half of a letter": (
-        spec(b'{"artifact": {"lineage": {"run": "\\ud800"}}}'), r"lineage\.run: expected text in UTF-8, got '.ud800'"
+    "another format": (
+        text('{"format": 2, "files": {}}'),
+        "manifest.json: format: expected a whole number from 1 to 1, got 2",
     ),
-    "no spec": (text('{"format": 1, "files": {}}'), "files: expected 'spec.json' among them, got none"),
-    "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "manifest.json: expected a file, got none"),
-    "external data": (model(EXTERNAL), r"policy\.onnx: expected all data within the file, got a tensor with external data"),
-    "custom operators": (model(CUSTOM), r"policy\.onnx: expected ONNX's own operators, got those of 'com\.x'"),
+    "a file that python would import": (
+        named("numpy.py"),
+        r"files: expected no others than .*, got 'numpy\.py'",
+    ),
+    "half of a letter": (
+        spec(b'{"artifact": {"lineage": {"run": "\\ud800"}}}'),
+        r"lineage\.run: expected text in UTF-8, got '.ud800'",
+    ),
+    "no spec": (
+        text('{"format": 1, "files": {}}'),
+        "files: expected 'spec.json' among them, got none",
+    ),
+    "no manifest": (
+        lambda folder: (folder / "manifest.json").unlink(),
+        "manifest.json: expected a file, got none",
+    ),
+    "external data": (
+        model(EXTERNAL),
+        r"policy\.onnx: expected all data within the file, got a tensor with external data",
+    ),
+    "custom operators": (
+        model(CUSTOM),
+        r"policy\.onnx: expected ONNX's own operators, got those of 'com\.x'",
+    ),
     "no model": (model(b"\xff\xff"), r"policy\.onnx: expected an ONNX file"),
     "a spec that is no JSON": (spec(b"\xff"), r"spec\.json, line 1: expected JSON"),
-    "a lineage of words": (spec(b'{"artifact": {"lineage": "x"}}'), r"spec\.json: artifact\.lineage: expected a JSON object"),
-}  # fmt: skip
+    "a lineage of words": (
+        spec(b'{"artifact": {"lineage": "x"}}'),
+        r"spec\.json: artifact\.lineage: expected a JSON object",
+    ),
+}
 
 
 @pytest.mark.few(99)
@@ -139,7 +188,9 @@ def everything(to: Registry) -> list[str]:
 
 
 @pytest.mark.few(99)
-@pytest.mark.parametrize("name", ["../cart", "..", "", "/etc", "a/b", ".hidden", "cart\n", "x" * 101, "-rf", "cart\0"])
+@pytest.mark.parametrize(
+    "name", ["../cart", "..", "", "/etc", "a/b", ".hidden", "cart\n", "x" * 101, "-rf", "cart\0"]
+)
 def test_a_name_that_leads_out_of_the_registry_is_refused(name, to, tmp_path):
     expected = "policy: expected a name of letters, digits"
     for act in (
@@ -157,11 +208,14 @@ def test_a_name_that_leads_out_of_the_registry_is_refused(name, to, tmp_path):
 
 
 def test_a_name_that_is_too_long_is_told_its_length(to):
-    with pytest.raises(ValueError, match=r"at most 100 of them, got 300 letters, 'xxxxxxxxxxxxxxxxxxxx'\.\.\.$"):
+    with pytest.raises(
+        ValueError, match=r"at most 100 of them, got 300 letters, 'xxxxxxxxxxxxxxxxxxxx'\.\.\.$"
+    ):
         to.show("x" * 300)
 
 
-ODD = ["caf\udce9", "\ud800", "x\udfff"]  # what Python makes of Latin-1 in an argument, and of JSON's escapes
+# what Python makes of Latin-1 in an argument, and of JSON's escapes
+ODD = ["caf\udce9", "\ud800", "x\udfff"]
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -205,13 +259,20 @@ def test_a_problem_of_a_file_with_half_of_a_letter_is_told_escaped(odd, to):
     (record,) = to.audit_folder("cart").iterdir()
     escaped = odd.encode("utf-8", "backslashreplace").decode()
     page = Versions(to.path).told()
-    assert json.dumps(page, ensure_ascii=False).encode() and escaped in page["policies"][0]["versions"][0]["problem"]
+    assert (
+        json.dumps(page, ensure_ascii=False).encode()
+        and escaped in page["policies"][0]["versions"][0]["problem"]
+    )
     assert escaped in to.show("cart", version)["problem"]
     data = json.dumps({odd: 1}).encode()
     record.unlink()
-    (record.parent / f"{record.name[:-21]}{hashlib.sha256(data).hexdigest()[:16]}.json").write_bytes(data)
+    (
+        record.parent / f"{record.name[:-21]}{hashlib.sha256(data).hexdigest()[:16]}.json"
+    ).write_bytes(data)
     page = Versions(to.path).told()
-    assert json.dumps(page, ensure_ascii=False).encode() and escaped in str(page["policies"][0]["audit"][0]["problem"])
+    assert json.dumps(page, ensure_ascii=False).encode() and escaped in str(
+        page["policies"][0]["audit"][0]["problem"]
+    )
 
 
 def test_a_record_of_elsewhere_without_a_lineage_has_an_empty_one(to, tmp_path):
@@ -240,9 +301,13 @@ def test_a_policy_that_cannot_be_read_costs_itself_alone(to, tmp_path):
     assert len(to.verify()) == 2
 
 
-@pytest.mark.parametrize("which", ["../../etc", "", "abc", "g" * 64, "0" * 64, "champio", "/etc/passwd"])
+@pytest.mark.parametrize(
+    "which", ["../../etc", "", "abc", "g" * 64, "0" * 64, "champio", "/etc/passwd"]
+)
 def test_an_unknown_version_is_refused(which, to):
-    with pytest.raises(ValueError, match=f"cart: unknown version or alias {re.escape(repr(which))}"):
+    with pytest.raises(
+        ValueError, match=f"cart: unknown version or alias {re.escape(repr(which))}"
+    ):
         to.resolve("cart", which)
     with pytest.raises(ValueError, match="unknown version or alias"):
         to.alias("cart", "champion", which)
@@ -253,7 +318,9 @@ def test_what_is_unknown_has_the_nearest_beside_it(to):
         to.resolve("cort")
     with pytest.raises(ValueError, match="unknown alias 'champio'; did you mean 'champion'"):
         to.alias("cart", "champio", "0" * 64)
-    with pytest.raises(ValueError, match="expected an alias that is set, got 'champion'; set: no alias"):
+    with pytest.raises(
+        ValueError, match="expected an alias that is set, got 'champion'; set: no alias"
+    ):
         to.resolve("cart")
     with pytest.raises(ValueError, match="got 'previous', which follows the champion"):
         to.alias("cart", "previous", "0" * 64)
@@ -275,7 +342,10 @@ def test_links_within_the_registry_are_not_followed(to, tmp_path):
     with pytest.raises(ValueError, match="expected a folder, got a link"):
         to.resolve("pole", version)
     assert to.names() == ["cart"]
-    expected = (f"artifacts/{version}: expected only folders of versions", "policies/pole: expected only folders of policies")
+    expected = (
+        f"artifacts/{version}: expected only folders of versions",
+        "policies/pole: expected only folders of policies",
+    )
     assert all(any(one in sentence for sentence in to.verify()) for one in expected)
     (to.path / ".lock").unlink()
     (to.path / ".lock").symlink_to(tmp_path / "lock")
@@ -291,20 +361,29 @@ def test_links_within_the_registry_are_not_followed(to, tmp_path):
 def test_what_is_no_registry_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for place, got in (("none", "nothing"), ("file", "a file"), (".", "another folder")):
-        with pytest.raises(ValueError, match=f"expected a registry, got {got}; 'equipoise registry add' makes one"):
+        with pytest.raises(
+            ValueError, match=f"expected a registry, got {got}; 'equipoise registry add' makes one"
+        ):
             Registry(tmp_path / place)
-    with pytest.raises(ValueError, match="expected a registry, or an empty folder for a new one, got one with file"):
+    with pytest.raises(
+        ValueError, match="expected a registry, or an empty folder for a new one, got one with file"
+    ):
         Registry(tmp_path, create=True)
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "registry.json").write_text('{"format": 2}')
-    with pytest.raises(ValueError, match=r"registry\.json: format: expected a whole number from 1 to 1, got 2"):
+    with pytest.raises(
+        ValueError, match=r"registry\.json: format: expected a whole number from 1 to 1, got 2"
+    ):
         Registry(tmp_path / "later")
 
 
 def test_a_place_where_no_folder_can_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     for place in ("file", "file/registry"):
-        with pytest.raises(OSError, match=f"{place}: expected a folder for a registry, or a place to make one, got ") as caught:
+        with pytest.raises(
+            OSError,
+            match=f"{place}: expected a folder for a registry, or a place to make one, got ",
+        ) as caught:
             Registry(tmp_path / place, create=True)
         assert "Errno" not in str(caught.value)
 
@@ -338,5 +417,13 @@ def test_a_registry_is_read_where_it_cannot_be_written(to, monkeypatch):
 
     monkeypatch.setattr(os, "open", read_only)
     before = everything(to)
-    to.resolve("cart"), to.list(), to.show("cart"), to.audit("cart"), to.verify(), to.conflicts("cart"), to.revision("cart")
+    (
+        to.resolve("cart"),
+        to.list(),
+        to.show("cart"),
+        to.audit("cart"),
+        to.verify(),
+        to.conflicts("cart"),
+        to.revision("cart"),
+    )
     assert everything(to) == before

@@ -1,4 +1,6 @@
-"""``equipoise registry``: what each command prints, its JSON, its exit codes, and what a shell completes."""
+"""``equipoise registry``: what each command prints, its JSON, its exit codes, and what a shell
+completes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def run(tmp_path, monkeypatch):
     """Run a command of the registry where it is made -> (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr("equipoise.serving.trial.Trial.__call__", lambda *_: None)  # these have no policy in them
+    # these have no policy in them
+    monkeypatch.setattr("equipoise.serving.trial.Trial.__call__", lambda *_: None)
     for letter in "abc":
         artifact(tmp_path / letter, letter, {"run": "runs/x", "evaluation": {"mean": 475.0}})
 
@@ -46,14 +49,23 @@ def test_from_an_artifact_to_a_rollback(run):
     a = version(run("add", "a", "cart", "--alias", "champion", "--json"))
     b = version(run("add", "b", "cart", "--json"))
     assert run("add", "b", "cart") == f"cart {b[:12]}: added\n"
-    assert run("alias", "cart", "champion", b[:8], "--expect", a[:6], "--reason", "better") == f"cart {b[:12]}: champion now\n"
+    assert (
+        run("alias", "cart", "champion", b[:8], "--expect", a[:6], "--reason", "better")
+        == f"cart {b[:12]}: champion now\n"
+    )
     assert run("list") == (
         "policy  versions      champion  candidate  shadow      previous\n"
         f"cart           2  {b[:12]}          -       -  {a[:12]}\n"
     )
     shown = run("show", "cart").splitlines()
-    assert shown[:3] == ["cart: 2 versions, the newest first", f"  {b[:12]}  champion", f"  {a[:12]}  previous"]
-    assert re.fullmatch(rf"  \d{{4}}-\d\d-\d\d \d\d:\d\d  champion {b[:12]}  \S+@\S+ better", shown[-1])
+    assert shown[:3] == [
+        "cart: 2 versions, the newest first",
+        f"  {b[:12]}  champion",
+        f"  {a[:12]}  previous",
+    ]
+    assert re.fullmatch(
+        rf"  \d{{4}}-\d\d-\d\d \d\d:\d\d  champion {b[:12]}  \S+@\S+ better", shown[-1]
+    )
     assert '  evaluation: {"mean": 475.0}' in run("show", "cart", "champion").splitlines()
     assert run("rollback", "cart", "--expect", "champion") == f"cart {a[:12]}: champion again\n"
     assert run("alias", "cart", "shadow", "champion") == f"cart {a[:12]}: shadow now\n"
@@ -65,11 +77,15 @@ def test_json_says_all(run):
     a = version(run("add", "a", "cart", "--alias", "champion", "--json"))
     assert json.loads(run("list", "--json"))["cart"]["aliases"] == {"champion": a}
     shown = json.loads(run("show", "cart", "--json"))
-    assert (shown["versions"], shown["conflicts"]) == ([a], {}) and [one["kind"] for one in shown["audit"]] == [
+    assert (shown["versions"], shown["conflicts"]) == ([a], {}) and [
+        one["kind"] for one in shown["audit"]
+    ] == [
         "added",
         "champion",
     ]
-    assert json.loads(run("show", "cart", "champion", "--json")) == Registry("registry").show("cart")
+    assert json.loads(run("show", "cart", "champion", "--json")) == Registry("registry").show(
+        "cart"
+    )
     assert json.loads(run("verify", "--json")) == {"problems": [], "conflicts": {}}
     assert json.loads(run("gc", "--dry", "--json")) == {"dry": True, "versions": []}
 
@@ -77,16 +93,24 @@ def test_json_says_all(run):
 def test_a_lost_race_and_damage_have_exit_code_1_and_what_cannot_be_2(run, tmp_path):
     a = version(run("add", "a", "cart", "--alias", "champion", "--json"))
     assert run("alias", "cart", "champion", a, "--expect", "none", expected=1).startswith(
-        f"equipoise registry alias: champion of cart: expected champion at no version, got {a[:12]}: it was moved meanwhile"
+        "equipoise registry alias: champion of cart: expected champion at no version, got "
+        f"{a[:12]}: it was moved meanwhile"
     )
     assert "unknown policy 'cort'; did you mean 'cart'" in run("rollback", "cort", expected=2)
     assert "expected a registry, got nothing" in run("list", "--registry", "elsewhere", expected=2)
-    assert "unknown alias 'champio'; did you mean 'champion'" in run("alias", "cart", "champio", a, expected=2)
-    assert "unknown alias" in run("add", "b", "cart", "--alias", "champio", expected=2) and run("list").split()[7] == "1"
+    assert "unknown alias 'champio'; did you mean 'champion'" in run(
+        "alias", "cart", "champio", a, expected=2
+    )
+    assert (
+        "unknown alias" in run("add", "b", "cart", "--alias", "champio", expected=2)
+        and run("list").split()[7] == "1"
+    )
     file = tmp_path / "registry" / "artifacts" / a / "edge.py"
     file.write_bytes(b"# EDGE\n")
     run("verify", expected=1)
-    problems = json.loads(CliRunner().invoke(app, ["registry", "verify", "--json"]).stdout)["problems"]
+    problems = json.loads(CliRunner().invoke(app, ["registry", "verify", "--json"]).stdout)[
+        "problems"
+    ]
     assert len(problems) == 1 and f"artifacts/{a}/edge.py: expected the SHA-256" in problems[0]
 
 
@@ -94,7 +118,9 @@ def test_gc_asks(run):
     for letter in "ab":
         run("add", letter, "cart")
     assert run("gc") == "0 versions removed\n", "all are young"
-    assert "expected --yes, since there is nobody to ask" in run("gc", "--older-than", "0", expected=2)
+    assert "expected --yes, since there is nobody to ask" in run(
+        "gc", "--older-than", "0", expected=2
+    )
     assert "--older-than: expected" in run("gc", "--older-than", "-1", expected=2)
     assert run("gc", "--older-than", "0", "--dry").endswith("2 versions would be removed\n")
     assert run("gc", "--older-than", "0", "--yes").endswith("2 versions removed\n")
@@ -108,14 +134,17 @@ def test_two_copies_that_were_both_moved_are_noted(run, tmp_path):
     c = version(run("add", "c", "cart", "--alias", "champion", "--json", "--registry", "copy"))
     subprocess.run(["cp", "-r", "copy/.", "registry"], check=True)
     said = run("verify")
-    assert f"champion of cart was moved in two copies of this registry, to {b[:12]} and to {c[:12]}" in said.replace(
-        "\n  ", " "
+    assert (
+        f"champion of cart was moved in two copies of this registry, to {b[:12]} and to {c[:12]}"
+        in said.replace("\n  ", " ")
     )
 
 
 def test_what_others_wrote_moves_no_terminal(run):
     run("add", "a", "cart", "--reason", "\x1b[2Jgone")
-    assert "\x1b" not in run("show", "cart") and "\x1b" not in run("show", "cart", Registry("registry").versions("cart")[0])
+    assert "\x1b" not in run("show", "cart") and "\x1b" not in run(
+        "show", "cart", Registry("registry").versions("cart")[0]
+    )
 
 
 FORGED = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\x1b\u202e\u2066\x00\ud800"
@@ -126,7 +155,12 @@ def test_no_text_of_others_begins_a_line_or_turns_one(run, tmp_path, monkeypatch
     monkeypatch.setattr("equipoise.registry.records.check_letters", lambda *_: None)
     artifact(tmp_path / "d", "d", {f"run{end}{line}": f"x{end}{line}" for end in FORGED})
     to = Registry("registry", create=True)
-    version = to.add(tmp_path / "d", "cart", reason="".join(f"ok{end}{line}" for end in FORGED), who=f"me\n{line}")
+    version = to.add(
+        tmp_path / "d",
+        "cart",
+        reason="".join(f"ok{end}{line}" for end in FORGED),
+        who=f"me\n{line}",
+    )
     for which, count in (((), 4), ((version,), 9 + len(FORGED))):
         shown = run("show", "cart", *which)
         lines = shown.splitlines()
@@ -136,7 +170,11 @@ def test_no_text_of_others_begins_a_line_or_turns_one(run, tmp_path, monkeypatch
 @given(text())
 def test_what_is_printable_is_one_line_of_letters(said):
     shown = printable(said)
-    assert len(shown.splitlines()) <= 1 and shown.replace("\t", "").isprintable() and shown.encode() is not None
+    assert (
+        len(shown.splitlines()) <= 1
+        and shown.replace("\t", "").isprintable()
+        and shown.encode() is not None
+    )
     assert printable(shown) == shown
     ours = printable(said, lines=True)
     assert ours.replace("\t", "").replace("\n", "").isprintable()
@@ -153,9 +191,19 @@ def test_a_graph_that_cannot_be_run_is_not_added(tmp_path, monkeypatch):
 def completed(words: str, folder: Path) -> list[str]:
     """What a shell is told after these words."""
     done = subprocess.run(
-        [sys.executable, "-m", "equipoise"], capture_output=True, text=True, check=True, cwd=folder, timeout=60,
-        env=os.environ | {"_EQUIPOISE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": f"{words.count(' ')}"},
-    )  # fmt: skip
+        [sys.executable, "-m", "equipoise"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+        timeout=60,
+        env=os.environ
+        | {
+            "_EQUIPOISE_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": f"{words.count(' ')}",
+        },
+    )
     return done.stdout.split()
 
 

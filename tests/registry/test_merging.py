@@ -1,4 +1,6 @@
-"""Registries merge by copying: in any order, interrupted, several ways round, they end in one state that is whole."""
+"""Registries merge by copying: in any order, interrupted, several ways round, they end in one state
+that is whole.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def copied(source: Path, to: Path) -> None:
 def said(to: Registry) -> dict[str, Any]:
     """All that a registry says."""
     to = Registry(to.path)
-    audit = {name: [{k: v for k, v in one.items() if k != "problem"} for one in to.audit(name)] for name in to.names()}
+    audit = {
+        name: [{k: v for k, v in one.items() if k != "problem"} for one in to.audit(name)]
+        for name in to.names()
+    }
     return {
         "list": to.list(),
         "audit": audit,
@@ -55,7 +60,11 @@ def test_by_cp_both_ways(two, tmp_path):
         subprocess.run(["cp", "-r", f"{source.path}/.", to.path], check=True, capture_output=True)
     assert said(here) == said(there) and said(here)["wrong"] == []
     assert here.names() == ["cart", "pole"] and set(here.versions("cart")) >= {a, b}
-    assert here.aliases("cart") == {"champion": b, "previous": here.versions("cart")[-1], "candidate": a}
+    assert here.aliases("cart") == {
+        "champion": b,
+        "previous": here.versions("cart")[-1],
+        "candidate": a,
+    }
     assert here.conflicts("cart") == {}
 
 
@@ -71,7 +80,9 @@ def test_an_alias_that_was_moved_in_both_is_the_later_one_until_the_next_move_se
     assert there.aliases("cart") == {"champion": a, "previous": b}
     assert there.conflicts("cart") == {"champion": [b, a]}
     there.rollback("cart")
-    assert there.aliases("cart") == {"champion": b, "previous": old} and there.conflicts("cart") == {}
+    assert (
+        there.aliases("cart") == {"champion": b, "previous": old} and there.conflicts("cart") == {}
+    )
     copied(there.path, here.path)
     assert said(here) == said(there) and said(here)["wrong"] == []
 
@@ -88,7 +99,9 @@ def test_two_who_promote_the_same_agree(two):
 
 
 def test_a_copy_in_any_order_is_whole_or_says_what_is_missing(two, tmp_path, seed):
-    """Whatever was copied up to now, a reader gets a version that is whole, or an error; at the end it gets all."""
+    """Whatever was copied up to now, a reader gets a version that is whole, or an error; at the end
+    it gets all.
+    """
     here, _ = two
     for text in "abc":
         here.alias("cart", "champion", add(here, text))
@@ -101,7 +114,8 @@ def test_a_copy_in_any_order_is_whole_or_says_what_is_missing(two, tmp_path, see
         for path in files:
             to = target / path.relative_to(here.path)
             to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_bytes(path.read_bytes()[: draw.randrange(10)])  # cp writes in place, piece by piece
+            # cp writes in place, piece by piece
+            to.write_bytes(path.read_bytes()[: draw.randrange(10)])
             readable(target)
             shutil.copy2(path, to)
             readable(target)
@@ -114,7 +128,10 @@ def test_an_alias_whose_version_is_not_added_yet_says_so(two):
     *_, moved = sorted((here.path / "policies/cart/audit").iterdir())
     shutil.copy(moved, there.path / "policies/cart/audit")
     for read in (there.resolve, there.show):
-        with pytest.raises(Incomplete, match="expected the record that adds .*, got none; copy its registry here again"):
+        with pytest.raises(
+            Incomplete,
+            match="expected the record that adds .*, got none; copy its registry here again",
+        ):
             read("cart", "champion")
     assert any("expected a record that adds" in sentence for sentence in there.verify())
 
@@ -153,11 +170,17 @@ def test_what_gc_removed_in_one_copy_comes_back_from_another_that_uses_it(two):
     there.alias("cart", "shadow", a)
     assert here.gc(older_than_s=0) == [a]
     copied(there.path, here.path)
-    assert here.resolve("cart", "shadow")[0] == a and said(here)["wrong"] == [] and here.gc(older_than_s=0) == []
+    assert (
+        here.resolve("cart", "shadow")[0] == a
+        and said(here)["wrong"] == []
+        and here.gc(older_than_s=0) == []
+    )
 
 
 def twin(audit: list[dict[str, Any]]) -> dict[str, str]:
-    """The aliases by the contents of the records alone, the plain way: each champion and where to go back to from it."""
+    """The aliases by the contents of the records alone, the plain way: each champion and where to
+    go back to from it.
+    """
     now: dict[str, Any] = {}
     line: list[str] = []
     for one in sorted(audit, key=lambda one: one["record"]):
@@ -167,7 +190,9 @@ def twin(audit: list[dict[str, Any]]) -> dict[str, str]:
         elif kind == "champion" and (not line or line[-1] != version):
             line = [*line, version]
         elif kind == "rollback":
-            last = max((place for place, passed in enumerate(line) if passed == version), default=None)
+            last = max(
+                (place for place, passed in enumerate(line) if passed == version), default=None
+            )
             line = [version] if last is None else line[: last + 1]
     now |= dict(zip(("champion", "previous"), line[::-1]))
     return {alias: version for alias, version in now.items() if version is not None}

@@ -12,7 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from equipoise.edge import Artifact
-from equipoise.registry import AliasMoved, Incomplete, Registry, RegistryReader, keeping, reading, records
+from equipoise.registry import (
+    AliasMoved,
+    Incomplete,
+    Registry,
+    RegistryReader,
+    keeping,
+    reading,
+    records,
+)
 from tests.registry.made import artifact
 
 
@@ -41,10 +49,19 @@ def test_a_version_is_the_hash_of_the_manifest_and_is_found_by_name_digits_and_a
     assert to.aliases("cart") == {"champion": b, "previous": a}
     assert to.names() == ["cart"] and to.versions("cart") == [b, a]
     said = to.show("cart", "previous")
-    assert said["lineage"] == {"run": "runs/x", "step": 5} and said["aliases"] == ["previous"] and said["problem"] is None
+    assert (
+        said["lineage"] == {"run": "runs/x", "step": 5}
+        and said["aliases"] == ["previous"]
+        and said["problem"] is None
+    )
     assert said["files"]["weights.safetensors"] == 7
     moved = to.audit("cart")[2]
-    assert (moved["who"], moved["reason"], moved["from"], moved["version"]) == ("ann", "first", None, a)
+    assert (moved["who"], moved["reason"], moved["from"], moved["version"]) == (
+        "ann",
+        "first",
+        None,
+        a,
+    )
     assert [one["version"] for one in to.list()["cart"]["versions"]] == [b, a]
     assert to.verify() == []
 
@@ -80,7 +97,15 @@ def test_rollbacks_go_back_one_champion_each_and_a_promotion_begins_there(to):
     assert [to.rollback("cart"), to.rollback("cart")] == [b, a]
     with pytest.raises(ValueError, match="expected an alias that is set, got 'previous'"):
         to.rollback("cart")
-    assert kinds(to)[3:] == ["champion", "champion", "champion", "rollback", "champion", "rollback", "rollback"]
+    assert kinds(to)[3:] == [
+        "champion",
+        "champion",
+        "champion",
+        "rollback",
+        "champion",
+        "rollback",
+        "rollback",
+    ]
 
 
 def test_an_alias_moves_only_from_where_its_mover_expects_it(to):
@@ -92,9 +117,19 @@ def test_an_alias_moves_only_from_where_its_mover_expects_it(to):
         to.alias("cart", "champion", b, expect=b[:8])
     assert to.aliases("cart") == {"champion": a}
     refused = to.audit("cart")[-1]
-    assert (refused["kind"], refused["alias"], refused["from"], refused["expected"], refused["version"]) == (
-        "refused", "champion", a, b, b,
-    )  # fmt: skip
+    assert (
+        refused["kind"],
+        refused["alias"],
+        refused["from"],
+        refused["expected"],
+        refused["version"],
+    ) == (
+        "refused",
+        "champion",
+        a,
+        b,
+        b,
+    )
     to.alias("cart", "champion", b, expect=a)
     with pytest.raises(AliasMoved):
         to.rollback("cart", expect=a)
@@ -114,7 +149,9 @@ def test_candidate_and_shadow_come_and_go(to):
     assert to.aliases("cart") == {"candidate": a}
     add(to, "b")
     revisions.append(to.revision("cart"))
-    assert len(set(revisions)) == 4 and revisions[-1] == revisions[-2], "a move changes the revision, a version does not"
+    assert len(set(revisions)) == 4 and revisions[-1] == revisions[-2], (
+        "a move changes the revision, a version does not"
+    )
 
 
 def test_a_clock_that_goes_back_does_not_undo_what_was_done_later(to, monkeypatch):
@@ -126,7 +163,7 @@ def test_a_clock_that_goes_back_does_not_undo_what_was_done_later(to, monkeypatc
     assert to.audit("cart")[-1]["time"] == "1970-01-01T00:00:00Z"
 
 
-# --------------------------------------------------------------------------------------------------------------- verify
+# ------------------------------------------------------------------------------------------- verify
 
 
 def test_a_flipped_byte_is_named_wherever_it_is(to, seed):
@@ -156,9 +193,15 @@ def test_what_is_missing_or_not_expected_is_named(to):
     (folder / "more.txt").write_text("x")
     (to.path / "artifacts" / "notes").mkdir()
     (to.path / "policies" / "cart" / "audit" / "note.json").write_text("{}")
-    assert [sentence.split(":")[0].rpartition("/")[2] for sentence in to.verify()] == ["more.txt", "notes", "note.json"]
+    assert [sentence.split(":")[0].rpartition("/")[2] for sentence in to.verify()] == [
+        "more.txt",
+        "notes",
+        "note.json",
+    ]
     (folder / "weights.safetensors").unlink()
-    with pytest.raises(Incomplete, match=r"weights\.safetensors: expected a file of 7 bytes, got none"):
+    with pytest.raises(
+        Incomplete, match=r"weights\.safetensors: expected a file of 7 bytes, got none"
+    ):
         to.resolve("cart")
     with pytest.raises(Incomplete):
         to.alias("cart", "shadow", a)
@@ -171,7 +214,10 @@ def test_a_damaged_version_is_not_promoted(to):
     a, b = add(to, "a"), add(to, "b")
     to.alias("cart", "champion", b)
     (to.artifact(a) / "weights.safetensors").write_bytes(b"WEIGHTS")
-    with pytest.raises(ValueError, match=r"weights\.safetensors: expected the SHA-256 .*, got .*: the file is damaged"):
+    with pytest.raises(
+        ValueError,
+        match=r"weights\.safetensors: expected the SHA-256 .*, got .*: the file is damaged",
+    ):
         to.alias("cart", "champion", a)
     assert to.aliases("cart") == {"champion": b}
 
@@ -194,7 +240,7 @@ def test_a_damaged_record_says_so_in_the_audit_and_the_rest_goes_on(to):
     assert Registry(to.path).show("cart")["lineage"] == {}, "adding it again says it again"
 
 
-# ------------------------------------------------------------------------------------------------------------------- gc
+# ----------------------------------------------------------------------------------------------- gc
 
 
 def test_gc_removes_nothing_that_an_alias_or_a_lineage_names(to, seed):
@@ -210,9 +256,15 @@ def test_gc_removes_nothing_that_an_alias_or_a_lineage_names(to, seed):
         for alias in ("champion", "champion", "candidate", "shadow"):
             to.alias(name, alias, draw.choice(to.versions(name)))
     everything = set(os.listdir(to.path / "artifacts"))
-    text = json.dumps([to.show(name, version)["lineage"] for name in to.names() for version in to.versions(name)])
-    named_by = {v for v in versions if v in text} | {v for name in to.names() for v in to.aliases(name).values()}
-    assert to.gc() == [] and set(os.listdir(to.path / "artifacts")) == everything, "all are younger than a week"
+    text = json.dumps(
+        [to.show(name, version)["lineage"] for name in to.names() for version in to.versions(name)]
+    )
+    named_by = {v for v in versions if v in text} | {
+        v for name in to.names() for v in to.aliases(name).values()
+    }
+    assert to.gc() == [] and set(os.listdir(to.path / "artifacts")) == everything, (
+        "all are younger than a week"
+    )
     assert set(to.gc(older_than_s=0, dry=True)) == everything - named_by
     assert set(os.listdir(to.path / "artifacts")) == everything, "dry"
     gone = set(to.gc(older_than_s=0, who="ann"))
@@ -222,14 +274,20 @@ def test_gc_removes_nothing_that_an_alias_or_a_lineage_names(to, seed):
         name = next(name for name in ("cart", "pole") if version in to.state(name).added)
         with pytest.raises(ValueError, match="gc removed it on"):
             to.resolve(name, version)
-        assert ("removed", "ann") in {(one["kind"], one["who"]) for one in to.audit(name) if one["version"] == version}
+        assert ("removed", "ann") in {
+            (one["kind"], one["who"]) for one in to.audit(name) if one["version"] == version
+        }
 
 
 def test_a_removed_version_can_be_added_again(to):
     a = add(to, "a")
     assert to.gc(older_than_s=0) == [a] and to.versions("cart") == []
     assert add(to, "a") == a
-    assert to.versions("cart") == [a] and kinds(to) == ["added", "removed", "added"] and to.verify() == []
+    assert (
+        to.versions("cart") == [a]
+        and kinds(to) == ["added", "removed", "added"]
+        and to.verify() == []
+    )
 
 
 def test_gc_removes_nothing_where_a_record_may_name_it_and_cannot_be_read(to):
@@ -245,16 +303,24 @@ def test_gc_leaves_what_is_being_copied_here_and_sweeps_what_a_kill_left(to, mon
     a = add(to, "a")
     copied = to.artifact("e" * 64)
     to.artifact(a).rename(copied)  # a version that no policy has
-    left = [to.artifact(".aside-0123"), to.path / "policies/cart/audit/.x.json.abc.tmp", to.path / ".registry.json.abc.tmp"]
+    left = [
+        to.artifact(".aside-0123"),
+        to.path / "policies/cart/audit/.x.json.abc.tmp",
+        to.path / ".registry.json.abc.tmp",
+    ]
     left[0].mkdir()
     for path in left[1:]:
         path.write_bytes(b"")
     assert to.gc(older_than_s=0) == [] and copied.exists() and all(path.exists() for path in left)
     monkeypatch.setattr(keeping, "LEFT_S", -1.0)
-    assert to.gc(older_than_s=0) == ["e" * 64] and not copied.exists() and not any(path.exists() for path in left)
+    assert (
+        to.gc(older_than_s=0) == ["e" * 64]
+        and not copied.exists()
+        and not any(path.exists() for path in left)
+    )
 
 
-# ------------------------------------------------------------------------------------------------ how it grows
+# ------------------------------------------------------------------------------------- how it grows
 
 
 def test_resolve_and_revision_do_as_much_with_a_thousand_versions_as_with_ten(to, monkeypatch):
@@ -265,12 +331,18 @@ def test_resolve_and_revision_do_as_much_with_a_thousand_versions_as_with_ten(to
 
     def counted(module, name):
         inner = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *args, **extra: (done.append(name), inner(*args, **extra))[1])
+        monkeypatch.setattr(
+            module, name, lambda *args, **extra: (done.append(name), inner(*args, **extra))[1]
+        )
 
     def operations(reader):
         """What an operation on the file system costs, by name."""
         found = {}
-        for what in (lambda: reader.revision("cart"), lambda: reader.resolve("cart"), lambda: reader.resolve("cart", a[:12])):
+        for what in (
+            lambda: reader.revision("cart"),
+            lambda: reader.resolve("cart"),
+            lambda: reader.resolve("cart", a[:12]),
+        ):
             done.clear()
             what()
             found[len(found)] = sorted(done)
@@ -298,16 +370,24 @@ def test_resolve_and_revision_do_as_much_with_a_thousand_versions_as_with_ten(to
 
 
 def test_a_reader_sees_each_of_many_quick_moves(to, monkeypatch):
-    """Faster than the clock of the file system ticks, so that a folder changes and its time of change does not."""
+    """Faster than the clock of the file system ticks, so that a folder changes and its time of
+    change does not.
+    """
     a, other, stat = add(to, "a"), RegistryReader(to.path), Path.stat
 
     def coarse(path, **how):
         about = stat(path, **how)
-        return SimpleNamespace(st_mode=about.st_mode, st_ctime_ns=about.st_ctime_ns // 10**8 * 10**8)
+        return SimpleNamespace(
+            st_mode=about.st_mode, st_ctime_ns=about.st_ctime_ns // 10**8 * 10**8
+        )
 
     monkeypatch.setattr(Path, "stat", coarse)
     for turn in range(300):
         (
-            to.path / "policies" / "cart" / "audit" / f"{2 * 10**15 + turn}-shadow-{(a, 'none')[turn % 2]}-{'0' * 16}.json"
+            to.path
+            / "policies"
+            / "cart"
+            / "audit"
+            / f"{2 * 10**15 + turn}-shadow-{(a, 'none')[turn % 2]}-{'0' * 16}.json"
         ).touch()
         assert other.aliases("cart") == ({"shadow": a}, {})[turn % 2]

@@ -1,6 +1,8 @@
-"""A headless Chromium, driven through its own pipe: a page is opened, and what it asked for and complained about comes back.
+"""A headless Chromium, driven through its own pipe: a page is opened, and what it asked for and
+complained about comes back.
 
-``python -m tests.report.browser PAGE.html PICTURE.png WIDTH HEIGHT light|dark`` takes a picture of the top of a page.
+``python -m tests.report.browser PAGE.html PICTURE.png WIDTH HEIGHT light|dark`` takes a picture of
+the top of a page.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def found() -> str | None:
 
 @dataclass
 class Opened:
-    """A page in a window: what it asked for, what its console says, how wide it is, and a picture."""
+    """A page in a window: what it asked for, what its console says, how wide it is,
+    and a picture.
+    """
 
     requests: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -42,20 +46,34 @@ class Opened:
 
 
 class Browser:
-    """One process of Chromium. Messages are JSON that ends with a zero byte, on descriptors 3 and 4 of the process."""
+    """One process of Chromium. Messages are JSON that ends with a zero byte, on descriptors 3 and 4
+    of the process.
+    """
 
     def __init__(self, program: str, home: Path) -> None:
         self._in, self._out = os.pipe(), os.pipe()
         words = [
-            program, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--no-first-run",
-            "--disable-dev-shm-usage", "--disable-background-networking", "--hide-scrollbars", "--disable-breakpad",
-            "--disable-features=SpareRendererForSitePerProcess", f"--user-data-dir={home}",
-        ]  # fmt: skip
+            program,
+            "--headless=new",
+            "--remote-debugging-pipe",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+            "--hide-scrollbars",
+            "--disable-breakpad",
+            "--disable-features=SpareRendererForSitePerProcess",
+            f"--user-data-dir={home}",
+        ]
         shell = f'exec 3<&{self._in[0]} 4>&{self._out[1]}; exec "$@"'
         self._process = subprocess.Popen(
-            ["bash", "-c", shell, "chromium", *words], pass_fds=(self._in[0], self._out[1]), stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            ["bash", "-c", shell, "chromium", *words],
+            pass_fds=(self._in[0], self._out[1]),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         os.close(self._in[0])
         os.close(self._out[1])
         self._rest, self._count, self._events = b"", 0, list[dict[str, Any]]()
@@ -63,7 +81,9 @@ class Browser:
     def ask(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """The answer to a call of the DevTools protocol."""
         self._count += 1
-        call = {"id": self._count, "method": method, "params": params} | ({"sessionId": session} if session else {})
+        call = {"id": self._count, "method": method, "params": params} | (
+            {"sessionId": session} if session else {}
+        )
         os.write(self._in[1], json.dumps(call).encode() + b"\0")
         while (message := self._next()).get("id") != self._count:
             self._events.append(message)
@@ -87,7 +107,9 @@ class Browser:
         found: dict[str, Any] = json.loads(message)
         return found
 
-    def open(self, file: Path, *, width: int, dark: bool, height: int = 900, whole: bool = False) -> Opened:
+    def open(
+        self, file: Path, *, width: int, dark: bool, height: int = 900, whole: bool = False
+    ) -> Opened:
         """Open a file in a window of ``width`` px; ``whole``: the picture is of all of it."""
         self._events.clear()
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
@@ -104,16 +126,22 @@ class Browser:
         code = f"""JSON.stringify({{width: document.documentElement.scrollWidth,
           colour: getComputedStyle(document.body).backgroundColor,
           wide: [...document.querySelectorAll("main *")].filter(e => e.getBoundingClientRect().right > {width} + 0.5 &&
-            !e.closest(".scroll")).slice(0, 5).map(e => e.outerHTML.slice(0, 120))}})"""
+            !e.closest(".scroll")).slice(0, 5).map(e => e.outerHTML.slice(0, 120))}})"""  # noqa: E501
         seen = json.loads(self.ask("Runtime.evaluate", session, expression=code)["result"]["value"])
         opened = Opened(width=seen["width"], colour=seen["colour"], too_wide=seen["wide"])
-        shot = self.ask("Page.captureScreenshot", session, format="png", captureBeyondViewport=whole)["data"]
+        shot = self.ask(
+            "Page.captureScreenshot", session, format="png", captureBeyondViewport=whole
+        )["data"]
         opened.picture = base64.b64decode(shot)
         for event in self._events:
             params = event.get("params", {})
             if event.get("method") == "Network.requestWillBeSent":
                 opened.requests.append(params["request"]["url"])
-            elif event.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
+            elif event.get("method") in (
+                "Log.entryAdded",
+                "Runtime.exceptionThrown",
+                "Runtime.consoleAPICalled",
+            ):
                 opened.said.append(json.dumps(params))
         self.ask("Target.closeTarget", targetId=target)
         return opened

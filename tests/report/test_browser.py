@@ -1,4 +1,6 @@
-"""The page in a headless Chromium: it asks for nothing, complains about nothing, and fits the window, light and dark."""
+"""The page in a headless Chromium: it asks for nothing, complains about nothing, and fits the
+window, light and dark.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,29 @@ pytestmark = pytest.mark.browser
 def opener(tmp_path: Path) -> Iterator[browser.Browser]:
     """A browser for each test, so that none of its processes outlives it."""
     if (program := browser.found()) is None:
-        pytest.skip(f"no browser: expected one of {', '.join(browser.NAMES)} on PATH (Debian: apt-get install chromium)")
+        pytest.skip(
+            f"no browser: expected one of {', '.join(browser.NAMES)} on PATH (Debian: apt-get "
+            "install chromium)"
+        )
     with browser.started(program, tmp_path / "home") as one:
         yield one
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Pages of five seeds, of three runs with many workers and names that are long, and of a single report."""
+    """Pages of five seeds, of three runs with many workers and names that are long, and of a single
+    report.
+    """
     place = tmp_path_factory.mktemp("pages")
     for seed in range(5):
         made.run(place / f"five/seed_{seed}", seed=seed)
     made.run(place / "three/a")
-    made.run(place / "three/b", gamma=0.9, actors=40, said={"notes": ["warning: " + "word " * 80, "x" * 900]})
+    made.run(
+        place / "three/b",
+        gamma=0.9,
+        actors=40,
+        said={"notes": ["warning: " + "word " * 80, "x" * 900]},
+    )
     made.run(place / f"three/{'long-' * 30}", algorithm="impala", env="ALE/" + "VeryLongName" * 8)
     made.run(place / "one/run", reports=1, summary=False)
     for name in ("five", "three", "one"):
@@ -40,13 +52,21 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", ["five", "three", "one"])
-def test_a_page_fits_and_asks_for_nothing(name: str, pages: dict[str, Path], opener: browser.Browser) -> None:
+def test_a_page_fits_and_asks_for_nothing(
+    name: str, pages: dict[str, Path], opener: browser.Browser
+) -> None:
     for width, dark in itertools.product((400, 1200), (False, True)):
         seen = opener.open(pages[name], width=width, dark=dark)
-        assert [url for url in seen.requests if url != pages[name].as_uri() and not url.startswith("data:")] == []
+        assert [
+            url
+            for url in seen.requests
+            if url != pages[name].as_uri() and not url.startswith("data:")
+        ] == []
         assert seen.said == []
         assert seen.width <= width and seen.too_wide == [], "nobody scrolls sideways"
-        red, green, blue = (int(x) for x in seen.colour.removeprefix("rgb(").rstrip(")").split(", "))
+        red, green, blue = (
+            int(x) for x in seen.colour.removeprefix("rgb(").rstrip(")").split(", ")
+        )
         assert (red + green + blue < 128) == dark
         assert seen.picture.startswith(b"\x89PNG")
 
@@ -54,7 +74,12 @@ def test_a_page_fits_and_asks_for_nothing(name: str, pages: dict[str, Path], ope
 def test_what_a_page_asks_for_is_seen(opener: browser.Browser, tmp_path: Path) -> None:
     """The look itself: a request, an error and an element that is too wide are found."""
     file = tmp_path / "bad.html"
-    file.write_text('<main><img src="gone.png"><p style="width:900px">wide</p><script>throw Error("no")</script></main>')
+    file.write_text(
+        '<main><img src="gone.png"><p style="width:900px">wide</p><script>throw '
+        'Error("no")</script></main>'
+    )
     seen = opener.open(file, width=400, dark=False)
-    assert any(url.endswith("gone.png") for url in seen.requests) and any("no" in said for said in seen.said)
+    assert any(url.endswith("gone.png") for url in seen.requests) and any(
+        "no" in said for said in seen.said
+    )
     assert seen.width > 400 and len(seen.too_wide) == 1

@@ -1,4 +1,6 @@
-"""The page: one file that asks for nothing, whatever the runs' files hold; and what it refuses, in one line."""
+"""The page: one file that asks for nothing, whatever the runs' files hold; and what it refuses, in
+one line.
+"""
 
 from __future__ import annotations
 
@@ -61,23 +63,59 @@ class Seen(HTMLParser):
         return " ".join(self.texts)
 
 
-LOADS = ("src", "srcset", "data", "poster", "action", "background", "xlink:href", "formaction", "ping")
+LOADS = (
+    "src",
+    "srcset",
+    "data",
+    "poster",
+    "action",
+    "background",
+    "xlink:href",
+    "formaction",
+    "ping",
+)
 
 
 def whole(text: str) -> Seen:
-    """A page that is in order: it parses, stands alone, runs nothing, is small, and has no nan in a figure."""
+    """A page that is in order: it parses, stands alone, runs nothing, is small, and has no nan in a
+    figure.
+    """
     seen = Seen(text)
     assert len(text.encode()) <= MOST_BYTES
-    assert not {"script", "iframe", "img", "object", "embed", "base", "form", "video", "audio"} & set(seen.tags)
-    assert [(tag, key) for tag, key, _ in seen.attributes if key in LOADS or key.startswith("on")] == []
+    assert not {
+        "script",
+        "iframe",
+        "img",
+        "object",
+        "embed",
+        "base",
+        "form",
+        "video",
+        "audio",
+    } & set(seen.tags)
+    assert [
+        (tag, key) for tag, key, _ in seen.attributes if key in LOADS or key.startswith("on")
+    ] == []
     assert [value for _, key, value in seen.attributes if key == "href"] == ["data:,"], (
         "an empty icon, so that none is asked for"
     )
     css = text[text.index("<style>") : text.index("</style>")]
-    assert "@import" not in css and all(place.startswith("#fill-") for place in re.findall(r"url\(\s*['\"]?([^)]*)", css))
-    assert any(value.startswith("default-src 'none';") for _, key, value in seen.attributes if key == "content")
-    numbers = [value for _, key, value in seen.attributes if key not in ("aria-label", "content", "class")]
-    assert [value for value in numbers if re.search(r"\b(nan|inf|infinity|undefined)\b", value, re.IGNORECASE)] == []
+    assert "@import" not in css and all(
+        place.startswith("#fill-") for place in re.findall(r"url\(\s*['\"]?([^)]*)", css)
+    )
+    assert any(
+        value.startswith("default-src 'none';")
+        for _, key, value in seen.attributes
+        if key == "content"
+    )
+    numbers = [
+        value for _, key, value in seen.attributes if key not in ("aria-label", "content", "class")
+    ]
+    assert [
+        value
+        for value in numbers
+        if re.search(r"\b(nan|inf|infinity|undefined)\b", value, re.IGNORECASE)
+    ] == []
     return seen
 
 
@@ -114,10 +152,14 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     place = tmp_path_factory.mktemp("report")
-    return [made.run(place / "a"), made.run(place / "b", gamma=0.9, actors=20), made.run(place / "c", algorithm="impala")]
+    return [
+        made.run(place / "a"),
+        made.run(place / "b", gamma=0.9, actors=20),
+        made.run(place / "c", algorithm="impala"),
+    ]
 
 
-# ------------------------------------------------------------------------------------------------------------- what it shows
+# ------------------------------------------------------------------------------------ what it shows
 
 
 def test_five_seeds_are_one_curve(seeds: Path) -> None:
@@ -128,17 +170,33 @@ def test_five_seeds_are_one_curve(seeds: Path) -> None:
     lines = learning.lines_of(group, "return")
     assert [line.faint for line in lines] == [True] * 5 + [False]
     (drawn,) = curves([str(seeds)])
-    assert lines[-1].y.tolist() == drawn.mean.tolist() and lines[-1].low.tolist() == drawn.low.tolist(), "as `plot` has it"
-    for title in ("The ring", "Workers over time", "Learning", "Lag", "Evaluation", "Runs", "Settings", "Resources"):
+    assert (
+        lines[-1].y.tolist() == drawn.mean.tolist() and lines[-1].low.tolist() == drawn.low.tolist()
+    ), "as `plot` has it"
+    for title in (
+        "The ring",
+        "Workers over time",
+        "Learning",
+        "Lag",
+        "Evaluation",
+        "Runs",
+        "Settings",
+        "Resources",
+    ):
         assert title in seen.text
-    assert "The runs differ in the seed alone." in seen.text and "Settings that differ" not in seen.text
+    assert (
+        "The runs differ in the seed alone." in seen.text
+        and "Settings that differ" not in seen.text
+    )
     mean, half = mean_and_half(group.values("return_mean"))
     assert f"{mean:,.1f}" in seen.text and f"± {half:,.1f}" in seen.text
 
 
 def test_the_verdict_stands_on_top(seeds: Path) -> None:
     seen = whole(of(seeds)[0])
-    sentences = [one.removeprefix(cause) for one, cause in zip(made.VERDICTS, made.CAUSES, strict=True)]
+    sentences = [
+        one.removeprefix(cause) for one, cause in zip(made.VERDICTS, made.CAUSES, strict=True)
+    ]
     at = next(i for i, text in enumerate(seen.texts) if text in sentences)
     assert at < seen.texts.index("The ring") and re.search(r"\d of 5 seeds say so", seen.text)
 
@@ -147,19 +205,29 @@ def test_three_runs_are_compared(three: list[Path]) -> None:
     seen = whole(of(*three)[0])
     groups = grouped(read(three)[0])
     assert [group.name for group in groups] == [
-        "CartPole-v1 ppo, actors 2, gamma 0.99", "CartPole-v1 ppo, actors 20, gamma 0.9", "CartPole-v1 impala",
-    ]  # fmt: skip
+        "CartPole-v1 ppo, actors 2, gamma 0.99",
+        "CartPole-v1 ppo, actors 20, gamma 0.9",
+        "CartPole-v1 impala",
+    ]
     assert differences(groups) == {
-        "algorithm.name": ["ppo", "ppo", "impala"], "algorithm.gamma": ["0.99", "0.9", "0.99"],
+        "algorithm.name": ["ppo", "ppo", "impala"],
+        "algorithm.gamma": ["0.99", "0.9", "0.99"],
         "placement.actors": ["2", "20", "2"],
-    }  # fmt: skip
+    }
     assert "Settings that differ" in seen.text and "20 actors" in seen.text
-    assert seen.tags.count("figure") > 6 and sum(value == "ring" for _, key, value in seen.attributes if key == "class") == 3
+    assert (
+        seen.tags.count("figure") > 6
+        and sum(value == "ring" for _, key, value in seen.attributes if key == "class") == 3
+    )
 
 
 def test_settings_have_the_names_of_set() -> None:
     found = flat(made.program(gamma=0.9))
-    assert found["algorithm.gamma"] == "0.9" and found["policy.unroll"] == "64" and found["optimizer.name"] == "adam"
+    assert (
+        found["algorithm.gamma"] == "0.9"
+        and found["policy.unroll"] == "64"
+        and found["optimizer.name"] == "adam"
+    )
     assert found["placement.actors"] == "2" and found["source.env.target"] == "CartPole-v1"
     two = made.program()
     two["policies"] |= {"other": two["policies"]["main"]}
@@ -172,14 +240,19 @@ def test_a_run_that_goes_on_is_told_of(tmp_path: Path) -> None:
     fd = os.open(place, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     try:
-        assert "The run is still running: the page shows what was known at" in whole(of(place)[0]).text
+        assert (
+            "The run is still running: the page shows what was known at" in whole(of(place)[0]).text
+        )
     finally:
         os.close(fd)
 
 
 def test_a_run_with_one_record_has_a_page(tmp_path: Path) -> None:
     seen = whole(of(made.run(tmp_path / "run", reports=1, summary=False))[0])
-    assert "No episode has ended yet, so there is no return." in seen.text and "Too early to say" in seen.text
+    assert (
+        "No episode has ended yet, so there is no return." in seen.text
+        and "Too early to say" in seen.text
+    )
     seen = whole(of(made.run(tmp_path / "other", reports=1))[0])
     assert "The ring" in seen.text
 
@@ -195,25 +268,50 @@ def test_runs_that_do_not_overlap_are_drawn_each(tmp_path: Path) -> None:
 
 
 def test_remedies_stand_below_the_verdict(tmp_path: Path) -> None:
-    remedy = {"change": "--actors <4>", "costs": "two cores", "steps_per_s": 900.0, "gain": 1.5, "low": 1.2, "high": 1.81}
+    remedy = {
+        "change": "--actors <4>",
+        "costs": "two cores",
+        "steps_per_s": 900.0,
+        "gain": 1.5,
+        "low": 1.2,
+        "high": 1.81,
+    }
     seen = whole(of(made.run(tmp_path / "run", said={"remedies": [remedy] * 9}))[0])
-    assert seen.texts.count("--actors <4>") == 4 and "× 1.50  1.20 to 1.81" in seen.text and "two cores" in seen.texts
+    assert (
+        seen.texts.count("--actors <4>") == 4
+        and "× 1.50  1.20 to 1.81" in seen.text
+        and "two cores" in seen.texts
+    )
     assert seen.texts.index("--actors <4>") < seen.texts.index("The ring")
 
 
 ALARM = {
-    "name": "flat return", "owner": "policy main", "evidence": "entropy 0.01", "action": "raise it", "step": 12_000,
+    "name": "flat return",
+    "owner": "policy main",
+    "evidence": "entropy 0.01",
+    "action": "raise it",
+    "step": 12_000,
     "wall_s": 80.0,
-}  # fmt: skip
+}
 
 
 def test_alarms_are_shown_where_a_run_knows_them(tmp_path: Path) -> None:
     assert "Alarms" not in whole(of(made.run(tmp_path / "old"))[0]).text
-    assert "No sign that a run goes nowhere." in whole(of(made.run(tmp_path / "well", said={"alarms": []}))[0]).text
+    assert (
+        "No sign that a run goes nowhere."
+        in whole(of(made.run(tmp_path / "well", said={"alarms": []}))[0]).text
+    )
     notes = ["warning: alarm: flat return (policy main)", "warning: mind", "said"]
     seen = whole(of(made.run(tmp_path / "ill", said={"alarms": [ALARM], "notes": notes}))[0])
-    assert "flat return" in seen.text and "(policy main, at 1:20, step 12k): entropy 0.01; raise it" in seen.text
-    assert "mind" in seen.texts and "said" in seen.texts and not any("alarm: flat" in text for text in seen.texts)
+    assert (
+        "flat return" in seen.text
+        and "(policy main, at 1:20, step 12k): entropy 0.01; raise it" in seen.text
+    )
+    assert (
+        "mind" in seen.texts
+        and "said" in seen.texts
+        and not any("alarm: flat" in text for text in seen.texts)
+    )
 
 
 @pytest.mark.thorough
@@ -223,25 +321,47 @@ def test_many_runs_of_many_workers_stay_small(tmp_path: Path) -> None:
     assert len(page(read([tmp_path])[0]).encode()) < MOST_BYTES
 
 
-# ---------------------------------------------------------------------------------------------------------------- what hurts
+# --------------------------------------------------------------------------------------- what hurts
 
 
 HOSTILE = (
-    "<script>alert(1)</script>", "\" onload=\"x", "'><img src=x onerror=y>", "</style></title><b>", "&lt;&amp;", "javascript:x",
-    "x" * 10_000, "日本語 🦊 é\u0301", "\u202egnp.exe", "\x1b[31m\x00", "<!--", "]]>", "@import url(http://a.b/c)",
-)  # fmt: skip
+    "<script>alert(1)</script>",
+    '" onload="x',
+    "'><img src=x onerror=y>",
+    "</style></title><b>",
+    "&lt;&amp;",
+    "javascript:x",
+    "x" * 10_000,
+    "日本語 🦊 é\u0301",
+    "\u202egnp.exe",
+    "\x1b[31m\x00",
+    "<!--",
+    "]]>",
+    "@import url(http://a.b/c)",
+)
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.few(4)
 def test_text_of_a_file_is_only_text(text: str, tmp_path: Path) -> None:
-    said = {"notes": [text, f"warning: {text}"], "cause": text, "verdict": text, "status": "completed"}
+    said = {
+        "notes": [text, f"warning: {text}"],
+        "cause": text,
+        "verdict": text,
+        "status": "completed",
+    }
     place = made.run(
-        tmp_path / "run", env=text, algorithm=text, said={**said, "alarms": [ALARM | {"name": text, "owner": text}]}
+        tmp_path / "run",
+        env=text,
+        algorithm=text,
+        said={**said, "alarms": [ALARM | {"name": text, "owner": text}]},
     )
     other = made.run(tmp_path / "other", said=said)
     file = json.loads((place / "run.json").read_text())
-    file["host"], file["resumed"] = {"name": text, "cores": text}, [{"step": text, "changes": {text: text}}]
+    file["host"], file["resumed"] = (
+        {"name": text, "cores": text},
+        [{"step": text, "changes": {text: text}}],
+    )
     (place / "run.json").write_text(json.dumps(file))
     lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
@@ -256,7 +376,9 @@ def test_text_of_a_file_is_only_text(text: str, tmp_path: Path) -> None:
         line["sites"] = {text: {"workers": [text], "received": 1, "sent": 2, "lost": 3}}
     made.write_lines(place, lines)
     (place / "summary.json").write_text(
-        json.dumps(json.loads((place / "summary.json").read_text()) | {"balance": lines[-1]["balance"]})
+        json.dumps(
+            json.loads((place / "summary.json").read_text()) | {"balance": lines[-1]["balance"]}
+        )
     )
     seen = whole(of(place, other)[0])
     assert max(map(len, seen.texts)) < 3000, "what is very long is cut"
@@ -273,18 +395,25 @@ def test_huge_numbers_are_drawn(tmp_path: Path) -> None:
     place = made.run(tmp_path / "run")
     lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     for i, line in enumerate(lines):
-        line |= {"return_mean": (-1) ** i * 1e99, "metrics": {"loss": 10.0 ** (4 * i)}, "wall_s": 1e-3 * i, "lag_mean": None}
+        line |= {
+            "return_mean": (-1) ** i * 1e99,
+            "metrics": {"loss": 10.0 ** (4 * i)},
+            "wall_s": 1e-3 * i,
+            "lag_mean": None,
+        }
     made.write_lines(place, lines)
     whole(of(place)[0])
 
 
-# ---------------------------------------------------------------------------------------------------------- what it refuses
+# ---------------------------------------------------------------------------------- what it refuses
 
 
 def test_the_command_writes_the_page(seeds: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "page.html"
     result = call(seeds, "--out", out)
-    assert result.exit_code == 0 and result.stdout.startswith(f"wrote {out}: 5 runs, "), result.output
+    assert result.exit_code == 0 and result.stdout.startswith(f"wrote {out}: 5 runs, "), (
+        result.output
+    )
     whole(out.read_text())
     assert call(seeds / "seed_0", "--out", out).exit_code == 0, "an earlier report is replaced"
     assert "seed_1" not in out.read_text()
@@ -296,20 +425,29 @@ def test_a_place_that_is_no_run(seeds: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "got a folder without" in refused(tmp_path / "empty")
     assert "got a file" in refused(seeds / "seed_0" / "run.json")
-    assert "expected each run once, got" in refused(seeds, seeds / "seed_0") and "twice" in refused(seeds, seeds)
+    assert "expected each run once, got" in refused(seeds, seeds / "seed_0") and "twice" in refused(
+        seeds, seeds
+    )
     (tmp_path / "link").symlink_to(seeds / "seed_0")
     assert "twice" in refused(seeds / "seed_0", tmp_path / "link")
 
 
 def test_a_run_without_reports(tmp_path: Path) -> None:
     place = made.run(tmp_path / "runs" / "empty", reports=0, summary=False)
-    assert "expected a run with reports in metrics.jsonl, got one that was killed before its first one" in refused(place)
+    assert (
+        "expected a run with reports in metrics.jsonl, got one that was killed before its first "
+        "one" in refused(place)
+    )
     (place / "metrics.jsonl").unlink()
     assert "that was killed before its first one" in refused(place)
     assert "got none" in refused(tmp_path / "runs"), "nor has a folder with nothing else"
     made.run(tmp_path / "runs" / "whole")
     result = call(tmp_path / "runs", "--out", tmp_path / "x.html")
-    assert result.exit_code == 0 and "the run is left out" in result.stderr and "1 run," in result.stdout
+    assert (
+        result.exit_code == 0
+        and "the run is left out" in result.stderr
+        and "1 run," in result.stdout
+    )
 
 
 def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
@@ -318,7 +456,11 @@ def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
     lines[3], lines[5] = lines[3][:50], json.dumps(json.loads(lines[5]) | {"balance": 3})
     (place / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     result = call(place, "--out", tmp_path / "x.html")
-    assert result.exit_code == 0 and "line 4: expected JSON" in result.stderr and "1 lines more" in result.stderr
+    assert (
+        result.exit_code == 0
+        and "line 4: expected JSON" in result.stderr
+        and "1 lines more" in result.stderr
+    )
     assert "is left out" in whole((tmp_path / "x.html").read_text()).text
     made.write_lines(place, [{"env_steps": 1, "updates": 1, "final": False}])
     assert "metrics.jsonl, report 1" in refused(place) and "expected" in refused(place)
@@ -331,7 +473,9 @@ def test_a_share_that_is_a_little_below_zero_counts_as_none(tmp_path: Path) -> N
     made.write_lines(place, lines)
     (one,), warned = read([place])
     assert warned == [] and one.balance["actor 0"]["starved"] == sum(
-        line["balance"]["actor 0"]["starved"] for line in lines if line["balance"]["actor 0"]["starved"] > 0
+        line["balance"]["actor 0"]["starved"]
+        for line in lines
+        if line["balance"]["actor 0"]["starved"] > 0
     )
     whole(page([one]))
 
@@ -341,20 +485,33 @@ def test_a_run_of_another_version(tmp_path: Path) -> None:
     file = json.loads((place / "run.json").read_text())
     (place / "run.json").write_text(json.dumps(file | {"versions": {"equipoise": "0.0.3"}}))
     result = call(place, "--out", tmp_path / "x.html")
-    assert result.exit_code == 0 and f"a run of equipoise 0.0.3, read by {equipoise.__version__}" in result.stderr
+    assert (
+        result.exit_code == 0
+        and f"a run of equipoise 0.0.3, read by {equipoise.__version__}" in result.stderr
+    )
     lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
-    made.write_lines(place, [{key: value for key, value in line.items() if key != "balance"} for line in lines])
-    assert f"expected a run of equipoise {equipoise.__version__}, got one of 0.0.3, which differs: " in refused(place)
+    made.write_lines(
+        place, [{key: value for key, value in line.items() if key != "balance"} for line in lines]
+    )
+    assert (
+        f"expected a run of equipoise {equipoise.__version__}, got one of 0.0.3, which differs: "
+        in refused(place)
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"program": {}}, "program.source: expected a value, got none"), ({"program": 3}, "expected a JSON object"),
-        ({"program": {"source": 3, "policies": {}, "schedule": {}}}, "program.source: expected a JSON object, got 3"),
-        ({"host": 3}, "host"), ({"versions": []}, "versions"),
+        ({"program": {}}, "program.source: expected a value, got none"),
+        ({"program": 3}, "expected a JSON object"),
+        (
+            {"program": {"source": 3, "policies": {}, "schedule": {}}},
+            "program.source: expected a JSON object, got 3",
+        ),
+        ({"host": 3}, "host"),
+        ({"versions": []}, "versions"),
     ],
-)  # fmt: skip
+)
 def test_a_run_json_that_is_none(change: dict[str, Any], said: str, tmp_path: Path) -> None:
     place = made.run(tmp_path / "run")
     file = json.loads((place / "run.json").read_text())
@@ -369,11 +526,18 @@ def test_a_summary_that_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_where_no_page_can_be_written(seeds: Path, tmp_path: Path) -> None:
-    assert f"expected a file, got a directory; did you mean '{tmp_path}/report.html'?" in refused(seeds, "--out", tmp_path)
+    assert f"expected a file, got a directory; did you mean '{tmp_path}/report.html'?" in refused(
+        seeds, "--out", tmp_path
+    )
     mine = tmp_path / "mine.html"
     mine.write_text("<html>my own page</html>")
-    assert "got another file, which stays" in refused(seeds, "--out", mine) and mine.read_text() == "<html>my own page</html>"
-    assert "expected a file that ends in .html, got '.pdf'" in refused(seeds, "--out", tmp_path / "x.pdf")
+    assert (
+        "got another file, which stays" in refused(seeds, "--out", mine)
+        and mine.read_text() == "<html>my own page</html>"
+    )
+    assert "expected a file that ends in .html, got '.pdf'" in refused(
+        seeds, "--out", tmp_path / "x.pdf"
+    )
 
 
 def test_too_many_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

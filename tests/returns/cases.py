@@ -28,10 +28,13 @@ class Case:
 
     @property
     def discount(self) -> Tensor:
-        return self.gamma * self.bootstrap.to(self.value.dtype)  # float * bool alone would be float32
+        # float * bool alone would be float32
+        return self.gamma * self.bootstrap.to(self.value.dtype)
 
     def inputs(self, *more: str) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("reward", "discount", "value", *more, "mask")}
+        return {
+            name: getattr(self, name) for name in ("reward", "discount", "value", *more, "mask")
+        }
 
     def expect(self, formula: oracle.Formula, *more: str, **settings: float) -> tuple[Any, Any]:
         """What the paper says, float64; a seam's target is Q where there is one, else V."""
@@ -92,9 +95,13 @@ def case(seed: int, dtype: torch.dtype = torch.float64) -> Case:
     )
 
 
-def agree(case: Case, got: Returns, expected: tuple[Any, Any], rtol: float = 1e-10, atol: float = 1e-10) -> None:
+def agree(
+    case: Case, got: Returns, expected: tuple[Any, Any], rtol: float = 1e-10, atol: float = 1e-10
+) -> None:
     for name, want in zip(("target", "advantage"), expected, strict=True):
-        np.testing.assert_allclose(getattr(got, name).numpy(), want, rtol=rtol, atol=atol, err_msg=f"{name}, {case.name}")
+        np.testing.assert_allclose(
+            getattr(got, name).numpy(), want, rtol=rtol, atol=atol, err_msg=f"{name}, {case.name}"
+        )
 
 
 def same(a: Returns, b: Returns) -> bool:

@@ -1,4 +1,6 @@
-"""What holds for every return: shapes and their errors, precision, no gradient, any memory layout, inputs left alone."""
+"""What holds for every return: shapes and their errors, precision, no gradient, any memory layout,
+inputs left alone.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,12 +22,18 @@ FUNCTIONS: dict[str, tuple[Function, dict[str, Any], tuple[str, ...]]] = {
     "nstep, all": (nstep, {"n": 99}, ()),
     "retrace": (retrace, {}, ("q", "log_rho")),
 }
-each_function = pytest.mark.parametrize(("function", "settings", "more"), FUNCTIONS.values(), ids=FUNCTIONS)
+each_function = pytest.mark.parametrize(
+    ("function", "settings", "more"), FUNCTIONS.values(), ids=FUNCTIONS
+)
 
 
 def large() -> Any:
     """A window with truncations, terminations and seams."""
-    return next(c for c in map(case, range(100)) if c.name.endswith("next_step, T=20, B=5") and not c.mask.all())
+    return next(
+        c
+        for c in map(case, range(100))
+        if c.name.endswith("next_step, T=20, B=5") and not c.mask.all()
+    )
 
 
 def unchecked(function: Function) -> Function:
@@ -36,15 +44,21 @@ def unchecked(function: Function) -> Function:
 
 
 @each_function
-def test_no_gradient_flows_out(function: Function, settings: dict[str, Any], more: tuple[str, ...]) -> None:
+def test_no_gradient_flows_out(
+    function: Function, settings: dict[str, Any], more: tuple[str, ...]
+) -> None:
     inputs = large().inputs(*more)
     inputs = {k: v.requires_grad_() if v.is_floating_point() else v for k, v in inputs.items()}
     got = function(**inputs, **settings)
     unmasked = function(**(inputs | {"mask": None}), **settings)
-    assert not any(x.requires_grad for x in (got.target, got.advantage, unmasked.target, unmasked.advantage))
+    assert not any(
+        x.requires_grad for x in (got.target, got.advantage, unmasked.target, unmasked.advantage)
+    )
     loss = ((inputs["value"][:-1] - got.target) ** 2).sum()
     loss.backward()
-    torch.testing.assert_close(inputs["value"].grad[:-1], 2 * (inputs["value"][:-1] - got.target).detach())
+    torch.testing.assert_close(
+        inputs["value"].grad[:-1], 2 * (inputs["value"][:-1] - got.target).detach()
+    )
 
 
 @each_function
@@ -52,7 +66,9 @@ def test_no_gradient_flows_out(function: Function, settings: dict[str, Any], mor
 def test_half_precision_is_computed_in_float32(
     function: Function, settings: dict[str, Any], more: tuple[str, ...], half: torch.dtype
 ) -> None:
-    inputs = {k: v.to(half) if v.is_floating_point() else v for k, v in large().inputs(*more).items()}
+    inputs = {
+        k: v.to(half) if v.is_floating_point() else v for k, v in large().inputs(*more).items()
+    }
     exact = {k: v.float() if v.is_floating_point() else v for k, v in inputs.items()}
     got = function(**inputs, **settings)
     assert got.target.dtype == got.advantage.dtype == torch.float32
@@ -61,9 +77,13 @@ def test_half_precision_is_computed_in_float32(
 
 
 @each_function
-def test_float32_and_float64_stay(function: Function, settings: dict[str, Any], more: tuple[str, ...]) -> None:
+def test_float32_and_float64_stay(
+    function: Function, settings: dict[str, Any], more: tuple[str, ...]
+) -> None:
     for dtype in (torch.float32, torch.float64):
-        inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in large().inputs(*more).items()}
+        inputs = {
+            k: v.to(dtype) if v.is_floating_point() else v for k, v in large().inputs(*more).items()
+        }
         got = function(**inputs, **settings)
         assert got.target.dtype == got.advantage.dtype == dtype
     inputs = large().inputs(*more)
@@ -72,11 +92,15 @@ def test_float32_and_float64_stay(function: Function, settings: dict[str, Any], 
 
 
 @each_function
-def test_any_memory_layout_and_inputs_left_alone(function: Function, settings: dict[str, Any], more: tuple[str, ...]) -> None:
+def test_any_memory_layout_and_inputs_left_alone(
+    function: Function, settings: dict[str, Any], more: tuple[str, ...]
+) -> None:
     inputs = large().inputs(*more)
     want = function(**inputs, **settings)
     by_stream = {k: v.T.contiguous().T for k, v in inputs.items()}  # memory of [B, T]
-    strided = {k: v.repeat_interleave(2, 0).repeat_interleave(3, 1)[::2, ::3] for k, v in inputs.items()}
+    strided = {
+        k: v.repeat_interleave(2, 0).repeat_interleave(3, 1)[::2, ::3] for k, v in inputs.items()
+    }
     for layout in (by_stream, strided):
         assert not layout["value"].is_contiguous()
         before = {k: v.clone() for k, v in layout.items()}
@@ -100,26 +124,38 @@ def test_what_stands_on_a_seam_does_not_matter(
 
 
 @each_function
-def test_streams_do_not_touch(function: Function, settings: dict[str, Any], more: tuple[str, ...]) -> None:
+def test_streams_do_not_touch(
+    function: Function, settings: dict[str, Any], more: tuple[str, ...]
+) -> None:
     inputs = large().inputs(*more)
     together = function(**inputs, **settings)
     for b in range(5):
         alone = function(**{k: v[:, b : b + 1] for k, v in inputs.items()}, **settings)
-        torch.testing.assert_close(alone.target[:, 0], together.target[:, b], rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(alone.advantage[:, 0], together.advantage[:, b], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            alone.target[:, 0], together.target[:, b], rtol=1e-12, atol=1e-12
+        )
+        torch.testing.assert_close(
+            alone.advantage[:, 0], together.advantage[:, b], rtol=1e-12, atol=1e-12
+        )
 
 
 @each_function
-def test_wrong_shapes_say_what_was_expected(function: Function, settings: dict[str, Any], more: tuple[str, ...]) -> None:
+def test_wrong_shapes_say_what_was_expected(
+    function: Function, settings: dict[str, Any], more: tuple[str, ...]
+) -> None:
     inputs = large().inputs(*more)
     call = partial(unchecked(function), **settings)
     call(**inputs)
     for name in ("discount", *more):
-        with pytest.raises(ValueError, match=rf"{name}: expected \[T, B\] = \[20, 5\] like reward, got \[20, 1\]"):
+        with pytest.raises(
+            ValueError, match=rf"{name}: expected \[T, B\] = \[20, 5\] like reward, got \[20, 1\]"
+        ):
             call(**(inputs | {name: inputs[name][:, :1]}))
     with pytest.raises(ValueError, match=r"value: expected \[T\+1, B\] = \[21, 5\], got \[20, 5\]"):
         call(**(inputs | {"value": inputs["value"][:-1]}))
-    with pytest.raises(ValueError, match=r"mask: expected bool \[T, B\] = \[20, 5\], got torch.bool \[20\]"):
+    with pytest.raises(
+        ValueError, match=r"mask: expected bool \[T, B\] = \[20, 5\], got torch.bool \[20\]"
+    ):
         call(**(inputs | {"mask": inputs["mask"][:, 0]}))
     with pytest.raises(ValueError, match=r"mask: expected bool .* got torch.float32"):
         call(**(inputs | {"mask": inputs["mask"].float()}))
@@ -130,7 +166,9 @@ def test_wrong_shapes_say_what_was_expected(function: Function, settings: dict[s
 
 
 @each_function
-def test_keywords_only_and_a_frozen_result(function: Function, settings: dict[str, Any], more: tuple[str, ...]) -> None:
+def test_keywords_only_and_a_frozen_result(
+    function: Function, settings: dict[str, Any], more: tuple[str, ...]
+) -> None:
     inputs = large().inputs(*more)
     with pytest.raises(TypeError):
         unchecked(function)(*inputs.values(), *settings.values())

@@ -44,7 +44,9 @@ def test_it_is_what_a_loop_says(name: str) -> None:
     torch.testing.assert_close(fast(value=value, group=GROUP), slow(one, value, GROUP))
     order = torch.randperm(len(GROUP), generator=torch.Generator().manual_seed(2))
     mixed = fast(value=value.double()[order], group=GROUP[order])
-    torch.testing.assert_close(mixed, fast(value=value.double(), group=GROUP)[order], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        mixed, fast(value=value.double(), group=GROUP)[order], rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", SLOW)
@@ -67,7 +69,9 @@ def test_equal_values_have_no_range_at_all() -> None:
 
 def test_large_values_lose_no_deviation() -> None:
     value = torch.tensor([1e6, 1e6 + 1, 1e6 + 2])
-    torch.testing.assert_close(group_std(value=value, group=torch.zeros(3, dtype=torch.int64)), torch.ones(3))
+    torch.testing.assert_close(
+        group_std(value=value, group=torch.zeros(3, dtype=torch.int64)), torch.ones(3)
+    )
 
 
 @pytest.mark.parametrize("name", SLOW)

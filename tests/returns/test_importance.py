@@ -8,7 +8,9 @@ from tests.returns.cases import cases
 def test_log_ratio() -> None:
     for c in cases():
         got = log_ratio(logp_target=c.log_rho, logp_behaviour=c.q, mask=c.mask).numpy()
-        np.testing.assert_array_equal(got, np.where(c.mask, c.log_rho.numpy() - c.q.numpy(), 0.0), err_msg=c.name)
+        np.testing.assert_array_equal(
+            got, np.where(c.mask, c.log_rho.numpy() - c.q.numpy(), 0.0), err_msg=c.name
+        )
         assert torch.equal(log_ratio(logp_target=c.log_rho, logp_behaviour=c.q), c.log_rho - c.q)
 
 
@@ -23,9 +25,12 @@ def test_importance_weight() -> None:
         ratio = np.exp(c.log_rho.numpy())
         for clip in (0.5, 1.0, 2.0):
             got = importance_weight(log_rho=c.log_rho, clip=clip, mask=c.mask).numpy()
-            np.testing.assert_allclose(got, np.where(c.mask, np.minimum(clip, ratio), 0.0), rtol=1e-14, err_msg=c.name)
+            np.testing.assert_allclose(
+                got, np.where(c.mask, np.minimum(clip, ratio), 0.0), rtol=1e-14, err_msg=c.name
+            )
         np.testing.assert_allclose(importance_weight(log_rho=c.log_rho).numpy(), ratio, rtol=1e-14)
-        assert importance_weight(log_rho=torch.full((1, 1), 1e4), clip=1.5) == 1.5  # exp overflows, the weight does not
+        # exp overflows, the weight does not
+        assert importance_weight(log_rho=torch.full((1, 1), 1e4), clip=1.5) == 1.5
 
 
 def test_effective_sample_size() -> None:

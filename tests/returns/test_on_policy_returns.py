@@ -19,7 +19,11 @@ def test_gae_is_the_papers_sum_in_every_episode(lambda_: float) -> None:
 @pytest.mark.parametrize("lambda_", LAMBDAS)
 def test_lambda_returns_weigh_all_n_step_returns_of_the_episode(lambda_: float) -> None:
     for c in cases():
-        agree(c, lambda_returns(**c.inputs(), lambda_=lambda_), c.expect(oracle.lambda_returns, lambda_=lambda_))
+        agree(
+            c,
+            lambda_returns(**c.inputs(), lambda_=lambda_),
+            c.expect(oracle.lambda_returns, lambda_=lambda_),
+        )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 19, 100])
@@ -30,7 +34,13 @@ def test_nstep_is_the_sum_of_n_rewards_and_a_value(n: int) -> None:
 
 def test_float32_is_close() -> None:
     for c in cases(torch.float32):
-        agree(c, gae(**c.inputs(), lambda_=0.95), c.expect(oracle.gae, lambda_=0.95), rtol=2e-5, atol=2e-5)
+        agree(
+            c,
+            gae(**c.inputs(), lambda_=0.95),
+            c.expect(oracle.gae, lambda_=0.95),
+            rtol=2e-5,
+            atol=2e-5,
+        )
         agree(c, nstep(**c.inputs(), n=3), c.expect(oracle.nstep, n=3), rtol=2e-5, atol=2e-5)
         got = lambda_returns(**c.inputs(), lambda_=0.95)
         agree(c, got, c.expect(oracle.lambda_returns, lambda_=0.95), rtol=2e-5, atol=2e-5)
@@ -40,7 +50,11 @@ def test_float32_is_close() -> None:
 def test_the_lambda_return_is_gaes_target(lambda_: float) -> None:
     for c in cases():
         want = gae(**c.inputs(), lambda_=lambda_)
-        agree(c, lambda_returns(**c.inputs(), lambda_=lambda_), (want.target.numpy(), want.advantage.numpy()))
+        agree(
+            c,
+            lambda_returns(**c.inputs(), lambda_=lambda_),
+            (want.target.numpy(), want.advantage.numpy()),
+        )
 
 
 def test_lambda_1_is_the_discounted_return_and_lambda_0_one_step() -> None:
@@ -48,7 +62,9 @@ def test_lambda_1_is_the_discounted_return_and_lambda_0_one_step() -> None:
         whole, _ = c.expect(oracle.nstep, n=len(c.reward))
         advantage = gae(**c.inputs(), lambda_=1.0).advantage
         torch.testing.assert_close(advantage + c.value[:-1], torch.from_numpy(whole))
-        torch.testing.assert_close(gae(**c.inputs(), lambda_=0.0).target, nstep(**c.inputs(), n=1).target)
+        torch.testing.assert_close(
+            gae(**c.inputs(), lambda_=0.0).target, nstep(**c.inputs(), n=1).target
+        )
 
 
 def test_nstep_by_hand() -> None:

@@ -21,7 +21,9 @@ def test_float32_is_close() -> None:
 
 def test_on_policy_with_q_equal_to_v_it_is_the_lambda_return() -> None:
     for c in cases():
-        got = retrace(**(c.inputs() | {"q": c.value[:-1]}), log_rho=torch.zeros_like(c.reward), lambda_=0.9)
+        got = retrace(
+            **(c.inputs() | {"q": c.value[:-1]}), log_rho=torch.zeros_like(c.reward), lambda_=0.9
+        )
         want = lambda_returns(**c.inputs(), lambda_=0.9)
         agree(c, got, (want.target.numpy(), want.advantage.numpy()))
 
@@ -41,4 +43,7 @@ def test_likelier_actions_count_no_more_than_on_policy_and_the_first_not_at_all(
         assert torch.equal(on_policy.target, likelier.target), c.name
         first = c.log_rho.clone()
         first[0] += 5
-        assert torch.equal(retrace(**inputs, log_rho=c.log_rho).target[0], retrace(**inputs, log_rho=first).target[0]), c.name
+        assert torch.equal(
+            retrace(**inputs, log_rho=c.log_rho).target[0],
+            retrace(**inputs, log_rho=first).target[0],
+        ), c.name

@@ -26,7 +26,8 @@ def naive(reward: Any, first: Any, mask: Any, gamma: float) -> Any:
 
 
 def window(seed: int) -> tuple[Tensor, Tensor, Tensor, float]:
-    """reward, first [T+1, B], mask: the row after a seam begins an episode, and so do some others (SAME_STEP).
+    """reward, first [T+1, B], mask: the row after a seam begins an episode, and so do some others
+    (SAME_STEP).
 
     After some rows that are not real it goes on (a hold).
     """
@@ -48,7 +49,9 @@ def test_it_is_the_loop_in_one_window_and_in_several(seed: int) -> None:
     parts = []
     for rows in torch.arange(len(mask)).tensor_split(3):
         if len(rows):
-            part = running_returns(reward=rubbish[rows], first=first[rows], gamma=gamma, before=before, mask=mask[rows])
+            part = running_returns(
+                reward=rubbish[rows], first=first[rows], gamma=gamma, before=before, mask=mask[rows]
+            )
             before = part[-1]
             parts.append(part)
     torch.testing.assert_close(torch.cat(parts), want, rtol=1e-12, atol=1e-12)
@@ -66,7 +69,9 @@ def test_wrong_shapes_say_what_was_expected() -> None:
     while hasattr(call, "__wrapped__"):  # below the test run's own checks
         call = call.__wrapped__
     reward, first = torch.zeros(4, 3), torch.zeros(5, 3, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"first: expected \[T, B\] = \[4, 3\] like reward, got \[5, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"first: expected \[T, B\] = \[4, 3\] like reward, got \[5, 3\]"
+    ):
         call(reward=reward, first=first, gamma=0.9)
     with pytest.raises(ValueError, match=r"before: expected \[B\] = \[3\], got \[1\]"):
         call(reward=reward, first=first[:-1], gamma=0.9, before=torch.zeros(1))

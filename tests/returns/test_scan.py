@@ -12,7 +12,11 @@ def sums(a: Tensor, b: Tensor, last: Tensor) -> Tensor:
     """x_t = sum_k (prod b[t:t+k]) a_{t+k} + (prod b[t:]) last, written out."""
     T, A, C = len(a), a.numpy(), b.numpy()
     rows = [
-        sum((np.prod(C[t : t + k], 0) * A[t + k] for k in range(T - t)), np.prod(C[t:], 0) * last.numpy()) for t in range(T)
+        sum(
+            (np.prod(C[t : t + k], 0) * A[t + k] for k in range(T - t)),
+            np.prod(C[t:], 0) * last.numpy(),
+        )
+        for t in range(T)
     ]
     return torch.from_numpy(np.stack([*rows, last.numpy()]))
 
@@ -28,7 +32,9 @@ def test_both_ways_are_the_sum(T: int, B: int) -> None:
     for way in (loop, doubling):
         torch.testing.assert_close(way(torch.cat([a, last[None]]), b), want, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(scan(a=a, b=b, last=last), want, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(scan(a=a, b=b), sums(a, b, torch.zeros_like(last)), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        scan(a=a, b=b), sums(a, b, torch.zeros_like(last)), rtol=1e-9, atol=1e-9
+    )
 
 
 def test_inputs_stay_as_they_are() -> None:
@@ -49,12 +55,15 @@ def test_overflow_is_inf_without_a_warning() -> None:
 
 
 def test_wrong_shapes() -> None:
-    with pytest.raises(ValueError, match=r"expected a and b alike, \[T, B\], got .*\[3, 1\] and .*\[2, 1\]"):
+    with pytest.raises(
+        ValueError, match=r"expected a and b alike, \[T, B\], got .*\[3, 1\] and .*\[2, 1\]"
+    ):
         raw(a=torch.zeros(3, 1), b=torch.zeros(2, 1))
     with pytest.raises(ValueError, match=r"last: expected \[B\] = \[2\], got \[1\]"):
         raw(a=torch.zeros(3, 2), b=torch.zeros(3, 2), last=torch.zeros(1))
 
 
 raw = scan
-while hasattr(raw, "__wrapped__"):  # below the test run's own shape checks, which would answer first
+# below the test run's own shape checks, which would answer first
+while hasattr(raw, "__wrapped__"):
     raw = raw.__wrapped__

@@ -31,15 +31,18 @@ def case(seed: int, *, tools: bool = True) -> Case:
 def samples(c: Case) -> list[list[int]]:
     """The places of each sample's chosen tokens."""
     return [
-        ((c.sample == m) & c.chosen).nonzero().squeeze(1).tolist() for m in range(int(c.sample.max()) + 1)
-    ]  # fmt: skip
+        ((c.sample == m) & c.chosen).nonzero().squeeze(1).tolist()
+        for m in range(int(c.sample.max()) + 1)
+    ]
 
 
 @pytest.mark.parametrize("tools", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_each_sample_is_an_episode_of_its_chosen_tokens(seed: int, tools: bool) -> None:
     c = case(seed, tools=tools)
-    got = token_gae(reward=c.reward, value=c.value, gamma=0.9, lambda_=0.7, sample=c.sample, chosen=c.chosen)
+    got = token_gae(
+        reward=c.reward, value=c.value, gamma=0.9, lambda_=0.7, sample=c.sample, chosen=c.chosen
+    )
     target, advantage = torch.zeros_like(c.value), torch.zeros_like(c.value)
     for places in samples(c):
         discount = torch.full((len(places), 1), 0.9, dtype=torch.float64)
@@ -56,9 +59,17 @@ def test_a_mask_for_seams_would_end_a_sample_at_a_tool() -> None:
     reward = torch.tensor([0.0, 0.0, 0.0, 1.0])
     chosen, sample = torch.tensor([True, False, False, True]), torch.zeros(4, dtype=torch.int64)
     zeros = torch.zeros(5)
-    seam = gae(reward=reward[:, None], discount=torch.ones(4, 1), value=zeros[:, None], lambda_=1.0, mask=chosen[:, None])
+    seam = gae(
+        reward=reward[:, None],
+        discount=torch.ones(4, 1),
+        value=zeros[:, None],
+        lambda_=1.0,
+        mask=chosen[:, None],
+    )
     assert seam.advantage[0] == 0
-    got = token_gae(reward=reward, value=zeros[:4], gamma=1.0, lambda_=1.0, sample=sample, chosen=chosen)
+    got = token_gae(
+        reward=reward, value=zeros[:4], gamma=1.0, lambda_=1.0, sample=sample, chosen=chosen
+    )
     assert got.advantage.tolist() == [1.0, 0.0, 0.0, 1.0]
 
 
@@ -77,15 +88,22 @@ def test_without_a_chosen_token_there_is_nothing() -> None:
     c = case(0)
     none = torch.zeros_like(c.chosen)
     first, last = ends(sample=c.sample, chosen=none)
-    got = token_gae(reward=c.reward, value=c.value, gamma=1.0, lambda_=1.0, sample=c.sample, chosen=none)
+    got = token_gae(
+        reward=c.reward, value=c.value, gamma=1.0, lambda_=1.0, sample=c.sample, chosen=none
+    )
     assert not (first.any() or last.any() or got.target.any() or got.advantage.any())
 
 
 def test_no_gradient_flows_out() -> None:
     c = case(1)
     got = token_gae(
-        reward=c.reward, value=c.value.requires_grad_(), gamma=1.0, lambda_=1.0, sample=c.sample, chosen=c.chosen
-    )  # fmt: skip
+        reward=c.reward,
+        value=c.value.requires_grad_(),
+        gamma=1.0,
+        lambda_=1.0,
+        sample=c.sample,
+        chosen=c.chosen,
+    )
     assert not (got.target.requires_grad or got.advantage.requires_grad)
 
 
@@ -94,6 +112,20 @@ def test_a_wrong_shape_is_said() -> None:
     while hasattr(plain, "__wrapped__"):  # below the test run's own shape checks
         plain = plain.__wrapped__
     with pytest.raises(ValueError, match=r"value: expected \[N\]"):
-        plain(reward=c.reward, value=c.value[1:], gamma=1.0, lambda_=1.0, sample=c.sample, chosen=c.chosen)
+        plain(
+            reward=c.reward,
+            value=c.value[1:],
+            gamma=1.0,
+            lambda_=1.0,
+            sample=c.sample,
+            chosen=c.chosen,
+        )
     with pytest.raises(ValueError, match=r"chosen: expected bool, got torch.int64"):
-        plain(reward=c.reward, value=c.value, gamma=1.0, lambda_=1.0, sample=c.sample, chosen=c.chosen.long())
+        plain(
+            reward=c.reward,
+            value=c.value,
+            gamma=1.0,
+            lambda_=1.0,
+            sample=c.sample,
+            chosen=c.chosen.long(),
+        )

@@ -12,9 +12,11 @@ from equipoise.types import Pool, Trajectory, Tree
 
 
 class Counts(RewardPart):
-    """Add ``scale / sqrt(n)`` for an observation whose hash came n times so far, in batches that were learned from.
+    """Add ``scale / sqrt(n)`` for an observation whose hash came n times so far, in batches that
+    were learned from.
 
-    The hash is the signs of random projections (SimHash: Tang et al. 2017, arXiv:1611.04717, section 2.2).
+    The hash is the signs of random projections (SimHash: Tang et al. 2017, arXiv:1611.04717,
+    section 2.2).
     """
 
     name: ClassVar[str] = "counts"
@@ -35,7 +37,9 @@ class Counts(RewardPart):
         return bonus
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:
-        self.counts += pool.sum(torch.bincount(self._hashes(data)[data.mask], minlength=len(self.counts)))
+        self.counts += pool.sum(
+            torch.bincount(self._hashes(data)[data.mask], minlength=len(self.counts))
+        )
 
     def state(self) -> Tree:
         return {"counts": self.counts}

@@ -1,4 +1,6 @@
-"""Parts of the rewards: what an algorithm learns from, what a part learns, its state, and its sums over learners."""
+"""Parts of the rewards: what an algorithm learns from, what a part learns, its state, and its sums
+over learners.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Noting(PPO):
 
 
 class Distance(RewardPart):
-    """Random network distillation (Burda et al. 2018, arXiv:1810.12894): the error of a network that learns to be another."""
+    """Random network distillation (Burda et al. 2018, arXiv:1810.12894): the error of a network
+    that learns to be another.
+    """
 
     name: ClassVar[str] = "distance"
 
@@ -62,10 +66,21 @@ class Distance(RewardPart):
         return (self.net(data.obs[1:]) - self._aim(data.obs[1:]).detach()).square().mean(-1)
 
 
-def learner(*parts: RewardPart, rewards: Rewards | None = None, algorithm: Any = None, **settings: Any) -> Learner:
+def learner(
+    *parts: RewardPart, rewards: Rewards | None = None, algorithm: Any = None, **settings: Any
+) -> Learner:
     algorithm = algorithm or PPO(hidden=(16,))
     net = settings.pop("net", None) or network(algorithm, DISCRETE, 0)
-    return Learner(algorithm, net, parts=parts, rewards=rewards, schedule_updates=9, seed=3, batch=STREAMS, **settings)
+    return Learner(
+        algorithm,
+        net,
+        parts=parts,
+        rewards=rewards,
+        schedule_updates=9,
+        seed=3,
+        batch=STREAMS,
+        **settings,
+    )
 
 
 def batches(count: int, first: int = 0) -> list[Batch]:
@@ -99,7 +114,9 @@ def test_an_algorithm_learns_from_the_env_s_rewards_and_the_bonus() -> None:
     made = learner(part, algorithm=Noting(hidden=(16,)))
     raw = first.data.reward.clone()
     made.step(first)
-    assert torch.equal(SEEN[0], with_bonus(first.data, 0.5).reward), "no observation was counted yet"
+    assert torch.equal(SEEN[0], with_bonus(first.data, 0.5).reward), (
+        "no observation was counted yet"
+    )
     assert torch.equal(first.data.reward, raw), "the data keeps the env's own"
     assert int(part.counts.sum()) == int(first.data.mask.sum()) and part.version == 1
     made.step(second)
@@ -131,13 +148,16 @@ def test_parts_are_saved_and_go_on_to_the_same_bits(part: Any, tmp_path: Path) -
     assert same(half, whole) and same(resumed, whole)
     assert all(torch.equal(x, whole.params()[name]) for name, x in taken.params().items())
     without = learn(learner(rewards=Rewards(normalize=True)), given)
-    assert not torch.equal(without.params()["policy_head.weight"], whole.params()["policy_head.weight"])
+    assert not torch.equal(
+        without.params()["policy_head.weight"], whole.params()["policy_head.weight"]
+    )
 
 
 @pytest.mark.parametrize("part", [Counts, Distance])
 def test_what_two_learners_counted_and_learned_is_added_up(part: Any) -> None:
     given = batches(3)
-    begun = [(part(), network(PPO(hidden=(16,)), DISCRETE, 0)) for _ in range(2)]  # by one thread: torch has one seed
+    # by one thread: torch has one seed
+    begun = [(part(), network(PPO(hidden=(16,)), DISCRETE, 0)) for _ in range(2)]
 
     def work(rank: int, pool: Any) -> Learner:
         one, net = begun[rank]
@@ -147,7 +167,9 @@ def test_what_two_learners_counted_and_learned_is_added_up(part: Any) -> None:
     whole: Any = learn(learner(part(), rewards=Rewards(normalize=True)), given).state()
     one, other = together(2, work)
     parts: list[Any] = [made.state() for made in (one, other)]
-    for mine, others, wanted in zip(*(tree.leaves(state["parts"]) for state in (*parts, whole)), strict=True):
+    for mine, others, wanted in zip(
+        *(tree.leaves(state["parts"]) for state in (*parts, whole)), strict=True
+    ):
         if isinstance(mine, Tensor):
             assert torch.equal(mine, others)
             torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-6)
@@ -183,17 +205,23 @@ def test_a_loss_of_a_part_that_is_not_finite_is_raised_with_its_name() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="rewards.parts: expected names that differ.*got 'counts' twice"):
+    with pytest.raises(
+        ValueError, match="rewards.parts: expected names that differ.*got 'counts' twice"
+    ):
         learner(Counts(), Counts())
     nameless = Counts()
     nameless.name = ""  # type: ignore[misc]
-    with pytest.raises(ValueError, match="rewards.parts: expected a name of letters and digits.*got ''"):
+    with pytest.raises(
+        ValueError, match="rewards.parts: expected a name of letters and digits.*got ''"
+    ):
         learner(nameless)
     with pytest.raises(ValueError, match="parts"):
         learner(Counts()).load(learner().state())
     with pytest.raises(ValueError, match="parts"):
         learner().load(learner(Counts()).state())
-    with pytest.raises(ValueError, match="graphs: expected.*a part of the rewards may run Python code"):
+    with pytest.raises(
+        ValueError, match="graphs: expected.*a part of the rewards may run Python code"
+    ):
         learner(Counts()).set_execution(Graph(torch.device("cpu"), lambda text: None, Recording()))
 
 
@@ -202,9 +230,20 @@ def train(out: Path, steps: int, *settings: str, resume: bool = False) -> Any:
         run = api.resume(out, steps=steps)
     else:
         made = api.program(
-            "CartPole-v1", "ppo", recipe=False, actors=1, envs_per_actor=4, unroll=16, steps=steps, evaluate_episodes=0,
-            settings=["rewards.parts=tests.rewards.test_parts:FourCounts", "rewards.normalize=true", *settings],
-        )  # fmt: skip
+            "CartPole-v1",
+            "ppo",
+            recipe=False,
+            actors=1,
+            envs_per_actor=4,
+            unroll=16,
+            steps=steps,
+            evaluate_episodes=0,
+            settings=[
+                "rewards.parts=tests.rewards.test_parts:FourCounts",
+                "rewards.normalize=true",
+                *settings,
+            ],
+        )
         run = api.train(made, on="serial", out=out)
     for _ in run:
         pass
@@ -230,16 +269,28 @@ def test_a_run_with_a_part_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("tests.rewards.counts:Count", r"rewards\.parts 'tests.rewards.counts:Count': unknown function 'Count'.*Counts"),
+        (
+            "tests.rewards.counts:Count",
+            r"rewards\.parts 'tests.rewards.counts:Count': unknown function 'Count'.*Counts",
+        ),
         ("tests.rewards.none:Counts", r"rewards\.parts 'tests.rewards.none:Counts': no module"),
         ("Counts", r"rewards\.parts: expected module:name, got 'Counts'"),
-        ("builtins:dict", r"rewards\.parts: expected builtins:dict\(\) to be a RewardPart, got dict"),
-        ("equipoise.rewards.step:RewardStep", r"expected equipoise.rewards.step:RewardStep\(\) to make a part, got TypeError"),
+        (
+            "builtins:dict",
+            r"rewards\.parts: expected builtins:dict\(\) to be a RewardPart, got dict",
+        ),
+        (
+            "equipoise.rewards.step:RewardStep",
+            r"expected equipoise.rewards.step:RewardStep\(\) to make a part, got TypeError",
+        ),
     ],
 )
 def test_a_name_that_is_no_part_is_refused_before_a_run(name: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        api.train(api.program("CartPole-v1", "ppo", settings=[f"rewards.parts={name}"], steps=512), on="serial")
+        api.train(
+            api.program("CartPole-v1", "ppo", settings=[f"rewards.parts={name}"], steps=512),
+            on="serial",
+        )
 
 
 class Faulty(RewardPart):
@@ -258,7 +309,10 @@ class Faulty(RewardPart):
     ("given", "sentence"),
     [
         (lambda reward: None, r"expected a tensor of float \[\d+, \d+\], got NoneType"),
-        (lambda reward: reward[0], r"expected a tensor of float \[\d+, \d+\], got torch.float32 \[\d+\]"),
+        (
+            lambda reward: reward[0],
+            r"expected a tensor of float \[\d+, \d+\], got torch.float32 \[\d+\]",
+        ),
         (lambda reward: reward.long(), "got torch.int64"),
         (lambda reward: reward.numpy(), "got ndarray"),
         (lambda reward: reward / 0, r"expected finite rewards, got (nan|inf|-inf) at \[0, 0\]"),
@@ -268,5 +322,7 @@ class Faulty(RewardPart):
 def test_a_part_that_gives_no_rewards_is_named(given: Any, sentence: str) -> None:
     part = Faulty()
     part.given = staticmethod(given) if callable(given) else given
-    with pytest.raises(RewardsFailed, match=rf"^rewards.parts: Faulty.rewards failed: .*{sentence}"):
+    with pytest.raises(
+        RewardsFailed, match=rf"^rewards.parts: Faulty.rewards failed: .*{sentence}"
+    ):
         learner(part).step(batches(1)[0])

@@ -1,4 +1,6 @@
-"""Rewards are a step of their own: the same for every algorithm, between the data and the learner."""
+"""Rewards are a step of their own: the same for every algorithm,
+between the data and the learner.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +16,47 @@ from equipoise.programs.program import algorithm_names, from_json, text_algorith
 from equipoise.rewards.step import RewardStep, scaled
 from equipoise.types import Rewards, learning
 
-SMALL: dict[str, Any] = {"actors": 1, "envs_per_actor": 4, "max_lag": 0, "evaluate_episodes": 0, "recipe": False, "steps": 240}
+SMALL: dict[str, Any] = {
+    "actors": 1,
+    "envs_per_actor": 4,
+    "max_lag": 0,
+    "evaluate_episodes": 0,
+    "recipe": False,
+    "steps": 240,
+}
 REPLAYED = ["replay.starts_at=100"]
 OPTIONS: dict[str, dict[str, Any]] = {
     "r2d2": {
-        "unroll": 10, "batch": 8,
-        "settings": [*REPLAYED, "algorithm.burn_in=4", "algorithm.length=10", "algorithm.n_step=2", "algorithm.core_size=8"],
+        "unroll": 10,
+        "batch": 8,
+        "settings": [
+            *REPLAYED,
+            "algorithm.burn_in=4",
+            "algorithm.length=10",
+            "algorithm.n_step=2",
+            "algorithm.core_size=8",
+        ],
     },
-    "apex_dqn": {"unroll": 8, "batch": 16, "settings": REPLAYED}, "dqn": {"unroll": 8, "batch": 16, "settings": REPLAYED},
-    **{name: {"unroll": 8, "batch": 16, "settings": REPLAYED} for name in ("sac", "td3", "tqc", "qr_dqn")},
+    "apex_dqn": {"unroll": 8, "batch": 16, "settings": REPLAYED},
+    "dqn": {"unroll": 8, "batch": 16, "settings": REPLAYED},
+    **{
+        name: {"unroll": 8, "batch": 16, "settings": REPLAYED}
+        for name in ("sac", "td3", "tqc", "qr_dqn")
+    },
     "crossq": {"unroll": 8, "batch": 16, "settings": [*REPLAYED, "algorithm.critic_hidden=32"]},
-}  # fmt: skip
+}
 
 
 def halved(**kwargs: Any) -> Any:
-    return gymnasium.wrappers.TransformReward(gymnasium.make(**kwargs), lambda reward: 0.5 * float(reward))
+    return gymnasium.wrappers.TransformReward(
+        gymnasium.make(**kwargs), lambda reward: 0.5 * float(reward)
+    )
 
 
 def bounded(**kwargs: Any) -> Any:
-    return gymnasium.wrappers.TransformReward(gymnasium.make(**kwargs), lambda reward: min(max(float(reward), -0.25), 0.25))
+    return gymnasium.wrappers.TransformReward(
+        gymnasium.make(**kwargs), lambda reward: min(max(float(reward), -0.25), 0.25)
+    )
 
 
 def trained(name: str, target: str, out: Path, *settings: str) -> Any:
@@ -40,16 +64,26 @@ def trained(name: str, target: str, out: Path, *settings: str) -> Any:
     env_id = "Pendulum-v1" if name in ("sac", "td3", "tqc", "crossq") else "Acrobot-v1"
     options = {"unroll": 16, **SMALL, **OPTIONS.get(name, {})}
     options["settings"] = [*options.get("settings", ()), *settings]
-    run = api.train(api.program(target, name, env_kwargs={"id": env_id}, **options), on="serial", out=out)
+    run = api.train(
+        api.program(target, name, env_kwargs={"id": env_id}, **options), on="serial", out=out
+    )
     for _ in run:
         pass
     return run.summary
 
 
-@pytest.mark.parametrize("name", [name for name in algorithm_names() if name not in ("bc", *text_algorithm_names())])
-@pytest.mark.parametrize(("env", "setting"), [("halved", "rewards.scale=0.5"), ("bounded", "rewards.clip=0.25")])
-def test_a_setting_is_as_good_as_a_wrapper(name: str, env: str, setting: str, tmp_path: Path) -> None:
-    """Learned, first priorities included, is what an env with such rewards teaches; only the reported returns are the env's."""
+@pytest.mark.parametrize(
+    "name", [name for name in algorithm_names() if name not in ("bc", *text_algorithm_names())]
+)
+@pytest.mark.parametrize(
+    ("env", "setting"), [("halved", "rewards.scale=0.5"), ("bounded", "rewards.clip=0.25")]
+)
+def test_a_setting_is_as_good_as_a_wrapper(
+    name: str, env: str, setting: str, tmp_path: Path
+) -> None:
+    """Learned, first priorities included, is what an env with such rewards teaches; only the
+    reported returns are the env's.
+    """
     here = "tests.rewards.test_rewards"
     wrapped = trained(name, f"{here}:{env}", tmp_path / "wrapped")
     plain = trained(name, "gymnasium:make", tmp_path / "plain")
@@ -60,12 +94,20 @@ def test_a_setting_is_as_good_as_a_wrapper(name: str, env: str, setting: str, tm
 def test_reports_have_the_returns_of_the_env(tmp_path: Path) -> None:
     """A row of CartPole pays 1: returns are lengths, whatever is learned from."""
     options = SMALL | {"evaluate_episodes": 3, "steps": 640}
-    made = api.program("CartPole-v1", "ppo", unroll=16, settings=["rewards.scale=0.5", "rewards.clip=0.1"], **options)
+    made = api.program(
+        "CartPole-v1",
+        "ppo",
+        unroll=16,
+        settings=["rewards.scale=0.5", "rewards.clip=0.1"],
+        **options,
+    )
     run = api.train(made, on="serial", out=tmp_path)
     for _ in run:
         pass
     assert run.summary is not None and run.summary["episodes"] > 0
-    assert run.summary["return_mean"] >= 8 <= run.summary["evaluation"]["mean"], "no episode of CartPole is shorter"
+    assert run.summary["return_mean"] >= 8 <= run.summary["evaluation"]["mean"], (
+        "no episode of CartPole is shorter"
+    )
 
 
 def test_rewards_are_scaled_and_then_clipped() -> None:
@@ -86,11 +128,19 @@ def test_a_state_of_other_settings_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "setting", "said"),
     [
-        ("sac", "rewards.normalize=true", r"rewards\.normalize: expected false with SAC.*rewards\.scale"),
+        (
+            "sac",
+            "rewards.normalize=true",
+            r"rewards\.normalize: expected false with SAC.*rewards\.scale",
+        ),
         ("ppo", "rewards.scale=0", r"rewards\.scale: expected more than 0, got 0"),
         ("ppo", "rewards.clip=-1", r"rewards\.clip: expected at least 0, got -1"),
         ("ppo", "rewards.clipp=1", r"unknown setting 'rewards\.clipp'.*rewards\.clip"),
-        ("dqn", "algorithm.normalize_reward=true", r"unknown setting 'algorithm\.normalize_reward'.*rewards\.normalize"),
+        (
+            "dqn",
+            "algorithm.normalize_reward=true",
+            r"unknown setting 'algorithm\.normalize_reward'.*rewards\.normalize",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str, setting: str, said: str) -> None:
@@ -101,16 +151,24 @@ def test_what_makes_no_sense_is_refused(name: str, setting: str, said: str) -> N
 
 def test_a_scale_beside_normalised_rewards_changes_nothing_and_is_refused() -> None:
     with pytest.raises(ValueError, match=r"rewards\.scale, since rewards are normalised"):
-        api.program("CartPole-v1", "ppo", settings=["rewards.normalize=true", "rewards.scale=2"], **SMALL)
+        api.program(
+            "CartPole-v1", "ppo", settings=["rewards.normalize=true", "rewards.scale=2"], **SMALL
+        )
 
 
 def test_a_policy_has_rewards_of_its_own() -> None:
     settings = ["policies.tell.rewards.scale=0.5", "rewards.clip=2"]
     made = api.program(
-        "tests.envs.games:Signal", policies={"tell": "ppo", "hear": "ppo"}, route={"speaker": "tell", "listener": "hear"},
-        settings=settings, **SMALL,
-    )  # fmt: skip
-    assert {name: (one.rewards.scale, one.rewards.clip) for name, one in learning(made).items()} == {
-        "tell": (0.5, 2.0), "hear": (1.0, 2.0),
-    }  # fmt: skip
+        "tests.envs.games:Signal",
+        policies={"tell": "ppo", "hear": "ppo"},
+        route={"speaker": "tell", "listener": "hear"},
+        settings=settings,
+        **SMALL,
+    )
+    assert {
+        name: (one.rewards.scale, one.rewards.clip) for name, one in learning(made).items()
+    } == {
+        "tell": (0.5, 2.0),
+        "hear": (1.0, 2.0),
+    }
     assert from_json(to_json(made)) == made

@@ -1,4 +1,6 @@
-"""A slow goal env that writes down when it was stepped, for what a run that is killed has told of it."""
+"""A slow goal env that writes down when it was stepped, for what a run that is killed has told of
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,20 @@ import numpy as np
 from gymnasium import spaces
 
 STEP_S = 0.02
-BEAT = struct.Struct("<qd")  # the process that stepped an env, and the moment at which it had done so
+# the process that stepped an env, and the moment at which it had done so
+BEAT = struct.Struct("<qd")
 LENGTH = 50  # steps of an episode
 POINT = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class Beating(gymnasium.Env[Any, Any]):
-    """A point that is to be moved to a goal. Each row of its stream is a beat at the end of the file ``beats``."""
+    """A point that is to be moved to a goal. Each row of its stream is a beat at the end of the
+    file ``beats``.
+    """
 
-    observation_space = spaces.Dict({"observation": POINT, "achieved_goal": POINT, "desired_goal": POINT})
+    observation_space = spaces.Dict(
+        {"observation": POINT, "achieved_goal": POINT, "desired_goal": POINT}
+    )
     action_space = POINT
 
     def __init__(self, beats: str) -> None:
@@ -33,7 +40,9 @@ class Beating(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self._t = 0
-        self._at, self._goal = (self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32) for _ in range(2))
+        self._at, self._goal = (
+            self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32) for _ in range(2)
+        )
         if self._begun:  # the first reset is no row
             self._beat()
         return self._seen(), {}
@@ -63,4 +72,8 @@ class Beating(gymnasium.Env[Any, Any]):
 def moments(beats: Path, processes: Collection[int]) -> list[float]:
     """When these processes made rows, the earliest first."""
     data = beats.read_bytes() if beats.exists() else b""
-    return sorted(at for pid, at in BEAT.iter_unpack(data[: len(data) // BEAT.size * BEAT.size]) if pid in processes)
+    return sorted(
+        at
+        for pid, at in BEAT.iter_unpack(data[: len(data) // BEAT.size * BEAT.size])
+        if pid in processes
+    )

@@ -1,4 +1,6 @@
-"""IMPALA that has something compiled when it first learns, or first acts, by a compiler that takes its time."""
+"""IMPALA that has something compiled when it first learns, or first acts, by a compiler that takes
+its time.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class Brooding(IMPALA):
     where: Literal["loss", "act"] = "loss"
 
     def network(self, spec: Any) -> Any:
-        torch.compile(plus_one, backend="eager")(torch.ones(2))  # the compiler's own imports, as a torso's would bring them
+        # the compiler's own imports, as a torso's would bring them
+        torch.compile(plus_one, backend="eager")(torch.ones(2))
         return super().network(spec)
 
     def loss(self, *args: Any, **kwargs: Any) -> Any:

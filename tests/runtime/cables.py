@@ -1,4 +1,6 @@
-"""Machines that are network namespaces, each with a cable to home that can be pulled. Needs root and iproute2 on Linux."""
+"""Machines that are network namespaces, each with a cable to home that can be pulled. Needs root
+and iproute2 on Linux.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ class Cables:
     @contextmanager
     def inside(self, number: int) -> Iterator[None]:
         """Let this thread, and so the processes that it begins, be in the namespace."""
-        with open("/proc/thread-self/ns/net") as here, open(f"/run/netns/{self._names[number]}") as there:
+        with (
+            open("/proc/thread-self/ns/net") as here,
+            open(f"/run/netns/{self._names[number]}") as there,
+        ):
             enter(there.fileno())
             try:
                 yield
@@ -64,7 +69,8 @@ class Cables:
         for name in self._names:
             if Path(f"/run/netns/{name}").exists():
                 ip(f"netns del {name}")
-            if Path(f"/sys/class/net/{name}").exists():  # the kernel takes it with the namespace, soon
+            # the kernel takes it with the namespace, soon
+            if Path(f"/sys/class/net/{name}").exists():
                 subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
         if Path(f"/sys/class/net/{self._name}").exists():
             ip(f"link del {self._name}")

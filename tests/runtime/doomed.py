@@ -1,4 +1,6 @@
-"""IMPALA whose process is killed at a chosen file operation of the checkpoint after a chosen moment of the run."""
+"""IMPALA whose process is killed at a chosen file operation of the checkpoint after a chosen moment
+of the run.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,16 @@ from typing import Any
 from equipoise.algorithms.impala import IMPALA
 from equipoise.types import LossOutput
 
-CHANGING = ("open", "write", "fsync", "rename", "mkdir", "rmdir", "unlink")  # the operations that change a disk
+# the operations that change a disk
+CHANGING = ("open", "write", "fsync", "rename", "mkdir", "rmdir", "unlink")
 _armed: list[int] = []
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doomed(IMPALA):
-    """Unless the file ``flag`` exists: from the first loss in the second half on, SIGKILL before operation ``at``."""
+    """Unless the file ``flag`` exists: from the first loss in the second half on, SIGKILL before
+    operation ``at``.
+    """
 
     at: int = 0
     flag: str = ""
@@ -30,7 +35,9 @@ class Doomed(IMPALA):
 
 
 def kill_at(n: int, flag: Path | None = None) -> None:
-    """SIGKILL for this process before its ``n``-th operation from now on that changes a disk; ``flag`` tells of it."""
+    """SIGKILL for this process before its ``n``-th operation from now on that changes a disk;
+    ``flag`` tells of it.
+    """
     _armed.append(n)
     real_open = open
 
@@ -39,7 +46,8 @@ def kill_at(n: int, flag: Path | None = None) -> None:
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             if name == "write" and not stat.S_ISREG(os.fstat(args[0]).st_mode):
-                return real(*args, **kwargs)  # a message or a bell: how many there are, and when the last, is chance
+                # a message or a bell: how many there are, and when the last, is chance
+                return real(*args, **kwargs)
             if _armed[0] == 0:
                 if flag is not None:
                     with real_open(flag, "w", encoding="utf-8") as file:

@@ -25,7 +25,10 @@ class Failing(gymnasium.Env[Any, Any]):
     """Fine for ``after`` steps of its process, then ``how``."""
 
     def __init__(self, how: str = "raise", after: int = 100, stream: int = 0) -> None:
-        self.observation_space, self.action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
+        self.observation_space, self.action_space = (
+            spaces.Box(-1, 1, (2,), np.float32),
+            spaces.Discrete(2),
+        )
         self.how, self.left, self.stream = how, after, stream
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

@@ -28,13 +28,19 @@ class InMemory:
 
     def __init__(self, blue: Blueprint, kinds: Sequence[Kind] = KINDS, seed: int = 0) -> None:
         self._blue, self._members, self._out = blue, crew(blue, kinds), list[Message]()
-        self._shared, self._board, _ = build.lay_out(blue, kinds, Heap, LocalChannel, note=self._note)
+        self._shared, self._board, _ = build.lay_out(
+            blue, kinds, Heap, LocalChannel, note=self._note
+        )
         self._cuts = CutCoordinator(
             self._board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps
-        )  # fmt: skip
+        )
         self._random, self._join = random.Random(seed), joiner(blue, self._shared)
         self.done = self._shared.version >= blue.updates
-        self._parts = [(worker, self._saver(worker, member)) for member in self._members for worker in [self._built(member)]]
+        self._parts = [
+            (worker, self._saver(worker, member))
+            for member in self._members
+            for worker in [self._built(member)]
+        ]
 
     def _note(self, text: str) -> None:
         self._out.append(Note(text=text))
@@ -42,9 +48,14 @@ class InMemory:
     def _built(self, member: Member) -> Worker:
         source = None if self._blue.resume is None else Reader(self._blue.resume, member)
         site = LocalSite(
-            member, self._board, partial(self._take, member.title), queues=self._shared.queues, source=source,
-            join=self._join, beats=False,
-        )  # fmt: skip
+            member,
+            self._board,
+            partial(self._take, member.title),
+            queues=self._shared.queues,
+            source=source,
+            join=self._join,
+            beats=False,
+        )
         return member.kind.build(member.kind.job(self._blue, self._shared, member.index, 0), site)
 
     def _saver(self, worker: Worker, member: Member) -> Saver:

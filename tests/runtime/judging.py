@@ -9,7 +9,9 @@ from equipoise.language.scoring.own import answered
 _calls = [0]
 
 
-def sometimes(completions: list[str], *, answer: list[str], ended: list[bool], **columns: Any) -> list[float]:
+def sometimes(
+    completions: list[str], *, answer: list[str], ended: list[bool], **columns: Any
+) -> list[float]:
     """The built-in reward; every fifth group it raises."""
     _calls[0] += 1
     if _calls[0] % 5 == 0:

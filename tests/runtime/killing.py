@@ -19,7 +19,9 @@ def killing(worker: str, killed: set[int], *, times: int, every_s: float = 0.01)
 
     def kill() -> None:
         while len(killed) < times and not over.wait(every_s):
-            for pid in [int(d.split()[0]) for d in descendants() if d.endswith(f"equipoise {worker}")]:
+            for pid in [
+                int(d.split()[0]) for d in descendants() if d.endswith(f"equipoise {worker}")
+            ]:
                 if pid not in killed:
                     killed.add(pid)
                     with contextlib.suppress(ProcessLookupError):
@@ -38,13 +40,17 @@ def killing(worker: str, killed: set[int], *, times: int, every_s: float = 0.01)
 def killing_some(
     workers: Sequence[str], killed: list[str], *, times: int, draw: random.Random, most_s: float
 ) -> Iterator[None]:
-    """SIGKILL for some of these workers, ``times`` in all, each at most ``most_s`` after the one before."""
+    """SIGKILL for some of these workers, ``times`` in all, each at most ``most_s`` after the one
+    before.
+    """
     over = threading.Event()
 
     def kill() -> None:
         while len(killed) < times and not over.wait(draw.uniform(0.0, most_s)):
             worker = draw.choice(workers)
-            for pid in [int(d.split()[0]) for d in descendants() if d.endswith(f"equipoise {worker}")]:
+            for pid in [
+                int(d.split()[0]) for d in descendants() if d.endswith(f"equipoise {worker}")
+            ]:
                 killed.append(worker)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,6 @@
-"""A kind of worker that no other file knows: it notes the newest version now and then, in a log of its own."""
+"""A kind of worker that no other file knows: it notes the newest version now and then, in a log of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,10 @@ class Ledger(Kind):
     def build(self, job: Job, site: Site) -> LedgerWorker:
         worker = LedgerWorker(job)
         if site.load(worker):
-            site.note(f"{site.title}: goes on after {len(worker.log)} entries, the last at version {worker.log[-1]}")
+            site.note(
+                f"{site.title}: goes on after {len(worker.log)} entries, the last at version "
+                f"{worker.log[-1]}"
+            )
         return worker
 
     def progress(self, blue: Any, shared: Any, index: int) -> int:

@@ -1,4 +1,6 @@
-"""Machines that are processes of this one: sites as a run has them on others, and a driver for the runtime alone."""
+"""Machines that are processes of this one: sites as a run has them on others, and a driver for the
+runtime alone.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def run_site(job: host.SiteJob, lifeline: Lifeline) -> None:
 
 
 class Processes:
-    """``Nodes``: each site in a process of this machine. ``route`` changes the way that a site takes to home."""
+    """``Nodes``: each site in a process of this machine. ``route`` changes the way that a site
+    takes to home.
+    """
 
     address = "127.0.0.1"
     silent_s = 5.0
@@ -46,15 +50,20 @@ class Processes:
     def start(self, job: host.SiteJob) -> None:
         made = multiprocessing.get_context("spawn").Process(
             target=run_site, args=(self._route(job), self._lifeline), name=job.name
-        )  # fmt: skip
+        )
         made.start()
-        if (before := self.sites.get(job.name)) is not None and before.exitcode is None:  # it was handed over
+        # it was handed over
+        if (before := self.sites.get(job.name)) is not None and before.exitcode is None:
             self.kill(job.name)
         self.drained.discard(job.name)
         self.sites[job.name] = made
 
     def ended(self) -> Mapping[str, str]:
-        return {name: f"ended with {one.exitcode}" for name, one in self.sites.items() if one.exitcode is not None}
+        return {
+            name: f"ended with {one.exitcode}"
+            for name, one in self.sites.items()
+            if one.exitcode is not None
+        }
 
     def leaving(self) -> set[str]:
         return self.drained
@@ -109,16 +118,27 @@ def finish(
 
 def blue_of(folder: Path, env: str, algorithm: str, **options: Any) -> Blueprint:
     given: dict[str, Any] = {
-        "actors": 4, "envs_per_actor": 2, "unroll": 8, "batch": 8, "steps": 1280, "evaluate_episodes": 0, "max_lag": 0,
+        "actors": 4,
+        "envs_per_actor": 2,
+        "unroll": 8,
+        "batch": 8,
+        "steps": 1280,
+        "evaluate_episodes": 0,
+        "max_lag": 0,
         "recipe": False,
-    }  # fmt: skip
+    }
     made = plan_run(api.program(env, algorithm, **given | options))
     folder.mkdir(parents=True, exist_ok=True)
     return replace(made, directory=str(folder))
 
 
-def on_machines(blue: Any, sites: Mapping[str, Sequence[str]], nodes: Processes | None = None) -> ClusterRuntime:
+def on_machines(
+    blue: Any, sites: Mapping[str, Sequence[str]], nodes: Processes | None = None
+) -> ClusterRuntime:
     return ClusterRuntime(blue, nodes or Processes(), sites)
 
 
-ONE_MACHINE: Mapping[str, Callable[[Any], Any]] = {"serial": SerialRuntime, "process": ProcessRuntime}
+ONE_MACHINE: Mapping[str, Callable[[Any], Any]] = {
+    "serial": SerialRuntime,
+    "process": ProcessRuntime,
+}

@@ -14,7 +14,9 @@ class Masked(gymnasium.ObservationWrapper[Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         box: Any = env.observation_space
-        self.observation_space = gymnasium.spaces.Box(box.low[[0, 2]], box.high[[0, 2]], dtype=np.float32)
+        self.observation_space = gymnasium.spaces.Box(
+            box.low[[0, 2]], box.high[[0, 2]], dtype=np.float32
+        )
 
     def observation(self, observation: Any) -> Any:
         return observation[[0, 2]]

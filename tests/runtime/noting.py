@@ -1,4 +1,6 @@
-"""An env and algorithms that note, in a file each, which parts of torch's compiler their process has imported."""
+"""An env and algorithms that note, in a file each, which parts of torch's compiler their process
+has imported.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ class Noting(gymnasium.Env[Any, Any]):
     """Ten steps an episode; the action is a number."""
 
     def __init__(self, path: str) -> None:
-        self.observation_space, self.action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-1, 1, (1,), np.float32)
+        self.observation_space, self.action_space = (
+            spaces.Box(-1, 1, (2,), np.float32),
+            spaces.Box(-1, 1, (1,), np.float32),
+        )
         self._path, self._steps = path, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

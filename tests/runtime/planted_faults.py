@@ -1,4 +1,6 @@
-"""Faults that make a run hopeless: envs that leak or hold on to old weights, algorithms whose loss or reward is wrong."""
+"""Faults that make a run hopeless: envs that leak or hold on to old weights, algorithms whose loss
+or reward is wrong.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +70,16 @@ class Contrary(PPO):
 
 @dataclass(frozen=True, kw_only=True)
 class Forgetful(IMPALA):
-    """IMPALA whose actors say that they chose each action with far too small a probability, now and then."""
+    """IMPALA whose actors say that they chose each action with far too small a probability, now and
+    then.
+    """
 
     def loss(self, net: Any, target_net: Any, batch: Batch, **kwargs: Any) -> LossOutput | None:
         logp = batch.data.behaviour["logp"]
         wrong = torch.where(torch.arange(len(logp)).unsqueeze(1) % 20 == 0, logp - 8.0, logp)
-        return super().loss(net, target_net, replace(batch, data=replace(batch.data, behaviour={"logp": wrong})), **kwargs)
+        return super().loss(
+            net,
+            target_net,
+            replace(batch, data=replace(batch.data, behaviour={"logp": wrong})),
+            **kwargs,
+        )

@@ -1,4 +1,6 @@
-"""A bad network between sites and home: a TCP port that passes everything on late, and that can be cut or fall silent."""
+"""A bad network between sites and home: a TCP port that passes everything on late, and that can be
+cut or fall silent.
+"""
 
 from __future__ import annotations
 
@@ -57,15 +59,25 @@ class _End(asyncio.Protocol):
 
     def _later(self, act: Callable[[], object]) -> None:
         """Act after a random time, and after everything before."""
-        self._due = max(self._due + BETWEEN_S, self._relay.loop.time() + self._relay.chance.uniform(0.0, self._relay.most_s))
+        self._due = max(
+            self._due + BETWEEN_S,
+            self._relay.loop.time() + self._relay.chance.uniform(0.0, self._relay.most_s),
+        )
         self._relay.loop.call_at(self._due, act)
 
 
 class Relay:
-    """Listens at ``port`` and passes on to another, each chunk after 0 to ``most_s`` seconds. A thread of its own does so."""
+    """Listens at ``port`` and passes on to another, each chunk after 0 to ``most_s`` seconds. A
+    thread of its own does so.
+    """
 
     def __init__(self, host: str, port: int, most_s: float = 0.0, seed: int = 0) -> None:
-        self.most_s, self.chance, self.down, self.ends = most_s, random.Random(seed), False, set[_End]()
+        self.most_s, self.chance, self.down, self.ends = (
+            most_s,
+            random.Random(seed),
+            False,
+            set[_End](),
+        )
         self.passed = 0  # bytes that have come
         self._home, self._calls = (host, port), set[asyncio.Task[Any]]()
         self.loop = asyncio.new_event_loop()
@@ -96,7 +108,9 @@ class Relay:
         self._do(cut())
 
     def fall_silent(self) -> None:
-        """Swallow everything from now on, and tell nobody. What was connected before never speaks again."""
+        """Swallow everything from now on, and tell nobody. What was connected before never speaks
+        again.
+        """
 
         async def fall_silent() -> None:
             self.down = True
@@ -134,14 +148,18 @@ class Relay:
 
 
 class Relays:
-    """A relay for each site, by name. ``route``: the job of a site that finds home behind its relay."""
+    """A relay for each site, by name. ``route``: the job of a site that finds home behind its
+    relay.
+    """
 
     def __init__(self, most_s: float = 0.0, seed: int = 0) -> None:
         self._most_s, self._seed, self._made = most_s, seed, dict[str, Relay]()
 
     def route(self, job: SiteJob) -> SiteJob:
         if job.name not in self._made:
-            self._made[job.name] = Relay(job.home.address, job.home.port, self._most_s, self._seed + len(self._made))
+            self._made[job.name] = Relay(
+                job.home.address, job.home.port, self._most_s, self._seed + len(self._made)
+            )
         return replace(job, home=replace(job.home, port=self._made[job.name].port))
 
     def __getitem__(self, name: str) -> Relay:

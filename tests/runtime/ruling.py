@@ -1,8 +1,10 @@
-"""An algorithm that learns nothing and checks everything: its loss proves every row that reaches the learner.
+"""An algorithm that learns nothing and checks everything: its loss proves every row that reaches
+the learner.
 
-The env is the ruler, so rows prove themselves. The network counts: its state is how many rows of the episode it has seen,
-so recurrent state proves itself; its one parameter is the number of updates, so the weights that chose an action prove the
-version that is written beside it. ``fault`` plants an off-by-one in one place, to see the proof fail.
+The env is the ruler, so rows prove themselves. The network counts: its state is how many rows of
+the episode it has seen, so recurrent state proves itself; its one parameter is the number of
+updates, so the weights that chose an action prove the version that is written beside it. ``fault``
+plants an off-by-one in one place, to see the proof fail.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Counter(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling(Algorithm):
-    default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=1.0, schedule="constant", epsilon=1e-12, max_grad_norm=0.0)
+    default_optimizer: ClassVar[Optimizer] = Optimizer(
+        learning_rate=1.0, schedule="constant", epsilon=1e-12, max_grad_norm=0.0
+    )
 
     fault: Fault = "none"
     gaps: bool = False
@@ -65,23 +69,45 @@ class Ruling(Algorithm):
     def network(self, spec: Any) -> nn.Module:
         return Counter()
 
-    def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
+    def act(
+        self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor
+    ) -> Any:
         seen, state = net.step(obs, first, state)
         action = (noise[:, 0] * 8).long()
-        return action, {"updates": net.updates.expand(len(first)).clone(), "seen": seen, "noise": noise[:, 0].clone()}, state
+        return (
+            action,
+            {
+                "updates": net.updates.expand(len(first)).clone(),
+                "seen": seen,
+                "noise": noise[:, 0].clone(),
+            },
+            state,
+        )
 
     def best(self, net: Any, obs: Any, first: Any, state: Any) -> Any:
         return torch.zeros(len(first), dtype=torch.int64), net.step(obs, first, state)[1]
 
-    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any
+    ) -> LossOutput:
         data = plant(batch.data, self.fault)
         oldest = None if self.partial is None else round(net.updates.item()) - self.partial
         if wrong := violations(
-            data, gaps=self.gaps, fails=fails if self.faulty else None, same_step=self.same_step, oldest=oldest
+            data,
+            gaps=self.gaps,
+            fails=fails if self.faulty else None,
+            same_step=self.same_step,
+            oldest=oldest,
         ):
-            raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
+            raise AssertionError(
+                f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}"
+            )
         count = torch.tensor(float(data.mask.numel()))
-        return LossOutput(loss=-net.updates.sum() * count, count=count, metrics={"rows": (count, torch.tensor(1.0))})
+        return LossOutput(
+            loss=-net.updates.sum() * count,
+            count=count,
+            metrics={"rows": (count, torch.tensor(1.0))},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +116,9 @@ class Doomed(Ruling):
 
     at: int = 10
 
-    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any
+    ) -> LossOutput:
         if round(float(net.updates)) >= self.at:
             raise ArithmeticError("no further than this")
         count = torch.tensor(float(batch.data.mask.numel()))
@@ -106,7 +134,9 @@ class Blank(Counter):
 
 @dataclass(frozen=True, kw_only=True)
 class Remembering(Ruling):
-    """The same of windows of ``rows`` rows out of a replay; an item's priority is the row of its episode that it begins at."""
+    """The same of windows of ``rows`` rows out of a replay; an item's priority is the row of its
+    episode that it begins at.
+    """
 
     needs_replay: ClassVar[bool] = True
     rows: int = 1
@@ -118,7 +148,9 @@ class Remembering(Ruling):
     def network(self, spec: Any) -> nn.Module:
         return Blank()
 
-    def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
+    def act(
+        self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor
+    ) -> Any:
         return (
             (noise[:, 0] * 8).long(),
             {"updates": net.updates.expand(len(first)).clone(), "noise": noise[:, 0].clone()},
@@ -128,17 +160,27 @@ class Remembering(Ruling):
     def best(self, net: Any, obs: Any, first: Any, state: Any) -> Any:
         return torch.zeros(len(first), dtype=torch.int64), state
 
-    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any
+    ) -> LossOutput:
         data = plant(batch.data, self.fault)
         oldest = None if self.partial is None else -1  # rows of any age are learned from
-        wrong = ruler.verify(data, same_step=self.same_step, oldest=oldest) + misversioned(data) + misacted(data)
+        wrong = (
+            ruler.verify(data, same_step=self.same_step, oldest=oldest)
+            + misversioned(data)
+            + misacted(data)
+        )
         if wrong or not bool(data.mask[0].all()):
-            raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
+            raise AssertionError(
+                f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}"
+            )
         count = torch.tensor(float(data.mask.numel()))
         return LossOutput(
-            loss=-net.updates.sum() * count, count=count, metrics={"rows": (count, torch.tensor(1.0))},
+            loss=-net.updates.sum() * count,
+            count=count,
+            metrics={"rows": (count, torch.tensor(1.0))},
             priority=data.obs[0, :, 2].float(),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,18 +206,29 @@ def misversioned(data: Trajectory) -> list[str]:
 
 def misacted(data: Trajectory) -> list[str]:
     chosen = (data.behaviour["noise"].numpy() * 8).astype(np.int64)
-    return [f"action{tuple(i)} is not the one chosen" for i in np.argwhere(chosen != data.action.numpy())]
+    return [
+        f"action{tuple(i)} is not the one chosen"
+        for i in np.argwhere(chosen != data.action.numpy())
+    ]
 
 
 def violations(
-    data: Trajectory, *, gaps: bool, fails: Any = None, same_step: int = 0, oldest: int | None = None
-) -> list[str]:  # fmt: skip
+    data: Trajectory,
+    *,
+    gaps: bool,
+    fails: Any = None,
+    same_step: int = 0,
+    oldest: int | None = None,
+) -> list[str]:
     """What the ruler, the counter and the versions say about a batch."""
     wrong = ruler.verify(data, LEDGER, gaps=gaps, fails=fails, same_step=same_step, oldest=oldest)
     wrong += misversioned(data) + misacted(data)
     if oldest is not None:
         again = (data.obs[1:] == data.obs[:-1]).all(-1).numpy()
-        wrong += [f"row {tuple(i)} is real, after its window's end" for i in np.argwhere(again[:-1] & ~again[1:])]
+        wrong += [
+            f"row {tuple(i)} is real, after its window's end"
+            for i in np.argwhere(again[:-1] & ~again[1:])
+        ]
     t, first = data.obs.numpy()[..., 2], data.first.numpy()
     seen = data.behaviour["seen"].numpy()
     if same_step:  # an observation that is shown again is a row that a core sees again
@@ -186,7 +239,10 @@ def violations(
         for i in np.argwhere(seen != t[:-1])
     ]
     stored = np.where(first[0], 0.0, data.state["seen"].numpy())
-    wrong += [f"stored state of column {i}: {stored[i]}, at t {t[0, i]}" for i in np.flatnonzero(stored != t[0])]
+    wrong += [
+        f"stored state of column {i}: {stored[i]}, at t {t[0, i]}"
+        for i in np.flatnonzero(stored != t[0])
+    ]
     return wrong
 
 
@@ -196,18 +252,38 @@ def plant(data: Trajectory, fault: Fault) -> Trajectory:
         return data
     if fault == "state":
         return replace(data, state={"seen": data.state["seen"] + 1})
-    return replace(data, **{fault: torch.roll(getattr(data, fault), 1, 0) + (1 if fault == "version" else 0)})
+    return replace(
+        data, **{fault: torch.roll(getattr(data, fault), 1, 0) + (1 if fault == "version" else 0)}
+    )
 
 
 def program(
-    *, target: str = "equipoise/Ruler-v0", actors: int = 2, envs: int = 8, unroll: int = 5, batch: int | None = None,
-    max_lag: int | None = 0, steps: int = 4000, algorithm: Algorithm | None = None,
-    replay: ReplaySettings | None = None, partial_streams: int = 0, **env: Any,
-) -> Program:  # fmt: skip
+    *,
+    target: str = "equipoise/Ruler-v0",
+    actors: int = 2,
+    envs: int = 8,
+    unroll: int = 5,
+    batch: int | None = None,
+    max_lag: int | None = 0,
+    steps: int = 4000,
+    algorithm: Algorithm | None = None,
+    replay: ReplaySettings | None = None,
+    partial_streams: int = 0,
+    **env: Any,
+) -> Program:
     return Program(
         source=EnvSource(env=EnvFactory(target=target, kwargs=env)),
-        policies={"main": Policy(algorithm=algorithm or Ruling(), unroll=unroll, batch=batch or actors * envs, replay=replay)},
-        placement=Placement(actors=actors, envs_per_actor=envs, max_lag=max_lag, partial_streams=partial_streams),
+        policies={
+            "main": Policy(
+                algorithm=algorithm or Ruling(),
+                unroll=unroll,
+                batch=batch or actors * envs,
+                replay=replay,
+            )
+        },
+        placement=Placement(
+            actors=actors, envs_per_actor=envs, max_lag=max_lag, partial_streams=partial_streams
+        ),
         schedule=Schedule(steps=steps),
         evaluation=EvaluationSettings(episodes=0),
     )

@@ -32,9 +32,12 @@ SILENT = 40.0  # ticks
 DIGEST = "the program"
 FRAMES = 3
 ROW = RowSpec(
-    obs={"stamp": ArraySpec((), "int64"), "screen": ArraySpec((FRAMES, 2, 2), "uint8")}, action=hammer.ROW.action,
-    behaviour=hammer.ROW.behaviour, state=hammer.ROW.state, context=hammer.ROW.context,
-)  # fmt: skip
+    obs={"stamp": ArraySpec((), "int64"), "screen": ArraySpec((FRAMES, 2, 2), "uint8")},
+    action=hammer.ROW.action,
+    behaviour=hammer.ROW.behaviour,
+    state=hammer.ROW.state,
+    context=hammer.ROW.context,
+)
 STACKS = {POLICY: {"screen": Stack(frames=FRAMES, padding="zero")}}
 
 
@@ -47,7 +50,11 @@ class Store:
         self.version = version
 
     def fetch_bytes(self, newer_than: int) -> tuple[int, Any] | None:
-        return (self.version, np.array([self.version]).tobytes()) if self.version > newer_than else None
+        return (
+            (self.version, np.array([self.version]).tobytes())
+            if self.version > newer_than
+            else None
+        )
 
     def publish_bytes(self, version: int, data: Any) -> None:
         assert np.frombuffer(data, np.int64).tolist() == [version]
@@ -85,7 +92,9 @@ class Clock:
 
 
 class Way:
-    """A connection that delays, drops what is under way when it is cut, and sometimes tells nobody."""
+    """A connection that delays, drops what is under way when it is cut,
+    and sometimes tells nobody.
+    """
 
     def __init__(self, clock: Clock, chance: random.Random, delay: float) -> None:
         self.clock, self._chance, self._delay = clock, chance, delay
@@ -119,33 +128,49 @@ class Home:
     """The queue, its learner and its driver, and the proxy."""
 
     def __init__(
-        self, plan: Plan, clock: Clock, proxy: type[Proxy] = Proxy, silent: float = SILENT, held: int = 1,
+        self,
+        plan: Plan,
+        clock: Clock,
+        proxy: type[Proxy] = Proxy,
+        silent: float = SILENT,
+        held: int = 1,
         blocks: type[HomeBlocks] = HomeBlocks,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.plan, self.clock = plan, clock
         self.queue = Alone(
-            plan, Heap("queue", plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel()
+            plan,
+            Heap("queue", plan.nbytes),
+            free=[LocalChannel() for _ in range(plan.channels)],
+            full=LocalChannel(),
         )
         self.queue.fill()
         self.store = Store(0)
         self.fences = tree.zeros(Proxy.specs(plan.actors))
         self.cut: tuple[int, int, bool] | None = None
-        self.counts = np.zeros((plan.actors, 8), np.uint8)  # the statistics of each actor: its last stamp
+        # the statistics of each actor: its last stamp
+        self.counts = np.zeros((plan.actors, 8), np.uint8)
         self.heard: list[tuple[str, Any]] = []
         self.lags: list[int] = []
         self.seen = set[int]()
         self.batches: list[list[tuple[int, int]]] = []  # (actor, stamp) of each
         self.remotes = dict[int, Remote]()
         self.proxy = proxy(Tally(self.fences["refused"]), lambda: self.cut, self, DIGEST, silent)
-        self._held, self._blocks, self._newest, self._reconciling = held, blocks, Newest([self.store]), False
+        self._held, self._blocks, self._newest, self._reconciling = (
+            held,
+            blocks,
+            Newest([self.store]),
+            False,
+        )
 
     def expect(self, name: str, incarnation: int, groups: range, way: Way) -> None:
         plan = self.plan
-        made = {a: Remote(a, _Named(self.queue), stream_ids(a, plan.block), self._held) for a in groups}
+        made = {
+            a: Remote(a, _Named(self.queue), stream_ids(a, plan.block), self._held) for a in groups
+        }
         self.remotes |= made
         blocks = self._blocks(
             plan, Crossing(plan, STACKS), made.values(), self._newest, self.fences, lambda: self.cut
-        )  # fmt: skip
+        )
         parts = HomeParts(dict(enumerate(map(Arrays, self.counts))), groups)
         self.proxy.expect(name, incarnation, way.home, [HomeWeights(self._newest), blocks, parts])
 
@@ -159,12 +184,18 @@ class Home:
         if learns and (keys := self.queue.take()) is not None:
             batch = self.queue.batches(keys)[POLICY]
             for i, (_, actor, stamp) in enumerate(hammer.read(batch)):
-                screens = np.asarray(batch.data.obs["screen"])[:, i * hammer.BLOCK : (i + 1) * hammer.BLOCK]
-                assert screens.tobytes() == Machine.wrote.pop(stamp), "not the stacks that the actor wrote"
+                screens = np.asarray(batch.data.obs["screen"])[
+                    :, i * hammer.BLOCK : (i + 1) * hammer.BLOCK
+                ]
+                assert screens.tobytes() == Machine.wrote.pop(stamp), (
+                    "not the stacks that the actor wrote"
+                )
                 assert stamp not in self.seen, "learned from twice"
                 self.seen.add(stamp)
                 self.lags.append(self.store.version - stamp // 1_000_000)
-                assert int(self.counts[actor].view(np.int64)[0]) >= stamp, "statistics after their rows"
+                assert int(self.counts[actor].view(np.int64)[0]) >= stamp, (
+                    "statistics after their rows"
+                )
             self.batches.append([(actor, stamp) for _, actor, stamp in hammer.read(batch)])
             self.store.version += 1
             self.queue.finish(keys)
@@ -213,18 +244,31 @@ class _Named:
 
 
 class Machine:
-    """A site with its actors. A stamp is the version that its actor began with, times a million, plus a number of its own."""
+    """A site with its actors. A stamp is the version that its actor began with, times a million,
+    plus a number of its own.
+    """
 
     stamps = 0
     wrote: ClassVar[dict[int, bytes]] = {}  # the stacks of blocks that were handed in, by stamp
 
     def __init__(
-        self, name: str, incarnation: int, plan: Plan, groups: range, way: Way, end: type[SiteEnd] = SiteEnd,
-        silent: float = SILENT, held: int = 1, blocks: type[SiteBlocks] = SiteBlocks, weights: type[SiteWeights] = SiteWeights,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        incarnation: int,
+        plan: Plan,
+        groups: range,
+        way: Way,
+        end: type[SiteEnd] = SiteEnd,
+        silent: float = SILENT,
+        held: int = 1,
+        blocks: type[SiteBlocks] = SiteBlocks,
+        weights: type[SiteWeights] = SiteWeights,
+    ) -> None:
         """``held``: blocks that an actor writes side by side, and hands in in any order."""
         self.plan, self.groups, self.way, self.held = plan, groups, way, held
-        self.outbound = Outbound(plan, groups, Heap("site", tree.nbytes(Outbound.specs(plan, groups, held))), held)
+        self.outbound = Outbound(
+            plan, groups, Heap("site", tree.nbytes(Outbound.specs(plan, groups, held))), held
+        )
         self.store = Store()
         self.counts = {group: np.zeros(8, np.uint8) for group in groups}
         self.ended: list[str] = []
@@ -235,17 +279,27 @@ class Machine:
         stores = weights([self.store])
         self.blocks = blocks([self.outbound], STACKS, stores, 1, parts.of_group)
         self.end = end(
-            name, incarnation, way.join(), [self.blocks, stores, parts], digest=DIGEST, ended=self.ended.append,
-            cut=lambda number, step, last: self.cuts.append((number, step)), silent_s=silent,
-        )  # fmt: skip
-        self.writing: dict[int, list[tuple[Any, int]]] = {}  # what each actor has, if it has something
+            name,
+            incarnation,
+            way.join(),
+            [self.blocks, stores, parts],
+            digest=DIGEST,
+            ended=self.ended.append,
+            cut=lambda number, step, last: self.cuts.append((number, step)),
+            silent_s=silent,
+        )
+        # what each actor has, if it has something
+        self.writing: dict[int, list[tuple[Any, int]]] = {}
         self.screens: dict[int, Any] = {}  # what the envs of a group show
         self._chance = np.random.default_rng(incarnation)
 
     def act(self, group: int) -> None:
         """One step of an actor: it begins an unroll, or hands one in."""
         has = self.writing.get(group, [])
-        if len(has) < self.held and (slots := self.outbound.reserve(stream_ids(group, self.plan.block))) is not None:
+        if (
+            len(has) < self.held
+            and (slots := self.outbound.reserve(stream_ids(group, self.plan.block))) is not None
+        ):
             Machine.stamps += 1
             self.writing[group] = [*has, (slots, self.store.version * 1_000_000 + Machine.stamps)]
             return
@@ -262,8 +316,13 @@ class Machine:
         self.done[group] += 1
 
     def _show(self, rows: Any, group: int) -> bytes:
-        """Write stacks, as they go on from the last unroll; episodes end at random, and some envs shuffle their frames."""
-        chance, now = self._chance, self.screens.setdefault(group, np.zeros(rows.shape[1:], rows.dtype))
+        """Write stacks, as they go on from the last unroll; episodes end at random, and some envs
+        shuffle their frames.
+        """
+        chance, now = (
+            self._chance,
+            self.screens.setdefault(group, np.zeros(rows.shape[1:], rows.dtype)),
+        )
         for t in range(len(rows)):
             if t:
                 now[:, :-1] = now[:, 1:]

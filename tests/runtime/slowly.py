@@ -1,4 +1,6 @@
-"""A machine that is a quarter as fast: a process and all that it started run for a quarter of the time, stopped in between."""
+"""A machine that is a quarter as fast: a process and all that it started run for a quarter of the
+time, stopped in between.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def tree_of(pid: int) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
-                parents.setdefault(int(file.read().rpartition(b")")[2].split()[1]), []).append(int(name))
+                parents.setdefault(int(file.read().rpartition(b")")[2].split()[1]), []).append(
+                    int(name)
+                )
     found = [pid] if os.path.exists(f"/proc/{pid}") else []
     for one in found:
         found += parents.get(one, [])

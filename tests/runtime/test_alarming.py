@@ -19,7 +19,13 @@ def stats(done: float, phases: dict[str, str], side: Any = "learning") -> RunSta
     given: dict[str, Any] = {one.name: {} for one in fields(RunStats) if one.name != "first"}
     usage = {name: Usage(cpu_s=1.0, rss=9, own=5) for name in ("learner", DRIVER)}
     return RunStats(
-        **given | {"version": 1, "workers": {"learner": Shares(done=done, side=side)}, "phases": phases, "usage": usage}
+        **given
+        | {
+            "version": 1,
+            "workers": {"learner": Shares(done=done, side=side)},
+            "phases": phases,
+            "usage": usage,
+        }
     )
 
 
@@ -34,7 +40,9 @@ def stats(done: float, phases: dict[str, str], side: Any = "learning") -> RunSta
         (900, {}, True),
     ],
 )
-def test_a_worker_is_watched_once_it_is_under_way(done: float, phases: dict[str, str], watched: bool) -> None:
+def test_a_worker_is_watched_once_it_is_under_way(
+    done: float, phases: dict[str, str], watched: bool
+) -> None:
     told: Report = report()
     moment = alarming.moment(told, stats(done, phases))
     assert moment.memory == ({"learner": 5.0} if watched else {})

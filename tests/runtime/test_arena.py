@@ -31,7 +31,10 @@ def test_every_thing_has_memory_of_its_own() -> None:
         made[n]()["a"][:] = n + 1
         made[n]()["b"][:] = n + 1
     for n, one in enumerate(specs):
-        assert made[n]()["a"].tolist() == [n + 1] * one["a"].shape[0] and made[n]()["b"].tolist() == [n + 1] * 3
+        assert (
+            made[n]()["a"].tolist() == [n + 1] * one["a"].shape[0]
+            and made[n]()["b"].tolist() == [n + 1] * 3
+        )
         assert made[n]() is made[n]()
 
 

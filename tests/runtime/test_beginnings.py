@@ -1,4 +1,6 @@
-"""Each way to begin a run: its program is checked once, and a resume hands its directory to few files."""
+"""Each way to begin a run: its program is checked once, and a resume hands its directory to few
+files.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ from equipoise.types import Program
 
 PACKAGE = str(Path(equipoise.__file__).parent)
 HANDED = 14  # files at most that a resume's directory is handed to
-SMALL: dict[str, Any] = {"actors": 2, "envs_per_actor": 2, "unroll": 8, "steps": 128, "recipe": False, "evaluate_episodes": 0}
+SMALL: dict[str, Any] = {
+    "actors": 2,
+    "envs_per_actor": 2,
+    "unroll": 8,
+    "steps": 128,
+    "recipe": False,
+    "evaluate_episodes": 0,
+}
 
 
 def small(**changed: Any) -> Program:
@@ -57,22 +66,35 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
 
 WAYS: dict[str, Callable[[Path, Path], Any]] = {
     "fresh": lambda saved, out: api.train("CartPole-v1", "impala", on="serial", out=out, **SMALL),
-    "weights": lambda saved, out: api.train("CartPole-v1", "impala", on="serial", out=out, init_from=saved, **SMALL),
+    "weights": lambda saved, out: api.train(
+        "CartPole-v1", "impala", on="serial", out=out, init_from=saved, **SMALL
+    ),
     "learner": lambda saved, out: api.train(
-        "CartPole-v1", "impala", on="serial", out=out, init_from=saved, init_what="learner", schedule_steps=128, **SMALL
+        "CartPole-v1",
+        "impala",
+        on="serial",
+        out=out,
+        init_from=saved,
+        init_what="learner",
+        schedule_steps=128,
+        **SMALL,
     ),
     "resume": lambda saved, out: api.resume(saved, settings=["evaluation.episodes=0"]),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_program_is_checked_once(way: str, saved: Path, tmp_path: Path, checked: list[Program]) -> None:
+def test_a_program_is_checked_once(
+    way: str, saved: Path, tmp_path: Path, checked: list[Program]
+) -> None:
     (saved / "summary.json").unlink(missing_ok=True)  # it goes on as one that was killed
     WAYS[way](saved, tmp_path / "run").close()
     assert len(checked) == 1
 
 
-def test_a_program_that_was_made_before_is_checked_once(tmp_path: Path, checked: list[Program]) -> None:
+def test_a_program_that_was_made_before_is_checked_once(
+    tmp_path: Path, checked: list[Program]
+) -> None:
     made = small()
     assert checked == [made]
     api.train(made, on="serial", out=tmp_path / "run").close()
@@ -82,13 +104,24 @@ def test_a_program_that_was_made_before_is_checked_once(tmp_path: Path, checked:
 def test_the_program_of_a_file_is_checked_once(tmp_path: Path, checked: list[Program]) -> None:
     write_config(small(), tmp_path / "file.toml")
     checked.clear()
-    words = ["train", "--config", str(tmp_path / "file.toml"), "--on", "serial", "--out", str(tmp_path / "run"), "-q"]
+    words = [
+        "train",
+        "--config",
+        str(tmp_path / "file.toml"),
+        "--on",
+        "serial",
+        "--out",
+        str(tmp_path / "run"),
+        "-q",
+    ]
     result = CliRunner().invoke(app, words, prog_name="equipoise")
     assert result.exit_code == 0, result.output
     assert len(checked) == 1
 
 
-def test_a_resume_checks_the_program_before_and_the_changed_one(saved: Path, checked: list[Program]) -> None:
+def test_a_resume_checks_the_program_before_and_the_changed_one(
+    saved: Path, checked: list[Program]
+) -> None:
     api.resume(saved, steps=256).close()
     assert [program.schedule.steps for program in checked] == [128, 256]
 
@@ -137,11 +170,15 @@ def test_a_resume_hands_its_directory_to_few_files(saved: Path) -> None:
     files: set[str] = set()
 
     def handed(value: object) -> bool:
-        return isinstance(value, RunDirectory | Source) or (isinstance(value, str | Path) and str(value).startswith(str(saved)))
+        return isinstance(value, RunDirectory | Source) or (
+            isinstance(value, str | Path) and str(value).startswith(str(saved))
+        )
 
     def seen(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
+            names = frame.f_code.co_varnames[
+                : frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
+            ]
             if any(handed(frame.f_locals.get(name)) for name in names):
                 files.add(frame.f_code.co_filename.removeprefix(PACKAGE))
 

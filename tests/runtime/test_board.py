@@ -34,7 +34,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def board() -> Board:
-    rows = {"learner": Measured(parts=("sample", "loss"), lags=True), "actor 0": Measured(parts=("env",))}
+    rows = {
+        "learner": Measured(parts=("sample", "loss"), lags=True),
+        "actor 0": Measured(parts=("env",)),
+    }
     return Board(rows, Heap("board", tree.nbytes(Board.specs(rows))))
 
 
@@ -66,7 +69,9 @@ def test_a_successor_does_not_wait_because_the_one_before_did(clock: Clock) -> N
     assert made.shares(alone=True)["actor 0"].worked == 3
 
 
-def test_time_on_no_core_is_told_of_work_alone_and_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_on_no_core_is_told_of_work_alone_and_once(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     delay = [40.0]  # of other times
     monkeypatch.setattr(boards, "run_delay_s", lambda: delay[0])
     made = board()
@@ -82,10 +87,14 @@ def test_time_on_no_core_is_told_of_work_alone_and_once(clock: Clock, monkeypatc
     clock.now, clock.core = clock.now + 10, clock.core + 9
     meter.add(Tick.WORKED)
     found = made.shares()["actor 0"]
-    assert (found.worked, found.preempted, found.asleep) == (31, 9, 16), "what its predecessor waited for a core is no work"
+    assert (found.worked, found.preempted, found.asleep) == (31, 9, 16), (
+        "what its predecessor waited for a core is no work"
+    )
 
 
-def test_who_is_rung_and_gets_no_core_waits_for_one(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_rung_and_gets_no_core_waits_for_one(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is neither work that it did not do nor a wait for others."""
     delay = [40.0]
     monkeypatch.setattr(boards, "run_delay_s", lambda: delay[0])
@@ -103,20 +112,38 @@ def test_who_is_rung_and_gets_no_core_waits_for_one(clock: Clock, monkeypatch: p
 
 
 # The parts that must have come in a short run: of an actor, of the learner, of others.
-STEP = {"copy", "targets", "loss", "backward", "optimiser", "publish", "record", "priorities", "sample"}
+STEP = {
+    "copy",
+    "targets",
+    "loss",
+    "backward",
+    "optimiser",
+    "publish",
+    "record",
+    "priorities",
+    "sample",
+}
 LOCAL = {"env", "write", "fetch", "act"}
 RUNS: dict[str, tuple[str, Any, dict[str, Any], dict[str, set[str]]]] = {
     "on policy": ("ppo", "serial", {}, {"actor 0": LOCAL, "learner": STEP}),
     "a replay": ("dqn", "serial", {}, {"actor 0": LOCAL, "learner": STEP | {"insert"}}),
     "central": (
-        "impala", "process", {"inference": "central", "settings": []},
-        {"actor 0": {"env", "answer"}, "inference 0": {"write", "fetch", "act", "answer"}, "learner": STEP},
+        "impala",
+        "process",
+        {"inference": "central", "settings": []},
+        {
+            "actor 0": {"env", "answer"},
+            "inference 0": {"write", "fetch", "act", "answer"},
+            "learner": STEP,
+        },
     ),
     "shards": (
-        "apex_dqn", "process", {"settings": ["replay.shards=2"]},
+        "apex_dqn",
+        "process",
+        {"settings": ["replay.shards=2"]},
         {"shard 0": {"insert", "sample", "gather", "priorities"}, "learner": STEP},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", RUNS)
@@ -125,8 +152,17 @@ def test_the_parts_of_the_work_of_every_worker_are_told(case: str, tmp_path: Pat
     algorithm, on, options, wanted = RUNS[case]
     settings = ["replay.starts_at=64"] if "dqn" in algorithm else []
     options = options | {"settings": [*settings, *options.get("settings", [])]}
-    run = api.train("CartPole-v1", algorithm, on=on, out=tmp_path / "run", steps=512, evaluate_episodes=0, recipe=False,
-                    envs_per_actor=4, **options)  # fmt: skip
+    run = api.train(
+        "CartPole-v1",
+        algorithm,
+        on=on,
+        out=tmp_path / "run",
+        steps=512,
+        evaluate_episodes=0,
+        recipe=False,
+        envs_per_actor=4,
+        **options,
+    )
     *_, last = list(run)
     for worker, parts in wanted.items():
         shares = last.balance[worker]
@@ -148,14 +184,18 @@ def test_what_a_worker_was_given_for_a_long_piece_of_work_is_not_taken_back(cloc
     clock.now += 2
     meter.expect(60)
     made.touch("learner")
-    assert made.touched("learner") == clock.now + 60 and made.shares(alone=True)["learner"].worked == 2
+    assert (
+        made.touched("learner") == clock.now + 60 and made.shares(alone=True)["learner"].worked == 2
+    )
     clock.now += 9
     meter.add(Tick.WORKED)
     assert made.touched("learner") == clock.now and made.shares()["learner"].worked == 11
 
 
 @pytest.mark.parametrize("on", ["serial", "process"])
-def test_of_the_shortest_run_the_last_report_says_what_the_summary_says(on: Any, tmp_path: Path) -> None:
+def test_of_the_shortest_run_the_last_report_says_what_the_summary_says(
+    on: Any, tmp_path: Path
+) -> None:
     run = api.train(program(steps=1), on=on, out=tmp_path / "run")
     *_, recorded, last = list(run)
     assert run.summary is not None and recorded.updates == last.updates == 1
@@ -166,12 +206,16 @@ def test_of_the_shortest_run_the_last_report_says_what_the_summary_says(on: Any,
     }
 
 
-def test_a_long_first_update_is_work_and_ctrl_c_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_first_update_is_work_and_ctrl_c_does_not_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("equipoise.run.run.LAST_CUT_S", 1000.0)
     monkeypatch.setattr("equipoise.runtime.process.crew.GRACE_S", 0.2)
     run = api.train(program(algorithm=Held()), on="process", out=tmp_path / "run")
     report: Any = next(r for r in run if r.balance["learner"].share("worked") > 0.9)
-    assert report.updates == 0 and report.verdict.startswith(("Learning-bound", "CPU-bound")), report.verdict
+    assert report.updates == 0 and report.verdict.startswith(("Learning-bound", "CPU-bound")), (
+        report.verdict
+    )
     run.close()
     assert run.summary is not None and run.summary["status"] == "interrupted"
     shares = run.summary["balance"]["learner"]

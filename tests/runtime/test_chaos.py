@@ -1,4 +1,6 @@
-"""Runs under attack: the matrix of ``equipoise chaos``, and what takes longer than one of its rows."""
+"""Runs under attack: the matrix of ``equipoise chaos``,
+and what takes longer than one of its rows.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from equipoise.chaos.matrix import chosen, inflict, lines, matrix
 from tests.conftest import descendants
 from tests.runtime.killing import killing
 
-pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="workers are found in Linux's /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc").is_dir(), reason="workers are found in Linux's /proc"
+)
 
 
 @pytest.mark.thorough
@@ -53,7 +57,7 @@ def test_every_fault_under_central_inference(fault: Any) -> None:
     assert all(result.passed for result in matrix([fault], 4.0, said.append, "central")), said
 
 
-# ---------------------------------------------------------------------------------------------------- the ledger can fail
+# ------------------------------------------------------------------------------ the ledger can fail
 
 
 def windows(start: int, *, t: int = 0, number: int = 0, rows: int = 4, stream: int = 0) -> Any:
@@ -75,14 +79,25 @@ def windows(start: int, *, t: int = 0, number: int = 0, rows: int = 4, stream: i
         number, t = (number + 1, 0) if seam else (number, t + 1)
     obs.append((stream, number, t, 0))
     observed = torch.tensor(obs, dtype=torch.float32)[:, None]
-    column = {"reward": torch.tensor(reward), "mask": torch.tensor(mask), "bootstrap": torch.tensor(bootstrap)}
+    column = {
+        "reward": torch.tensor(reward),
+        "mask": torch.tensor(mask),
+        "bootstrap": torch.tensor(bootstrap),
+    }
     return Trajectory(
-        obs=observed, first=observed[..., 2] == 0, action=torch.full((rows, 1), 3),
-        behaviour={"seen": observed[:-1, :, 2], "noise": torch.tensor(noise)[:, None], "updates": torch.zeros(rows, 1)},
-        version=torch.zeros(rows, 1, dtype=torch.int64), state={"seen": observed[0, :, 2]},
+        obs=observed,
+        first=observed[..., 2] == 0,
+        action=torch.full((rows, 1), 3),
+        behaviour={
+            "seen": observed[:-1, :, 2],
+            "noise": torch.tensor(noise)[:, None],
+            "updates": torch.zeros(rows, 1),
+        },
+        version=torch.zeros(rows, 1, dtype=torch.int64),
+        state={"seen": observed[0, :, 2]},
         context={"stream": torch.tensor([stream]), "start": torch.tensor([start])},
         **{key: value[:, None] for key, value in column.items()},
-    )  # fmt: skip
+    )
 
 
 def after(*entered: Any, replayed: bool = False) -> dict[str, int]:
@@ -104,9 +119,13 @@ def test_the_ledger_sees_what_is_wrong() -> None:
     third = following(second, 8)
     fine = dict.fromkeys(COUNTS, 0)
     assert after(first, second, third) == fine | {"rows": 12}
-    assert after(first, third, second) == fine | {"rows": 12}, "a place that was dealt anew comes late"
+    assert after(first, third, second) == fine | {"rows": 12}, (
+        "a place that was dealt anew comes late"
+    )
     assert after(first, second, second) == fine | {"rows": 12, "duplicated": 4}
-    assert after(first, windows(9)) == fine | {"rows": 8, "missing": 4}, "a successor begins a new episode after a gap"
+    assert after(first, windows(9)) == fine | {"rows": 8, "missing": 4}, (
+        "a successor begins a new episode after a gap"
+    )
     assert after(first, third)["missing"] == 4
     assert after(first, third)["orphans"] == (third.obs[0, 0, 2] != 0)
     assert after(first, windows(4, number=7))["torn"] == 1, "it goes on elsewhere"
@@ -123,12 +142,16 @@ def test_the_ledger_of_a_replay_sees_a_window_that_came_with_other_rows() -> Non
     third = following(second, 8)
     fine = dict.fromkeys(COUNTS, 0)
     assert after(third, first, third, second, first, replayed=True) == fine | {"rows": 20}
-    assert after(first, windows(0, number=7), replayed=True)["torn"] == 1, "the same row number, and another episode"
+    assert after(first, windows(0, number=7), replayed=True)["torn"] == 1, (
+        "the same row number, and another episode"
+    )
     assert after(first, windows(4, number=7), replayed=True)["torn"] == 1, "it goes on elsewhere"
 
 
 def entered(ledger: Any, batches: list[list[Any]], pool: Any) -> Any:
-    """The ledger, into which one of several learners, or one alone, entered its windows, a batch at a time."""
+    """The ledger, into which one of several learners, or one alone, entered its windows, a batch at
+    a time.
+    """
     from equipoise import tree
     from equipoise.types import TRAJECTORY_STREAMS, Trajectory
 
@@ -137,7 +160,9 @@ def entered(ledger: Any, batches: list[list[Any]], pool: Any) -> Any:
 
         def together(name: str) -> Any:
             axis = 0 if name in TRAJECTORY_STREAMS else 1
-            return tree.map(lambda *xs: torch.cat(xs, axis), *[getattr(data, name) for data in windows])
+            return tree.map(
+                lambda *xs: torch.cat(xs, axis), *[getattr(data, name) for data in windows]
+            )
 
         return Trajectory(**{name: together(name) for name in Trajectory.__slots__})
 
@@ -161,7 +186,8 @@ def test_learners_that_enter_their_streams_have_one_ledger() -> None:
         data.version[:], data.behaviour["updates"][:] = 1, 1
     gap = windows(9, stream=3)
     shares = [
-        [[first[0], first[1]], [second[1]], [second[0], second[1]]],  # a window of stream 1 comes twice
+        # a window of stream 1 comes twice
+        [[first[0], first[1]], [second[1]], [second[0], second[1]]],
         [[first[2]], [first[3], second[2]], [gap]],
     ]
     whole = entered(Ledger(5), [one + other for one, other in zip(*shares, strict=True)], ALONE)
@@ -172,7 +198,7 @@ def test_learners_that_enter_their_streams_have_one_ledger() -> None:
             assert torch.equal(dict(part.named_buffers())[name], buffer), name
 
 
-# ------------------------------------------------------------------------------------------------------------- acceptance
+# --------------------------------------------------------------------------------------- acceptance
 
 
 @pytest.mark.chaos
@@ -217,17 +243,32 @@ def test_a_driver_killed_at_twenty_moments_leaves_nothing(tmp_path: Path, seed: 
 
 def maps() -> list[str]:
     """Processes below this one that map a segment of a run."""
-    return [d for d in descendants() if "memfd:equipoise-" in (Path("/proc") / d.split()[0] / "maps").read_text()]
+    return [
+        d
+        for d in descendants()
+        if "memfd:equipoise-" in (Path("/proc") / d.split()[0] / "maps").read_text()
+    ]
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_short_episodes_cost_no_memory_and_no_files(tmp_path: Path) -> None:
-    """10^6 episodes of one to five steps after a warm-up of a quarter of a million: every process keeps its size."""
+    """10^6 episodes of one to five steps after a warm-up of a quarter of a million: every process
+    keeps its size.
+    """
     run = api.train(
-        "equipoise/Ruler-v0", "impala", out=tmp_path / "run", env_kwargs={"longest": 5}, actors=2, envs_per_actor=32, unroll=16,
-        max_lag=1, steps=10**8, checkpoint_every=0, evaluate_episodes=0,
-    )  # fmt: skip
+        "equipoise/Ruler-v0",
+        "impala",
+        out=tmp_path / "run",
+        env_kwargs={"longest": 5},
+        actors=2,
+        envs_per_actor=32,
+        unroll=16,
+        max_lag=1,
+        steps=10**8,
+        checkpoint_every=0,
+        evaluate_episodes=0,
+    )
     seen: dict[str, list[tuple[int, float, int]]] = {}
     for report in run:
         if report.episodes > 250_000:
@@ -237,7 +278,9 @@ def test_short_episodes_cost_no_memory_and_no_files(tmp_path: Path) -> None:
                 if " equipoise " in d and "multiprocessing" not in d
             }
             for name, pid in {**workers, "driver": os.getpid()}.items():
-                seen.setdefault(name, []).append((report.episodes, rss_mb(pid), len(os.listdir(f"/proc/{pid}/fd"))))
+                seen.setdefault(name, []).append(
+                    (report.episodes, rss_mb(pid), len(os.listdir(f"/proc/{pid}/fd")))
+                )
         if report.episodes > 1_250_000:
             break
     run.close()
@@ -246,8 +289,12 @@ def test_short_episodes_cost_no_memory_and_no_files(tmp_path: Path) -> None:
         episodes, memory, files = np.array(samples).T
         assert len(samples) > 10
         slope = float(np.polyfit(episodes / 100_000, memory, 1)[0])
-        assert slope < 1.0, f"{name}: {slope:.2f} MB per 100,000 episodes, {memory[0]:.0f} to {memory[-1]:.0f} MB"
-        assert files.max() - files.min() <= (3 if name == "driver" else 0), f"{name}: {files.min()} to {files.max()} open files"
+        assert slope < 1.0, (
+            f"{name}: {slope:.2f} MB per 100,000 episodes, {memory[0]:.0f} to {memory[-1]:.0f} MB"
+        )
+        assert files.max() - files.min() <= (3 if name == "driver" else 0), (
+            f"{name}: {files.min()} to {files.max()} open files"
+        )
 
 
 def rss_mb(pid: int) -> float:
@@ -255,7 +302,7 @@ def rss_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-# --------------------------------------------------------------------------------------------- killed again and again
+# --------------------------------------------------------------------------- killed again and again
 
 REPLAY = ("replay.capacity=10000", "replay.starts_at=500")
 SPOT: dict[str, Any] = {
@@ -273,8 +320,12 @@ SPOT: dict[str, Any] = {
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("case", SPOT)
-def test_a_worker_that_is_killed_every_two_seconds_does_not_end_the_run(case: str, tmp_path: Path) -> None:
-    """For half a minute, as where machines are lent for moments; then it is left alone, and the run learns on."""
+def test_a_worker_that_is_killed_every_two_seconds_does_not_end_the_run(
+    case: str, tmp_path: Path
+) -> None:
+    """For half a minute, as where machines are lent for moments; then it is left alone, and the run
+    learns on.
+    """
     worker, algorithm, options = SPOT[case]
     killed: set[int] = set()
     given = {"actors": 2, "envs_per_actor": 4, "evaluate_episodes": 0, "recipe": False, **options}

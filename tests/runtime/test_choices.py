@@ -1,4 +1,6 @@
-"""What is ``auto`` is chosen in one place: when it is measured, what is taken, what is written down, what a resume keeps."""
+"""What is ``auto`` is chosen in one place: when it is measured, what is taken, what is written
+down, what a resume keeps.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,29 @@ from equipoise.run.updates import Took, Way
 from equipoise.types import Program, learning
 
 FP32, FP32_2 = Way(), Way(threads=2)
-MEDIUM, BF16, BF16_2 = Way(precision="medium"), Way(precision="bf16"), Way(precision="bf16", threads=2)
+MEDIUM, BF16, BF16_2 = (
+    Way(precision="medium"),
+    Way(precision="bf16"),
+    Way(precision="bf16", threads=2),
+)
 WAYS = [FP32, FP32_2, MEDIUM, Way(precision="medium", threads=2), BF16, BF16_2]
 PIXELS = "tests.runtime.pixels:PixelCatch"
 
 
 def wide(**options: Any) -> Program:
     """A program whose layers are wide, and which will take hours."""
-    given = {"actors": 1, "envs_per_actor": 4, "unroll": 8, "max_lag": 1, "recipe": False, "steps": 10**9} | options
+    given = {
+        "actors": 1,
+        "envs_per_actor": 4,
+        "unroll": 8,
+        "max_lag": 1,
+        "recipe": False,
+        "steps": 10**9,
+    } | options
     return api.program("CartPole-v1", "impala", settings={"algorithm.hidden": (256, 256)}, **given)
 
 
-# ------------------------------------------------------------------------------------------------------ how one asks for it
+# ------------------------------------------------------------------------------ how one asks for it
 
 
 @pytest.mark.parametrize(
@@ -49,12 +62,18 @@ def wide(**options: Any) -> Program:
 )
 def test_auto_is_a_name_in_the_program_beside_the_usual_value(options: Any) -> None:
     place = api.program("CartPole-v1", "impala", **options).placement
-    assert place.auto == ("precision", "threads", "actors") and (place.precision, place.threads, place.actors) == ("fp32", 1, 2)
+    assert place.auto == ("precision", "threads", "actors") and (
+        place.precision,
+        place.threads,
+        place.actors,
+    ) == ("fp32", 1, 2)
 
 
 def test_a_value_ends_auto_and_a_program_travels_as_json(tmp_path: Path) -> None:
     made = api.program("CartPole-v1", "impala", precision="bf16", envs_per_actor="auto")
-    assert made.placement.auto == ("threads", "envs_per_actor") and made.placement.envs_per_actor == 8
+    assert (
+        made.placement.auto == ("threads", "envs_per_actor") and made.placement.envs_per_actor == 8
+    )
     assert from_json(json.loads(json.dumps(to_json(made)))) == made
     write_config(made, file := tmp_path / "run.toml")
     assert read_config(file) == made
@@ -65,9 +84,14 @@ def test_a_value_ends_auto_and_a_program_travels_as_json(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_measured_is_named_with_the_nearest_that_can() -> None:
-    with pytest.raises(ValueError, match=r"placement.auto: expected some of actors, .*, got 'thread'; did you mean 'threads'"):
+    with pytest.raises(
+        ValueError,
+        match=r"placement.auto: expected some of actors, .*, got 'thread'; did you mean 'threads'",
+    ):
         check(api.program("CartPole-v1", settings=["placement.auto=thread"]))
-    with pytest.raises(ValueError, match="threads: expected a whole number or auto, got 'aut'; did you mean 'auto'"):
+    with pytest.raises(
+        ValueError, match="threads: expected a whole number or auto, got 'aut'; did you mean 'auto'"
+    ):
         api.program("CartPole-v1", threads="aut")
     with pytest.raises(ValueError, match="max_lag: expected a whole number or none, got 'auto'"):
         api.program("CartPole-v1", max_lag="auto")
@@ -75,7 +99,7 @@ def test_what_cannot_be_measured_is_named_with_the_nearest_that_can() -> None:
         api.program("CartPole-v1", threads="auto", settings=["placement.threads=2"])
 
 
-# --------------------------------------------------------------------------------------------------- when it is measured
+# ------------------------------------------------------------------------------ when it is measured
 
 
 def refuse(*_: Any, **__: Any) -> Any:
@@ -101,13 +125,19 @@ def test_in_lockstep_and_on_one_thread_the_usual_values_hold(
     assert made == choices.usual(given) and made.placement.auto == ()
     assert record.keys() == {"precision", "threads", "actors", "inference"}
     assert all(why in one["why"] and not one["measured"] for one in record.values())
-    assert len(told) == 1 and told[0].startswith("actors: 1, since ") and why in told[0], "what nobody asked for is not told"
+    assert len(told) == 1 and told[0].startswith("actors: 1, since ") and why in told[0], (
+        "what nobody asked for is not told"
+    )
 
 
 def test_a_small_network_takes_the_usual_values_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(updates, "timed", refuse)
     made, record = choices.settled(api.program("CartPole-v1", "impala"), on="process", tell=refuse)
-    assert (made.placement.precision, made.placement.threads, made.placement.auto) == ("fp32", 1, ())
+    assert (made.placement.precision, made.placement.threads, made.placement.auto) == (
+        "fp32",
+        1,
+        (),
+    )
     assert "no wide layer" in record["precision"]["why"]
 
 
@@ -153,33 +183,59 @@ def races(rates: dict[str, float], seen: list[Any]) -> Any:
         (dict.fromkeys(WAYS, 0.1) | {BF16_2: 0.093}, {}, None, FP32),
         # One way is far ahead: no whole runs are needed.
         (dict.fromkeys(WAYS, 0.1) | {BF16: 0.02}, {}, None, BF16),
-        # Two are near each other by their updates: whole runs decide, and a tie goes to fewer threads.
-        (dict.fromkeys(WAYS, 0.1) | {BF16: 0.03, BF16_2: 0.025}, {BF16: 100.0, BF16_2: 104.0}, [BF16_2, BF16], BF16),
-        (dict.fromkeys(WAYS, 0.1) | {BF16: 0.03, BF16_2: 0.025}, {BF16: 100.0, BF16_2: 120.0}, [BF16_2, BF16], BF16_2),
+        # Two are near each other by their updates: whole runs decide, and a tie goes to fewer
+        # threads.
+        (
+            dict.fromkeys(WAYS, 0.1) | {BF16: 0.03, BF16_2: 0.025},
+            {BF16: 100.0, BF16_2: 104.0},
+            [BF16_2, BF16],
+            BF16,
+        ),
+        (
+            dict.fromkeys(WAYS, 0.1) | {BF16: 0.03, BF16_2: 0.025},
+            {BF16: 100.0, BF16_2: 120.0},
+            [BF16_2, BF16],
+            BF16_2,
+        ),
         # What there was no time to time is not tried.
         ({FP32: 0.1, FP32_2: 0.08}, {FP32: 100.0, FP32_2: 90.0}, [FP32_2, FP32], FP32),
     ],
 )
 def test_updates_narrow_what_whole_runs_decide(
-    took: dict[Way, float], rates: dict[Way, float], tried: Any, taken: Way, monkeypatch: pytest.MonkeyPatch
+    took: dict[Way, float],
+    rates: dict[Way, float],
+    tried: Any,
+    taken: Way,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     timed_for: list[float] = []
     raced: list[Any] = []
     monkeypatch.setattr(choices, "usable", lambda: 4)
     monkeypatch.setattr(choices, "ways_of", lambda program, names: WAYS)
     monkeypatch.setattr(updates, "timed", timings(took, timed_for))
-    monkeypatch.setattr(measure, "raced", races({str(way): rate for way, rate in rates.items()}, raced))
+    monkeypatch.setattr(
+        measure, "raced", races({str(way): rate for way, rate in rates.items()}, raced)
+    )
     made, record = choices.settled(wide(), on="process")
     assert (made.placement.precision, made.placement.threads) == (taken.precision, taken.threads)
-    assert [labels for labels, _ in raced] == ([] if tried is None else [[str(way) for way in tried]])
-    assert 0 < timed_for[0] <= choices.BUDGET_S and all(left <= choices.BUDGET_S for _, left in raced)
-    assert record["precision"]["value"] == taken.precision and record["threads"]["value"] == taken.threads
+    assert [labels for labels, _ in raced] == (
+        [] if tried is None else [[str(way) for way in tried]]
+    )
+    assert 0 < timed_for[0] <= choices.BUDGET_S and all(
+        left <= choices.BUDGET_S for _, left in raced
+    )
+    assert (
+        record["precision"]["value"] == taken.precision
+        and record["threads"]["value"] == taken.threads
+    )
     assert record["threads"]["left_out"] == tuple(str(way) for way in WAYS if way not in took)
     unit = "s an update" if tried is None else "steps/s"
     assert record["threads"]["unit"] == unit and record["threads"]["measured"]
 
 
-def test_where_there_is_time_for_one_run_alone_updates_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_time_for_one_run_alone_updates_decide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     took = dict.fromkeys(WAYS, 0.1) | {BF16: 0.03, BF16_2: 0.028}
     monkeypatch.setattr(choices, "usable", lambda: 4)
     monkeypatch.setattr(choices, "ways_of", lambda program, names: WAYS)
@@ -187,12 +243,17 @@ def test_where_there_is_time_for_one_run_alone_updates_decide(monkeypatch: pytes
     late = measure.Raced(rates={str(BF16_2): [9.0], str(BF16): []}, left_out=[str(BF16)])
     monkeypatch.setattr(measure, "raced", lambda *_, **__: late)
     made, record = choices.settled(wide(), on="process")
-    assert (made.placement.precision, made.placement.threads) == ("bf16", 1), "they are within a tie of updates"
+    assert (made.placement.precision, made.placement.threads) == ("bf16", 1), (
+        "they are within a tie of updates"
+    )
     assert record["threads"]["why"].endswith("there was no time to try bf16 with 1 thread")
     assert record["threads"]["left_out"] == (str(BF16),)
 
 
-@pytest.mark.parametrize(("asked", "steps", "measures"), [((), 2_000, False), (["threads"], 2_000, True), ((), 10**9, True)])
+@pytest.mark.parametrize(
+    ("asked", "steps", "measures"),
+    [((), 2_000, False), (["threads"], 2_000, True), ((), 10**9, True)],
+)
 def test_a_short_run_is_measured_only_where_that_was_asked_for(
     asked: Any, steps: int, measures: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +270,9 @@ def test_all_settings_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     raced: list[Any] = []
     rates = {"local": 1.0, "central": 2.0, "1": 1.0, "2": 3.0, "4": 2.0}
     monkeypatch.setattr(choices, "_problem", lambda program: "")
-    monkeypatch.setattr(updates, "timed", timings(dict.fromkeys(WAYS, 0.1) | {BF16: 0.01}, timed_for))
+    monkeypatch.setattr(
+        updates, "timed", timings(dict.fromkeys(WAYS, 0.1) | {BF16: 0.01}, timed_for)
+    )
     monkeypatch.setattr(choices, "ways_of", lambda program, names: WAYS)
     monkeypatch.setattr(measure, "raced", races(rates, raced))
     made, record = choices.settled(alter(wide(), inference="auto", actors="auto"), on="process")
@@ -220,24 +283,36 @@ def test_all_settings_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert record["actors"]["why"] == "1 made 1 steps/s, 2 made 3 steps/s, 4 made 2 steps/s"
 
 
-# ------------------------------------------------------------------------------------------------------ the pure functions
+# ------------------------------------------------------------------------------- the pure functions
 
 
 def test_ties_go_to_the_most_usual() -> None:
     order = ["fp32", "medium", "bf16"]
-    assert choices.most_usual({"fp32": 100.0, "medium": 104.0, "bf16": 103.0}, order, tie=1.05) == "fp32"
-    assert choices.most_usual({"fp32": 100.0, "medium": 118.0, "bf16": 120.0}, order, tie=1.05) == "medium"
+    assert (
+        choices.most_usual({"fp32": 100.0, "medium": 104.0, "bf16": 103.0}, order, tie=1.05)
+        == "fp32"
+    )
+    assert (
+        choices.most_usual({"fp32": 100.0, "medium": 118.0, "bf16": 120.0}, order, tie=1.05)
+        == "medium"
+    )
     assert choices.most_usual({"medium": 1.0, "bf16": 2.0}, order, tie=1.05) == "bf16"
 
 
 def test_a_shortlist_is_short_and_begins_with_the_best_guess() -> None:
     assert choices.shortlist({FP32: 1.0, BF16: 1.09}, WAYS) == [FP32]
-    assert choices.shortlist({FP32: 1.0, BF16: 1.2, BF16_2: 1.25, MEDIUM: 1.1, FP32_2: 1.05}, WAYS) == [BF16_2, BF16, MEDIUM]
+    assert choices.shortlist(
+        {FP32: 1.0, BF16: 1.2, BF16_2: 1.25, MEDIUM: 1.1, FP32_2: 1.05}, WAYS
+    ) == [BF16_2, BF16, MEDIUM]
     assert choices.shortlist({FP32: 1.0, BF16: 3.0}, WAYS) == [BF16]
 
 
-def test_more_threads_pay_only_where_there_are_cores_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """rows 32 a batch; an update takes 32 ms with one thread and 20 ms with two; an act of 4 envs takes 4 ms."""
+def test_more_threads_pay_only_where_there_are_cores_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """rows 32 a batch; an update takes 32 ms with one thread and 20 ms with two; an act of 4 envs
+    takes 4 ms.
+    """
     blue: Any = SimpleNamespace(program=wide(actors=2), pace=SimpleNamespace(rows=32, updates=1))
     one, two = Took(update_s=0.032, act_s=0.004), Took(update_s=0.020, act_s=0.004)
     monkeypatch.setattr(choices, "usable", lambda: 2)
@@ -246,16 +321,26 @@ def test_more_threads_pay_only_where_there_are_cores_for_them(monkeypatch: pytes
     monkeypatch.setattr(choices, "usable", lambda: 8)
     assert choices.bound(blue, FP32, one) == pytest.approx(1000.0)
     assert choices.bound(blue, FP32_2, two) == pytest.approx(1600.0)  # the learner
-    assert choices.bound(blue, FP32_2, Took(update_s=0.001, act_s=0.004)) == pytest.approx(2000.0)  # the actors
+    # the actors
+    assert choices.bound(blue, FP32_2, Took(update_s=0.001, act_s=0.004)) == pytest.approx(2000.0)
 
 
 def test_other_numbers_of_envs_learn_as_often_from_a_row() -> None:
-    made = api.program("CartPole-v1", "dqn", recipe=False, actors=2, envs_per_actor=4, settings=["replay.updates=8"])
+    made = api.program(
+        "CartPole-v1",
+        "dqn",
+        recipe=False,
+        actors=2,
+        envs_per_actor=4,
+        settings=["replay.updates=8"],
+    )
     (policy,) = learning(choices.variant(made, actors=4)).values()
     assert policy.replay is not None and policy.replay.updates == 16
     with pytest.raises(ValueError, match="1 updates a round of 8 envs are no whole number of 3"):
         choices.variant(apply_settings(made, ["replay.updates=1"]), actors=1, envs_per_actor=3)
-    found, why = choices.candidates(choices.usual(alter(made, envs_per_actor=1, actors=1)), "actors", "process")
+    found, why = choices.candidates(
+        choices.usual(alter(made, envs_per_actor=1, actors=1)), "actors", "process"
+    )
     assert found == [1, 2, 4] and why
 
 
@@ -286,7 +371,9 @@ def test_a_race_stops_where_the_next_turn_would_not_fit(monkeypatch: pytest.Monk
 
     programs = {name: Named(name) for name in "abc"}
     race = measure.raced(programs, Interrupt(), until=36.0)
-    assert began == ["a", "b", "c", "a", "b"] and now.at == 35.0, "c is far behind; a sixth turn would be too long"
+    assert began == ["a", "b", "c", "a", "b"] and now.at == 35.0, (
+        "c is far behind; a sixth turn would be too long"
+    )
     assert race.best == {"a": 100.0, "b": 95.0, "c": 10.0} and not race.left_out
     began.clear()
     now.at = 0.0
@@ -295,10 +382,13 @@ def test_a_race_stops_where_the_next_turn_would_not_fit(monkeypatch: pytest.Monk
     assert race.said == "a made 100 steps/s, there was no time to try b, c"
 
 
-# --------------------------------------------------------------------------------------------------------------- a resume
+# ----------------------------------------------------------------------------------------- a resume
 
 
-KNOWN = {name: {"value": None, "why": "measured"} for name in ("forward", "precision", "threads", "inference")}
+KNOWN = {
+    name: {"value": None, "why": "measured"}
+    for name in ("forward", "precision", "threads", "inference")
+}
 
 
 @pytest.mark.parametrize(
@@ -321,12 +411,14 @@ def test_a_resume_keeps_choices_but_for_those_that_its_changes_ask_for_again(
 
 def test_a_resume_cannot_measure_what_it_keeps() -> None:
     made = choices.usual(api.program("CartPole-v1", "impala"))
-    with pytest.raises(ValueError, match=r"placement.actors: expected 2, which a run that goes on keeps, got auto"):
+    with pytest.raises(
+        ValueError, match=r"placement.actors: expected 2, which a run that goes on keeps, got auto"
+    ):
         check_resume(made, alter(made, actors="auto"))
     assert check_resume(made, alter(made, threads="auto")) == {"placement.auto": [[], ["threads"]]}
 
 
-# ------------------------------------------------------------------------------------------------------------ real choices
+# ------------------------------------------------------------------------------------- real choices
 
 
 def test_a_random_batch_is_one_that_the_learner_can_learn_from() -> None:
@@ -347,9 +439,17 @@ def test_a_random_batch_is_one_that_the_learner_can_learn_from() -> None:
 
 
 @pytest.mark.thorough
-def test_a_run_of_images_measures_and_a_resume_keeps_what_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_images_measures_and_a_resume_keeps_what_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
-    options: dict[str, Any] = {"actors": 2, "envs_per_actor": 2, "unroll": 8, "max_lag": 1, "steps": 2_000}
+    options: dict[str, Any] = {
+        "actors": 2,
+        "envs_per_actor": 2,
+        "unroll": 8,
+        "max_lag": 1,
+        "steps": 2_000,
+    }
     options |= {"recipe": False, "evaluate_episodes": 0}
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     began = time.monotonic()

@@ -1,4 +1,6 @@
-"""A cloned policy goes on in PPO, SAC and TD3: it acts as it did, and stays as it is until its new value says something."""
+"""A cloned policy goes on in PPO, SAC and TD3: it acts as it did, and stays as it is until its new
+value says something.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Pulling(gym.Env[Any, Any]):
     observation_space = spaces.Box(-1, 1, (3,), np.float32)
 
     def __init__(self, discrete: bool = False) -> None:
-        self.action_space = spaces.Discrete(2) if discrete else spaces.Box(-2.0, 4.0, (1,), np.float32)
+        self.action_space = (
+            spaces.Discrete(2) if discrete else spaces.Box(-2.0, 4.0, (1,), np.float32)
+        )
 
     def _obs(self) -> Any:
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
@@ -47,18 +51,41 @@ class Pulling(gym.Env[Any, Any]):
 ENV = "tests.runtime.test_cloned:Pulling"
 
 
-@pytest.fixture(scope="module", params=[{}, {"squash": True}, {"discrete": True}], ids=["box", "squashed", "discrete"])
+@pytest.fixture(
+    scope="module",
+    params=[{}, {"squash": True}, {"discrete": True}],
+    ids=["box", "squashed", "discrete"],
+)
 def clone(request: Any, tmp_path_factory: Any) -> tuple[Path, dict[str, Any]]:
     """A run of bc, and the env's settings."""
     path, monkeypatch = tmp_path_factory.mktemp("clone"), pytest.MonkeyPatch()
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(path / "minari"))
     env = ["env.discrete=true"] if "discrete" in request.param else []
-    small: dict[str, Any] = {"actors": 1, "envs_per_actor": 8, "unroll": 8, "batch": 8, "steps": 64, "evaluate_episodes": 0}
+    small: dict[str, Any] = {
+        "actors": 1,
+        "envs_per_actor": 8,
+        "unroll": 8,
+        "batch": 8,
+        "steps": 64,
+        "evaluate_episodes": 0,
+    }
     finish(api.train(ENV, "ppo", on="serial", out=path / "first", settings=env, **small))
     eq.collect(path / "first", "some/data-v0", episodes=8)
-    bc = [f"algorithm.squash={str('squash' in request.param).lower()}", "algorithm.hidden=24,16", *env]
+    bc = [
+        f"algorithm.squash={str('squash' in request.param).lower()}",
+        "algorithm.hidden=24,16",
+        *env,
+    ]
     run = api.train(
-        ENV, "bc", on="serial", out=path / "clone", dataset="some/data-v0", steps=40, batch=16, evaluate_episodes=0, settings=bc
+        ENV,
+        "bc",
+        on="serial",
+        out=path / "clone",
+        dataset="some/data-v0",
+        steps=40,
+        batch=16,
+        evaluate_episodes=0,
+        settings=bc,
     )
     finish(run)
     monkeypatch.undo()
@@ -85,25 +112,44 @@ def begun(clone: Any, algorithm: str, tmp_path: Path, steps: int, *settings: str
     replay = [] if algorithm == "ppo" else ["replay.starts_at=16", "algorithm.random_steps=0"]
     said = list[str]()
     run = api.train(
-        ENV, algorithm, on="serial", out=tmp_path / algorithm, init_from=path, tell=said.append,
-        settings=[*options["settings"], *replay, *settings], **given,
-    )  # fmt: skip
+        ENV,
+        algorithm,
+        on="serial",
+        out=tmp_path / algorithm,
+        init_from=path,
+        tell=said.append,
+        settings=[*options["settings"], *replay, *settings],
+        **given,
+    )
     return run, said
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_policy_acts_as_it_did_and_stays_so_during_the_warm_up(clone: Any, algorithm: str, tmp_path: Path) -> None:
+def test_the_policy_acts_as_it_did_and_stays_so_during_the_warm_up(
+    clone: Any, algorithm: str, tmp_path: Path
+) -> None:
     discrete, squash = bool(clone[1]["settings"]), cloned.clone_of(weights_of(clone[0]))["squash"]  # type: ignore[index]
     if algorithm == "td3" and discrete:
         pytest.skip("td3 takes no Discrete")
     run, said = begun(clone, algorithm, tmp_path, 128)
-    assert any("algorithm.hidden=24,16" in one and "algorithm.value_warmup=" in one for one in said), said
+    assert any(
+        "algorithm.hidden=24,16" in one and "algorithm.value_warmup=" in one for one in said
+    ), said
     finish(run)
-    source, net = clone[0], plan_run(run.program, FromWeights(weights=weights_of(clone[0]))).first_networks()["main"]
+    source, net = (
+        clone[0],
+        plan_run(run.program, FromWeights(weights=weights_of(clone[0]))).first_networks()["main"],
+    )
     before, after = tree.named_tensors(net), checkpoint.load(weights_of(run.directory))[0]
-    of_policy = [name for name in before if name.startswith(("actor.", "torso.", "policy_head.", "log_std"))]
-    assert of_policy and all(torch.equal(before[name], after[name]) for name in of_policy), "to the bit"
-    assert any(not torch.equal(before[name], after[name]) for name in before if name not in of_policy), "and the value learns"
+    of_policy = [
+        name for name in before if name.startswith(("actor.", "torso.", "policy_head.", "log_std"))
+    ]
+    assert of_policy and all(torch.equal(before[name], after[name]) for name in of_policy), (
+        "to the bit"
+    )
+    assert any(
+        not torch.equal(before[name], after[name]) for name in before if name not in of_policy
+    ), "and the value learns"
     obs = torch.rand(64, 3, generator=torch.Generator().manual_seed(0)) * 2 - 1
     spec, first = plan_run(run.program).spec.env, torch.zeros(64, dtype=torch.bool)
     fields = cloned.clone_of(weights_of(source))
@@ -125,19 +171,34 @@ def test_after_the_warm_up_the_policy_learns(clone: Any, tmp_path: Path) -> None
     finish(run)
     net = plan_run(run.program, FromWeights(weights=weights_of(clone[0]))).first_networks()["main"]
     after = checkpoint.load(weights_of(run.directory))[0]
-    assert not torch.equal(tree.named_tensors(net)["policy_head.weight"], after["policy_head.weight"])
+    assert not torch.equal(
+        tree.named_tensors(net)["policy_head.weight"], after["policy_head.weight"]
+    )
 
 
 @pytest.mark.parametrize(
     ("algorithm", "setting", "said"),
     [
-        ("ppo", "algorithm.hidden=64,64", "expected algorithm.hidden=24,16, as the cloned policy has, got 64,64"),
-        ("ppo", "algorithm.activation=tanh", "expected algorithm.activation=relu, as the cloned policy has, got tanh"),
+        (
+            "ppo",
+            "algorithm.hidden=64,64",
+            "expected algorithm.hidden=24,16, as the cloned policy has, got 64,64",
+        ),
+        (
+            "ppo",
+            "algorithm.activation=tanh",
+            "expected algorithm.activation=relu, as the cloned policy has, got tanh",
+        ),
         ("sac", "algorithm.hidden=8", "--set algorithm.hidden=24,16 is what fits"),
     ],
 )
 def test_what_the_user_said_stays_and_is_refused_before_anything_is_measured(
-    clone: Any, tmp_path: Path, algorithm: str, setting: str, said: str, monkeypatch: pytest.MonkeyPatch
+    clone: Any,
+    tmp_path: Path,
+    algorithm: str,
+    setting: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from equipoise.api import training
 

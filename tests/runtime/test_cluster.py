@@ -1,4 +1,6 @@
-"""A run over machines that are processes: the bits of one machine, and what becomes of a machine that is lost."""
+"""A run over machines that are processes: the bits of one machine, and what becomes of a machine
+that is lost.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,36 @@ AWAY = {"site 0": ["actor 1"], "site 1": ["actor 2", "actor 3"]}
 ALL_AWAY = {"site 0": ["actor 0", "actor 1"], "site 1": ["actor 2", "actor 3"]}
 SMALL = ["algorithm.hidden=16"]
 PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "ppo": ("CartPole-v1", "ppo", {"settings": [*SMALL, "algorithm.epochs=2", "algorithm.normalize_obs=true"]}),
-    "impala, lstm": ("CartPole-v1", "impala", {"settings": [*SMALL, "algorithm.core=lstm", "algorithm.core_size=8"]}),
+    "ppo": (
+        "CartPole-v1",
+        "ppo",
+        {"settings": [*SMALL, "algorithm.epochs=2", "algorithm.normalize_obs=true"]},
+    ),
+    "impala, lstm": (
+        "CartPole-v1",
+        "impala",
+        {"settings": [*SMALL, "algorithm.core=lstm", "algorithm.core_size=8"]},
+    ),
     "dqn": ("CartPole-v1", "dqn", {"settings": [*SMALL, "replay.starts_at=64"]}),
     "sac": ("Pendulum-v1", "sac", {"settings": [*SMALL, "replay.starts_at=64"]}),
-    "two learners": ("CartPole-v1", "ppo", {"learners": 2, "settings": [*SMALL, "algorithm.epochs=2"]}),
+    "two learners": (
+        "CartPole-v1",
+        "ppo",
+        {"learners": 2, "settings": [*SMALL, "algorithm.epochs=2"]},
+    ),
     "central at home": (
         "CartPole-v1",
         "impala",
-        {"inference": "central", "settings": [*SMALL, "algorithm.core=lstm", "algorithm.core_size=8"]},
+        {
+            "inference": "central",
+            "settings": [*SMALL, "algorithm.core=lstm", "algorithm.core_size=8"],
+        },
     ),
-    "central": ("CartPole-v1", "ppo", {"inference": "central", "settings": [*SMALL, "placement.inference_workers=2"]}),
+    "central": (
+        "CartPole-v1",
+        "ppo",
+        {"inference": "central", "settings": [*SMALL, "placement.inference_workers=2"]},
+    ),
 }
 
 
@@ -44,7 +65,9 @@ def test_three_machines_compute_the_bits_of_one(name: str, tmp_path: Path) -> No
     if name == "central":  # an inference worker acts for whole actors: those of one machine
         sites = {"site 0": ["actor 2", "actor 3", "inference 1"]}
     here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
-    there, stats = finish(on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), sites))
+    there, stats = finish(
+        on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), sites)
+    )
     assert there == here
     rows = stats.rows
     assert rows["inserted"] == rows["sampled"] + rows["held"] and rows["dropped"] == 0
@@ -53,7 +76,9 @@ def test_three_machines_compute_the_bits_of_one(name: str, tmp_path: Path) -> No
 @pytest.mark.thorough
 def test_frames_that_cross_once_are_the_frames_that_the_actors_saw(tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
-    here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", "ALE/Pong-v5", "impala", steps=640)))
+    here, _ = finish(
+        ONE_MACHINE["serial"](blue_of(tmp_path / "serial", "ALE/Pong-v5", "impala", steps=640))
+    )
     blue = blue_of(tmp_path / "cluster", "ALE/Pong-v5", "impala", steps=640)
     assert all(role.spec.stacks for role in blue.learns.values())
     there, stats = finish(on_machines(blue, ALL_AWAY))
@@ -65,7 +90,10 @@ def test_strangers_at_home_s_port_are_counted_and_change_nothing(tmp_path: Path)
     """The bits of a run to which nobody else speaks."""
     env, algorithm, options = PROGRAMS["impala, lstm"]
     here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
-    runtime, notes = on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), AWAY), list[str]()
+    runtime, notes = (
+        on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), AWAY),
+        list[str](),
+    )
 
     def each(messages: Any) -> None:
         notes.extend(message.text for message in messages if isinstance(message, Note))
@@ -98,7 +126,9 @@ def test_a_machine_that_is_lost_is_replaced_and_every_row_is_accounted_for(tmp_p
         assert any(f"{name} ended with" in note and "begin anew" in note for note in notes), notes
     assert {name: site.lost for name, site in stats.sites.items()} == {"site 0": 1, "site 1": 1}
     rows = stats.rows
-    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"] and rows["dropped"] > 0
+    assert (
+        rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"] and rows["dropped"] > 0
+    )
 
 
 class EndsAtOnce(Processes):
@@ -116,8 +146,13 @@ def test_a_machine_that_was_never_there_changes_no_bit(name: str, tmp_path: Path
     env, algorithm, options = PROGRAMS[name]
     here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
     notes = list[str]()
-    runtime = on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), AWAY, EndsAtOnce())
-    there, stats = finish(runtime, lambda messages: notes.extend(one.text for one in messages if isinstance(one, Note)))
+    runtime = on_machines(
+        blue_of(tmp_path / "cluster", env, algorithm, **options), AWAY, EndsAtOnce()
+    )
+    there, stats = finish(
+        runtime,
+        lambda messages: notes.extend(one.text for one in messages if isinstance(one, Note)),
+    )
     assert there == here and stats.rows["dropped"] == 0
     assert {site.lost for site in stats.sites.values()} == {0}
     for site in AWAY:
@@ -125,7 +160,9 @@ def test_a_machine_that_was_never_there_changes_no_bit(name: str, tmp_path: Path
 
 
 def drained(name: str, max_lag: int, moment: int, folder: Path, **options: Any) -> None:
-    """Drain a machine at this version: nothing is lost, and with ``max_lag=0`` the run has the bits of one left alone."""
+    """Drain a machine at this version: nothing is lost, and with ``max_lag=0`` the run has the bits
+    of one left alone.
+    """
     env, algorithm, given = PROGRAMS[name]
     away: Any = {"site 0": ["actor 2", "actor 3", "inference 1"]} if name == "central" else AWAY
     if max_lag:  # nobody waits for an actor that moves, but where all of them do
@@ -135,7 +172,9 @@ def drained(name: str, max_lag: int, moment: int, folder: Path, **options: Any) 
     runtime = on_machines(blue_of(folder / "cluster", env, algorithm, **options), away, nodes)
 
     def each(messages: Any) -> None:
-        moved.extend(m.text for m in messages if isinstance(m, Note) and "will be taken away" in m.text)
+        moved.extend(
+            m.text for m in messages if isinstance(m, Note) and "will be taken away" in m.text
+        )
         if runtime.stats().version >= moment and not seen:
             seen.append(1)
             nodes.drained.add(max(away))
@@ -146,7 +185,9 @@ def drained(name: str, max_lag: int, moment: int, folder: Path, **options: Any) 
     site = stats.sites[max(away)]
     assert (site.moved, site.lost) == (1, 0) and site.received > site.sent / 100 > 0
     if max_lag == 0:
-        here, _ = finish(ONE_MACHINE["serial"](blue_of(folder / "serial", env, algorithm, **options)))
+        here, _ = finish(
+            ONE_MACHINE["serial"](blue_of(folder / "serial", env, algorithm, **options))
+        )
         assert there == here
 
 
@@ -156,7 +197,11 @@ class LosesTheWord(ClusterRuntime):
     lost = 0
 
     def _take(self, title: str, message: Any) -> None:
-        if isinstance(message, Relayed) and message.said.get("message") == "HandedOver" and not self.lost:
+        if (
+            isinstance(message, Relayed)
+            and message.said.get("message") == "HandedOver"
+            and not self.lost
+        ):
             self.lost += 1
             os.kill(pids("proxy")[0], signal.SIGKILL)
         else:
@@ -166,7 +211,8 @@ class LosesTheWord(ClusterRuntime):
 @pytest.mark.thorough
 def test_workers_are_handed_over_once_more_where_the_proxy_dies_meanwhile(tmp_path: Path) -> None:
     env, algorithm, options = PROGRAMS["impala, lstm"]
-    nodes, away = Processes(), {"site 1": AWAY["site 1"]}  # another machine may lose the unrolls under way there, rightly
+    # another machine may lose the unrolls under way there, rightly
+    nodes, away = Processes(), {"site 1": AWAY["site 1"]}
     runtime = LosesTheWord(blue_of(tmp_path / "cluster", env, algorithm, **options), nodes, away)
 
     def each(messages: Any) -> None:
@@ -182,12 +228,19 @@ def test_workers_are_handed_over_once_more_where_the_proxy_dies_meanwhile(tmp_pa
 
 @pytest.mark.thorough
 def test_workers_are_handed_over_once_more_where_one_of_them_dies_meanwhile(tmp_path: Path) -> None:
-    """Its successor knows nothing of the hand-over under way, which would wait for it until the machine is gone."""
+    """Its successor knows nothing of the hand-over under way, which would wait for it until the
+    machine is gone.
+    """
     flag, nodes = tmp_path / "flag", Processes()
     blue = blue_of(
-        tmp_path / "run", "tests.runtime.saving_env:KilledWhileSaving", "ppo", checkpoint_every=0, max_lag=1, steps=25_600,
+        tmp_path / "run",
+        "tests.runtime.saving_env:KilledWhileSaving",
+        "ppo",
+        checkpoint_every=0,
+        max_lag=1,
+        steps=25_600,
         settings=[*SMALL, f"env.flag={flag}"],
-    )  # fmt: skip
+    )
     runtime = on_machines(blue, AWAY, nodes)
 
     def each(messages: Any) -> None:
@@ -214,14 +267,18 @@ def test_workers_are_handed_over_once_more_where_one_of_them_dies_meanwhile(tmp_
         pytest.param("central at home", 1, marks=pytest.mark.chaos),
     ],
 )
-def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(name: str, max_lag: int, tmp_path: Path) -> None:
+def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(
+    name: str, max_lag: int, tmp_path: Path
+) -> None:
     drained(name, max_lag, 8, tmp_path)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("max_lag", [0, 1])
 @pytest.mark.parametrize("number", range(10))
-def test_a_machine_may_be_drained_at_any_moment(number: int, max_lag: int, seed: int, tmp_path: Path) -> None:
+def test_a_machine_may_be_drained_at_any_moment(
+    number: int, max_lag: int, seed: int, tmp_path: Path
+) -> None:
     drained("impala, lstm", max_lag, random.Random(seed).randrange(60), tmp_path, steps=5120)
 
 
@@ -242,7 +299,9 @@ def test_a_checkpoint_is_made_when_home_will_be_taken_away(tmp_path: Path) -> No
 
 
 def pids(title: str) -> list[int]:
-    """The processes with a worker's title that come from this one, on whatever machine of the run they are."""
+    """The processes with a worker's title that come from this one, on whatever machine of the run
+    they are.
+    """
     found = []
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):
@@ -263,14 +322,20 @@ def above(pid: int) -> list[int]:
 
 @pytest.mark.thorough
 def test_a_proxy_that_is_killed_is_replaced_and_the_sites_go_on(tmp_path: Path) -> None:
-    notes, killed, before, after = list[str](), list[int](), dict[str, list[int]](), dict[str, list[int]]()
+    notes, killed, before, after = (
+        list[str](),
+        list[int](),
+        dict[str, list[int]](),
+        dict[str, list[int]](),
+    )
     blue = blue_of(tmp_path, "CartPole-v1", "ppo", max_lag=1, steps=25_600, settings=SMALL)
     runtime = on_machines(blue, ALL_AWAY)
 
     def each(messages: Any) -> None:
         notes.extend(message.text for message in messages if isinstance(message, Note))
         stats = runtime.stats()
-        due = stats.version >= 20 + 100 * len(killed) and min(stats.ticks) > 0  # each acts: some may be ahead of others
+        # each acts: some may be ahead of others
+        due = stats.version >= 20 + 100 * len(killed) and min(stats.ticks) > 0
         if len(killed) < 2 and due and len(proxies := pids("proxy")) == 1:
             if proxies[0] in killed:
                 return
@@ -281,7 +346,9 @@ def test_a_proxy_that_is_killed_is_replaced_and_the_sites_go_on(tmp_path: Path) 
             after.update({f"actor {n}": pids(f"actor {n}") for n in range(4)})
 
     _, stats = finish(runtime, each)
-    assert len(killed) == 2 and sum("proxy was killed by SIGKILL" in note for note in notes) == 2, notes
+    assert len(killed) == 2 and sum("proxy was killed by SIGKILL" in note for note in notes) == 2, (
+        notes
+    )
     assert after == before, "the same processes"
     assert all(site.lost == 0 for site in stats.sites.values())
     rows = stats.rows
@@ -290,17 +357,28 @@ def test_a_proxy_that_is_killed_is_replaced_and_the_sites_go_on(tmp_path: Path) 
 
 @pytest.mark.thorough
 def test_a_machine_that_falls_silent_is_fenced_and_its_actors_go_on(tmp_path: Path) -> None:
-    """Stopped for longer than the deadline, as behind a link that is down. The others are learned from meanwhile."""
+    """Stopped for longer than the deadline, as behind a link that is down. The others are learned
+    from meanwhile.
+    """
     nodes, notes, stopped = Processes(), list[str](), list[float]()
     nodes.silent_s = 2.0
-    blue = blue_of(tmp_path, "CartPole-v1", "impala", max_lag=1, steps=6_400_000, checkpoint_every=0, settings=SMALL)
+    blue = blue_of(
+        tmp_path,
+        "CartPole-v1",
+        "impala",
+        max_lag=1,
+        steps=6_400_000,
+        checkpoint_every=0,
+        settings=SMALL,
+    )
     runtime = on_machines(blue, ALL_AWAY, nodes)
     at, before, during, kept = dict[str, int](), list[int](), list[int](), list[Any]()
 
     def each(messages: Any) -> None:
         notes.extend(message.text for message in messages if isinstance(message, Note))
         version = runtime.stats().version
-        if not stopped and version >= 40 and runtime.stats().ticks[0] > 0:  # it acts: the others may be ahead of it
+        # it acts: the others may be ahead of it
+        if not stopped and version >= 40 and runtime.stats().ticks[0] > 0:
             before.extend(pids("actor 0"))
             os.kill(nodes.sites["site 0"].pid, signal.SIGSTOP)
             stopped.append(time.monotonic())
@@ -327,7 +405,9 @@ def test_a_machine_that_falls_silent_is_fenced_and_its_actors_go_on(tmp_path: Pa
 
 @pytest.mark.thorough
 def test_where_home_acts_a_lost_session_costs_nothing(tmp_path: Path) -> None:
-    """The proxy is killed, and a machine falls silent: the same envs go on with the step that was under way."""
+    """The proxy is killed, and a machine falls silent: the same envs go on with the step that was
+    under way.
+    """
     nodes, did, notes = Processes(), list[str](), list[str]()
     nodes.silent_s = 2.0
     env, algorithm, options = PROGRAMS["central at home"]
@@ -355,12 +435,16 @@ def test_where_home_acts_a_lost_session_costs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("victim", ["actor 2", "inference 0", "machine"])
-def test_where_home_acts_whoever_dies_is_replaced_and_every_row_is_accounted_for(victim: str, tmp_path: Path) -> None:
+def test_where_home_acts_whoever_dies_is_replaced_and_every_row_is_accounted_for(
+    victim: str, tmp_path: Path
+) -> None:
     nodes, notes, killed = Processes(), list[str](), list[int]()
     env, algorithm, options = PROGRAMS["central at home"]
     runtime = on_machines(
-        blue_of(tmp_path, env, algorithm, **options | {"max_lag": 1, "steps": 12_800}), ALL_AWAY, nodes
-    )  # fmt: skip
+        blue_of(tmp_path, env, algorithm, **options | {"max_lag": 1, "steps": 12_800}),
+        ALL_AWAY,
+        nodes,
+    )
 
     def each(messages: Any) -> None:
         notes.extend(message.text for message in messages if isinstance(message, Note))
@@ -374,7 +458,9 @@ def test_where_home_acts_whoever_dies_is_replaced_and_every_row_is_accounted_for
 
     _, stats = finish(runtime, each)
     assert len(killed) == 2
-    assert sum(f"{victim if victim != 'machine' else 'site 1'} " in note for note in notes) >= 2, notes
+    assert sum(f"{victim if victim != 'machine' else 'site 1'} " in note for note in notes) >= 2, (
+        notes
+    )
     rows = stats.rows
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
 
@@ -399,7 +485,9 @@ def test_a_machine_that_only_steps_loads_no_torch_in_its_workers(tmp_path: Path)
 def test_where_home_acts_env_workers_that_get_on_may_die_again_and_again(tmp_path: Path) -> None:
     """Each of them has stepped hundreds of rows before: these are no deaths in a row."""
     env, algorithm, options = PROGRAMS["central at home"]
-    runtime = on_machines(blue_of(tmp_path, env, algorithm, **options | {"max_lag": 1, "steps": 25_600}), ALL_AWAY)
+    runtime = on_machines(
+        blue_of(tmp_path, env, algorithm, **options | {"max_lag": 1, "steps": 25_600}), ALL_AWAY
+    )
     killed, at = list[int](), [20]
 
     def each(messages: Any) -> None:
@@ -411,4 +499,6 @@ def test_where_home_acts_env_workers_that_get_on_may_die_again_and_again(tmp_pat
 
     _, stats = finish(runtime, each)
     assert len(killed) == 4
-    assert stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["dropped"] + stats.rows["held"]
+    assert (
+        stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["dropped"] + stats.rows["held"]
+    )

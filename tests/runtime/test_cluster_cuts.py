@@ -1,4 +1,6 @@
-"""Cuts of a run over machines that are processes: what they wait for, and what they are given up for."""
+"""Cuts of a run over machines that are processes: what they wait for, and what they are given up
+for.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,14 @@ def test_a_cut_is_given_up_where_a_worker_of_another_machine_dies_in_it(tmp_path
     """Its successor has nothing to save for that cut, and the learner would hold still for ever."""
     flag, cuts = tmp_path / "flag", list[Cut]()
     blue = blue_of(
-        tmp_path / "run", "tests.runtime.saving_env:KilledWhileSaving", "ppo", checkpoint_every=256, max_lag=1, steps=12_800,
+        tmp_path / "run",
+        "tests.runtime.saving_env:KilledWhileSaving",
+        "ppo",
+        checkpoint_every=256,
+        max_lag=1,
+        steps=12_800,
         settings=[*SMALL, f"env.flag={flag}"],
-    )  # fmt: skip
+    )
     runtime = on_machines(blue, ALL_AWAY)
 
     def each(messages: Any) -> None:
@@ -80,8 +87,12 @@ def test_a_cut_is_given_up_where_a_worker_of_another_machine_dies_in_it(tmp_path
 
 def test_a_cut_that_no_other_follows_waits_for_a_machine_that_still_begins(tmp_path: Path) -> None:
     cuts, asked = list[Cut](), list[float]()
-    blue = blue_of(tmp_path, "CartPole-v1", "ppo", max_lag=1, steps=64_000, checkpoint_every=0, settings=SMALL)
-    nodes = Late(lambda job: job.name == "site 0" and not (asked and time.monotonic() > asked[0] + 1.0))
+    blue = blue_of(
+        tmp_path, "CartPole-v1", "ppo", max_lag=1, steps=64_000, checkpoint_every=0, settings=SMALL
+    )
+    nodes = Late(
+        lambda job: job.name == "site 0" and not (asked and time.monotonic() > asked[0] + 1.0)
+    )
     runtime = on_machines(blue, AWAY, nodes)
 
     def each(messages: Any) -> None:
@@ -103,7 +114,15 @@ def limit_files(pid: int, size: int) -> None:
 
 def test_a_full_disk_at_home_costs_checkpoints_and_not_the_proxy(tmp_path: Path) -> None:
     cuts, limited = list[Cut](), list[int]()
-    blue = blue_of(tmp_path, "CartPole-v1", "ppo", max_lag=1, steps=12_800, checkpoint_every=640, settings=SMALL)
+    blue = blue_of(
+        tmp_path,
+        "CartPole-v1",
+        "ppo",
+        max_lag=1,
+        steps=12_800,
+        checkpoint_every=640,
+        settings=SMALL,
+    )
     runtime = on_machines(blue, ALL_AWAY)
 
     def each(messages: Any) -> None:
@@ -134,20 +153,38 @@ def test_workers_whose_state_cannot_be_kept_begin_anew_elsewhere(tmp_path: Path)
 
     _, stats = finish(runtime, each)
     assert any("could not hand over what actor" in note for note in notes), notes
-    assert stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["dropped"] + stats.rows["held"]
+    assert (
+        stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["dropped"] + stats.rows["held"]
+    )
 
 
 def test_no_cut_waits_for_a_successor_that_will_not_save_for_it(tmp_path: Path) -> None:
-    """An actor of another machine that is killed again and again, while there is a cut after every version."""
-    blue = blue_of(tmp_path, "CartPole-v1", "ppo", max_lag=1, steps=640_000, checkpoint_every=64, settings=SMALL)
+    """An actor of another machine that is killed again and again, while there is a cut after every
+    version.
+    """
+    blue = blue_of(
+        tmp_path,
+        "CartPole-v1",
+        "ppo",
+        max_lag=1,
+        steps=640_000,
+        checkpoint_every=64,
+        settings=SMALL,
+    )
     runtime, killed, rows = on_machines(blue, ALL_AWAY), list[int](), list[Any]()
 
     def each(messages: Any) -> None:
-        if len(killed) == 12 and any(isinstance(one, Cut) and one.error is None for one in messages):
+        if len(killed) == 12 and any(
+            isinstance(one, Cut) and one.error is None for one in messages
+        ):
             rows.append(runtime.stats().rows)  # nobody writes
         runtime.done |= bool(rows)
         for pid in pids("actor 1"):
-            if pid not in killed and runtime.stats().version >= 4 * len(killed) and len(killed) < 12:
+            if (
+                pid not in killed
+                and runtime.stats().version >= 4 * len(killed)
+                and len(killed) < 12
+            ):
                 killed.append(pid)
                 os.kill(pid, signal.SIGKILL)
 

@@ -1,4 +1,6 @@
-"""Settings that exclude or need each other: one check reads the facts of all fields, and the sentences are whole."""
+"""Settings that exclude or need each other: one check reads the facts of all fields, and the
+sentences are whole.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def with_placement(**changes: Any) -> Program:
 def test_a_field_excludes_and_needs() -> None:
     @dataclass(frozen=True)
     class Own(EvaluationSettings):
-        pause: Annotated[int, Excludes("every", 3, why="with every={}, which has no pauses"), Needs("episodes", why="of 1")] = 0
+        pause: Annotated[
+            int,
+            Excludes("every", 3, why="with every={}, which has no pauses"),
+            Needs("episodes", why="of 1"),
+        ] = 0
 
     made = replace(program(), evaluation=Own(pause=2, every=3, episodes=0))
     assert [one for one in combination_problems(made) if "pause" in one] == [
@@ -44,7 +50,10 @@ def test_every_other_setting_of_a_fact_is_there() -> None:
         for fact in facts(cls).values():
             for one in (*fact.excludes, *fact.needs):
                 found += 1
-                assert one.setting in facts(cls) or one.setting == "source.task", (fact.name, one.setting)
+                assert one.setting in facts(cls) or one.setting == "source.task", (
+                    fact.name,
+                    one.setting,
+                )
                 assert one.why and not one.why.endswith(".")
     assert found > 15
 
@@ -52,11 +61,26 @@ def test_every_other_setting_of_a_fact_is_there() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"shard": "fsdp", "learners": 2, "compile": True}, "shard: expected none with placement.compile, whose"),
-        ({"shard": "fsdp", "learners": 2, "device": "cuda", "precision": "fp16"}, "shard: expected none with precision fp16"),
-        ({"graphs": True, "learners": 2, "device": "cuda"}, "graphs: expected false with 2 learners, whose sums"),
-        ({"balance": "auto", "inference": "central"}, "balance: expected off with inference=central, whose .*, got 'auto'"),
-        ({"nvtx": True, "trace_s": 5.0}, "nvtx: expected false with placement.trace_s=5.0, which keeps .*, got true"),
+        (
+            {"shard": "fsdp", "learners": 2, "compile": True},
+            "shard: expected none with placement.compile, whose",
+        ),
+        (
+            {"shard": "fsdp", "learners": 2, "device": "cuda", "precision": "fp16"},
+            "shard: expected none with precision fp16",
+        ),
+        (
+            {"graphs": True, "learners": 2, "device": "cuda"},
+            "graphs: expected false with 2 learners, whose sums",
+        ),
+        (
+            {"balance": "auto", "inference": "central"},
+            "balance: expected off with inference=central, whose .*, got 'auto'",
+        ),
+        (
+            {"nvtx": True, "trace_s": 5.0},
+            "nvtx: expected false with placement.trace_s=5.0, which keeps .*, got true",
+        ),
     ],
 )
 def test_what_cannot_go_together_is_one_sentence(changes: dict[str, Any], sentence: str) -> None:
@@ -70,6 +94,8 @@ def test_what_nothing_reads_excludes_nothing() -> None:
 
 def test_every_choice_is_checked() -> None:
     """Of each field with a ``Literal``, by the one function that checks ranges."""
-    with pytest.raises(ValueError, match=r"evaluation\.on_alarm: expected one of warn, stop, got 'shout'"):
+    with pytest.raises(
+        ValueError, match=r"evaluation\.on_alarm: expected one of warn, stop, got 'shout'"
+    ):
         check(replace(program(), evaluation=EvaluationSettings(on_alarm="shout")))  # type: ignore[arg-type]
     assert Placement().balance == "off"

@@ -11,7 +11,17 @@ import pytest
 
 from equipoise.record import checkpoint
 from equipoise.runtime.cut import CutCoordinator
-from equipoise.runtime.messages import Cut, CutBegun, Failed, Note, Record, Saved, Written, from_json, to_json
+from equipoise.runtime.messages import (
+    Cut,
+    CutBegun,
+    Failed,
+    Note,
+    Record,
+    Saved,
+    Written,
+    from_json,
+    to_json,
+)
 from equipoise.workers.kind import Member
 from equipoise.workers.kinds import KINDS
 
@@ -26,8 +36,15 @@ class Run:
         self.woken: list[str] = []
         kinds = {(kind.name, kind.torch): kind for kind in KINDS}
         actor = kinds["actor", True]
-        members = [Member(kinds["learner", True], 0), Member(actor, 0), Member(actor, 1), Member(kinds["shard", True], 0)]
-        self.cuts = CutCoordinator(self.words, members, directory=directory, steps=lambda v: 10 * v, wake=self.woken.extend)
+        members = [
+            Member(kinds["learner", True], 0),
+            Member(actor, 0),
+            Member(actor, 1),
+            Member(kinds["shard", True], 0),
+        ]
+        self.cuts = CutCoordinator(
+            self.words, members, directory=directory, steps=lambda v: 10 * v, wake=self.woken.extend
+        )
         self.others = ["actor 0", "actor 1", "shard 0"]
 
     def begin(self, version: int, **options: Any) -> None:
@@ -47,7 +64,9 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def test_the_learner_saves_last_and_goes_on_when_the_driver_is_done(run: Run, tmp_path: Path) -> None:
+def test_the_learner_saves_last_and_goes_on_when_the_driver_is_done(
+    run: Run, tmp_path: Path
+) -> None:
     run.cuts.hold()
     assert run.now["asked"] == 1
     run.begin(3)
@@ -56,7 +75,9 @@ def test_the_learner_saves_last_and_goes_on_when_the_driver_is_done(run: Run, tm
     for title in run.others:
         assert run.now["save_last"] == 0 and not run.cuts.ready()
         run.saved(title, files={title: {}})
-    assert run.woken == [*run.others, "learner"] and run.now["save_last"] == 1 and not run.cuts.ready()
+    assert (
+        run.woken == [*run.others, "learner"] and run.now["save_last"] == 1 and not run.cuts.ready()
+    )
     run.saved("learner", files={"l": {}})
     (cut,) = run.cuts.ready()
     assert (cut.step, cut.version, cut.more, cut.error) == (30, 3, False, None)
@@ -70,7 +91,8 @@ def test_what_is_written_later_comes_as_a_second_cut(run: Run) -> None:
     run.begin(1)
     for title in run.others:
         run.saved(title, more=title == "shard 0")
-    run.cuts.written("shard 0", Written(cut=1, files={"s": {}}, segments={"shard_0/a": {}}))  # before the learner has saved
+    # before the learner has saved
+    run.cuts.written("shard 0", Written(cut=1, files={"s": {}}, segments={"shard_0/a": {}}))
     run.saved("learner", more=True)
     (cut,) = run.cuts.ready()
     assert cut.more and not cut.late
@@ -79,7 +101,12 @@ def test_what_is_written_later_comes_as_a_second_cut(run: Run) -> None:
     assert not run.cuts.ready()
     run.cuts.written("learner", Written(cut=1, files={"l": {}}, error="full"))
     (rest,) = run.cuts.ready()
-    assert rest.late and rest.files == {"s": {}, "l": {}} and rest.segments == {"shard_0/a": {}} and rest.error == "full"
+    assert (
+        rest.late
+        and rest.files == {"s": {}, "l": {}}
+        and rest.segments == {"shard_0/a": {}}
+        and rest.error == "full"
+    )
     run.cuts.release(rest)
     assert run.now["closed"] == 1
 
@@ -120,15 +147,27 @@ def test_a_cut_waits_for_no_worker_that_died(run: Run) -> None:
 def test_there_is_no_cut_while_something_stands_in_the_way(run: Run, tmp_path: Path) -> None:
     run.begin(1, obstacle="actor 0 is being replaced")
     (cut,) = run.cuts.ready()
-    assert cut.error == "actor 0 is being replaced" and run.now["save"] == 0 and not list(tmp_path.iterdir())
+    assert (
+        cut.error == "actor 0 is being replaced"
+        and run.now["save"] == 0
+        and not list(tmp_path.iterdir())
+    )
 
 
 @pytest.mark.parametrize(
     "message",
     [
         Record(
-            version=3, at=1.5, lag_mean=0.5, lag_max=2, metrics={"loss": 1.0}, episodes=4, return_mean=None, length_mean=2.0,
-            aborted=0, info={"x/last": None},
+            version=3,
+            at=1.5,
+            lag_mean=0.5,
+            lag_max=2,
+            metrics={"loss": 1.0},
+            episodes=4,
+            return_mean=None,
+            length_mean=2.0,
+            aborted=0,
+            info={"x/last": None},
         ),
         Note(text="warning: a"),
         Failed(error="ValueError", text="...", final=True),
@@ -138,7 +177,7 @@ def test_there_is_no_cut_while_something_stands_in_the_way(run: Run, tmp_path: P
         Cut(step=8, version=2, late=True),
     ],
     ids=lambda message: type(message).__name__,
-)  # fmt: skip
+)
 def test_a_message_crosses_a_pipe_as_json(message: Any) -> None:
     assert from_json(json.loads(json.dumps(to_json(message)))) == message
 
@@ -146,10 +185,11 @@ def test_a_message_crosses_a_pipe_as_json(message: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"message": "Nod"}, "expected one of Record, .*, got 'Nod'"), ({"message": "Note"}, "fields of a Note"),
+        ({"message": "Nod"}, "expected one of Record, .*, got 'Nod'"),
+        ({"message": "Note"}, "fields of a Note"),
         ({"message": []}, "expected one of Record"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_message_is_refused(data: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         from_json(data)

@@ -1,4 +1,6 @@
-"""Damaged and foreign files: each is named in one sentence, and what a run does not need never stops it."""
+"""Damaged and foreign files: each is named in one sentence, and what a run does not need never
+stops it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 
 def newest(run: Path) -> Path:
-    return max((run / "checkpoints").glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
+    return max(
+        (run / "checkpoints").glob("step_*"), key=lambda path: int(path.name.removeprefix("step_"))
+    )
 
 
 def rewrite(place: Path, name: str, data: bytes) -> None:
@@ -56,7 +60,7 @@ def change(file: Path, edit: Callable[[Any], Any]) -> bytes:
     return json.dumps(edit(data) or data).encode()
 
 
-# -------------------------------------------------------------------------------------------------------------- JSON
+# --------------------------------------------------------------------------------------------- JSON
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,10 @@ def change(file: Path, edit: Callable[[Any], Any]) -> bytes:
         (b"[" * 200_000, r"line 1: expected at most 64 levels of lists and objects, got more"),
         (b'{"a":' * 200_000, r"line 1: expected at most 64 levels"),
         (b'{"a": NaN}', "expected JSON, got NaN, which is no number"),
-        (b'{"a": ' + b"1" * 5000 + b"}", "expected JSON, got 1111.*, which has more than 4,300 digits"),
+        (
+            b'{"a": ' + b"1" * 5000 + b"}",
+            "expected JSON, got 1111.*, which has more than 4,300 digits",
+        ),
         (b"", "line 1: expected JSON, got nothing"),
         (b" \n", "line 2: expected JSON, got nothing"),
     ],
@@ -81,7 +88,10 @@ def test_what_is_no_json_is_named_by_file_and_line(data: bytes, said: str, tmp_p
 
 
 def test_brackets_within_texts_are_no_levels() -> None:
-    assert parse_json(json.dumps(["[" * 1000, '\\"{' * 500]).encode(), "x") == ["[" * 1000, '\\"{' * 500]
+    assert parse_json(json.dumps(["[" * 1000, '\\"{' * 500]).encode(), "x") == [
+        "[" * 1000,
+        '\\"{' * 500,
+    ]
 
 
 def test_a_file_without_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +101,12 @@ def test_a_file_without_end_is_not_read(tmp_path: Path, monkeypatch: pytest.Monk
         read_json(tmp_path / "x.json")
 
 
-SCHEMA = {"n": Number(0, 9, whole=True), "x?": Maybe(Number()), "t": Items(Text(3), 2), "m": Each(Row((Number(), Anything())))}
+SCHEMA = {
+    "n": Number(0, 9, whole=True),
+    "x?": Maybe(Number()),
+    "t": Items(Text(3), 2),
+    "m": Each(Row((Number(), Anything()))),
+}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +135,7 @@ def test_a_schema_names_the_place(value: dict[str, Any], said: str) -> None:
         check({}, SCHEMA, "f.json")
 
 
-# ----------------------------------------------------------------------------------------------------- what is not needed
+# ------------------------------------------------------------------------------- what is not needed
 
 
 DAMAGE = {
@@ -146,21 +161,29 @@ def test_a_summary_is_not_needed(how: str, run: Path) -> None:
 
 def test_a_damaged_summary_is_told(run: Path) -> None:
     (run / "summary.json").write_text("{")
-    with pytest.warns(RuntimeWarning, match=r"summary.json, line 1: expected JSON, .*; the file is not needed"):
+    with pytest.warns(
+        RuntimeWarning, match=r"summary.json, line 1: expected JSON, .*; the file is not needed"
+    ):
         assert RunDirectory.open(run).summary() is None
 
 
-@pytest.mark.parametrize("damage", [b"\xff\n", b"{\n", b"[]\n", b'{"final": 1}\n', b"[" * 100_000 + b"\n"])
+@pytest.mark.parametrize(
+    "damage", [b"\xff\n", b"{\n", b"[]\n", b'{"final": 1}\n', b"[" * 100_000 + b"\n"]
+)
 def test_a_damaged_line_of_reports_costs_that_line(damage: bytes, run: Path) -> None:
     file = run / "metrics.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([lines[0], damage, *lines[1:]]))
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 2: .*expected"):
         RunDirectory.open(run).metrics()
-    with pytest.warns(RuntimeWarning, match=r"metrics.jsonl, line 2: .*; what is damaged is left out"):
+    with pytest.warns(
+        RuntimeWarning, match=r"metrics.jsonl, line 2: .*; what is damaged is left out"
+    ):
         go_on(run, steps=4096)
     told = [line["env_steps"] for line in RunDirectory.open(run).metrics()]
-    assert told[0] == json.loads(lines[0])["env_steps"] and told == sorted(told) and told[-1] == 4096
+    assert (
+        told[0] == json.loads(lines[0])["env_steps"] and told == sorted(told) and told[-1] == 4096
+    )
 
 
 def test_no_path_leaves_the_reports_open(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,24 +207,47 @@ def test_no_path_leaves_the_reports_open(run: Path, monkeypatch: pytest.MonkeyPa
     api.resume(run, steps=4096).close()
 
 
-# --------------------------------------------------------------------------------------------------------- what is needed
+# ----------------------------------------------------------------------------------- what is needed
 
 
 RUNS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "no policies": (lambda r: r["program"].update(policies={}), "program.policies: expected at least one policy that learns"),
+    "no policies": (
+        lambda r: r["program"].update(policies={}),
+        "program.policies: expected at least one policy that learns",
+    ),
     "only frozen": (
-        lambda r: r["program"].update(policies={"a": {"of": "b"}}), "program.policies: expected at least one policy that learns"
+        lambda r: r["program"].update(policies={"a": {"of": "b"}}),
+        "program.policies: expected at least one policy that learns",
     ),
-    "negative": (lambda r: r["program"]["placement"].update(actors=-1), "actors: expected at least 1, got -1"),
-    "kind": (lambda r: r["program"]["schedule"].update(steps="many"), "schedule.steps: expected a whole number, got 'many'"),
-    "unroll": (lambda r: r["program"]["policies"]["main"].update(unroll=-8), "unroll: expected at least 1, got -8"),
+    "negative": (
+        lambda r: r["program"]["placement"].update(actors=-1),
+        "actors: expected at least 1, got -1",
+    ),
+    "kind": (
+        lambda r: r["program"]["schedule"].update(steps="many"),
+        "schedule.steps: expected a whole number, got 'many'",
+    ),
+    "unroll": (
+        lambda r: r["program"]["policies"]["main"].update(unroll=-8),
+        "unroll: expected at least 1, got -8",
+    ),
     "gamma": (
-        lambda r: r["program"]["policies"]["main"]["algorithm"]["fields"].update(gamma=7), "gamma: expected .*, got 7"
+        lambda r: r["program"]["policies"]["main"]["algorithm"]["fields"].update(gamma=7),
+        "gamma: expected .*, got 7",
     ),
-    "on": (lambda r: r.update(on="moon"), "on: expected one of 'serial', 'process', 'ray', got 'moon'"),
-    "tensorboard": (lambda r: r.update(tensorboard="yes"), "tensorboard: expected true or false, got 'yes'"),
-    "choices": (lambda r: r.update(choices={"forward": []}), "choices.forward: expected a JSON object"),
-}  # fmt: skip
+    "on": (
+        lambda r: r.update(on="moon"),
+        "on: expected one of 'serial', 'process', 'ray', got 'moon'",
+    ),
+    "tensorboard": (
+        lambda r: r.update(tensorboard="yes"),
+        "tensorboard: expected true or false, got 'yes'",
+    ),
+    "choices": (
+        lambda r: r.update(choices={"forward": []}),
+        "choices.forward: expected a JSON object",
+    ),
+}
 
 
 @pytest.mark.parametrize("what", RUNS)
@@ -216,7 +262,10 @@ def test_a_run_json_that_cannot_be_is_named(what: str, command: Any, run: Path) 
 def test_a_checkpoint_that_is_lost_says_why_in_the_error(run: Path) -> None:
     for place in (run / "checkpoints").glob("step_*"):
         (place / "learner.safetensors").write_bytes(b"x")
-    with pytest.raises(ValueError, match=r"whole checkpoint to go on from, got none; .*learner.safetensors: expected .* bytes"):
+    with pytest.raises(
+        ValueError,
+        match=r"whole checkpoint to go on from, got none; .*learner.safetensors: expected .* bytes",
+    ):
         api.resume(run, steps=4096)
 
 
@@ -228,9 +277,15 @@ def tensors(header: dict[str, Any] | bytes, length: int | None = None) -> bytes:
 HEADERS = {
     "length 2^62": tensors(b"{}", 1 << 62),
     "length 4 TiB": tensors(b"{}", 4 << 40),
-    "tensor of 4 TiB": tensors({"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}}),
-    "tensor of 2^62": tensors({"w": {"dtype": "F32", "shape": [1 << 60], "data_offsets": [0, 1 << 62]}}),
-    "overflow": tensors({"w": {"dtype": "F32", "shape": [1 << 63, 1 << 63], "data_offsets": [0, 4]}}),
+    "tensor of 4 TiB": tensors(
+        {"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}}
+    ),
+    "tensor of 2^62": tensors(
+        {"w": {"dtype": "F32", "shape": [1 << 60], "data_offsets": [0, 1 << 62]}}
+    ),
+    "overflow": tensors(
+        {"w": {"dtype": "F32", "shape": [1 << 63, 1 << 63], "data_offsets": [0, 4]}}
+    ),
     "negative": tensors({"w": {"dtype": "F32", "shape": [-1], "data_offsets": [4, 0]}}),
     "deep": tensors(b"[" * 200_000),
     "list": tensors(b"[]"),
@@ -242,7 +297,11 @@ HEADERS = {
 @pytest.mark.parametrize("name", ["weights.safetensors", "learner.safetensors"])
 def test_a_safetensors_header_that_lies_is_one_sentence(how: str, name: str, run: Path) -> None:
     rewrite(newest(run), name, HEADERS[how])
-    read = (lambda: load_checkpoint(newest(run))) if name == "weights.safetensors" else lambda: go_on(run, steps=4096)
+    read = (
+        (lambda: load_checkpoint(newest(run)))
+        if name == "weights.safetensors"
+        else lambda: go_on(run, steps=4096)
+    )
     with pytest.raises(ValueError, match=rf"{name}.*: expected") as caught:
         read()
     assert "\n" not in str(caught.value)
@@ -263,11 +322,23 @@ DRIVERS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda d: d["reporter"]["record"].update(version=10**30),
         "reporter.record.version: expected a whole number",
     ),
-    "later": (lambda d: d["reporter"]["record"].update(version=10**6), "reporter.record.version: expected a whole number"),
+    "later": (
+        lambda d: d["reporter"]["record"].update(version=10**6),
+        "reporter.record.version: expected a whole number",
+    ),
     "notes": (lambda d: d["reporter"].update(notes=[7]), r"reporter.notes\[0\]: expected a text"),
-    "wall": (lambda d: d["reporter"].update(wall_s=-1), "reporter.wall_s: expected a number from 0"),
-    "missing": (lambda d: d["reporter"].pop("lag") and None, "reporter.lag: expected a value, got none"),
-    "exam": (lambda d: d["evaluations"].update(made="3"), "evaluations.made: expected a whole number"),
+    "wall": (
+        lambda d: d["reporter"].update(wall_s=-1),
+        "reporter.wall_s: expected a number from 0",
+    ),
+    "missing": (
+        lambda d: d["reporter"].pop("lag") and None,
+        "reporter.lag: expected a value, got none",
+    ),
+    "exam": (
+        lambda d: d["evaluations"].update(made="3"),
+        "evaluations.made: expected a whole number",
+    ),
     "list": (lambda d: [d], "driver.json: expected a JSON object"),
 }
 
@@ -289,7 +360,9 @@ def test_every_value_of_the_drivers_state_is_looked_at(what: str, run: Path) -> 
         (lambda m: [m], "meta.json: expected a JSON object"),
     ],
 )
-def test_every_value_of_meta_json_is_looked_at(edit: Callable[[Any], Any], said: str, run: Path) -> None:
+def test_every_value_of_meta_json_is_looked_at(
+    edit: Callable[[Any], Any], said: str, run: Path
+) -> None:
     rewrite(newest(run), "meta.json", change(newest(run) / "meta.json", edit))
     with pytest.raises(ValueError, match=said):
         api.resume(run, steps=4096)
@@ -298,12 +371,16 @@ def test_every_value_of_meta_json_is_looked_at(edit: Callable[[Any], Any], said:
 @pytest.mark.parametrize("size", [-1, True, "7", 10**30])
 def test_a_manifest_with_a_wrong_size_is_named(size: Any, run: Path) -> None:
     place = newest(run)
-    (place / "manifest.json").write_bytes(change(place / "manifest.json", lambda m: m["files"]["meta.json"].update(size=size)))
-    with pytest.raises(ValueError, match=r"manifest.json: meta.json: size: expected a whole number"):
+    (place / "manifest.json").write_bytes(
+        change(place / "manifest.json", lambda m: m["files"]["meta.json"].update(size=size))
+    )
+    with pytest.raises(
+        ValueError, match=r"manifest.json: meta.json: size: expected a whole number"
+    ):
         checkpoint.load(place)
 
 
-# ------------------------------------------------------------------------------------------------------ states of workers
+# -------------------------------------------------------------------------------- states of workers
 
 
 def tampered(state: Any, path: str, value: Any) -> None:
@@ -320,35 +397,99 @@ def tampered(state: Any, path: str, value: Any) -> None:
 
 def replayed(tmp_path: Path) -> Path:
     made = api.program(
-        "CartPole-v1", "dqn", actors=1, envs_per_actor=2, unroll=4, batch=8, steps=256, max_lag=0, evaluate_episodes=0,
-        settings=["replay.starts_at=64", "replay.selector=prioritized", "replay.capacity=1000"], recipe=False,
-    )  # fmt: skip
+        "CartPole-v1",
+        "dqn",
+        actors=1,
+        envs_per_actor=2,
+        unroll=4,
+        batch=8,
+        steps=256,
+        max_lag=0,
+        evaluate_episodes=0,
+        settings=["replay.starts_at=64", "replay.selector=prioritized", "replay.capacity=1000"],
+        recipe=False,
+    )
     for _ in api.train(made, on="serial", out=tmp_path / "dqn"):
         pass
     return tmp_path / "dqn"
 
 
 STATES: dict[str, tuple[str, str, Any, str]] = {
-    "version": ("learner", "learners/main/version", 10**30, r"version: expected a whole number from 0"),
-    "nan": ("learner", "learners/main/groups/all/params", lambda x: x * float("nan"), r"params: expected .* finite numbers"),
-    "shape": ("learner", "learners/main/groups/all/params", lambda x: x[:5], r"params: expected a tensor float32 \[\d+\]"),
+    "version": (
+        "learner",
+        "learners/main/version",
+        10**30,
+        r"version: expected a whole number from 0",
+    ),
+    "nan": (
+        "learner",
+        "learners/main/groups/all/params",
+        lambda x: x * float("nan"),
+        r"params: expected .* finite numbers",
+    ),
+    "shape": (
+        "learner",
+        "learners/main/groups/all/params",
+        lambda x: x[:5],
+        r"params: expected a tensor float32 \[\d+\]",
+    ),
     "dtype": (
         "learner",
         "learners/main/groups/all/optimizer/exp_avg",
         lambda x: x.double(),
         r"exp_avg: expected a tensor float32",
     ),
-    "text": ("learner", "learners/main/groups/all/params", "seven", r"params: expected a tensor float32"),
+    "text": (
+        "learner",
+        "learners/main/groups/all/params",
+        "seven",
+        r"params: expected a tensor float32",
+    ),
     "missing": ("learner", "learners/main/rng", None, r"rng: expected a value, got none"),
     "lag": ("learner", "lag/sum", -1.0, r"lag.sum: expected a number from 0"),
-    "queue": ("experience", "word", lambda x: x - 10**9, r"queue.word: expected an array int64 .* from 0"),
+    "queue": (
+        "experience",
+        "word",
+        lambda x: x - 10**9,
+        r"queue.word: expected an array int64 .* from 0",
+    ),
     "ready": ("experience", "ready", "now", r"queue.ready: expected an array int64"),
-    "start": ("actor_0", "agent/main/start", lambda x: x - 10**9, r"start: expected an array int64 .* from 0"),
-    "first": ("actor_0", "agent/main/carry/first", lambda x: x[:1], r"carry.first: expected an array bool"),
-    "obs": ("actor_0", "agent/main/carry/obs", lambda x: x[:1], r"carry.obs.*: expected rows of 4 streams"),
-    "ticks": ("actor_0", "agent/main/episodes/shared/ticks", lambda x: x * 0 - 1, r"ticks: expected an array int64 .* from 0"),
-    "rows": ("actor_0", "env/rows/reward", lambda x: x.astype("float64"), r"state of reward: expected float32"),
-    "phase": ("actor_0", "env/phase", lambda x: x * 0 + 7, r"state of phase: expected 1 or 2, got 7"),
+    "start": (
+        "actor_0",
+        "agent/main/start",
+        lambda x: x - 10**9,
+        r"start: expected an array int64 .* from 0",
+    ),
+    "first": (
+        "actor_0",
+        "agent/main/carry/first",
+        lambda x: x[:1],
+        r"carry.first: expected an array bool",
+    ),
+    "obs": (
+        "actor_0",
+        "agent/main/carry/obs",
+        lambda x: x[:1],
+        r"carry.obs.*: expected rows of 4 streams",
+    ),
+    "ticks": (
+        "actor_0",
+        "agent/main/episodes/shared/ticks",
+        lambda x: x * 0 - 1,
+        r"ticks: expected an array int64 .* from 0",
+    ),
+    "rows": (
+        "actor_0",
+        "env/rows/reward",
+        lambda x: x.astype("float64"),
+        r"state of reward: expected float32",
+    ),
+    "phase": (
+        "actor_0",
+        "env/phase",
+        lambda x: x * 0 + 7,
+        r"state of phase: expected 1 or 2, got 7",
+    ),
 }
 
 
@@ -361,16 +502,30 @@ def test_every_state_of_a_worker_is_looked_at_before_the_run_begins(what: str, r
 
 REPLAYS: dict[str, tuple[str, Any, str]] = {
     "rounds": ("replay/rounds", -3, r"replay.rounds: expected a whole number from 0"),
-    "mass": ("replay/selector/mass", lambda x: x * float("nan"), r"selector.mass: expected an array float64"),
-    "in": ("replay/selector/in", lambda x: x.astype("int64"), r"selector.in: expected an array bool"),
-    "blocks": ("replay/ring/blocks", lambda x: x * 0 - 1, r"blocks: expected an array int64 .* from 0"),
+    "mass": (
+        "replay/selector/mass",
+        lambda x: x * float("nan"),
+        r"selector.mass: expected an array float64",
+    ),
+    "in": (
+        "replay/selector/in",
+        lambda x: x.astype("int64"),
+        r"selector.in: expected an array bool",
+    ),
+    "blocks": (
+        "replay/ring/blocks",
+        lambda x: x * 0 - 1,
+        r"blocks: expected an array int64 .* from 0",
+    ),
     "window": ("replay/ring/window", 77, r"replay, window: expected 1 as in this program, got 77"),
     "age": ("replay/ring/age", lambda x: x.astype("float32"), r"replay.age: expected an array"),
 }
 
 
 @pytest.mark.parametrize("what", REPLAYS)
-def test_every_state_of_a_replay_is_looked_at_before_the_run_begins(what: str, tmp_path: Path) -> None:
+def test_every_state_of_a_replay_is_looked_at_before_the_run_begins(
+    what: str, tmp_path: Path
+) -> None:
     path, value, said = REPLAYS[what]
     refused(replayed(tmp_path), "replay", path, value, said)
 
@@ -381,7 +536,9 @@ def refused(run: Path, file: str, path: str, value: Any, said: str) -> None:
     tampered(state, path, value)
     rewrite(place, f"{file}.safetensors", statefile.dump(state))
     before = sorted(str(one) for one in run.rglob("*")), (run / "metrics.jsonl").read_bytes()
-    with pytest.raises(ValueError, match=rf"{file}.safetensors: this run cannot go on from it: .*{said}"):
+    with pytest.raises(
+        ValueError, match=rf"{file}.safetensors: this run cannot go on from it: .*{said}"
+    ):
         go_on(run, steps=8192)
     after = sorted(str(one) for one in run.rglob("*")), (run / "metrics.jsonl").read_bytes()
     assert [one for one in before[0] if "summary" not in one and "events" not in one] == [

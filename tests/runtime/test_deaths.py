@@ -1,4 +1,6 @@
-"""What a worker's death says of the next: a fault of its own that repeats ends the run, a signal from outside does not."""
+"""What a worker's death says of the next: a fault of its own that repeats ends the run, a signal
+from outside does not.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,14 @@ def test_a_death_says_how_and_from_where(exitcode: int, how: str, outside: bool)
     assert Death.of(exitcode) == Death(how, how, outside)
 
 
-def after(made: list[Any], clock: Clock, *, learned_at: float = 0.0, every_s: float = 1.0, progress: bool = False) -> str:
+def after(
+    made: list[Any],
+    clock: Clock,
+    *,
+    learned_at: float = 0.0,
+    every_s: float = 1.0,
+    progress: bool = False,
+) -> str:
     streak, said = Streak(), ""
     for death in made:
         clock.now += every_s
@@ -65,7 +74,9 @@ def test_signals_from_outside_end_it_only_when_nothing_is_learned_for_long(clock
     assert after([KILLED] * 60, clock) == ""
     assert after([KILLED] * 62, clock) == "62 times in a row, and nothing was learned for 61 s"
     assert after([KILLED] * 62, clock, learned_at=clock.now + 2) == ""
-    assert after([KILLED] * 2, clock, every_s=1000.0) == "", "two deaths are no sign, however long ago the first was"
+    assert after([KILLED] * 2, clock, every_s=1000.0) == "", (
+        "two deaths are no sign, however long ago the first was"
+    )
 
 
 def test_the_wait_grows_to_a_longest_one() -> None:

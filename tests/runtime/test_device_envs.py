@@ -22,14 +22,30 @@ from tests.runtime.resuming import arguments, finish, kill_after, told
 
 SIZES = "--actors 2 --envs-per-actor 32 --unroll 16 --max-lag 0 --evaluate-episodes 0 --no-recipe"
 N = 16_384
-ALGORITHMS = [("ppo", "cartpole"), ("impala", "cartpole"), ("appo", "cartpole"), ("dqn", "cartpole"), ("sac", "pendulum")]
+ALGORITHMS = [
+    ("ppo", "cartpole"),
+    ("impala", "cartpole"),
+    ("appo", "cartpole"),
+    ("dqn", "cartpole"),
+    ("sac", "pendulum"),
+]
 
 
-def ran(env: str, algorithm: str, on: Any, out: Path, steps: int = 4096, **options: Any) -> dict[str, Any]:
+def ran(
+    env: str, algorithm: str, on: Any, out: Path, steps: int = 4096, **options: Any
+) -> dict[str, Any]:
     made = api.program(
-        env, algorithm, actors=2, envs_per_actor=16, unroll=8, max_lag=options.pop("max_lag", 0), steps=steps, recipe=False,
-        evaluate_episodes=options.pop("evaluate_episodes", 0), **options,
-    )  # fmt: skip
+        env,
+        algorithm,
+        actors=2,
+        envs_per_actor=16,
+        unroll=8,
+        max_lag=options.pop("max_lag", 0),
+        steps=steps,
+        recipe=False,
+        evaluate_episodes=options.pop("evaluate_episodes", 0),
+        **options,
+    )
     with api.train(made, on=on, out=out) as run:
         for _ in run:
             pass
@@ -41,7 +57,10 @@ def ran(env: str, algorithm: str, on: Any, out: Path, steps: int = 4096, **optio
 @pytest.mark.parametrize(("algorithm", "env"), ALGORITHMS)
 def test_serial_and_process_agree_to_the_bit(algorithm: str, env: str, tmp_path: Path) -> None:
     steps = 1024 if algorithm == "sac" else 4096  # 64 updates, each slower than those of the others
-    found = {on: ran(f"device:{env}", algorithm, on, tmp_path / on, steps) for on in ("serial", "process")}
+    found = {
+        on: ran(f"device:{env}", algorithm, on, tmp_path / on, steps)
+        for on in ("serial", "process")
+    }
     assert found["serial"]["params_sha256"] == found["process"]["params_sha256"]
     assert found["serial"]["episodes"] == found["process"]["episodes"] > 0 or env == "pendulum"
     assert "rollout 1" in found["serial"]["balance"]
@@ -52,7 +71,9 @@ def test_serial_and_process_agree_to_the_bit(algorithm: str, env: str, tmp_path:
 def test_rows_in_a_devices_memory_are_learned_from_as_they_lie(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tensors' memory in place of the host's buffer, as on a GPU but here on the CPU: a batch is where its rows are."""
+    """Tensors' memory in place of the host's buffer, as on a GPU but here on the CPU: a batch is
+    where its rows are.
+    """
     whole, seen = ran("device:cartpole", algorithm, "serial", tmp_path / "whole"), set[int]()
     memory = list[torch.Tensor]()
 
@@ -119,7 +140,10 @@ REFUSED = [
         {"on_nonfinite": "drop"},
         "source.on_nonfinite: expected stop with device:cartpole, whose rows are looked at once",
     ),
-    ({"metrics": ["success"]}, "source.metrics: expected none with device:cartpole, which has no info, got 'success'"),
+    (
+        {"metrics": ["success"]},
+        "source.metrics: expected none with device:cartpole, which has no info, got 'success'",
+    ),
 ]
 
 
@@ -146,19 +170,27 @@ class Dying(CartPole):
         self._steps += 1
         if self._marker.name and self._steps == 60:
             with suppress(FileExistsError):
-                self._marker.touch(exist_ok=False)  # of two rollouts that come here at once, one dies
+                # of two rollouts that come here at once, one dies
+                self._marker.touch(exist_ok=False)
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().step(state, action)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["impala", "dqn"])
-def test_a_killed_rollout_is_replaced_and_no_row_is_lost_track_of(algorithm: str, tmp_path: Path) -> None:
+def test_a_killed_rollout_is_replaced_and_no_row_is_lost_track_of(
+    algorithm: str, tmp_path: Path
+) -> None:
     kwargs = {"marker": str(tmp_path / "died")}
-    summary = ran(f"device:{__name__}:Dying", algorithm, "process", tmp_path / "run", env_kwargs=kwargs)
+    summary = ran(
+        f"device:{__name__}:Dying", algorithm, "process", tmp_path / "run", env_kwargs=kwargs
+    )
     assert (tmp_path / "died").exists() and summary["status"] == "completed"
     rows = summary["rows"]
-    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"] and rows["dropped"] == 16 * 8, rows
+    assert (
+        rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
+        and rows["dropped"] == 16 * 8
+    ), rows
 
 
 @pytest.mark.thorough

@@ -22,9 +22,17 @@ def ran(env: str, algorithm: str, out: Path, on: Any = "serial", **options: Any)
     """Train on the GPU -> what was said meanwhile."""
     said = list[str]()
     made = api.program(
-        env, algorithm, actors=1, envs_per_actor=64, unroll=8, steps=8192, device="cuda", recipe=False, evaluate_episodes=0,
+        env,
+        algorithm,
+        actors=1,
+        envs_per_actor=64,
+        unroll=8,
+        steps=8192,
+        device="cuda",
+        recipe=False,
+        evaluate_episodes=0,
         **options,
-    )  # fmt: skip
+    )
     with api.train(made, on=on, out=out, tell=said.append) as run:
         for _ in run:
             pass
@@ -44,7 +52,9 @@ def test_every_world_is_captured_as_a_graph(name: str, tmp_path: Path) -> None:
     assert not [text for text in ran(f"device:{name}", "impala", tmp_path) if "graphs:" in text]
 
 
-def test_the_learner_reads_rows_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_learner_reads_rows_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step, devices = Learner.step, set[str]()
 
     def watched(self: Learner, batch: Any) -> Any:
@@ -56,7 +66,9 @@ def test_the_learner_reads_rows_where_they_are(tmp_path: Path, monkeypatch: pyte
     assert devices == {"cuda"} and not [text for text in said if "the host's memory" in text]
 
 
-@pytest.mark.parametrize(("algorithm", "env"), [("dqn", "cartpole"), ("sac", "pendulum"), ("appo", "cartpole")])
+@pytest.mark.parametrize(
+    ("algorithm", "env"), [("dqn", "cartpole"), ("sac", "pendulum"), ("appo", "cartpole")]
+)
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_other_ways_to_learn(algorithm: str, env: str, on: Any, tmp_path: Path) -> None:
     ran(f"device:{env}", algorithm, tmp_path, on)

@@ -1,4 +1,6 @@
-"""The run directory: what it holds, that a crash leaves the old or the new, and that damage is found by name."""
+"""The run directory: what it holds, that a crash leaves the old or the new, and that damage is
+found by name.
+"""
 
 import json
 import math
@@ -23,28 +25,61 @@ from tests.runtime.test_program import Toy, program
 
 def report(**fields):
     given = {
-        "wall_s": 1.5, "env_steps": 2048, "taken": 2048, "frames": 8192, "updates": 2, "steps_per_s": 1000.0,
-        "updates_per_s": 1.0, "episodes": 3, "return_mean": 21.0, "length_mean": 21.0, "lag_mean": 0.5, "lag_max": 1,
+        "wall_s": 1.5,
+        "env_steps": 2048,
+        "taken": 2048,
+        "frames": 8192,
+        "updates": 2,
+        "steps_per_s": 1000.0,
+        "updates_per_s": 1.0,
+        "episodes": 3,
+        "return_mean": 21.0,
+        "length_mean": 21.0,
+        "lag_mean": 0.5,
+        "lag_max": 1,
         "balance": {"actor 0": Shares(worked=1.0), "learner": Shares(worked=0.5, starved=0.5)},
-        "cause": "Balanced", "verdict": "Balanced.",
-        "remaining_s": 9.0, "metrics": {"entropy": 0.69},
-    }  # fmt: skip
+        "cause": "Balanced",
+        "verdict": "Balanced.",
+        "remaining_s": 9.0,
+        "metrics": {"entropy": 0.69},
+    }
     return Report(**(given | fields))
 
 
 def summary(**fields):
     given = {
-        "status": "completed", "printed": {}, "sites": {}, "refused": {},
-        "env_steps": 2048, "taken": 2048, "frames": 8192, "updates": 2, "wall_s": 1.5,
-        "steps_per_s": 1000.0, "updates_per_s": 1.0, "episodes": 3, "return_mean": 21.0, "lag": {"mean": 0.5, "max": 1},
+        "status": "completed",
+        "printed": {},
+        "sites": {},
+        "refused": {},
+        "env_steps": 2048,
+        "taken": 2048,
+        "frames": 8192,
+        "updates": 2,
+        "wall_s": 1.5,
+        "steps_per_s": 1000.0,
+        "updates_per_s": 1.0,
+        "episodes": 3,
+        "return_mean": 21.0,
+        "lag": {"mean": 0.5, "max": 1},
         "acting": {"weights": "fp32", "forward": {"main": "lean"}, "error": {}},
-        "evaluation": Evaluation(mean=1.0, std=0.0, episodes=20, env_steps=2048, version=2), "best_evaluation": None,
+        "evaluation": Evaluation(mean=1.0, std=0.0, episodes=20, env_steps=2048, version=2),
+        "best_evaluation": None,
         "balance": {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}},
-        "cause": "Balanced", "verdict": "Balanced.",
-        "remedies": [], "solved_at_s": None, "evaluations": {"asked": 0, "made": 0}, "params_sha256": "0" * 64,
-        "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1}, "notes": [], "info": {"x/last": None, "x/mean": 0.5},
-        "failures": {}, "aborted": {}, "alarms": [], "governor": None,
-    }  # fmt: skip
+        "cause": "Balanced",
+        "verdict": "Balanced.",
+        "remedies": [],
+        "solved_at_s": None,
+        "evaluations": {"asked": 0, "made": 0},
+        "params_sha256": "0" * 64,
+        "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1},
+        "notes": [],
+        "info": {"x/last": None, "x/mean": 0.5},
+        "failures": {},
+        "aborted": {},
+        "alarms": [],
+        "governor": None,
+    }
     return given | fields
 
 
@@ -61,16 +96,23 @@ def params(scale=1.0):
     }
 
 
-# --------------------------------------------------------------------------------------------------------------- the files
+# ---------------------------------------------------------------------------------------- the files
 
 
 def test_the_commit_that_a_run_is_started_in_is_read_without_git(tmp_path):
     assert origin.commit(tmp_path) is None
-    git, work, one, other = tmp_path / "main" / ".git", tmp_path / "work" / "deeper", "1" * 40, "2" * 40
+    git, work, one, other = (
+        tmp_path / "main" / ".git",
+        tmp_path / "work" / "deeper",
+        "1" * 40,
+        "2" * 40,
+    )
     (git / "refs" / "heads").mkdir(parents=True)
     (git / "HEAD").write_text("ref: refs/heads/main\n")
     assert origin.commit(git.parent) is None  # nothing is committed
-    (git / "packed-refs").write_text(f"# pack-refs\n{other} refs/heads/other\n{one} refs/heads/main\n")
+    (git / "packed-refs").write_text(
+        f"# pack-refs\n{other} refs/heads/other\n{one} refs/heads/main\n"
+    )
     assert origin.commit(git.parent) == one
     (git / "refs" / "heads" / "main").write_text(f"{other}\n")
     assert origin.commit(git.parent) == other
@@ -86,7 +128,9 @@ def test_the_commit_that_a_run_is_started_in_is_read_without_git(tmp_path):
 
 def test_create_writes_a_run_json_that_open_reads(tmp_path):
     given = program(Toy(gamma=0.5, clip=float("inf")), actors=2, seed=3)
-    with RunDirectory.create(tmp_path / "a" / "run", given, on="serial", argv=["equipoise", "train"], notes=["a note"]) as made:
+    with RunDirectory.create(
+        tmp_path / "a" / "run", given, on="serial", argv=["equipoise", "train"], notes=["a note"]
+    ) as made:
         run = json.loads((made.path / "run.json").read_text())
     assert {
         "program",
@@ -126,7 +170,9 @@ def test_the_default_name_says_what_runs(tmp_path, monkeypatch):
     assert first.path.parent == second.path.parent == Path("runs")
     assert first.path != second.path
     assert first.path.name.startswith("odd-module-ALE-Pong-v5-tests.runtime.test_program-Toy-7-2")
-    assert set(first.path.name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    assert set(first.path.name) <= set(
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+    )
     first.close()
     second.close()
 
@@ -134,7 +180,11 @@ def test_the_default_name_says_what_runs(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("there", "error", "message"),
     [
-        ("run.json", FileExistsError, "expected a new or an empty directory .*, got one that holds a run"),
+        (
+            "run.json",
+            FileExistsError,
+            "expected a new or an empty directory .*, got one that holds a run",
+        ),
         ("thesis.tex", FileExistsError, "got one that holds thesis.tex"),
         (None, NotADirectoryError, "expected a directory to write the run into, got a file"),
     ],
@@ -178,7 +228,10 @@ def test_every_report_is_a_line_at_once_and_nan_is_null(tmp_path):
         "side": "beside",
         "serves": False,
     }
-    assert first["balance"]["learner"] == {"worked": 0.5, "preempted": 0.0, "starved": 0.5, "blocked": 0.0} | parts
+    assert (
+        first["balance"]["learner"]
+        == {"worked": 0.5, "preempted": 0.0, "starved": 0.5, "blocked": 0.0} | parts
+    )
     assert first["final"] is False
     assert last["return_mean"] is None
     assert last["metrics"] == {"loss": None, "entropy": None, "kl": 0.25}
@@ -199,13 +252,42 @@ def test_the_summary_has_exactly_the_keys_of_the_design(tmp_path):
     assert written == json.loads((made.path / "summary.json").read_text()) == made.summary()
     assert list(written) == list(SUMMARY_KEYS)
     assert set(SUMMARY_KEYS) == {
-        "env_steps", "taken", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
-        "evaluation", "lag", "balance", "cause", "verdict", "solved_at_s", "params_sha256", "status", "rows", "notes",
-        "failures", "info", "acting", "aborted", "printed", "refused", "best_evaluation", "sites", "remedies", "alarms",
-        "governor", "evaluations",
-    }  # fmt: skip
+        "env_steps",
+        "taken",
+        "frames",
+        "updates",
+        "wall_s",
+        "steps_per_s",
+        "updates_per_s",
+        "episodes",
+        "return_mean",
+        "evaluation",
+        "lag",
+        "balance",
+        "cause",
+        "verdict",
+        "solved_at_s",
+        "params_sha256",
+        "status",
+        "rows",
+        "notes",
+        "failures",
+        "info",
+        "acting",
+        "aborted",
+        "printed",
+        "refused",
+        "best_evaluation",
+        "sites",
+        "remedies",
+        "alarms",
+        "governor",
+        "evaluations",
+    }
     assert written["evaluation"] == {"mean": 1.0, "std": 0.0, "episodes": 20}
-    assert written["balance"] == {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}
+    assert written["balance"] == {
+        "learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}
+    }
     assert written["return_mean"] is None
     with pytest.raises(ValueError, match=r"unknown key 'env_step'; did you mean 'env_steps'\?"):
         made.write_summary(summary(env_step=1))
@@ -251,11 +333,15 @@ def test_a_run_json_that_is_wrong_is_named(tmp_path, change, message):
 
 def test_a_directory_that_is_no_run_names_the_nearest_that_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the runs/ of the checkout is none of its business
-    with pytest.raises(FileNotFoundError, match=r"expected .* with a run.json, got no directory; 'equipoise train"):
+    with pytest.raises(
+        FileNotFoundError, match=r"expected .* with a run.json, got no directory; 'equipoise train"
+    ):
         RunDirectory.open(tmp_path / "CartPole-1")
     RunDirectory.create(tmp_path / "CartPole-ppo-1", program()).close()
     RunDirectory.create(tmp_path / "Acrobot-ppo-1", program()).close()
-    with pytest.raises(FileNotFoundError, match=r"got no directory; did you mean '.*CartPole-ppo-1'\?"):
+    with pytest.raises(
+        FileNotFoundError, match=r"got no directory; did you mean '.*CartPole-ppo-1'\?"
+    ):
         RunDirectory.open(tmp_path / "CartPole-1")
     with pytest.raises(FileNotFoundError, match="got one without"):
         RunDirectory.open(tmp_path)
@@ -271,7 +357,9 @@ def scalars_of(path, **options):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(path), **options)
     events.Reload()
-    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {
+        tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+    }
 
 
 def test_tensorboard_draws_what_is_finite(tmp_path):
@@ -279,7 +367,9 @@ def test_tensorboard_draws_what_is_finite(tmp_path):
     with RunDirectory.create(tmp_path / "run", program()) as made:
         made.write_report(report(info={"won/last": 0.5, "won/mean": None}))
         drawn = scalars_of(made.path)  # before close
-        made.write_report(report(env_steps=4096, return_mean=None, metrics={"entropy": math.nan}, final=True))
+        made.write_report(
+            report(env_steps=4096, return_mean=None, metrics={"entropy": math.nan}, final=True)
+        )
     assert drawn["speed/steps_per_s"] == [(2048, 1000.0)]
     drawn = scalars_of(made.path)
     assert drawn["speed/steps_per_s"] == [(2048, 1000.0), (4096, 1000.0)]
@@ -314,7 +404,12 @@ def test_a_resume_draws_no_step_twice(tmp_path):
         again.write_report(report(env_steps=step, return_mean=2.0))
     again.close()
     assert len(list(made.path.glob("events.*"))) == 2
-    assert scalars_of(made.path)["episodes/return_mean"] == [(1000, 1.0), (2000, 1.0), (3000, 2.0), (4000, 2.0)]
+    assert scalars_of(made.path)["episodes/return_mean"] == [
+        (1000, 1.0),
+        (2000, 1.0),
+        (3000, 2.0),
+        (4000, 2.0),
+    ]
 
 
 def test_event_files_can_be_left_out(tmp_path):
@@ -346,7 +441,7 @@ def test_a_full_disk_leaves_whole_records(tmp_path):
         assert file.stat().st_size == size
 
 
-# ------------------------------------------------------------------------------------------------------- Weights & Biases
+# --------------------------------------------------------------------------------- Weights & Biases
 
 
 class FakeWandb:
@@ -361,7 +456,9 @@ class FakeWandb:
         return settings
 
     def init(self, *, project, id, name, dir, config, resume, settings):
-        self.inits.append({"project": project, "id": id, "name": name, "config": config, "resume": resume})
+        self.inits.append(
+            {"project": project, "id": id, "name": name, "config": config, "resume": resume}
+        )
         rows = self.runs.setdefault(id, [])
 
         class Run:
@@ -420,7 +517,9 @@ def test_where_wandb_refuses_no_directory_is_left(tmp_path, wandb, monkeypatch):
         raise RuntimeError("api_key not configured")
 
     monkeypatch.setattr(wandb, "init", refuse)
-    with pytest.raises(ValueError, match="wandb: no run begins in project 'ring': api_key not configured"):
+    with pytest.raises(
+        ValueError, match="wandb: no run begins in project 'ring': api_key not configured"
+    ):
         RunDirectory.create(tmp_path / "run", program(), wandb="ring")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match="expected the name of a project"):
@@ -428,7 +527,7 @@ def test_where_wandb_refuses_no_directory_is_left(tmp_path, wandb, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-# ------------------------------------------------------------------------------------------------------------- checkpoints
+# -------------------------------------------------------------------------------------- checkpoints
 
 
 def test_a_checkpoint_there_and_back(tmp_path):
@@ -446,13 +545,21 @@ def test_a_checkpoint_there_and_back(tmp_path):
         assert torch.equal(loaded[name], tensor)
     assert params_sha256(loaded) == params_sha256(given)
     manifest = json.loads((path / "manifest.json").read_text())
-    assert manifest["files"]["weights.safetensors"]["size"] == (path / "weights.safetensors").stat().st_size
+    assert (
+        manifest["files"]["weights.safetensors"]["size"]
+        == (path / "weights.safetensors").stat().st_size
+    )
     made.close()
 
 
 def test_parameters_that_are_views_of_one_buffer_are_saved(tmp_path):
     flat = torch.arange(10.0)
-    given = {"a": flat[:4].view(2, 2), "b": flat[4:], "tied": flat[:4].view(2, 2).T, "grad": torch.ones(2, requires_grad=True)}
+    given = {
+        "a": flat[:4].view(2, 2),
+        "b": flat[4:],
+        "tied": flat[:4].view(2, 2).T,
+        "grad": torch.ones(2, requires_grad=True),
+    }
     loaded, _ = load_checkpoint(checkpoint.save(tmp_path / "c", 1, given, META))
     assert torch.equal(loaded["b"], flat[4:])
     assert torch.equal(loaded["tied"], flat[:4].view(2, 2).T)
@@ -461,10 +568,15 @@ def test_parameters_that_are_views_of_one_buffer_are_saved(tmp_path):
 def test_the_newest_checkpoint_that_verifies_is_the_latest(tmp_path):
     made = RunDirectory.create(tmp_path / "run", program())
     assert made.latest_checkpoint() is None
-    paths = {step: made.save_checkpoint(step, params(step), META | {"step": step}) for step in (900, 1000, 20_000)}
+    paths = {
+        step: made.save_checkpoint(step, params(step), META | {"step": step})
+        for step in (900, 1000, 20_000)
+    }
     assert made.latest_checkpoint() == paths[20_000]  # by number, not by name
     (paths[20_000] / "meta.json").write_text("{}")
-    with pytest.warns(RuntimeWarning, match="step_20000/meta.json: expected .* bytes .*step_1000 is taken instead"):
+    with pytest.warns(
+        RuntimeWarning, match="step_20000/meta.json: expected .* bytes .*step_1000 is taken instead"
+    ):
         assert made.latest_checkpoint() == paths[1000]
     shutil.rmtree(paths[20_000])
     (paths[1000] / "manifest.json").unlink()
@@ -496,9 +608,17 @@ def point_outside(path):
     [
         ("weights.safetensors", flip, "weights.safetensors: expected sha256"),
         ("meta.json", flip, "meta.json: expected sha256"),
-        ("weights.safetensors", lambda p: p.write_bytes(p.read_bytes()[:-1]), r"weights.safetensors: expected \d+ bytes"),
+        (
+            "weights.safetensors",
+            lambda p: p.write_bytes(p.read_bytes()[:-1]),
+            r"weights.safetensors: expected \d+ bytes",
+        ),
         ("weights.safetensors", lambda p: p.unlink(), "weights.safetensors: expected a plain file"),
-        ("meta.json", lambda p: (p.rename(p.parent / "x"), p.symlink_to(p.parent / "x")), "meta.json: expected a plain file"),
+        (
+            "meta.json",
+            lambda p: (p.rename(p.parent / "x"), p.symlink_to(p.parent / "x")),
+            "meta.json: expected a plain file",
+        ),
         ("manifest.json", lambda p: p.write_text("{"), "manifest.json, line 1: expected JSON"),
         ("manifest.json", lambda p: p.write_text("{}"), "manifest.json: expected the files"),
         ("manifest.json", point_outside, "manifest.json: expected the files"),
@@ -532,8 +652,12 @@ def test_the_same_step_again_replaces_it(tmp_path):
 
 @pytest.mark.parametrize("nth", range(12))
 @pytest.mark.parametrize("again", [False, True], ids=["a new step", "the same step"])
-def test_a_failure_at_any_file_operation_leaves_a_checkpoint_that_loads(tmp_path, monkeypatch, nth, again):
-    """The nth of every mkdir, fsync and rename fails: what was there before, or what was being written, loads; no litter."""
+def test_a_failure_at_any_file_operation_leaves_a_checkpoint_that_loads(
+    tmp_path, monkeypatch, nth, again
+):
+    """The nth of every mkdir, fsync and rename fails: what was there before, or what was being
+    written, loads; no litter.
+    """
     checkpoint.save(tmp_path, 5, params(1), META | {"n": 1})
     count = [0]
 
@@ -585,15 +709,29 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path):
 def test_everything_is_synced_before_the_rename_and_the_name_after(tmp_path, monkeypatch):
     log = []
     real_fsync, real_rename = os.fsync, Path.rename
-    monkeypatch.setattr(os, "fsync", lambda fd: (log.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name), real_fsync(fd)))
-    monkeypatch.setattr(Path, "rename", lambda self, to: (log.append(f"{self.name} -> {to.name}"), real_rename(self, to))[1])
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda fd: (log.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name), real_fsync(fd)),
+    )
+    monkeypatch.setattr(
+        Path,
+        "rename",
+        lambda self, to: (log.append(f"{self.name} -> {to.name}"), real_rename(self, to))[1],
+    )
     checkpoint.save(tmp_path / "c", 5, params(), {})
     assert log == [
-        tmp_path.name, "weights.safetensors", "meta.json", "manifest.json", ".step_5.new", ".step_5.new -> step_5", "c",
-    ]  # fmt: skip
+        tmp_path.name,
+        "weights.safetensors",
+        "meta.json",
+        "manifest.json",
+        ".step_5.new",
+        ".step_5.new -> step_5",
+        "c",
+    ]
 
 
-# -------------------------------------------------------------------------------------------------------------------- hash
+# --------------------------------------------------------------------------------------------- hash
 
 
 def test_the_hash_is_of_names_dtypes_shapes_and_bytes_alone():
@@ -606,7 +744,10 @@ def test_the_hash_is_of_names_dtypes_shapes_and_bytes_alone():
         {**given, "log_std": torch.tensor(-0.5000001)},
         {**given, "torso.weight": given["torso.weight"].reshape(3, 2)},
         {**given, "count": given["count"].view(torch.float64)},
-        {("torso.bias" if name == "torso.weight" else name): tensor for name, tensor in given.items()},
+        {
+            ("torso.bias" if name == "torso.weight" else name): tensor
+            for name, tensor in given.items()
+        },
         {name: tensor for name, tensor in given.items() if name != "mask"},
         {**given, "log_std": torch.tensor([-0.5])},
     ]

@@ -1,4 +1,6 @@
-"""Evaluations while a run trains: every one that was asked for is made, at its step, in every runtime and through a resume."""
+"""Evaluations while a run trains: every one that was asked for is made, at its step, in every
+runtime and through a resume.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,16 @@ STEPS = [512 * n for n in range(1, 9)]  # a batch is 512 rows; the last one is o
 
 def program(**options: Any) -> Any:
     given: dict[str, Any] = {
-        "actors": 2, "envs_per_actor": 4, "batch": 8, "unroll": 64, "steps": 4096, "evaluate_every": 500,
-        "evaluate_episodes": 5, "max_lag": 0, "settings": ["algorithm.epochs=1"],
-    }  # fmt: skip
+        "actors": 2,
+        "envs_per_actor": 4,
+        "batch": 8,
+        "unroll": 64,
+        "steps": 4096,
+        "evaluate_every": 500,
+        "evaluate_episodes": 5,
+        "max_lag": 0,
+        "settings": ["algorithm.epochs=1"],
+    }
     return api.program("CartPole-v1", **{**given, **options})
 
 
@@ -37,10 +46,16 @@ def finish(run: Any) -> list[tuple[int, int, float]]:
     return [(one["env_steps"], one["version"], one["mean"]) for one in found]
 
 
-def test_a_gate_holds_the_learner_at_a_version_that_is_due_until_the_driver_has_its_weights() -> None:
-    words = {name: np.zeros(1, np.int64) for name in ("asked", "begun", "released", "closed", "examined")}
+def test_a_gate_holds_the_learner_at_a_version_that_is_due_until_the_driver_has_its_weights() -> (
+    None
+):
+    words = {
+        name: np.zeros(1, np.int64) for name in ("asked", "begun", "released", "closed", "examined")
+    }
     offered, cuts = list[int](), list[int]()
-    gate = Gate(words, every=4, last=9, announce=cuts.append, due=lambda v: v % 2 == 0, offer=offered.append)
+    gate = Gate(
+        words, every=4, last=9, announce=cuts.append, due=lambda v: v % 2 == 0, offer=offered.append
+    )
     assert not gate(1)
     assert gate(2) and gate(2) and offered == [2], "told once"
     words["examined"][0] = 2
@@ -62,7 +77,9 @@ def test_a_gate_holds_the_learner_at_a_version_that_is_due_until_the_driver_has_
         (None, 9, 1, []),
     ],
 )
-def test_which_versions_are_due(every: int | None, updates: int, publish_every: int, due: list[int]) -> None:
+def test_which_versions_are_due(
+    every: int | None, updates: int, publish_every: int, due: list[int]
+) -> None:
     lag = {"max_lag": None, "publish_every": publish_every} if publish_every > 1 else {}
     options: dict[str, Any] = {"steps": 512 * updates, "evaluate_every": every, **lag}
     blue = plan_run(program(**options, algorithm="impala" if lag else "ppo", settings=[]))
@@ -107,14 +124,18 @@ def test_evaluations_that_wait_when_a_run_ends_early_are_made_by_its_resume(
     run.close()
     summary = run.summary
     assert summary is not None and summary["evaluations"] == {"asked": 6, "made": 2}
-    assert any("2 of" in note and "1,536" in note and "resume" in note for note in summary["notes"]), summary["notes"]
+    assert any(
+        "2 of" in note and "1,536" in note and "resume" in note for note in summary["notes"]
+    ), summary["notes"]
     monkeypatch.setattr(EvaluationSchedule, "advance", advance)
     again = api.resume(run.directory)
     assert finish(again) == serial
     assert again.summary is not None and again.summary["evaluations"] == {"asked": 8, "made": 8}
 
 
-def test_an_evaluation_that_could_not_be_made_is_told_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_that_could_not_be_made_is_told_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result: Callable[..., Any] = evaluation_schedule.result
 
     def third_fails(exam: Any, **given: Any) -> Any:

@@ -23,7 +23,9 @@ from equipoise.schema import check
 def entered(*means: float, std: float = 5.0) -> tuple[Evaluations, list[str | None]]:
     evaluations = Evaluations()
     said = [
-        evaluations.enter(Evaluation(mean=mean, std=std, episodes=20, env_steps=1000 * n, version=n))
+        evaluations.enter(
+            Evaluation(mean=mean, std=std, episodes=20, env_steps=1000 * n, version=n)
+        )
         for n, mean in enumerate(means, start=1)
     ]
     return evaluations, said
@@ -31,9 +33,20 @@ def entered(*means: float, std: float = 5.0) -> tuple[Evaluations, list[str | No
 
 def test_a_far_fall_is_said_once_for_each_best_evaluation() -> None:
     evaluations, said = entered(22, 500, 480, 350, 200, 490, 300, 501, 300)
-    assert [text is not None for text in said] == [False, False, False, True, False, False, False, False, True]
+    assert [text is not None for text in said] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert said[3] == (
-        "warning: the evaluation fell to 350.0 at step 4,000, far below the best one, 500.0 at step 2,000, whose weights are "
+        "warning: the evaluation fell to 350.0 at step 4,000, far below the best one, 500.0 at "
+        "step 2,000, whose weights are "
         "kept (equipoise evaluate DIR --best)"
     )
     best = {"mean": 501, "std": 5.0, "episodes": 20, "env_steps": 8000}
@@ -52,16 +65,25 @@ def test_a_far_fall_is_said_once_for_each_best_evaluation() -> None:
         ((500,), 5.0, False),
     ],
 )
-def test_far_is_a_share_of_what_was_learned_and_more_than_chance(means: Any, std: float, fallen: bool) -> None:
+def test_far_is_a_share_of_what_was_learned_and_more_than_chance(
+    means: Any, std: float, fallen: bool
+) -> None:
     evaluations, said = entered(*means, std=std)
     best = evaluations.summary()
-    assert best is not None and evaluations.fallen == fallen == (said[-1] is not None) == best["fallen"]
+    assert (
+        best is not None
+        and evaluations.fallen == fallen == (said[-1] is not None) == best["fallen"]
+    )
 
 
 def test_the_best_of_many_equal_evaluations_is_luck() -> None:
-    """Forty draws of one policy, of which the best and the worst are 3.5 deviations of a difference apart."""
+    """Forty draws of one policy, of which the best and the worst are 3.5 deviations of a difference
+    apart.
+    """
     deviation = 1.0 / math.sqrt(20) * math.sqrt(2)
-    evaluations, said = entered(4.0, *[7.0] * 37, 7.0 + 1.75 * deviation, 7.0 - 1.75 * deviation, std=1.0)
+    evaluations, said = entered(
+        4.0, *[7.0] * 37, 7.0 + 1.75 * deviation, 7.0 - 1.75 * deviation, std=1.0
+    )
     assert said == [None] * 40 and not evaluations.fallen
     evaluations, said = entered(4.0, 7.0 + 1.75 * deviation, 7.0 - 1.75 * deviation, std=1.0)
     assert said[-1] is not None, "of two it is no luck"
@@ -71,20 +93,35 @@ def test_a_resumed_run_does_not_tell_a_fall_again() -> None:
     evaluations, _ = entered(22, 500, 300)
     again = Evaluations()
     again.load(
-        json.loads(json.dumps({k: asdict(v) if isinstance(v, Evaluation) else v for k, v in evaluations.state().items()}))
+        json.loads(
+            json.dumps(
+                {
+                    k: asdict(v) if isinstance(v, Evaluation) else v
+                    for k, v in evaluations.state().items()
+                }
+            )
+        )
     )
-    assert again.enter(Evaluation(mean=200.0, std=5.0, episodes=20, env_steps=4000, version=4)) is None
+    assert (
+        again.enter(Evaluation(mean=200.0, std=5.0, episodes=20, env_steps=4000, version=4)) is None
+    )
     assert again.fallen and again.count == 4
 
 
 def test_a_resumed_run_remembers_its_best_evaluation() -> None:
     evaluations, _ = entered(22, 500, 480)
-    plain = {name: asdict(one) if isinstance(one, Evaluation) else one for name, one in evaluations.state().items()}
+    plain = {
+        name: asdict(one) if isinstance(one, Evaluation) else one
+        for name, one in evaluations.state().items()
+    }
     state = json.loads(json.dumps(plain))
     check(state, Evaluations.schema(3), "driver.json")
     again = Evaluations()
     again.load(state)
-    assert again.enter(Evaluation(mean=100.0, std=5.0, episodes=20, env_steps=4000, version=4)) is not None
+    assert (
+        again.enter(Evaluation(mean=100.0, std=5.0, episodes=20, env_steps=4000, version=4))
+        is not None
+    )
 
 
 class Right(gymnasium.Env[Any, Any]):
@@ -111,15 +148,28 @@ class Forgetful(IMPALA):
 
 def test_a_run_that_forgets_says_so_also_after_a_resume(tmp_path: Path) -> None:
     made = api.program(
-        Right, f"{__name__}:Forgetful", recipe=False, actors=1, envs_per_actor=4, unroll=4, steps=64, max_lag=0,
-        settings=["evaluation.episodes=4", "optimizer.learning_rate=0", "optimizer.schedule=constant"],
-    )  # fmt: skip
+        Right,
+        f"{__name__}:Forgetful",
+        recipe=False,
+        actors=1,
+        envs_per_actor=4,
+        unroll=4,
+        steps=64,
+        max_lag=0,
+        settings=[
+            "evaluation.episodes=4",
+            "optimizer.learning_rate=0",
+            "optimizer.schedule=constant",
+        ],
+    )
     for _ in (run := api.train(made, on="serial", out=tmp_path / "run", tensorboard=False)):
         pass
     assert run.summary is not None and run.summary["evaluation"]["mean"] == 1.0
     best = run.summary["best_evaluation"]
     assert best["mean"] == 1.0 and not best["fallen"], "also where the last one is the best"
-    for _ in (run := api.resume(tmp_path / "run", steps=640, settings=["optimizer.learning_rate=0.1"])):
+    for _ in (
+        run := api.resume(tmp_path / "run", steps=640, settings=["optimizer.learning_rate=0.1"])
+    ):
         pass
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert (
@@ -127,4 +177,7 @@ def test_a_run_that_forgets_says_so_also_after_a_resume(tmp_path: Path) -> None:
         and summary["best_evaluation"]["mean"] == 1.0
         and summary["best_evaluation"]["fallen"]
     )
-    assert any("the evaluation fell to 0.0" in note and "the best one, 1.0" in note for note in summary["notes"])
+    assert any(
+        "the evaluation fell to 0.0" in note and "the best one, 1.0" in note
+        for note in summary["notes"]
+    )

@@ -1,4 +1,6 @@
-"""Runs that learn from hindsight: the same on every runtime, through a resume, and where nothing else would do."""
+"""Runs that learn from hindsight: the same on every runtime, through a resume, and where nothing
+else would do.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,17 @@ from equipoise.sources.envs import evaluator
 from tests.runtime.resuming import finish, told
 
 SMALL = [
-    "env.bits=6", "algorithm.hidden=16", "batch=16", "replay.capacity=2000", "replay.starts_at=200", "replay.updates=4",
-    "placement.envs_per_actor=4", "placement.actors=2", "placement.max_lag=0", "evaluation.episodes=0",
-]  # fmt: skip
+    "env.bits=6",
+    "algorithm.hidden=16",
+    "batch=16",
+    "replay.capacity=2000",
+    "replay.starts_at=200",
+    "replay.updates=4",
+    "placement.envs_per_actor=4",
+    "placement.actors=2",
+    "placement.max_lag=0",
+    "evaluation.episodes=0",
+]
 
 
 def program(*settings: str, steps: int = 1200) -> Any:
@@ -54,17 +64,41 @@ def test_a_share_of_zero_is_a_run_without_goals(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["future", "episode"])
 def test_a_resumed_run_relabels_as_the_other_would_have(strategy: str, tmp_path: Path) -> None:
-    words = ["equipoise/BitFlip-v0", "--algorithm", "dqn", "--on", "serial", "--checkpoint-every", "600", "--quiet"]
-    words += [word for setting in (*SMALL, f"replay.strategy={strategy}") for word in ("--set", setting)]
+    words = [
+        "equipoise/BitFlip-v0",
+        "--algorithm",
+        "dqn",
+        "--on",
+        "serial",
+        "--checkpoint-every",
+        "600",
+        "--quiet",
+    ]
+    words += [
+        word for setting in (*SMALL, f"replay.strategy={strategy}") for word in ("--set", setting)
+    ]
     finish(["train", *words, "--steps", "1200", "--out", str(tmp_path / "whole")])
-    finish(["train", *words, "--steps", "600", "--set", "schedule.schedule_steps=1200", "--out", str(tmp_path / "half")])
+    finish(
+        [
+            "train",
+            *words,
+            "--steps",
+            "600",
+            "--set",
+            "schedule.schedule_steps=1200",
+            "--out",
+            str(tmp_path / "half"),
+        ]
+    )
     finish(["resume", str(tmp_path / "half"), "--steps", "1200"])
     assert told(tmp_path / "half")["params_sha256"] == told(tmp_path / "whole")["params_sha256"]
 
 
 def test_an_env_without_goals_is_refused_before_there_is_a_directory(tmp_path: Path) -> None:
     made = api.program("CartPole-v1", "dqn", settings=["replay.relabel=0.8"])
-    with pytest.raises(ValueError, match=r"replay\.relabel: expected an env whose observation is a Dict"):
+    with pytest.raises(
+        ValueError, match=r"replay\.relabel: expected an env whose observation is a Dict"
+    ):
         Run(made, Fresh(out=tmp_path / "run"), Services(on="serial")).__enter__()
     assert not (tmp_path / "run").exists()
 
@@ -80,9 +114,13 @@ def test_bit_flip_is_solved_with_hindsight_and_not_without(
     relabel: float, low: float, high: float, seed: int, tmp_path: Path
 ) -> None:
     run = api.train(
-        "equipoise/BitFlip-v0", "dqn", seed=seed, out=tmp_path / "run", steps=STEPS,
+        "equipoise/BitFlip-v0",
+        "dqn",
+        seed=seed,
+        out=tmp_path / "run",
+        steps=STEPS,
         settings=[f"env.bits={BITS}", f"replay.relabel={relabel}"],
-    )  # fmt: skip
+    )
     for _ in run:
         pass
     share = success(tmp_path / "run")
@@ -91,8 +129,12 @@ def test_bit_flip_is_solved_with_hindsight_and_not_without(
 
 
 def success(path: Path, episodes: int = 200) -> float:
-    """The share of fresh episodes, played greedily, that reach their goal: all others return -bits."""
-    exam = evaluator(RunDirectory.open(path).program, read_policies(path).policies, episodes=episodes, seed=1)
+    """The share of fresh episodes, played greedily, that reach their goal:
+    all others return -bits.
+    """
+    exam = evaluator(
+        RunDirectory.open(path).program, read_policies(path).policies, episodes=episodes, seed=1
+    )
     while not exam.done:
         exam.tick()
     exam.close()

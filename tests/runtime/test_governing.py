@@ -17,13 +17,21 @@ from equipoise.runtime import flow
 from equipoise.workers.kinds import KINDS
 
 CARTPOLE: dict[str, Any] = {
-    "actors": 8, "envs_per_actor": 4, "unroll": 20, "batch": 32, "max_lag": 4, "evaluate_episodes": 0, "recipe": False,
+    "actors": 8,
+    "envs_per_actor": 4,
+    "unroll": 20,
+    "batch": 32,
+    "max_lag": 4,
+    "evaluate_episodes": 0,
+    "recipe": False,
     "balance": "auto",
-}  # fmt: skip
+}
 
 
 class Stand:
-    """An attempt, its runtime and its reporter in one: what the governor does to them is written down."""
+    """An attempt, its runtime and its reporter in one: what the governor does to them is written
+    down.
+    """
 
     def __init__(self) -> None:
         self.runtime = self.reporter = self
@@ -71,17 +79,26 @@ def looked(one: Governing, stand: Stand, times: int) -> None:
         one.look(stand, disturbed=False)  # type: ignore[arg-type]
 
 
-def test_its_values_go_to_the_runtime_and_those_who_pause_to_the_reporter(moments: Any, tmp_path: Path) -> None:
+def test_its_values_go_to_the_runtime_and_those_who_pause_to_the_reporter(
+    moments: Any, tmp_path: Path
+) -> None:
     one, stand = Governing(blue(), KINDS, tmp_path), Stand()
     looked(one, stand, 4000)
     assert stand.limits[0] == (8, 4), "it begins with the limits"
-    assert stand.limits[-1] == (1, 1), "the speed is the same whatever it does, so the least will do"
+    assert stand.limits[-1] == (1, 1), (
+        "the speed is the same whatever it does, so the least will do"
+    )
     assert stand.paused[0] == [] and stand.paused[-1] == [f"actor {k}" for k in range(1, 8)]
     assert any("actors=1 of 8, max_lag=1 of 4" in note for note in stand.notes)
-    lines = [json.loads(line) for line in (tmp_path / "governor.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "governor.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert [(line["lever"], line["before"], line["after"]) for line in lines[:3]] == [
-        ("actors", 8, 4), ("actors", 4, 2), ("actors", 2, 1)
-    ]  # fmt: skip
+        ("actors", 8, 4),
+        ("actors", 4, 2),
+        ("actors", 2, 1),
+    ]
     assert all(line["kept"] is not None and line["rate_after"] for line in lines)
 
 
@@ -133,15 +150,26 @@ def test_each_of_two_learners_has_half_of_the_actors(moments: Any, tmp_path: Pat
     [
         ({"max_lag": 0}, "placement.balance: expected off in lockstep"),
         ({"balance": "on"}, "balance: expected one of 'off', 'auto', got 'on'"),
-        ({"settings": ["placement.least_actors=9"]}, "placement.least_actors: expected at most actors=8, got 9"),
+        (
+            {"settings": ["placement.least_actors=9"]},
+            "placement.least_actors: expected at most actors=8, got 9",
+        ),
         ({"inference": "central"}, "placement.balance: expected off with inference=central"),
         ({"actors": 2, "learners": 2, "batch": 8, "max_lag": 1}, "expected something to change"),
-        ({"actors": 1, "batch": 4, "max_lag": 1}, "placement.balance: expected something to change"),
-        ({"actors": 1, "batch": 4, "max_lag": None}, "placement.balance: expected something to change"),
+        (
+            {"actors": 1, "batch": 4, "max_lag": 1},
+            "placement.balance: expected something to change",
+        ),
+        (
+            {"actors": 1, "batch": 4, "max_lag": None},
+            "placement.balance: expected something to change",
+        ),
         ({"settings": ["placement.least_actors=2"], "balance": "off"}, "least_actors"),
     ],
 )
-def test_limits_that_leave_nothing_to_change_are_refused(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_limits_that_leave_nothing_to_change_are_refused(
+    options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=words):
         api.train("CartPole-v1", "impala", out=tmp_path / "run", **CARTPOLE | options)
     assert not (tmp_path / "run").exists()
@@ -160,15 +188,20 @@ def test_a_replay_keeps_a_ring_for_each_actor_so_none_may_pause(tmp_path: Path) 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("algorithm", "options"), [("impala", {"steps": 150_000}), ("ppo", {"steps": 20_000, "learners": 2, "batch": 64})]
+    ("algorithm", "options"),
+    [("impala", {"steps": 150_000}), ("ppo", {"steps": 20_000, "learners": 2, "batch": 64})],
 )
-def test_a_run_keeps_its_limits_and_all_rows(algorithm: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_keeps_its_limits_and_all_rows(
+    algorithm: str, options: dict[str, Any], tmp_path: Path
+) -> None:
     with api.train("CartPole-v1", algorithm, out=tmp_path / "run", **CARTPOLE | options) as run:
         for _ in run:
             pass
     assert run.summary is not None
     assert run.summary["status"] == "completed"
-    assert 1 <= run.summary["governor"]["actors"] <= 8 and 1 <= run.summary["governor"]["max_lag"] <= 4
+    assert (
+        1 <= run.summary["governor"]["actors"] <= 8 and 1 <= run.summary["governor"]["max_lag"] <= 4
+    )
     rows = run.summary["rows"]
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
     with pytest.raises(ValueError, match="expected a run with --balance off"):

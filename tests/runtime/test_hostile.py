@@ -1,4 +1,6 @@
-"""Garbage at both ends of the protocol: it is refused and counted, and it ends at most the session that it came in."""
+"""Garbage at both ends of the protocol: it is refused and counted, and it ends at most the session
+that it came in.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,40 @@ from equipoise.runtime.cluster.frames import HEAD, LAYOUT, MAGIC, Kind, Piece, S
 from equipoise.runtime.cluster.proxy import Proxy
 from equipoise.runtime.cluster.proxy_worker import ProxyWorker
 from equipoise.runtime.cluster.weights import SiteWeights
-from equipoise.runtime.cluster.wire import OUTSIDE, REASONS, WORDS, Refused, Tally, parse, read, words
+from equipoise.runtime.cluster.wire import (
+    OUTSIDE,
+    REASONS,
+    WORDS,
+    Refused,
+    Tally,
+    parse,
+    read,
+    words,
+)
 from equipoise.runtime.messages import CutBegun, Linked, Relayed, to_json
 from tests.runtime.sites import DIGEST, End
 from tests.runtime.test_sites import World
 
 NUMBERS = (0, 1, -1, 2, 3, 7, 1 << 31, (1 << 63) - 1, -(1 << 63))
-CONTENT = (Kind.ROWS, Kind.STATISTICS, Kind.WEIGHTS, Kind.GRANT)  # lies about them are as good as the truth
+# lies about them are as good as the truth
+CONTENT = (Kind.ROWS, Kind.STATISTICS, Kind.WEIGHTS, Kind.GRANT)
 TEXTS = (
-    b"", b"[]", b"{", b"null", b"1" * 5000, b'{"a": ' * 50_000, b"[" * 100_000, b"\xff\xfe", b'{"title": 1}', b'{"plan": []}',
-    words(title="actor 0"), words(title="actor 0", message=7), words(title=None, name="x"), words(why=[]), words(why=None),
-)  # fmt: skip
+    b"",
+    b"[]",
+    b"{",
+    b"null",
+    b"1" * 5000,
+    b'{"a": ' * 50_000,
+    b"[" * 100_000,
+    b"\xff\xfe",
+    b'{"title": 1}',
+    b'{"plan": []}',
+    words(title="actor 0"),
+    words(title="actor 0", message=7),
+    words(title=None, name="x"),
+    words(why=[]),
+    words(why=None),
+)
 
 
 class Fuzzer:
@@ -37,10 +62,11 @@ class Fuzzer:
     def message(self) -> tuple[bytes, bytes]:
         chance = self._chance
         if not self.seen or chance.random() < 0.1:
-            return chance.randbytes(chance.choice((0, 1, HEAD - 1, HEAD, HEAD, HEAD + 1, 200))), chance.randbytes(
-                chance.randrange(64)
-            )
-        head, body = self.seen[-1] if chance.random() < 0.5 else chance.choice(self.seen)  # the last: its number is right
+            return chance.randbytes(
+                chance.choice((0, 1, HEAD - 1, HEAD, HEAD, HEAD + 1, 200))
+            ), chance.randbytes(chance.randrange(64))
+        # the last: its number is right
+        head, body = self.seen[-1] if chance.random() < 0.5 else chance.choice(self.seen)
         fields = list(LAYOUT.unpack(head))
         what = chance.choice((0, 2, 3, 4, 6)) if fields[1] in CONTENT else chance.randrange(7)
         if what == 0:  # again, or late
@@ -52,10 +78,17 @@ class Fuzzer:
             fields[1] = chance.choice((*(set(Kind) - {fields[1], *CONTENT}), 0, 10, 1 << 31))
             fields[3] += 1
         elif what == 3:  # the size is another
-            body = body[:-1] if chance.random() < 0.5 and body else body + bytes(chance.choice((1, 8, 1000)))
+            body = (
+                body[:-1]
+                if chance.random() < 0.5 and body
+                else body + bytes(chance.choice((1, 8, 1000)))
+            )
             fields[3] += chance.randrange(1, 3)
         elif what == 4:  # the words are others
-            fields[1], body = chance.choice((Kind.SAID, Kind.HELLO, Kind.REFUSED)), chance.choice(TEXTS)
+            fields[1], body = (
+                chance.choice((Kind.SAID, Kind.HELLO, Kind.REFUSED)),
+                chance.choice(TEXTS),
+            )
             if fields[1] in OUTSIDE:
                 fields[2] = 0
             else:
@@ -95,15 +128,19 @@ def fuzz(seed: int, count: int, *, at: str, **broken: Any) -> World:
     world, thrown = World(seed, 1, delay=2.0, **broken), Counter[str]()
     chance, going = random.Random(seed + 1), True
     tapped(
-        world.ways[0].home if at == "home" else world.ways[0].home.to[0], Fuzzer(chance),
-        lambda: going and world.clock.now > 50 and chance.random() < 0.3, thrown,
-    )  # fmt: skip
+        world.ways[0].home if at == "home" else world.ways[0].home.to[0],
+        Fuzzer(chance),
+        lambda: going and world.clock.now > 50 and chance.random() < 0.3,
+        thrown,
+    )
     while thrown["messages"] < count:
         world.tick(20)
         world.home.check()
         assert world.clock.now < 100 * count, "nothing is thrown any more"
     going = False
-    assert [text for site, text in world.home.heard if site == "site 1"] == ["joined"], "the other site was disturbed"
+    assert [text for site, text in world.home.heard if site == "site 1"] == ["joined"], (
+        "the other site was disturbed"
+    )
     assert max(world.home.lags) <= 1
     world.settle()
     return world
@@ -111,14 +148,22 @@ def fuzz(seed: int, count: int, *, at: str, **broken: Any) -> World:
 
 @pytest.mark.parametrize("at", ["home", "site"])
 @pytest.mark.parametrize(
-    "count", [2_000, pytest.param(10_000, marks=pytest.mark.thorough), pytest.param(50_000, marks=pytest.mark.slow)]
+    "count",
+    [
+        2_000,
+        pytest.param(10_000, marks=pytest.mark.thorough),
+        pytest.param(50_000, marks=pytest.mark.slow),
+    ],
 )
 def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, count: int, seed: int) -> None:
     world = fuzz(seed % 1000, count, at=at)
     tally = world.home.proxy.refused if at == "home" else world.sites[0].end.line.refused
     assert tally.total > count / 2
     reasons = {"no message", "unknown kind", "too large", "another session", "out of order"}
-    assert reasons | ({"no JSON", "wrong numbers"} if at == "home" else set()) <= tally.by_reason().keys()
+    assert (
+        reasons | ({"no JSON", "wrong numbers"} if at == "home" else set())
+        <= tally.by_reason().keys()
+    )
     assert [text for site, text in world.home.heard if site == "site 0"][-1] == "joined"
     assert world.home.proxy._sites["site 1"].line.session
 
@@ -126,16 +171,25 @@ def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, count: int, s
 @pytest.mark.parametrize("count", [10_000, pytest.param(200_000, marks=pytest.mark.thorough)])
 def test_nothing_but_a_message_or_a_refusal_comes_of_any_bytes(count: int, seed: int) -> None:
     """``parse`` and ``words``, for messages of every kind that are changed in every way."""
-    fuzzer, most = Fuzzer(random.Random(seed)), dict.fromkeys(Kind, 64) | {Kind.SAID: WORDS, Kind.HELLO: WORDS}
+    fuzzer, most = (
+        Fuzzer(random.Random(seed)),
+        dict.fromkeys(Kind, 64) | {Kind.SAID: WORDS, Kind.HELLO: WORDS},
+    )
     for kind in Kind:
         message = made(kind, (1, 2, 3), b"")
-        fuzzer.seen.append((message.head(0 if kind in OUTSIDE else 3, 1), words(title="actor 0", plan=DIGEST)))
+        fuzzer.seen.append(
+            (message.head(0 if kind in OUTSIDE else 3, 1), words(title="actor 0", plan=DIGEST))
+        )
     found = Counter[str]()
     for _ in range(count):
         head, body = fuzzer.message()
         try:
             frame = parse(head, body, most)
-            assert len(frame.message.data) <= most[frame.kind] and len(head) == HEAD and head[:4] == MAGIC.to_bytes(4, "little")
+            assert (
+                len(frame.message.data) <= most[frame.kind]
+                and len(head) == HEAD
+                and head[:4] == MAGIC.to_bytes(4, "little")
+            )
             found["read"] += 1
             read(frame.message)
         except Refused as error:
@@ -171,10 +225,16 @@ class BelievesHome(SiteWeights):
         self._stores[message.policy].publish_bytes(message.version, message.body)
 
 
-@pytest.mark.parametrize("broken", [TakesTheirWord, EndsTheWrongSession, BelievesHome], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "broken", [TakesTheirWord, EndsTheWrongSession, BelievesHome], ids=lambda one: one.__name__
+)
 def test_an_end_that_believes_what_it_hears_is_caught(broken: Any) -> None:
     def hunt() -> None:
-        names = {Proxy: ("home", "proxy"), HomeBlocks: ("home", "home"), SiteWeights: ("site", "weights")}
+        names = {
+            Proxy: ("home", "proxy"),
+            HomeBlocks: ("home", "home"),
+            SiteWeights: ("site", "weights"),
+        }
         at, name = next(found for base, found in names.items() if issubclass(broken, base))
         for seed in range(5):
             fuzz(seed, 2500, at=at, **{name: broken})
@@ -213,7 +273,10 @@ def test_reasons_are_counted_where_others_read_them() -> None:
     assert tally.by_reason() == {"no message": 1} and tally["no message"] == tally.total == 1
 
 
-@pytest.mark.parametrize("message", [Linked(site="site 1", how=""), CutBegun(version=3), Relayed(title="learner", said={})])
+@pytest.mark.parametrize(
+    "message",
+    [Linked(site="site 1", how=""), CutBegun(version=3), Relayed(title="learner", said={})],
+)
 def test_a_site_cannot_say_what_only_home_says(message: Any) -> None:
     home = SimpleNamespace(_titles={"site 0": ("actor 2",)})
     with pytest.raises(Refused, match=f"expected one of Note, .*, got '{type(message).__name__}'"):

@@ -1,4 +1,6 @@
-"""A runtime is one file: with it a run has the bits of the others, its checkpoints and its resume."""
+"""A runtime is one file: with it a run has the bits of the others,
+its checkpoints and its resume.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ from tests.runtime.in_memory import InMemory
 
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ppo": ("CartPole-v1", "ppo", {"batch": 8}),
-    "central": ("CartPole-v1", "impala", {"batch": 8, "inference": "central", "inference_workers": 2}),
+    "central": (
+        "CartPole-v1",
+        "impala",
+        {"batch": 8, "inference": "central", "inference_workers": 2},
+    ),
     "replay": ("CartPole-v1", "dqn", {"batch": 16, "settings": ["replay.starts_at=64"]}),
 }
 
@@ -20,9 +26,17 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 def run(name: str, out: Path, **options: Any) -> Any:
     env, algorithm, given = CASES[name]
     going = api.train(
-        env, algorithm, on="serial", out=out, recipe=False, actors=2, envs_per_actor=4, unroll=8, max_lag=0,
+        env,
+        algorithm,
+        on="serial",
+        out=out,
+        recipe=False,
+        actors=2,
+        envs_per_actor=4,
+        unroll=8,
+        max_lag=0,
         **{"evaluate_episodes": 0, "steps": 640} | given | options,
-    )  # fmt: skip
+    )
     for _ in going:
         pass
     return going.summary

@@ -28,10 +28,13 @@ class World:
     def __init__(self, folder: Path) -> None:
         blue = blue_of(folder)
         self.plan, replay = queue_plan(blue), blue.replay("main", 0)
-        memory = [Heap(name, tree.nbytes(ShardMailbox.specs(replay, 16))) for name in ("home", "site")]
+        memory = [
+            Heap(name, tree.nbytes(ShardMailbox.specs(replay, 16))) for name in ("home", "site")
+        ]
         self.home, self.site = (ShardMailbox(replay, 16, one) for one in memory)
         self.waiting = Waiting(self.plan, Heap("waiting", tree.nbytes(Waiting.specs(self.plan))))
-        self.blocks = Waiting(self.plan, Heap("queue", tree.nbytes(Waiting.specs(self.plan))))  # the queue's, at home
+        # the queue's, at home
+        self.blocks = Waiting(self.plan, Heap("queue", tree.nbytes(Waiting.specs(self.plan))))
         self.stand_in = StandInShard(self.plan, self.home, 1, self.blocks.block)
         self.keeper = Keeper(self.site, 1, self.waiting)
         self.done: list[list[int]] = []  # the requests that the shard did
@@ -135,9 +138,15 @@ def test_rows_travel_with_a_request_only_where_the_site_has_them_not(tmp_path: P
 
 @pytest.mark.parametrize(
     "body",
-    [b"", np.array([9, 0, 0, 0]).tobytes(), np.array([1, 99, 0, 0]).tobytes(), np.array([1, 0, 0, 0]).tobytes() + b"x",
-     np.array([2, 0, 9, 9]).tobytes(), np.array([3, 0, 1, 1]).tobytes()],
-)  # fmt: skip
+    [
+        b"",
+        np.array([9, 0, 0, 0]).tobytes(),
+        np.array([1, 99, 0, 0]).tobytes(),
+        np.array([1, 0, 0, 0]).tobytes() + b"x",
+        np.array([2, 0, 9, 9]).tobytes(),
+        np.array([3, 0, 1, 1]).tobytes(),
+    ],
+)
 def test_what_is_no_request_is_refused(tmp_path: Path, body: bytes) -> None:
     world = World(tmp_path)
     with pytest.raises(ValueError, match="expected"):

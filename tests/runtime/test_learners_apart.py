@@ -1,4 +1,6 @@
-"""Learners on several machines, each with the actors that feed it (``--cluster learners_at=actors``)."""
+"""Learners on several machines, each with the actors that feed it (``--cluster
+learners_at=actors``).
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,16 @@ def test_two_learners_on_two_machines_have_the_bits_of_one_machine(tmp_path, alg
 @pytest.mark.thorough
 @pytest.mark.parametrize("inference", ["local", "central"])
 def test_four_learners_on_four_machines_have_the_bits_of_one(tmp_path, inference):
-    """Under central inference each actor steps envs for two learners, and a machine has all that share an actor."""
+    """Under central inference each actor steps envs for two learners, and a machine has all that
+    share an actor.
+    """
     central = {"inference": "central", "inference_workers": 4} if inference == "central" else {}
     blue = blue_of(tmp_path / "far", "impala", 4, **central)
-    apart = [cell.titles for cell in cells(blue, crew(blue, KINDS), learners_at="actors") if "learner" in cell.titles[0]]
+    apart = [
+        cell.titles
+        for cell in cells(blue, crew(blue, KINDS), learners_at="actors")
+        if "learner" in cell.titles[0]
+    ]
     sites = {f"site {number}": titles for number, titles in enumerate(apart)}
     found, now = machines.finish(machines.on_machines(blue, sites))
     wanted, before = here(blue_of(tmp_path / "near", "impala", 4, **central))
@@ -59,7 +67,9 @@ def test_four_learners_on_four_machines_have_the_bits_of_one(tmp_path, inference
 @pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [1, None])
 def test_every_row_is_accounted_for(tmp_path, max_lag):
-    _, now = machines.finish(machines.on_machines(blue_of(tmp_path, "impala", max_lag=max_lag, steps=6400), SITES))
+    _, now = machines.finish(
+        machines.on_machines(blue_of(tmp_path, "impala", max_lag=max_lag, steps=6400), SITES)
+    )
     rows = now.rows
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
     assert rows["sampled"] >= 6400
@@ -75,7 +85,9 @@ def until_cut(runtime, blue, save):
                 assert message.error is None, message.error
                 assert {"learner_1.safetensors", "experience_1.safetensors"} <= message.files.keys()
                 meta = files.json_bytes({"version": message.version, "env_steps": message.step})
-                whole = message.files | checkpoint.add(checkpoint.aside(save, message.step), checkpoint.META, meta)
+                whole = message.files | checkpoint.add(
+                    checkpoint.aside(save, message.step), checkpoint.META, meta
+                )
                 checkpoint.complete(save, message.step, whole)
                 return
     raise AssertionError("no cut")
@@ -148,7 +160,9 @@ def test_an_actor_beside_a_learner_elsewhere_is_replaced(tmp_path):
 @pytest.mark.thorough
 def test_a_machine_with_a_learner_that_will_be_taken_away_costs_a_checkpoint(tmp_path):
     nodes = machines.Processes()
-    runtime = machines.on_machines(blue_of(tmp_path, "impala", steps=2_000_000, max_lag=1), SITES, nodes)
+    runtime = machines.on_machines(
+        blue_of(tmp_path, "impala", steps=2_000_000, max_lag=1), SITES, nodes
+    )
     end, said = time.monotonic() + machines.LIMIT_S, []
     try:
         while not any(isinstance(one, Cut) for one in said):
@@ -164,7 +178,11 @@ def test_a_machine_with_a_learner_that_will_be_taken_away_costs_a_checkpoint(tmp
 def test_a_cell_is_a_learner_with_the_actors_that_feed_it(tmp_path):
     blue = blue_of(tmp_path)
     found = cells(blue, crew(blue, KINDS), learners_at="actors")
-    assert [cell.titles for cell in found] == [("actor 0",), ("actor 2",), ("learner 1", "actor 1", "actor 3")]
+    assert [cell.titles for cell in found] == [
+        ("actor 0",),
+        ("actor 2",),
+        ("learner 1", "actor 1", "actor 3"),
+    ]
     assert [cell.actors for cell in found] == [1, 1, 2]
 
 

@@ -1,4 +1,6 @@
-"""Every algorithm learns over three nodes of a Ray cluster, all of its actors away from the learner, with a bounded lag."""
+"""Every algorithm learns over three nodes of a Ray cluster, all of its actors away from the
+learner, with a bounded lag.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,14 @@ CASES: dict[str, tuple[tuple[str, float], str, dict[str, Any]]] = {
     "sac": (PENDULUM, "sac", {}),
     "td3": (PENDULUM, "td3", {}),
     "shards": (CARTPOLE, "apex_dqn", {"settings": ["replay.shards=2"]}),
-    "central": (CARTPOLE, "ppo", {"inference": "central", "settings": ["placement.inference_workers=2"]}),
+    "central": (
+        CARTPOLE,
+        "ppo",
+        {"inference": "central", "settings": ["placement.inference_workers=2"]},
+    ),
     "central at home": (CARTPOLE, "ppo", {"inference": "central"}),
     "two learners": (CARTPOLE, "ppo", {"learners": 2}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,14 @@ def test_an_algorithm_learns_on_three_nodes(name: str, there: Machines, tmp_path
     actors = 4 if streams % 4 == 0 else made.actors  # as many streams as the recipe has
     sizes = {"actors": actors, "envs_per_actor": streams // actors, "max_lag": 1}
     summary = train(
-        env, algorithm, "ray", 0, tmp_path, stop_at=goal, cluster={**there.settings, **AT.get(name, {})}, **sizes | options
+        env,
+        algorithm,
+        "ray",
+        0,
+        tmp_path,
+        stop_at=goal,
+        cluster={**there.settings, **AT.get(name, {})},
+        **sizes | options,
     )
     assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= goal, summary
     if algorithm in ("impala", "ppo", "appo", "a3c"):  # with a replay the lag is the age of rows
@@ -57,12 +70,21 @@ def test_an_algorithm_learns_on_three_nodes(name: str, there: Machines, tmp_path
 
 
 def test_two_policies_learn_on_three_nodes(there: Machines, tmp_path: Path) -> None:
-    """As on one machine (``test_policies.py``): a speaker that sees the goal, and a listener that hears it."""
+    """As on one machine (``test_policies.py``): a speaker that sees the goal, and a listener that
+    hears it.
+    """
     made = api.program(
-        "tests.envs.games:Signal", policies={"speaker": "ppo", "listener": "ppo"},
-        route={"speaker": "speaker", "listener": "listener"}, actors=4, envs_per_actor=4, unroll=32, steps=16_000, seed=0,
-        max_lag=1, settings=["optimizer.learning_rate=3e-3", "algorithm.entropy=0.02"],
-    )  # fmt: skip
+        "tests.envs.games:Signal",
+        policies={"speaker": "ppo", "listener": "ppo"},
+        route={"speaker": "speaker", "listener": "listener"},
+        actors=4,
+        envs_per_actor=4,
+        unroll=32,
+        steps=16_000,
+        seed=0,
+        max_lag=1,
+        settings=["optimizer.learning_rate=3e-3", "algorithm.entropy=0.02"],
+    )
     with api.train(made, on="ray", cluster=there.settings, out=tmp_path / "run") as going:
         list(going)
     assert going.summary is not None and going.summary["evaluation"]["mean"] > 6.5, going.summary

@@ -1,4 +1,6 @@
-"""A line on a slow link: what a body that takes long does to the session, and to what is said meanwhile."""
+"""A line on a slow link: what a body that takes long does to the session, and to what is said
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from equipoise.runtime.cluster.frames import Cut, Kind, Rows, Said, Stop, Taken,
 from equipoise.runtime.cluster.line import PIECES, SILENT_S, Line
 from equipoise.runtime.cluster.wire import BOTH, PIECE, WORDS
 
-MOST = {Kind.WEIGHTS: 1 << 26, Kind.ROWS: 1 << 26, Kind.SAID: WORDS, Kind.CUT: 0, Kind.STOP: 0, **BOTH}
+MOST = {
+    Kind.WEIGHTS: 1 << 26,
+    Kind.ROWS: 1 << 26,
+    Kind.SAID: WORDS,
+    Kind.CUT: 0,
+    Kind.STOP: 0,
+    **BOTH,
+}
 
 
 class End:
@@ -128,7 +137,11 @@ def test_pieces_are_no_way_around_the_bound_of_a_kind(kind: Any) -> None:
     pair = Pair(rate=1e9)
     pair.lines[0].send(kind(body=bytes(MOST[kind.kind] + 1)))
     pair.run(5.0)
-    assert not pair.lines[1].session and pair.lines[1].refused["too large"] == 1 and pair.heard[1] == []
+    assert (
+        not pair.lines[1].session
+        and pair.lines[1].refused["too large"] == 1
+        and pair.heard[1] == []
+    )
 
 
 def test_pieces_of_one_session_are_not_gone_on_with_in_the_next() -> None:
@@ -141,7 +154,9 @@ def test_pieces_of_one_session_are_not_gone_on_with_in_the_next() -> None:
         line.begin(2, pair.now)
     pair.lines[0].send(Said(b"{}"))
     pair.run(10.0)
-    assert [(frame.kind, bytes(frame.message.data)) for frame in pair.heard[1]] == [(Kind.SAID, b"{}")]
+    assert [(frame.kind, bytes(frame.message.data)) for frame in pair.heard[1]] == [
+        (Kind.SAID, b"{}")
+    ]
 
 
 def test_a_piece_is_taken_once() -> None:
@@ -152,7 +167,9 @@ def test_a_piece_is_taken_once() -> None:
 
 
 def test_an_end_that_slept_reads_what_came_before_it_judges_the_other() -> None:
-    """A process that the machine left without a core for long: the other end has said that it lives."""
+    """A process that the machine left without a core for long: the other end has said that it
+    lives.
+    """
     pair = Pair(1e9)
     pair.run(1.0)
     slept, awake = 0, 1

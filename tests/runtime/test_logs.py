@@ -1,4 +1,6 @@
-"""What workers print: it lies in a log of bounded size, is counted, and is a dead worker's last word."""
+"""What workers print: it lies in a log of bounded size, is counted, and is a dead worker's last
+word.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,19 @@ from equipoise.runtime.process.log import Logs
 
 LOUD = "tests.envs.printing:Loud"
 TINY: dict[str, Any] = {
-    "actors": 1, "envs_per_actor": 2, "unroll": 16, "steps": 320, "evaluate_episodes": 0, "recipe": False,
+    "actors": 1,
+    "envs_per_actor": 2,
+    "unroll": 16,
+    "steps": 320,
+    "evaluate_episodes": 0,
+    "recipe": False,
     "settings": ["algorithm.minibatches=1"],
-}  # fmt: skip
+}
 
 
-def test_prints_of_an_env_lie_in_the_log_of_its_worker(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_prints_of_an_env_lie_in_the_log_of_its_worker(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = api.train(LOUD, on="process", out=tmp_path / "run", **TINY)
     reports = list(run)
     text = (tmp_path / "run" / "logs" / "actor-0.log").read_text()
@@ -37,8 +46,18 @@ def test_prints_of_an_env_lie_in_the_log_of_its_worker(tmp_path: Path, capfd: py
 @pytest.mark.thorough
 def test_the_last_lines_of_a_worker_that_died_are_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailed, match="actor 0 exited with code 3") as caught:
-        list(api.train(LOUD, env_kwargs={"exits": 15}, on="process", out=tmp_path / "run", **TINY | {"steps": 10_000}))
-    assert caught.value.traceback_text.startswith(f"the last lines of {tmp_path}/run/logs/actor-0.log:\n")
+        list(
+            api.train(
+                LOUD,
+                env_kwargs={"exits": 15},
+                on="process",
+                out=tmp_path / "run",
+                **TINY | {"steps": 10_000},
+            )
+        )
+    assert caught.value.traceback_text.startswith(
+        f"the last lines of {tmp_path}/run/logs/actor-0.log:\n"
+    )
     assert caught.value.traceback_text.endswith("by C 15\nmy last words")
 
 
@@ -46,8 +65,13 @@ def test_the_last_lines_of_a_worker_that_died_are_in_the_error(tmp_path: Path) -
 def test_the_command_ends_with_the_cause(tmp_path: Path) -> None:
     done = train(LOUD, "--set", "env.nan=true", out=tmp_path / "run")
     last = done.stderr.splitlines()[-1]
-    assert done.returncode == 1 and last.startswith("equipoise train: actor 0 raised an exception: WrongValue: "), done.stderr
-    assert "expected a finite number, got nan" in last and "; --on-nonfinite drop gives up the episode" in last
+    assert done.returncode == 1 and last.startswith(
+        "equipoise train: actor 0 raised an exception: WrongValue: "
+    ), done.stderr
+    assert (
+        "expected a finite number, got nan" in last
+        and "; --on-nonfinite drop gives up the episode" in last
+    )
 
 
 @pytest.mark.thorough
@@ -56,7 +80,9 @@ def test_nothing_that_an_env_prints_reaches_the_terminal(on: str, tmp_path: Path
     """An evaluation plays in the driver's process, and serial workers work there."""
     done = train(LOUD, "--on", on, "--evaluate-episodes", "2", out=tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    assert "by python" not in done.stdout and "by C" not in done.stderr and "Completed" in done.stdout
+    assert (
+        "by python" not in done.stdout and "by C" not in done.stderr and "Completed" in done.stdout
+    )
     text = (tmp_path / "run" / "logs" / "driver.log").read_text()
     assert "by python 20\n" in text and "by C 20\n" in text
 
@@ -80,14 +106,39 @@ def test_what_an_env_prints_while_it_is_measured_is_not_shown(tmp_path: Path) ->
 
 
 def train(env: str, *words: str, out: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "equipoise", "train", env, "--steps", "320", "--actors", "1", "--no-recipe", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "equipoise",
+        "train",
+        env,
+        "--steps",
+        "320",
+        "--actors",
+        "1",
+        "--no-recipe",
+        *words,
+    ]
     return subprocess.run(
-        [*command, "--envs-per-actor", "2", "--unroll", "16", "--set", "algorithm.minibatches=1", "--out", str(out)],
-        capture_output=True, text=True, check=False, timeout=200,
-    )  # fmt: skip
+        [
+            *command,
+            "--envs-per-actor",
+            "2",
+            "--unroll",
+            "16",
+            "--set",
+            "algorithm.minibatches=1",
+            "--out",
+            str(out),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
 
 
-# --------------------------------------------------------------------------------------------------------------- the file
+# ----------------------------------------------------------------------------------------- the file
 
 
 def test_a_log_stays_small_and_programs_write_on_in_it(tmp_path: Path) -> None:
@@ -113,7 +164,9 @@ print("the end")
     assert before.read_text().splitlines()[-1] < lines[0] and lines[0].startswith("line 02")
 
 
-def test_lines_are_counted_as_they_come_and_estimated_where_many_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_counted_as_they_come_and_estimated_where_many_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, logs = tmp_path / "actor-3.log", Logs(str(tmp_path))
     file.write_text("from the run before\n")
     assert logs.size("actor 3") == 20 and logs.printed() == {}
@@ -128,4 +181,8 @@ def test_lines_are_counted_as_they_come_and_estimated_where_many_did(tmp_path: P
     os.truncate(file, 0)  # as the worker does
     file.write_text("anew\n")
     assert logs.printed() == {"actor 3": (1004, "anew")}
-    assert Logs(None).printed() == {} and Logs(None).tail("actor 3", 0) == "" and Logs(None).size("actor 3") == 0
+    assert (
+        Logs(None).printed() == {}
+        and Logs(None).tail("actor 3", 0) == ""
+        and Logs(None).size("actor 3") == 0
+    )

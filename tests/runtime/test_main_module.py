@@ -1,4 +1,6 @@
-"""An env and an algorithm that a script defines itself: they work on processes, without a guard, and through a resume."""
+"""An env and an algorithm that a script defines itself: they work on processes, without a guard,
+and through a resume.
+"""
 
 from __future__ import annotations
 
@@ -54,18 +56,25 @@ else:
     run = eq.train(Mine, "__main__:Bolder", steps=1024, out=out, on=on, settings=["algorithm.bonus=0.3"], **options)
 list(run)
 print(run.summary["params_sha256"])
-"""
+"""  # noqa: E501
 
 
 def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (place / "script.py").write_text(SCRIPT)
     return subprocess.run(
-        [sys.executable, "script.py", *words], cwd=place, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "script.py", *words],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
 
 
 @pytest.mark.thorough
-def test_what_a_script_defines_works_on_processes_as_on_serial_and_is_run_once(tmp_path: Path) -> None:
+def test_what_a_script_defines_works_on_processes_as_on_serial_and_is_run_once(
+    tmp_path: Path,
+) -> None:
     hashes = []
     for on, inference in (("serial", "local"), ("process", "local"), ("process", "central")):
         done = run(tmp_path, f"{on}-{inference}", on, inference, "train")
@@ -94,7 +103,10 @@ def test_its_run_goes_on_in_the_script_and_says_so_elsewhere(tmp_path: Path) -> 
             check=False,
         )
         assert elsewhere.returncode == 2
-        assert "env '__main__:Mine' was defined by a script or in a notebook; it can go on there alone" in elsewhere.stderr
+        assert (
+            "env '__main__:Mine' was defined by a script or in a notebook; it can go on there "
+            "alone" in elsewhere.stderr
+        )
 
 
 @pytest.mark.thorough
@@ -102,6 +114,7 @@ def test_what_cannot_be_sent_is_said(tmp_path: Path) -> None:
     done = run(tmp_path, "run", "process", "local", "unpicklable")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("ValueError: Bolder, Mine: expected what can be sent to a process, got TypeError: cannot pickle"), (
-        last
-    )
+    assert last.startswith(
+        "ValueError: Bolder, Mine: expected what can be sent to a process, got TypeError: cannot "
+        "pickle"
+    ), last

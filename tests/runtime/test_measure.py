@@ -26,23 +26,48 @@ from tests.runtime.ruling import program
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_measurement_that_is_told_to_leave_leaves_nothing(
     number: signal.Signals, code: int, tmp_path: Path, deadline: Any
 ) -> None:
-    """As before a run has begun: no directory. ``nothing_left_behind`` looks for processes and segments."""
+    """As before a run has begun: no directory. ``nothing_left_behind`` looks for processes and
+    segments.
+    """
     out = tmp_path / "run"
-    temporary = Path(tempfile.mkdtemp(prefix="equipoise-test-"))  # tmp_path may be too long for sockets
-    words = ["train", "CartPole-v1", "--algorithm", "impala", "--inference", "auto", "--actors", "1", "--out", str(out)]
+    # tmp_path may be too long for sockets
+    temporary = Path(tempfile.mkdtemp(prefix="equipoise-test-"))
+    words = [
+        "train",
+        "CartPole-v1",
+        "--algorithm",
+        "impala",
+        "--inference",
+        "auto",
+        "--actors",
+        "1",
+        "--out",
+        str(out),
+    ]
     process = subprocess.Popen(
-        command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True,
+        command(*words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
         env=os.environ | {"TMPDIR": str(temporary)},
-    )  # fmt: skip
+    )
     try:
         deadline(
-            lambda: any(temporary.glob("equipoise-measure-*")) and any(d.endswith("equipoise learner") for d in descendants()),
-            120.0, "the measurement",
-        )  # fmt: skip
+            lambda: (
+                any(temporary.glob("equipoise-measure-*"))
+                and any(d.endswith("equipoise learner") for d in descendants())
+            ),
+            120.0,
+            "the measurement",
+        )
         os.killpg(process.pid, number)  # as a terminal, ``timeout`` and batch systems do
         text = process.communicate(timeout=60)[0]
     finally:
@@ -53,18 +78,28 @@ def test_a_measurement_that_is_told_to_leave_leaves_nothing(
             path.name for path in temporary.iterdir() if not path.name.startswith("torch")
         ]  # which keeps a cache of its own
         shutil.rmtree(temporary)
-    assert process.returncode == code and "Traceback" not in text and text.endswith("equipoise train: interrupted\n"), text
+    assert (
+        process.returncode == code
+        and "Traceback" not in text
+        and text.endswith("equipoise train: interrupted\n")
+    ), text
     assert not left and not out.exists()
 
 
 @pytest.mark.parametrize(
     ("max_lag", "rates", "inference"),
-    [(0, {}, "local"), (1, {"local": 2.0, "central": 1.0}, "local"), (1, {"local": 1.0, "central": 2.0}, "central")],
+    [
+        (0, {}, "local"),
+        (1, {"local": 2.0, "central": 1.0}, "local"),
+        (1, {"local": 1.0, "central": 2.0}, "central"),
+    ],
 )
 def test_a_server_of_env_workers_lives_on_only_where_they_come(
     max_lag: int, rates: dict[str, float], inference: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "rate", lambda blue, *_, **__: rates[blue.program.placement.inference])
+    monkeypatch.setattr(
+        measure, "rate", lambda blue, *_, **__: rates[blue.program.placement.inference]
+    )
     others = forkserver.pids() - {forkserver.pid_of_envs()}
     forkserver.prepare(central=True)  # as the command line does, before it knows
     server = forkserver.pid_of_envs()
@@ -97,8 +132,12 @@ def test_what_failed_is_not_taken_where_the_other_came_to_nothing_in_time(gone: 
     ],
 )
 def test_more_learners_are_taken_where_they_pay(rates: dict[Any, float], taken: int) -> None:
-    choice = choices.taken(measure.Raced(rates={str(value): [0.0, rate] for value, rate in rates.items()}), list(rates))
-    assert choice.value == taken and choice.measured == {str(value): rate for value, rate in rates.items() if rate}
+    choice = choices.taken(
+        measure.Raced(rates={str(value): [0.0, rate] for value, rate in rates.items()}), list(rates)
+    )
+    assert choice.value == taken and choice.measured == {
+        str(value): rate for value, rate in rates.items() if rate
+    }
 
 
 @pytest.mark.parametrize(
@@ -113,7 +152,13 @@ def test_more_learners_are_taken_where_they_pay(rates: dict[Any, float], taken: 
     ],
 )
 def test_only_numbers_of_learners_that_work_are_measured(
-    cores: int, actors: int, max_lag: int, on: str, values: list[int], why: str, monkeypatch: pytest.MonkeyPatch
+    cores: int,
+    actors: int,
+    max_lag: int,
+    on: str,
+    values: list[int],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(choices, "usable", lambda: cores)
     made = program(actors=actors, max_lag=max_lag)
@@ -123,7 +168,9 @@ def test_only_numbers_of_learners_that_work_are_measured(
 
 
 class Turns:
-    """A stand-in for a run whose learner has the only core for 3 s after each second of acting, at 100 steps/s."""
+    """A stand-in for a run whose learner has the only core for 3 s after each second of acting, at
+    100 steps/s.
+    """
 
     def __init__(self, blue: Any) -> None:
         self.at, self.now = 0.0, SimpleNamespace(version=0, ticks=(0,))
@@ -131,7 +178,9 @@ class Turns:
     def poll(self, seconds: float) -> None:
         self.at += seconds
         cycle, within = divmod(self.at + 1e-9, 4.0)
-        self.now = SimpleNamespace(version=int(cycle), ticks=(int(cycle) * 100 + round(min(within, 1.0) * 100),))
+        self.now = SimpleNamespace(
+            version=int(cycle), ticks=(int(cycle) * 100 + round(min(within, 1.0) * 100),)
+        )
 
     def stats(self) -> SimpleNamespace:
         return self.now
@@ -154,16 +203,24 @@ def test_a_server_that_still_imports_does_not_answer_signals_to_the_whole_group(
     forkserver.release()
     forkserver.prepare(central=True)
     status = Path(f"/proc/{forkserver.pid_of_envs()}/status").read_text()
-    ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn")).split()[1], 16)
+    ignored = int(
+        next(line for line in status.splitlines() if line.startswith("SigIgn")).split()[1], 16
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         assert ignored & 1 << number - 1
         assert signal.getsignal(number) is not signal.SIG_IGN
 
 
-@pytest.mark.parametrize("options", [{"inference_workers": 3}, {"settings": ["placement.inference_workers=3"]}])
-def test_settings_of_central_inference_are_refused_as_central_inference_refuses_them(options: Any) -> None:
+@pytest.mark.parametrize(
+    "options", [{"inference_workers": 3}, {"settings": ["placement.inference_workers=3"]}]
+)
+def test_settings_of_central_inference_are_refused_as_central_inference_refuses_them(
+    options: Any,
+) -> None:
     given: dict[str, Any] = {"actors": 2, "max_lag": 1, "recipe": False}
-    with pytest.raises(ValueError, match="inference_workers: expected at most 2, as many as actors"):
+    with pytest.raises(
+        ValueError, match="inference_workers: expected at most 2, as many as actors"
+    ):
         api.program("CartPole-v1", "impala", inference="auto", **given, **options)
     place = api.program("CartPole-v1", "impala", inference="auto", **given).placement
     assert place.inference == "central" and "inference" in place.auto

@@ -1,4 +1,6 @@
-"""The memory of a run: the sum that is known before, what the machine has, and the refusal of what does not fit."""
+"""The memory of a run: the sum that is known before, what the machine has, and the refusal of what
+does not fit.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ ADDRESSES = 8 * GIB  # of the subprocesses: torch maps 3, and a queue of 10^12 e
 
 
 def sizes(blue: Blueprint) -> dict[str, int]:
-    return {name: memory.nbytes(roles.network(blue.program, blue.spec, name)) for name in blue.roles}
+    return {
+        name: memory.nbytes(roles.network(blue.program, blue.spec, name)) for name in blue.roles
+    }
 
 
 @pytest.mark.parametrize(
@@ -44,8 +48,17 @@ def sizes(blue: Blueprint) -> dict[str, int]:
     ],
 )
 def test_the_sum_has_the_memory_that_workers_share(settings: dict[str, Any]) -> None:
-    """Memory that is allocated at once at the start: at most a twentieth (the board, the episodes) is not in the sum."""
-    program = api.program("CartPole-v1", settings.pop("algorithm"), recipe=False, envs_per_actor=64, unroll=128, **settings)
+    """Memory that is allocated at once at the start: at most a twentieth (the board, the episodes)
+    is not in the sum.
+    """
+    program = api.program(
+        "CartPole-v1",
+        settings.pop("algorithm"),
+        recipe=False,
+        envs_per_actor=64,
+        unroll=128,
+        **settings,
+    )
     blue, channels, got = plan_run(program), list[PipeChannel](), list[int]()
 
     def channel() -> PipeChannel:
@@ -87,18 +100,25 @@ def test_the_sum_has_the_memory_that_workers_share(settings: dict[str, Any]) -> 
 def test_the_nearest_setting_that_fits_is_told(
     algorithm: str, key: str, value: Any, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine of 1 GiB: a sentence names the setting and its nearest value, which is taken; the next larger one is not."""
+    """On a machine of 1 GiB: a sentence names the setting and its nearest value, which is taken;
+    the next larger one is not.
+    """
     monkeypatch.setattr(memory, "machine", lambda: Machine(total=GIB, free=None))
-    monkeypatch.setattr(plan, "too_small", lambda plan, policies: [])  # a batch of more items than there are rows
+    # a batch of more items than there are rows
+    monkeypatch.setattr(plan, "too_small", lambda plan, policies: [])
 
     def made(number: Any) -> Any:
         given = {key: number} if "." not in key else {}
         text = ",".join(map(str, number)) if isinstance(number, tuple) else str(number)
         settings = [f"{key}={text}"] if "." in key else []
-        return api.program("CartPole-v1", algorithm, recipe=False, settings=settings, max_lag=1, **given)
+        return api.program(
+            "CartPole-v1", algorithm, recipe=False, settings=settings, max_lag=1, **given
+        )
 
     with pytest.raises(
-        ValueError, match=rf"^{re.escape(key)}: expected a run that fits in this machine's memory, 1\.0 GiB, got"
+        ValueError,
+        match=rf"^{re.escape(key)}: expected a run that fits in this machine's memory, 1\.0 GiB, "
+        r"got",
     ) as refused:
         plan_run(made(value))
     said = str(refused.value)
@@ -115,13 +135,19 @@ def test_the_nearest_setting_that_fits_is_told(
         plan_run(made(wide(fits + max(step, fits // 50))))
 
 
-def test_of_two_policies_the_one_with_the_large_replay_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_policies_the_one_with_the_large_replay_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(memory, "machine", lambda: Machine(total=GIB, free=None))
     program = api.program(
-        "tests.envs.games:Signal", policies={"speaker": "dqn", "listener": "dqn"},
-        route={"speaker": "speaker", "listener": "listener"}, settings=["policies.listener.replay.capacity=500M"],
-    )  # fmt: skip
-    with pytest.raises(ValueError, match=r"^policies\.listener\.replay\.capacity: expected a run that fits"):
+        "tests.envs.games:Signal",
+        policies={"speaker": "dqn", "listener": "dqn"},
+        route={"speaker": "speaker", "listener": "listener"},
+        settings=["policies.listener.replay.capacity=500M"],
+    )
+    with pytest.raises(
+        ValueError, match=r"^policies\.listener\.replay\.capacity: expected a run that fits"
+    ):
         plan_run(program)
 
 
@@ -129,18 +155,23 @@ def test_what_is_free_now_counts_for_what_is_taken_at_once(monkeypatch: pytest.M
     program = api.program("CartPole-v1", recipe=False, envs_per_actor=10_000)
     monkeypatch.setattr(memory, "machine", lambda: Machine(total=GIB, free=GIB // 20))
     with pytest.raises(
-        ValueError, match=r"^envs_per_actor: expected a run that fits in the memory that is free now, 51\.2 MiB"
+        ValueError,
+        match=r"^envs_per_actor: expected a run that fits in the memory that is free now, 51\.2 "
+        r"MiB",
     ):
         plan_run(program)
     filled = api.program("CartPole-v1", "dqn", recipe=False, settings=["replay.capacity=5M"])
     plan_run(filled)  # which takes 300 MiB as the run goes on
 
 
-def test_where_no_setting_alone_is_enough_the_parts_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_setting_alone_is_enough_the_parts_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(memory, "machine", lambda: Machine(total=1000, free=None))
     with pytest.raises(
         ValueError,
-        match=r"^expected a run that fits in .*, 1,000 bytes, got one that takes at least .*networks .*no setting alone",
+        match=r"^expected a run that fits in .*, 1,000 bytes, got one that takes at least "
+        r".*networks .*no setting alone",
     ):
         plan_run(api.program("CartPole-v1", recipe=False))
 
@@ -167,7 +198,7 @@ def test_a_network_that_memory_does_not_hold_is_refused_when_it_is_built() -> No
     assert memory.counted(lambda: nn.Linear(1 << 62, 1 << 62)) == memory.ENDLESS
 
 
-# ----------------------------------------------------------------------------------------------------------- the machine
+# -------------------------------------------------------------------------------------- the machine
 
 
 def system(root: Path, files: dict[str, str]) -> Machine:
@@ -178,7 +209,8 @@ def system(root: Path, files: dict[str, str]) -> Machine:
 
 
 MEMINFO = {
-    "proc/meminfo": "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\nSwapTotal: 0 kB\nSwapFree:        1048576 kB\n"
+    "proc/meminfo": "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\nSwapTotal: 0 "
+    "kB\nSwapFree:        1048576 kB\n"
 }
 
 
@@ -194,7 +226,8 @@ def test_a_machine_without_limits(tmp_path: Path) -> None:
         ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": f"{4 * GIB}"}, 4),
         (
             {
-                "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": f"{2 * GIB}",
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/memory.max": f"{2 * GIB}",
                 "sys/fs/cgroup/a/b/memory.max": f"{4 * GIB}",
             },
             2,
@@ -207,10 +240,22 @@ def test_a_machine_without_limits(tmp_path: Path) -> None:
             },
             3,
         ),
-        ({"proc/self/cgroup": "4:memory:/gone\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{3 * GIB}"}, 3),
-        ({"proc/self/cgroup": "4:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/gone\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{3 * GIB}",
+            },
+            3,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+            },
+            None,
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_smallest_limit_of_the_groups_around_the_process_counts(
     files: dict[str, str], limit: int | None, tmp_path: Path
 ) -> None:
@@ -218,13 +263,17 @@ def test_the_smallest_limit_of_the_groups_around_the_process_counts(
     if limit is None:
         assert got == Machine(total=16 * GIB, free=9 * GIB)
     else:
-        assert got == Machine(total=limit * GIB, free=limit * GIB, name="the memory limit of this cgroup")
+        assert got == Machine(
+            total=limit * GIB, free=limit * GIB, name="the memory limit of this cgroup"
+        )
 
 
-# --------------------------------------------------------------------------------------------------- the command line
+# --------------------------------------------------------------------------------- the command line
 
 
-def command(*arguments: str, cwd: Path, temporary: Path = Path("/tmp"), **limits: int) -> subprocess.CompletedProcess[str]:
+def command(
+    *arguments: str, cwd: Path, temporary: Path = Path("/tmp"), **limits: int
+) -> subprocess.CompletedProcess[str]:
     """``equipoise train CartPole-v1`` under these resource limits ("AS", "NOFILE", "FSIZE")."""
 
     def limit() -> None:
@@ -233,10 +282,26 @@ def command(*arguments: str, cwd: Path, temporary: Path = Path("/tmp"), **limits
 
     call = "from equipoise.cli import main; main()"
     return subprocess.run(  # noqa: PLW1510
-        [sys.executable, "-c", call, "train", "CartPole-v1", "--quiet", "--steps", "4k", "--out", "run", *arguments],
-        cwd=cwd, preexec_fn=limit, capture_output=True, text=True, timeout=240,
+        [
+            sys.executable,
+            "-c",
+            call,
+            "train",
+            "CartPole-v1",
+            "--quiet",
+            "--steps",
+            "4k",
+            "--out",
+            "run",
+            *arguments,
+        ],
+        cwd=cwd,
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        timeout=240,
         env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.thorough
@@ -245,11 +310,19 @@ def command(*arguments: str, cwd: Path, temporary: Path = Path("/tmp"), **limits
     ("arguments", "said"),
     [
         (("--envs-per-actor", "1000000000000"), "envs_per_actor: expected a run that fits in"),
-        (("--set", "policy.unroll=1000000000000", "--on", "serial"), "unroll: expected a run that fits in"),
-        (("--set", "algorithm.hidden=[100000000,100000000]"), "algorithm.hidden: expected a run that fits in"),
+        (
+            ("--set", "policy.unroll=1000000000000", "--on", "serial"),
+            "unroll: expected a run that fits in",
+        ),
+        (
+            ("--set", "algorithm.hidden=[100000000,100000000]"),
+            "algorithm.hidden: expected a run that fits in",
+        ),
     ],
 )
-def test_nothing_is_allocated_for_a_run_that_does_not_fit(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_nothing_is_allocated_for_a_run_that_does_not_fit(
+    arguments: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
     done = command(*arguments, cwd=tmp_path, AS=ADDRESSES)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"equipoise train: {said}")
@@ -263,15 +336,34 @@ def test_nothing_is_allocated_for_a_run_that_does_not_fit(arguments: tuple[str, 
         (
             "ppo",
             {"max_lag": 1_000_000},
-            r"max_lag: expected at most [\d,]+, or none for no bound, .* got 1,000,000; more envs_per",
+            r"max_lag: expected at most [\d,]+, or none for no bound, .* got 1,000,000; more "
+            r"envs_per",
         ),
-        ("dqn", {"max_lag": 1_000_000}, r"max_lag: expected at most [\d,]+, or none for no bound, .* got 1,000,000"),
-        ("impala", {"batch": 160_000, "max_lag": 0}, r"batch: expected at most [\d,]+, since the queue has room"),
-        ("impala", {"batch": 160_000, "max_lag": None}, r"batch: expected at most [\d,]+, since the queue has room"),
-        ("impala", {"actors": 3000, "max_lag": None}, r"actors: expected at most 2,048, since the queue has room"),
+        (
+            "dqn",
+            {"max_lag": 1_000_000},
+            r"max_lag: expected at most [\d,]+, or none for no bound, .* got 1,000,000",
+        ),
+        (
+            "impala",
+            {"batch": 160_000, "max_lag": 0},
+            r"batch: expected at most [\d,]+, since the queue has room",
+        ),
+        (
+            "impala",
+            {"batch": 160_000, "max_lag": None},
+            r"batch: expected at most [\d,]+, since the queue has room",
+        ),
+        (
+            "impala",
+            {"actors": 3000, "max_lag": None},
+            r"actors: expected at most 2,048, since the queue has room",
+        ),
     ],
 )
-def test_more_blocks_than_a_queue_has_room_for(algorithm: str, settings: dict[str, Any], said: str) -> None:
+def test_more_blocks_than_a_queue_has_room_for(
+    algorithm: str, settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         api.program("CartPole-v1", algorithm, **settings)
 
@@ -294,14 +386,20 @@ def one_sentence(done: subprocess.CompletedProcess[str], code: int, said: str) -
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_an_update_that_is_not_finite_ends_the_run_in_a_sentence(on: str, tmp_path: Path) -> None:
     done = command("--on", on, "--set", "algorithm.entropy=1e300", cwd=tmp_path)
-    one_sentence(done, 1, r"learner, group 'all', update 1: expected a finite (loss|grad_norm/all), got")
+    one_sentence(
+        done, 1, r"learner, group 'all', update 1: expected a finite (loss|grad_norm/all), got"
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_too_few_open_files_are_a_sentence_that_names_enough(tmp_path: Path) -> None:
     done = command(cwd=tmp_path, NOFILE=24)
-    one_sentence(done, 2, r"expected a limit of at least \d+ open files for \d+ worker processes, got 24 \(ulimit -n\)")
+    one_sentence(
+        done,
+        2,
+        r"expected a limit of at least \d+ open files for \d+ worker processes, got 24 \(ulimit -n\)",  # noqa: E501
+    )
     assert not (tmp_path / "run").exists()
     enough = re.search(r"at least (\d+) open files", done.stderr)
     assert enough is not None
@@ -321,9 +419,16 @@ def test_a_temporary_directory_with_a_long_path_is_a_sentence(tmp_path: Path) ->
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_limit_of_the_size_of_files_costs_checkpoints_not_the_run(tmp_path: Path) -> None:
-    """In one thread: what is too large is not saved, and the run says so. Processes share memory, which counts as a file."""
+    """In one thread: what is too large is not saved, and the run says so. Processes share memory,
+    which counts as a file.
+    """
     done = command(cwd=tmp_path, FSIZE=20_000)
-    one_sentence(done, 2, r"the run cannot start, since it needs a larger file than .* may write \(.*'run' takes .* MiB")
+    one_sentence(
+        done,
+        2,
+        r"the run cannot start, since it needs a larger file than .* may write \(.*'run' takes .* "
+        r"MiB",
+    )
     assert not (tmp_path / "run").exists()
     done = command("--on", "serial", cwd=tmp_path, FSIZE=20_000)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
@@ -353,9 +458,19 @@ print(faults() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 def test_freed_memory_is_kept() -> None:
-    """A process that was asked to keeps what it freed: the next temporaries cost next to no page faults."""
+    """A process that was asked to keeps what it freed: the next temporaries cost next to no page
+    faults.
+    """
     kept, returned = (
-        int(subprocess.run([sys.executable, "-c", CHURN, word], capture_output=True, text=True, check=True, timeout=120).stdout)
+        int(
+            subprocess.run(
+                [sys.executable, "-c", CHURN, word],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=120,
+            ).stdout
+        )
         for word in ("keep", "return")
     )
     assert kept < 1_000 < returned, (kept, returned)

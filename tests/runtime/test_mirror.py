@@ -1,4 +1,6 @@
-"""A run directory at a URL: whole or not there, and a store that fails. At ``file://``, and on S3 as moto's server plays it."""
+"""A run directory at a URL: whole or not there, and a store that fails. At ``file://``, and on S3
+as moto's server plays it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from equipoise.record import paths
 from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import Mirror, Store, _row_name, fetch, holds
 
-# ------------------------------------------------------------------------------------------------------------ the stores
+# --------------------------------------------------------------------------------------- the stores
 
 
 @pytest.fixture(scope="module", params=["file", "s3"])
@@ -66,7 +68,9 @@ def sha256(data: bytes) -> dict[str, object]:
     return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
 
 
-def checkpoint(directory: Path, step: int, content: bytes = b"state", rows: dict[str, bytes] | None = None) -> Path:
+def checkpoint(
+    directory: Path, step: int, content: bytes = b"state", rows: dict[str, bytes] | None = None
+) -> Path:
     """Write a whole checkpoint of a run, whose replay has these segments at the moment."""
     place = directory / "checkpoints" / f"step_{step}"
     place.mkdir(parents=True)
@@ -101,7 +105,7 @@ def named_rows(store: Store) -> dict[str, int]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------- whole or not there
+# ------------------------------------------------------------------------------- whole or not there
 
 
 @pytest.mark.thorough
@@ -134,7 +138,11 @@ def halves(store: Store) -> list[str]:
         said = json.loads(before)
         files = {f"checkpoints/{step}/{name}": entry for name, entry in said["files"].items()}
         files |= {_row_name(name, entry): entry for name, entry in said["segments"].items()}
-        found = [name for name, entry in files.items() if (data := peek(store, name)) is None or sha256(data) != entry]
+        found = [
+            name
+            for name, entry in files.items()
+            if (data := peek(store, name)) is None or sha256(data) != entry
+        ]
         if found and peek(store, manifest) == before:
             wrong += found
     return wrong
@@ -165,7 +173,12 @@ def test_a_reader_never_sees_a_half_checkpoint(tmp_path, url, seed):
             rows += bytes([n]) * 50_000
             step = n // 2  # each is replaced by another one of the same step
             shutil.rmtree(tmp_path / f"run/checkpoints/step_{step}", ignore_errors=True)
-            checkpoint(tmp_path / "run", step, bytes([n]) * 200_000, {f"segment_{n // 5}.rows": rows[n // 5 * 250_000 :]})
+            checkpoint(
+                tmp_path / "run",
+                step,
+                bytes([n]) * 200_000,
+                {f"segment_{n // 5}.rows": rows[n // 5 * 250_000 :]},
+            )
             shutil.rmtree(tmp_path / f"run/checkpoints/step_{step - 3}", ignore_errors=True)
             assert mirror.finish(200)
     finally:
@@ -201,7 +214,9 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkey
         store.get("metrics.jsonl", tmp_path / "here", 100)
         assert (tmp_path / "here").read_bytes() == b"whole"
     left[0] = 9
-    with pytest.raises(OSError, match="metrics.jsonl: expected a file to read, got Package: PreconditionFailed"):
+    with pytest.raises(
+        OSError, match="metrics.jsonl: expected a file to read, got Package: PreconditionFailed"
+    ):
         store.read("metrics.jsonl")
 
 
@@ -218,13 +233,18 @@ def test_rows_of_an_earlier_process_are_used_or_removed(tmp_path, url, monkeypat
     store.put(tmp_path / "note", f"{cut}.part")
     # Another process goes on: it has the same files, and knows nothing of what was sent.
     put, sent = Store.put, []
-    monkeypatch.setattr(Store, "put", lambda self, file, name, size=None: (sent.append(name), put(self, file, name, size)))
+    monkeypatch.setattr(
+        Store,
+        "put",
+        lambda self, file, name, size=None: (sent.append(name), put(self, file, name, size)),
+    )
     checkpoint(run, 11, rows={"segment_1.rows": b"a" * 30, "main/segment_1.rows": b"m"})
     checkpoints.retain(run / "checkpoints", 2)
     mirrored(run, url)
     assert store.rows() == named_rows(store) and len(store.rows()) == 3
     assert sorted(store.steps("checkpoints")) == ["step_10", "step_11"]
-    assert sorted(size for name, size in store.rows().items() if name in sent) == [30]  # not again what was there
+    # not again what was there
+    assert sorted(size for name, size in store.rows().items() if name in sent) == [30]
     assert store.read("checkpoints/replay/note.rows") == b"of a user"
 
 
@@ -253,7 +273,7 @@ def test_capsules_are_copied_and_what_is_there_stays(tmp_path, url):
     assert store.read("capsules/exception-ValueError-02/arrays.npz") == b"exception-ValueError-02"
 
 
-# ------------------------------------------------------------------------------------------------------ a store that fails
+# ------------------------------------------------------------------------------- a store that fails
 
 
 def test_a_failing_store_is_told_once_and_tried_again(tmp_path, url, monkeypatch):
@@ -320,23 +340,37 @@ def test_a_store_that_fails_costs_checkpoints_and_not_the_run(tmp_path, url, mon
     monkeypatch.setattr(Store, "__init__", broken)
     run = run_of(out=url)
     monkeypatch.setattr(Store, "__init__", made)
-    assert run.summary["params_sha256"] == whole["params_sha256"] and run.summary["status"] == "completed"
+    assert (
+        run.summary["params_sha256"] == whole["params_sha256"]
+        and run.summary["status"] == "completed"
+    )
     assert any("times the run could not be copied" in note for note in run.summary["notes"])
     assert sum(one.faults for one in faulty) > 1
     assert halves(Store(url)) == []
     mirrored(run.directory, url)  # the store is well again
     found = fetch(url, tmp_path)
     newest = checkpoints.latest(found / "checkpoints", whole=True)
-    assert newest.name == checkpoints.latest(run.directory / "checkpoints", whole=True).name and halves(Store(url)) == []
+    assert (
+        newest.name == checkpoints.latest(run.directory / "checkpoints", whole=True).name
+        and halves(Store(url)) == []
+    )
 
 
-# -------------------------------------------------------------------------------------------------------- runs that go on
+# ---------------------------------------------------------------------------------- runs that go on
 
 
 SIZES = {
-    "steps": 8_192, "seed": 3, "actors": 1, "envs_per_actor": 4, "unroll": 16, "batch": 4, "recipe": False,
-    "settings": ["schedule.checkpoint_every=2048", "algorithm.hidden=16"], "evaluate_episodes": 0, "max_lag": 0,
-}  # fmt: skip
+    "steps": 8_192,
+    "seed": 3,
+    "actors": 1,
+    "envs_per_actor": 4,
+    "unroll": 16,
+    "batch": 4,
+    "recipe": False,
+    "settings": ["schedule.checkpoint_every=2048", "algorithm.hidden=16"],
+    "evaluate_episodes": 0,
+    "max_lag": 0,
+}
 
 
 def run_of(**options):
@@ -349,7 +383,12 @@ def run_of(**options):
 def child(code: str, *args: object, cwd: Path) -> subprocess.Popen[bytes]:
     root = Path(__file__).parents[2]
     places = os.pathsep.join(str(root / folder) for folder in ("src", "benchmarks", ""))
-    command = [sys.executable, "-c", f"import os, sys; from tests.runtime.test_mirror import *; {code}", *map(str, args)]
+    command = [
+        sys.executable,
+        "-c",
+        f"import os, sys; from tests.runtime.test_mirror import *; {code}",
+        *map(str, args),
+    ]
     return subprocess.Popen(command, cwd=cwd, env={**os.environ, "PYTHONPATH": places})
 
 
@@ -375,7 +414,10 @@ def test_a_killed_run_goes_on_from_its_url_to_the_same_bits(tmp_path, url, monke
     assert len(os.listdir("runs")) == 1
     with pytest.raises(api.NothingToDo, match="complete at step"):
         run_of(out=url, or_resume=True)
-    with pytest.raises(ValueError, match=r"of the same program to go on with, got one with schedule.seed 3 \(now 4\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"of the same program to go on with, got one with schedule.seed 3 \(now 4\)",
+    ):
         run_of(out=url, or_resume=True, seed=4)
     with pytest.raises(FileExistsError, match="got a run; --or-resume goes on with it"):
         run_of(out=url)
@@ -389,7 +431,8 @@ def test_the_same_command_goes_on_with_a_run_that_was_changed_since():
     more, notes = _again(program(steps=2_000), program(steps=1_000), "s3://b/run")
     assert more == {} and len(notes) == 1
     assert notes[0].startswith("the run keeps schedule.steps 2000 (now 1000); ")
-    longer = program("schedule.schedule_steps=1000", steps=2_000)  # as "resume --steps 2000" makes it
+    # as "resume --steps 2000" makes it
+    longer = program("schedule.schedule_steps=1000", steps=2_000)
     assert _again(longer, program(steps=2_000), "s3://b/run") == ({}, [])
     assert _again(longer, program(steps=3_000), "s3://b/run") == ({"steps": 3_000}, [])
     measured, other = program(actors=3, inference="central"), program(actors=2, seed=5)
@@ -413,7 +456,9 @@ def test_a_job_goes_on_with_the_steps_of_a_resume(tmp_path, monkeypatch):
     assert run.summary["status"] == "interrupted"
     again = run_of(**command)
     assert again.summary["env_steps"] == 12_288 and again.summary["status"] == "completed"
-    assert any("the run keeps schedule.steps 12288 (now 4096)" in note for note in again.summary["notes"])
+    assert any(
+        "the run keeps schedule.steps 12288 (now 4096)" in note for note in again.summary["notes"]
+    )
     with pytest.raises(api.NothingToDo):
         run_of(**command)
     assert run_of(**command | {"steps": 14_336}).summary["env_steps"] == 14_336
@@ -438,7 +483,9 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path)
     os.close(lock)
     again = run_of(out=tmp_path / "run", or_resume=True)
     assert again.summary["status"] == "completed"
-    assert any(f"what it left is now in {tmp_path}/run.1" in note for note in again.summary["notes"])
+    assert any(
+        f"what it left is now in {tmp_path}/run.1" in note for note in again.summary["notes"]
+    )
     assert (tmp_path / "run.1/run.json").read_bytes() == left
     with pytest.raises(api.NothingToDo):
         run_of(out=tmp_path / "run", or_resume=True)
@@ -449,7 +496,8 @@ def test_what_a_run_cannot_go_on_from_is_a_beginning(tmp_path, url):
     assert holds(run) == holds(url) == "nothing"
     place = checkpoint(run, 1)
     said = json.loads((place / "manifest.json").read_text())
-    (place / "learner.safetensors").unlink()  # of weights alone, as a run leaves that is told to go before its first update
+    # of weights alone, as a run leaves that is told to go before its first update
+    (place / "learner.safetensors").unlink()
     del said["files"]["learner.safetensors"]
     (place / "manifest.json").write_text(json.dumps(said))
     (run / "summary.json").write_text('{"status": "interrupted"}')
@@ -489,14 +537,16 @@ def test_a_resume_that_fails_leaves_the_url_and_no_thread(tmp_path, monkeypatch)
         with pytest.raises(OSError, match="no room is left"):
             api.resume(url)
     assert threads() == [] and len(os.listdir("runs")) == 1
-    assert {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()
+    } == before
     with api.resume(url) as again:
         assert threads() == ["mirror"]  # from the beginning on
         assert again.directory != run.directory
     assert threads() == []
 
 
-# --------------------------------------------------------------------------------------------------- what is not believed
+# ----------------------------------------------------------------------------- what is not believed
 
 
 def test_a_manifest_cannot_name_a_file_elsewhere(tmp_path):
@@ -508,7 +558,9 @@ def test_a_manifest_cannot_name_a_file_elsewhere(tmp_path):
     said["files"]["../../../secret"] = {"sha256": hashlib.sha256(b"s").hexdigest(), "size": 1}
     (tmp_path / "store/checkpoints/step_1/manifest.json").write_text(json.dumps(said))
     (tmp_path / "secret").write_bytes(b"kept")
-    with pytest.raises(FileNotFoundError, match="expected a whole checkpoint to go on from, got none; .*secret"):
+    with pytest.raises(
+        FileNotFoundError, match="expected a whole checkpoint to go on from, got none; .*secret"
+    ):
         fetch(url, tmp_path)
     assert (tmp_path / "secret").read_bytes() == b"kept"
 
@@ -523,28 +575,45 @@ def without(monkeypatch, *packages):
 
 def test_a_protocol_without_its_package_is_one_line(monkeypatch):
     without(monkeypatch, "s3fs")
-    with pytest.raises(ValueError, match=r"expected a package for this protocol, got none: .*s3fs.*install .*"):
+    with pytest.raises(
+        ValueError, match=r"expected a package for this protocol, got none: .*s3fs.*install .*"
+    ):
         Store("s3://bucket/run")
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "s3://KEY:SECRET@bucket/run", "s3://KEY:SEC/RET+SECRET@bucket/run", "https://user:SECRET@host/run",
-        "https://SECRET@host/run", "simplecache::s3://KEY:SECRET@bucket/run", "https://host/run?sig=SECRET",
+        "s3://KEY:SECRET@bucket/run",
+        "s3://KEY:SEC/RET+SECRET@bucket/run",
+        "https://user:SECRET@host/run",
+        "https://SECRET@host/run",
+        "simplecache::s3://KEY:SECRET@bucket/run",
+        "https://host/run?sig=SECRET",
     ],
-)  # fmt: skip
+)
 def test_a_secret_in_a_url_is_refused_and_not_repeated(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
-    for use in (lambda: api.train("CartPole-v1", out=url, or_resume=True), lambda: api.resume(url), lambda: fetch(url)):
-        with pytest.raises(ValueError, match="expected a URL without a password, key or token") as refused:
+    for use in (
+        lambda: api.train("CartPole-v1", out=url, or_resume=True),
+        lambda: api.resume(url),
+        lambda: fetch(url),
+    ):
+        with pytest.raises(
+            ValueError, match="expected a URL without a password, key or token"
+        ) as refused:
             use()
         assert "AWS_SECRET_ACCESS_KEY" in str(refused.value) and "\n" not in str(refused.value)
-        assert not any(part in str(refused.value) for part in ("KEY:", "SEC/", "SECRET@", "=SECRET", "user"))
+        assert not any(
+            part in str(refused.value) for part in ("KEY:", "SEC/", "SECRET@", "=SECRET", "user")
+        )
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/run:1@home", "abfs://box@account.dfs.core.windows.net/run", "sftp://me@host/run"])
+@pytest.mark.parametrize(
+    "url",
+    ["s3://bucket/run:1@home", "abfs://box@account.dfs.core.windows.net/run", "sftp://me@host/run"],
+)
 def test_a_url_without_a_secret_is_not_refused_for_one(monkeypatch, url):
     without(monkeypatch, "s3fs", "adlfs", "paramiko")
     with pytest.raises(ValueError, match="expected a package for this protocol"):
@@ -561,5 +630,8 @@ def test_what_a_store_raises_of_its_own_names_the_url(monkeypatch):
     monkeypatch.setattr(Store, "steps", raises)
     monkeypatch.setattr(Store, "has", raises)
     for use in (holds, fetch):
-        with pytest.raises(OSError, match=r"memory://run: expected a store that answers, got Unreachable: no credentials"):
+        with pytest.raises(
+            OSError,
+            match=r"memory://run: expected a store that answers, got Unreachable: no credentials",
+        ):
             use("memory://run")

@@ -1,4 +1,6 @@
-"""Envs that fail as rarely as real ones do: each costs what it may cost, its capsules replay, and no run goes on for ever."""
+"""Envs that fail as rarely as real ones do: each costs what it may cost, its capsules replay, and
+no run goes on for ever.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,32 @@ from equipoise.envs.failures.reproduce import reproduce
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 
-def train(path: Path, env: str = "Faulty", *, steps: int, policy: str = "drop", **kwargs: Any) -> dict[str, Any]:
+def train(
+    path: Path, env: str = "Faulty", *, steps: int, policy: str = "drop", **kwargs: Any
+) -> dict[str, Any]:
     """32 envs in two actors -> the summary of a run that came to its end."""
     run = api.train(
-        f"tests.envs.faulty:{env}", "impala", on="process", out=path, env_kwargs=kwargs, actors=2, envs_per_actor=16, unroll=16,
-        max_lag=1, steps=steps, evaluate_episodes=0, on_nonfinite=policy, settings=["placement.deadline_s=3"],
-    )  # fmt: skip
+        f"tests.envs.faulty:{env}",
+        "impala",
+        on="process",
+        out=path,
+        env_kwargs=kwargs,
+        actors=2,
+        envs_per_actor=16,
+        unroll=16,
+        max_lag=1,
+        steps=steps,
+        evaluate_episodes=0,
+        on_nonfinite=policy,
+        settings=["placement.deadline_s=3"],
+    )
     for _ in run:
         pass
-    assert run.summary is not None and run.summary["status"] == "completed" and run.summary["env_steps"] >= steps
+    assert (
+        run.summary is not None
+        and run.summary["status"] == "completed"
+        and run.summary["env_steps"] >= steps
+    )
     return run.summary
 
 
@@ -57,7 +76,9 @@ def test_one_step_in_100000_gives_nan(tmp_path: Path) -> None:
 def test_a_nan_ends_the_run_where_nobody_said_otherwise(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"obs: expected a finite number, got nan"):
         train(tmp_path / "run", steps=10**9, policy="stop", how="nan", every=100_000)
-    assert capsules(tmp_path / "run") and all(reproduce(read(path)).same for path in capsules(tmp_path / "run"))
+    assert capsules(tmp_path / "run") and all(
+        reproduce(read(path)).same for path in capsules(tmp_path / "run")
+    )
 
 
 def test_the_1000th_reset_gives_lists(tmp_path: Path) -> None:
@@ -66,7 +87,10 @@ def test_the_1000th_reset_gives_lists(tmp_path: Path) -> None:
     (one, *others) = capsules(tmp_path / "run")
     assert len(others) <= 1, "each actor tells it once"
     capsule = read(one)
-    assert capsule.kind == "cast" and "obs: expected float32 [2], got a list of float64" in capsule.message
+    assert (
+        capsule.kind == "cast"
+        and "obs: expected float32 [2], got a list of float64" in capsule.message
+    )
     assert reproduce(capsule).same
 
 
@@ -79,5 +103,8 @@ def test_files_that_leak_cost_a_process_each_time(tmp_path: Path) -> None:
 
 
 def test_files_that_leak_faster_than_a_run_gets_on_end_it(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)actor \d raised an exception, 3 times in a row.*Too many open files"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"(?s)actor \d raised an exception, 3 times in a row.*Too many open files",
+    ):
         train(tmp_path / "run", "Leaky", steps=20_000, most=30)

@@ -1,4 +1,6 @@
-"""Runs that learn from a data set: alone, without an env, or beside live experience; and the episodes that a run saves."""
+"""Runs that learn from a data set: alone, without an env, or beside live experience; and the
+episodes that a run saves.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ def _minaris_folder(tmp_path: Any, monkeypatch: Any) -> None:
 
 
 def run(made: Program | Run, on: Any = "serial", path: Any = None) -> dict[str, Any]:
-    with made if isinstance(made, Run) else Run(made, Fresh(out=path), Services(on=on, tensorboard=False)) as going:
+    with (
+        made
+        if isinstance(made, Run)
+        else Run(made, Fresh(out=path), Services(on=on, tensorboard=False)) as going
+    ):
         for _ in going:
             pass
     assert going.summary is not None
@@ -49,7 +55,15 @@ def run(made: Program | Run, on: Any = "serial", path: Any = None) -> dict[str, 
 @pytest.fixture
 def ruled(tmp_path: Any) -> str:
     """Episodes of the ruler, of a policy that has learned next to nothing."""
-    first = eq.program("equipoise/Ruler-v0", "ppo", steps=64, unroll=8, actors=1, envs_per_actor=8, evaluate_episodes=0)
+    first = eq.program(
+        "equipoise/Ruler-v0",
+        "ppo",
+        steps=64,
+        unroll=8,
+        actors=1,
+        envs_per_actor=8,
+        evaluate_episodes=0,
+    )
     run(first, path=tmp_path / "first")
     eq.collect(tmp_path / "first", "ruler/some-v0", episodes=23)
     return "ruler/some-v0"
@@ -57,7 +71,12 @@ def ruled(tmp_path: Any) -> str:
 
 def offline(dataset: str, algorithm: str = "dqn", **options: Any) -> Program:
     settings = {"replay.selector": "prioritized", "algorithm.hidden": "16"}
-    given: dict[str, Any] = {"dataset": dataset, "steps": 40, "batch": 8, "evaluate_episodes": 0} | options
+    given: dict[str, Any] = {
+        "dataset": dataset,
+        "steps": 40,
+        "batch": 8,
+        "evaluate_episodes": 0,
+    } | options
     return eq.program("nowhere.at_all:Env", algorithm, settings=settings, **given)
 
 
@@ -69,11 +88,15 @@ def test_what_a_run_saves_is_what_it_played(ruled: str, tmp_path: Any) -> None:
     seen = set()
     for one in found:
         stream, number = int(one.obs[0, 0]), int(one.obs[0, 1])
-        length, terminated, truncated = (x.item() for x in ruler.episode(np.array(stream), np.array(number)))
+        length, terminated, truncated = (
+            x.item() for x in ruler.episode(np.array(stream), np.array(number))
+        )
         assert len(one) == length
         np.testing.assert_array_equal(one.obs[:, 2], np.arange(length + 1))
         assert (one.obs[:, 0] == stream).all() and (one.obs[:, 1] == number).all()
-        np.testing.assert_array_equal(one.reward, ruler.reward(number, np.arange(length), one.action))
+        np.testing.assert_array_equal(
+            one.reward, ruler.reward(number, np.arange(length), one.action)
+        )
         assert one.terminated.tolist() == [False] * (length - 1) + [terminated]
         assert one.truncated.tolist() == [False] * (length - 1) + [truncated]
         seen.add((stream, number))
@@ -82,11 +105,18 @@ def test_what_a_run_saves_is_what_it_played(ruled: str, tmp_path: Any) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("algorithm", ["dqn", "bc", "sac"])
-def test_without_an_env_serial_and_process_agree_to_the_bit(ruled: str, algorithm: str, tmp_path: Any) -> None:
+def test_without_an_env_serial_and_process_agree_to_the_bit(
+    ruled: str, algorithm: str, tmp_path: Any
+) -> None:
     found = [run(offline(ruled, algorithm), on, tmp_path / on) for on in ("serial", "process")]
     assert found[0]["params_sha256"] == found[1]["params_sha256"]
     for summary in found:
-        assert (summary["updates"], summary["env_steps"], summary["frames"], summary["episodes"]) == (40, 0, 0, 0)
+        assert (
+            summary["updates"],
+            summary["env_steps"],
+            summary["frames"],
+            summary["episodes"],
+        ) == (40, 0, 0, 0)
         assert summary["lag"] == {"mean": 0.0, "max": 0} and list(summary["balance"]) == ["learner"]
         assert summary["rows"]["inserted"] == 0 and summary["verdict"].startswith("Offline")
 
@@ -110,24 +140,43 @@ def test_a_resume_with_other_rows_is_refused(ruled: str, tmp_path: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_beside_live_experience_serial_and_process_agree_to_the_bit(ruled: str, tmp_path: Any) -> None:
+def test_beside_live_experience_serial_and_process_agree_to_the_bit(
+    ruled: str, tmp_path: Any
+) -> None:
     settings = {
-        "replay.dataset": ruled, "replay.selector": "prioritized", "replay.starts_at": 32, "replay.updates": 2,
-        "replay.capacity": 256, "algorithm.hidden": "16", "replay.dataset_share": 0.25,
-    }  # fmt: skip
+        "replay.dataset": ruled,
+        "replay.selector": "prioritized",
+        "replay.starts_at": 32,
+        "replay.updates": 2,
+        "replay.capacity": 256,
+        "algorithm.hidden": "16",
+        "replay.dataset_share": 0.25,
+    }
     made = eq.program(
-        "equipoise/Ruler-v0", "dqn", settings=settings, steps=160, batch=8, unroll=4, envs_per_actor=4, max_lag=0,
-        evaluate_episodes=0, schedule_steps=160,
-    )  # fmt: skip
+        "equipoise/Ruler-v0",
+        "dqn",
+        settings=settings,
+        steps=160,
+        batch=8,
+        unroll=4,
+        envs_per_actor=4,
+        max_lag=0,
+        evaluate_episodes=0,
+        schedule_steps=160,
+    )
     found = [run(made, on, tmp_path / on) for on in ("serial", "process")]
     assert found[0]["params_sha256"] == found[1]["params_sha256"]
     assert (found[0]["env_steps"], found[0]["updates"]) == (160, 18)
     assert found[0]["lag"]["max"] < 18, "a row of nobody's has none"
     run(alter(made, steps=96), "serial", tmp_path / "half")
-    assert run(eq.resume(tmp_path / "half", steps=160))["params_sha256"] == found[0]["params_sha256"]
+    assert (
+        run(eq.resume(tmp_path / "half", steps=160))["params_sha256"] == found[0]["params_sha256"]
+    )
 
 
-def test_an_env_whose_spaces_are_others_is_refused_before_there_is_a_run(ruled: str, tmp_path: Any) -> None:
+def test_an_env_whose_spaces_are_others_is_refused_before_there_is_a_run(
+    ruled: str, tmp_path: Any
+) -> None:
     made = eq.program("CartPole-v1", "bc", dataset=ruled, steps=10, evaluate_episodes=1)
     with pytest.raises(ValueError, match=r"^ruler/some-v0: observation: expected Box"):
         Run(made, Fresh(out=tmp_path / "run"), Services(on="serial"))
@@ -138,11 +187,17 @@ def test_an_env_whose_spaces_are_others_is_refused_before_there_is_a_run(ruled: 
     ("name", "said"),
     [
         ("cart/dqn-v0", "data set cart/dqn-v0, in {minari}/cart/dqn-v0"),
-        ("cart/dqn", "directory {here}/cart/dqn, since an id ends in -vN and has no . in it, and 'cart/dqn' is none"),
+        (
+            "cart/dqn",
+            "directory {here}/cart/dqn, since an id ends in -vN and has no . in it, and 'cart/dqn' "
+            "is none",
+        ),
         ("../evil-v0", "directory {above}/evil-v0, since"),
     ],
 )
-def test_where_a_data_set_was_written_is_said(name: str, said: str, ruled: str, tmp_path: Any, monkeypatch: Any) -> None:
+def test_where_a_data_set_was_written_is_said(
+    name: str, said: str, ruled: str, tmp_path: Any, monkeypatch: Any
+) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     made = eq.collect(tmp_path / "first", name, episodes=1)
@@ -153,7 +208,10 @@ def test_where_a_data_set_was_written_is_said(name: str, said: str, ruled: str, 
 def test_another_env_that_is_never_made_is_warned_of(ruled: str, tmp_path: Any) -> None:
     def warnings(env: str, **options: Any) -> list[str]:
         given: dict[str, Any] = {"dataset": ruled, "steps": 5, **options}
-        summary = run(eq.program(env, "dqn", recipe=False, **given), path=tmp_path / f"{len(list(tmp_path.iterdir()))}")
+        summary = run(
+            eq.program(env, "dqn", recipe=False, **given),
+            path=tmp_path / f"{len(list(tmp_path.iterdir()))}",
+        )
         return [note for note in summary["notes"] if note.startswith("warning")]
 
     made_of = datasets.find(ruled).env
@@ -183,12 +241,15 @@ def damage(dataset: str, episode: int, what: str) -> None:
 
 FAULTS = {
     "no rewards": "expected observations, actions, rewards, .* got KeyError: .*rewards",
-    "narrow": "observation: expected shape", "short": "observation: expected shape",
-}  # fmt: skip
+    "narrow": "observation: expected shape",
+    "short": "observation: expected shape",
+}
 
 
 @pytest.mark.parametrize("what", FAULTS)
-def test_a_data_set_whose_first_episode_is_none_is_refused_before_there_is_a_run(what: str, ruled: str, tmp_path: Any) -> None:
+def test_a_data_set_whose_first_episode_is_none_is_refused_before_there_is_a_run(
+    what: str, ruled: str, tmp_path: Any
+) -> None:
     made = offline(ruled)
     damage(ruled, 0, what)
     with pytest.raises(ValueError, match=f"^ruler/some-v0: episode 0.*{FAULTS[what]}"):
@@ -203,7 +264,9 @@ def test_a_faulty_episode_ends_a_run_at_once(what: str, ruled: str, tmp_path: An
     notes: list[str] = []
 
     def follow() -> None:
-        with Run(offline(ruled), Fresh(out=tmp_path / "run"), Services(on="process", tensorboard=False)) as going:
+        with Run(
+            offline(ruled), Fresh(out=tmp_path / "run"), Services(on="process", tensorboard=False)
+        ) as going:
             for report in going:
                 notes.extend(report.notes)
 
@@ -212,7 +275,9 @@ def test_a_faulty_episode_ends_a_run_at_once(what: str, ruled: str, tmp_path: An
     assert not [note for note in notes if "goes on" in note]
 
 
-def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(ruled: str, tmp_path: Any) -> None:
+def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(
+    ruled: str, tmp_path: Any
+) -> None:
     """It touches the board while it is built, and never shortens what it was given for that."""
     blue = dataclasses.replace(plan_run(offline(ruled)), directory=str(tmp_path))
     shared, board, _ = build.lay_out(blue, KINDS, Heap, LocalChannel)
@@ -238,14 +303,31 @@ def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(ruled: 
     [
         (
             {"algorithm": "ppo", "dataset": "d-v0"},
-            r"^source.dataset: expected an algorithm with a replay \(apex_dqn, bc, crossq, dqn, qr_dqn, r2d2, sac, td3, tqc\)"
+            r"^source.dataset: expected an algorithm with a replay \(apex_dqn, bc, crossq, dqn, "
+            r"qr_dqn, r2d2, sac, td3, tqc\)"
             ", got ppo, whose rows are learned from once$",
         ),
-        ({"actors": 0}, "^placement.actors: expected at least 1, got 0; 'train --dataset ID' learns from recorded rows alone"),
-        ({"dataset": "d-v0", "settings": {"replay.selector": "fifo"}}, "replay.selector: expected uniform"),
-        ({"dataset": "d-v0", "metrics": ("x",)}, "source.metrics: expected none with source.dataset"),
-        ({"dataset": "d-v0", "settings": {"replay.dataset": "e-v0"}}, "replay.dataset: expected none with source.dataset=d-v0"),
-        ({"dataset": "d-v0", "settings": {"placement.actors": 2}}, "got placement.actors, since there is no live experience"),
+        (
+            {"actors": 0},
+            "^placement.actors: expected at least 1, got 0; 'train --dataset ID' learns from "
+            "recorded rows alone",
+        ),
+        (
+            {"dataset": "d-v0", "settings": {"replay.selector": "fifo"}},
+            "replay.selector: expected uniform",
+        ),
+        (
+            {"dataset": "d-v0", "metrics": ("x",)},
+            "source.metrics: expected none with source.dataset",
+        ),
+        (
+            {"dataset": "d-v0", "settings": {"replay.dataset": "e-v0"}},
+            "replay.dataset: expected none with source.dataset=d-v0",
+        ),
+        (
+            {"dataset": "d-v0", "settings": {"placement.actors": 2}},
+            "got placement.actors, since there is no live experience",
+        ),
         (
             {"settings": {"replay.dataset": "d-v0", "replay.dataset_share": 0.01}, "actors": 1},
             "replay.dataset_share: expected a share of which a batch of 32",
@@ -264,8 +346,12 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, Any], said: st
 
 @pytest.mark.slow
 def test_bc_reaches_nine_tenths_of_a_solved_run(tmp_path: Any) -> None:
-    """CartPole: PPO until it is solved, 50 episodes of its policy, and a policy that sees nothing but these."""
-    with eq.train("CartPole-v1", "ppo", on="serial", stop_at=475, out=tmp_path / "solved") as solving:
+    """CartPole: PPO until it is solved, 50 episodes of its policy, and a policy that sees nothing
+    but these.
+    """
+    with eq.train(
+        "CartPole-v1", "ppo", on="serial", stop_at=475, out=tmp_path / "solved"
+    ) as solving:
         for _ in solving:
             pass
     assert solving.summary is not None and solving.summary["status"] == "solved"
@@ -273,5 +359,8 @@ def test_bc_reaches_nine_tenths_of_a_solved_run(tmp_path: Any) -> None:
     made = eq.collect(tmp_path / "solved", "cartpole/solved-v0", episodes=50, deterministic=True)
     goal = 0.9 * float(np.mean([one.reward.sum() for one in made]))
     assert goal > 0.9 * 450
-    run(eq.program("CartPole-v1", "bc", dataset=made.name, steps=2_000, evaluate_episodes=0), path=tmp_path / "cloned")
+    run(
+        eq.program("CartPole-v1", "bc", dataset=made.name, steps=2_000, evaluate_episodes=0),
+        path=tmp_path / "cloned",
+    )
     assert eq.evaluate(tmp_path / "cloned", episodes=50).mean >= goal

@@ -1,4 +1,6 @@
-"""``--on ray`` on a real Ray cluster of several nodes: the bits of one machine, and what becomes of nodes that are lost."""
+"""``--on ray`` on a real Ray cluster of several nodes: the bits of one machine, and what becomes of
+nodes that are lost.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,20 @@ from tests.runtime.test_cluster import PROGRAMS
 pytest.importorskip("ray", reason="Ray is not installed; make test-ray installs it")
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 SIZES: dict[str, Any] = {
-    "actors": 4, "envs_per_actor": 2, "unroll": 8, "batch": 8, "steps": 1280, "evaluate_episodes": 0, "max_lag": 0,
+    "actors": 4,
+    "envs_per_actor": 2,
+    "unroll": 8,
+    "batch": 8,
+    "steps": 1280,
+    "evaluate_episodes": 0,
+    "max_lag": 0,
     "recipe": False,
-}  # fmt: skip
+}
 
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
-AT: dict[str, dict[str, Any]] = {"central at home": {"inference_at": "home"}}  # settings of the cluster, by program
+# settings of the cluster, by program
+AT: dict[str, dict[str, Any]] = {"central at home": {"inference_at": "home"}}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +75,9 @@ def has_the_bits_of_one(name: str, seed: int, there: Machines, folder: Path, **m
     env, algorithm, options = PROGRAMS[name]
     options = {**options, **more, "seed": seed}
     here, _ = train(env, algorithm, folder / "serial", "serial", **options)
-    far, notes = train(env, algorithm, folder / "ray", "ray", {**there.settings, **AT.get(name, {})}, **options)
+    far, notes = train(
+        env, algorithm, folder / "ray", "ray", {**there.settings, **AT.get(name, {})}, **options
+    )
     assert far["params_sha256"] == here["params_sha256"], notes
     assert far["rows"]["dropped"] == 0 and accounted(far["rows"])
     until(lambda: not of_runs(), "the processes of the run to end")
@@ -74,28 +85,39 @@ def has_the_bits_of_one(name: str, seed: int, there: Machines, folder: Path, **m
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_three_nodes_compute_the_bits_of_one(name: str, seed: int, there: Machines, tmp_path: Path) -> None:
+def test_three_nodes_compute_the_bits_of_one(
+    name: str, seed: int, there: Machines, tmp_path: Path
+) -> None:
     has_the_bits_of_one(name, seed, there, tmp_path)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_slow_network_does_not_change_a_bit(name: str, seed: int, there: Machines, late: Relays, tmp_path: Path) -> None:
+def test_a_slow_network_does_not_change_a_bit(
+    name: str, seed: int, there: Machines, late: Relays, tmp_path: Path
+) -> None:
     has_the_bits_of_one(name, seed, there, tmp_path, steps=640)
     assert late.passed > 10_000
 
 
 TEXT: dict[str, Any] = {
-    "actors": 3, "envs_per_actor": 8, "unroll": 1, "batch": 64, "steps": 1024, "recipe": True,
+    "actors": 3,
+    "envs_per_actor": 8,
+    "unroll": 1,
+    "batch": 64,
+    "steps": 1024,
+    "recipe": True,
     "settings": ["optimizer.learning_rate=1e-3", "source.samples_at_once=64"],
-}  # fmt: skip
+}
 
 
 def test_a_text_task_computes_the_bits_of_one_machine(there: Machines, tmp_path: Path) -> None:
     """Also if the machine of a generator is lost, or drained."""
     here, _ = train("sort", "grpo", tmp_path / "process", "process", **TEXT)
     for name in ("left alone", "killed", "drained"):
-        run = api.train("sort", "grpo", on="ray", cluster=there.settings, out=tmp_path / name, **SIZES | TEXT)
+        run = api.train(
+            "sort", "grpo", on="ray", cluster=there.settings, out=tmp_path / name, **SIZES | TEXT
+        )
         notes, victim = list[str](), None
         for report in run:
             notes += report.notes
@@ -103,14 +125,25 @@ def test_a_text_task_computes_the_bits_of_one_machine(there: Machines, tmp_path:
             if name != "left alone" and victim is None and report.updates >= 4:
                 victim = next(one for one in there.victims() if one.node_id[:8] in sites)
                 there.kill(victim) if name == "killed" else there.drain(victim)
-            if name == "drained" and victim is not None and any(site.moved for site in report.sites.values()):
+            if (
+                name == "drained"
+                and victim is not None
+                and any(site.moved for site in report.sites.values())
+            ):
                 there.kill(victim)
                 name = "moved"
         if victim is not None:
             there.restore(3)
-        assert run.summary is not None and run.summary["params_sha256"] == here["params_sha256"], (name, notes)
+        assert run.summary is not None and run.summary["params_sha256"] == here["params_sha256"], (
+            name,
+            notes,
+        )
         assert accounted(run.summary["rows"]), run.summary["rows"]
-        assert any("generator" in title for site in run.summary["sites"].values() for title in site["workers"])
+        assert any(
+            "generator" in title
+            for site in run.summary["sites"].values()
+            for title in site["workers"]
+        )
         assert name != "drained", notes
     until(lambda: not of_runs(), "the processes of the run to end")
 
@@ -118,7 +151,9 @@ def test_a_text_task_computes_the_bits_of_one_machine(there: Machines, tmp_path:
 def test_a_run_on_one_node_is_one_of_processes(tmp_path: Path, there: Machines) -> None:
     env, algorithm, options = PROGRAMS["ppo"]
     here, _ = train(env, algorithm, tmp_path / "process", "process", **options)
-    far, _ = train(env, algorithm, tmp_path / "ray", "ray", {**there.settings, "home_actors": 4}, **options)
+    far, _ = train(
+        env, algorithm, tmp_path / "ray", "ray", {**there.settings, "home_actors": 4}, **options
+    )
     assert far["params_sha256"] == here["params_sha256"]
 
 
@@ -127,21 +162,30 @@ def test_the_model_knows_on_which_node_an_actor_is(there: Machines, tmp_path: Pa
     summary, _ = train("CartPole-v1", "ppo", out, "ray", there.settings, steps=40_000, max_lag=1)
     known = measured(RunDirectory.open(out))
     assert HOME not in known.ring.at and len(known.ring.at) == 4
-    assert len(known.ring.nodes) == len(summary["sites"]) and sum(node.cores for node in known.ring.nodes) == 4
+    assert (
+        len(known.ring.nodes) == len(summary["sites"])
+        and sum(node.cores for node in known.ring.nodes) == 4
+    )
     assert all("gain" in one for one in summary["remedies"])
     found = api.whatif(out, actors=8)
     assert found.asked is not None and found.asked.steps_per_s > 0.0
 
 
-def test_a_learner_goes_to_the_node_of_the_actors_that_feed_it(there: Machines, tmp_path: Path) -> None:
+def test_a_learner_goes_to_the_node_of_the_actors_that_feed_it(
+    there: Machines, tmp_path: Path
+) -> None:
     """And back home with a resume."""
     env, algorithm, options = PROGRAMS["two learners"]
     whole, _ = train(env, algorithm, tmp_path / "whole", "serial", **options)
     settings = [*options.get("settings", ()), "schedule.schedule_steps=1280"]
     part, _ = train(
-        env, algorithm, tmp_path / "part", "ray", {**there.settings, "learners_at": "actors"},
+        env,
+        algorithm,
+        tmp_path / "part",
+        "ray",
+        {**there.settings, "learners_at": "actors"},
         **options | {"steps": 640, "settings": settings},
-    )  # fmt: skip
+    )
     assert any("learner 1" in site["workers"] for site in part["sites"].values()), part["sites"]
     run = api.resume(tmp_path / "part", steps=1280, cluster={"learners_at": "home"})
     for _ in run:
@@ -151,15 +195,32 @@ def test_a_learner_goes_to_the_node_of_the_actors_that_feed_it(there: Machines, 
     assert run.summary["params_sha256"] == whole["params_sha256"]
 
 
-def test_a_shard_goes_to_the_node_of_the_actors_that_feed_it(there: Machines, tmp_path: Path) -> None:
+def test_a_shard_goes_to_the_node_of_the_actors_that_feed_it(
+    there: Machines, tmp_path: Path
+) -> None:
     """And back home with a resume."""
-    settings = ["replay.shards=2", "replay.starts_at=128", "replay.capacity=2000", "algorithm.hidden=[16]"]
-    options: dict[str, Any] = {"batch": 16, "unroll": 4, "settings": [*settings, "schedule.schedule_steps=960"]}
-    whole, _ = train("CartPole-v1", "apex_dqn", tmp_path / "whole", "serial", **options | {"steps": 960})
+    settings = [
+        "replay.shards=2",
+        "replay.starts_at=128",
+        "replay.capacity=2000",
+        "algorithm.hidden=[16]",
+    ]
+    options: dict[str, Any] = {
+        "batch": 16,
+        "unroll": 4,
+        "settings": [*settings, "schedule.schedule_steps=960"],
+    }
+    whole, _ = train(
+        "CartPole-v1", "apex_dqn", tmp_path / "whole", "serial", **options | {"steps": 960}
+    )
     part, _ = train(
-        "CartPole-v1", "apex_dqn", tmp_path / "part", "ray", {**there.settings, "shards_at": "actors"},
+        "CartPole-v1",
+        "apex_dqn",
+        tmp_path / "part",
+        "ray",
+        {**there.settings, "shards_at": "actors"},
         **options | {"steps": 480},
-    )  # fmt: skip
+    )
     away = {title for site in part["sites"].values() for title in site["workers"]}
     assert {"shard 0", "shard 1"} <= away, part["sites"]
     run = api.resume(tmp_path / "part", steps=960, cluster={"shards_at": "home"})
@@ -173,8 +234,15 @@ def test_a_shard_goes_to_the_node_of_the_actors_that_feed_it(there: Machines, tm
 def test_a_run_goes_on_elsewhere_to_the_same_bits(there: Machines, tmp_path: Path) -> None:
     env, algorithm, options = PROGRAMS["impala, lstm"]
     whole, _ = train(env, algorithm, tmp_path / "whole", "serial", **options)
-    train(env, algorithm, tmp_path / "part", "ray", there.settings, **options | {"steps": 640, "settings": [
-        *options["settings"], "schedule.schedule_steps=1280"]})  # fmt: skip
+    train(
+        env,
+        algorithm,
+        tmp_path / "part",
+        "ray",
+        there.settings,
+        **options
+        | {"steps": 640, "settings": [*options["settings"], "schedule.schedule_steps=1280"]},
+    )
     run = api.resume(tmp_path / "part", steps=1280, cluster={"home_actors": 2})
     for _ in run:
         pass
@@ -182,11 +250,17 @@ def test_a_run_goes_on_elsewhere_to_the_same_bits(there: Machines, tmp_path: Pat
     assert run.summary["params_sha256"] == whole["params_sha256"]
 
 
-def test_nodes_that_are_killed_are_replaced_and_every_row_is_accounted_for(there: Machines, tmp_path: Path) -> None:
+def test_nodes_that_are_killed_are_replaced_and_every_row_is_accounted_for(
+    there: Machines, tmp_path: Path
+) -> None:
     run = api.train(
-        "CartPole-v1", "impala", on="ray", cluster=there.settings, out=tmp_path / "run",
+        "CartPole-v1",
+        "impala",
+        on="ray",
+        cluster=there.settings,
+        out=tmp_path / "run",
         **SIZES | {"steps": 150_000, "max_lag": 1, "actors": 4},
-    )  # fmt: skip
+    )
     notes, killed = list[str](), 0
     for report in run:
         notes += report.notes
@@ -202,7 +276,9 @@ def test_nodes_that_are_killed_are_replaced_and_every_row_is_accounted_for(there
 
 
 def test_a_machine_on_which_a_site_ended_is_asked_whether_it_is_there(there: Machines) -> None:
-    """Ray says for up to 15 s of a killed one that it lives, and a site that begins there waits for as long."""
+    """Ray says for up to 15 s of a killed one that it lives, and a site that begins there waits for
+    as long.
+    """
     from equipoise.runtime.cluster.on_ray import RayNodes
 
     nodes = RayNodes(Cluster(address=there.settings["address"]))
@@ -225,7 +301,10 @@ def test_a_machine_on_which_a_site_ended_is_asked_whether_it_is_there(there: Mac
         ("ppo", 3),
         ("impala, lstm", 60),
         ("central at home", 25),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("central", 30), ("two learners", 11))),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (("central", 30), ("two learners", 11))
+        ),
     ],
 )
 def test_a_node_that_is_drained_hands_over_and_then_may_be_killed(
@@ -236,14 +315,17 @@ def test_a_node_that_is_drained_hands_over_and_then_may_be_killed(
     options = options | {"steps": 12_800}
     here, _ = train(env, algorithm, tmp_path / "serial", "serial", **options)
     cluster = {**there.settings, **AT.get(name, {})}
-    run = api.train(env, algorithm, on="ray", cluster=cluster, out=tmp_path / "run", **SIZES | options)
+    run = api.train(
+        env, algorithm, on="ray", cluster=cluster, out=tmp_path / "run", **SIZES | options
+    )
     notes, drained, left, moving = list[str](), None, None, 0
     for report in run:
         notes += report.notes
         if drained is None and report.updates >= moment:
             sites = [site.machine for site in report.sites.values() if site.machine]
             drained = left = next(one for one in there.victims() if one.node_id[:8] in sites)
-            moving = sites.count(drained.node_id[:8])  # two, where another machine was gone before its site spoke
+            # two, where another machine was gone before its site spoke
+            moving = sites.count(drained.node_id[:8])
             there.drain(drained)
         if left is not None and sum(site.moved for site in report.sites.values()) == moving:
             there.kill(left)
@@ -251,7 +333,10 @@ def test_a_node_that_is_drained_hands_over_and_then_may_be_killed(
     there.restore(3)
     assert run.summary is not None and run.summary["params_sha256"] == here["params_sha256"], notes
     found = run.summary["sites"].values()
-    assert (sum(site["moved"] for site in found), sum(site["lost"] for site in found)) == (moving, 0), notes
+    assert (sum(site["moved"] for site in found), sum(site["lost"] for site in found)) == (
+        moving,
+        0,
+    ), notes
     assert run.summary["rows"]["dropped"] == 0 and accounted(run.summary["rows"])
     until(lambda: not of_runs(), "the processes of the run to end")
 
@@ -268,7 +353,9 @@ def test_a_node_that_is_drained_hands_over_and_then_may_be_killed(
         ({"link_deadline_s": 0.1}, {}, "link_deadline_s: expected at least 2.0"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(cluster: Any, options: Any, said: str, there: Machines, tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused_in_one_line(
+    cluster: Any, options: Any, said: str, there: Machines, tmp_path: Path
+) -> None:
     given = {"address": there.cluster.address} | cluster
     with pytest.raises(ValueError, match=said.replace("?", r"\?")) as caught:
         train("CartPole-v1", "ppo", tmp_path / "run", "ray", given, **options)
@@ -276,7 +363,9 @@ def test_what_cannot_be_is_refused_in_one_line(cluster: Any, options: Any, said:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_node_without_the_envs_package_is_said_in_one_line(there: Machines, tmp_path: Path) -> None:
+def test_a_node_without_the_envs_package_is_said_in_one_line(
+    there: Machines, tmp_path: Path
+) -> None:
     (tmp_path / "only_here.py").write_text(
         "import os, gymnasium\nif 'ONLY_HERE' not in os.environ:\n"
         "    raise ModuleNotFoundError(\"No module named 'only_here'\", name='only_here')\n"
@@ -285,31 +374,47 @@ def test_a_node_without_the_envs_package_is_said_in_one_line(there: Machines, tm
     script = (
         "import sys\nfrom equipoise import api\n"
         f"if __name__ == '__main__':\n    sys.path.insert(0, {str(tmp_path)!r})\n"
-        f"    run = api.train('only_here:make', 'ppo', on='ray', cluster={there.settings!r}, out={str(tmp_path / 'run')!r},"
+        f"    run = api.train('only_here:make', 'ppo', on='ray', cluster={there.settings!r}, "
+        f"out={str(tmp_path / 'run')!r},"
         f" **{SIZES!r})\n    list(run)\n"
     )
     (tmp_path / "main.py").write_text(script)
     command = [sys.executable, str(tmp_path / "main.py")]
     given = {**os.environ, "ONLY_HERE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=given)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env=given
+    )
     assert done.returncode
     assert "only_here" in done.stderr and "install there" in done.stderr, done.stderr
 
 
 def test_a_node_without_this_package_is_said_in_one_line(there: Machines, tmp_path: Path) -> None:
-    """Ray gives workers the module path of the driver, so that here the package is kept from them by hand."""
+    """Ray gives workers the module path of the driver, so that here the package is kept from them
+    by hand.
+    """
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n\nclass Absent:\n    def find_spec(self, name, path=None, target=None):\n"
         "        if name.partition('.')[0] == 'equipoise':\n"
-        "            raise ModuleNotFoundError(\"No module named 'equipoise'\", name='equipoise')\n\n"
+        "            raise ModuleNotFoundError(\"No module named 'equipoise'\", name='equipoise')\n\n"  # noqa: E501
         "sys.meta_path.insert(0, Absent())\n"
     )
     node = there.cluster.add_node(
-        num_cpus=4, object_store_memory=STORE, labels={"kept": "bare"}, env_vars={"PYTHONPATH": str(tmp_path)}
+        num_cpus=4,
+        object_store_memory=STORE,
+        labels={"kept": "bare"},
+        env_vars={"PYTHONPATH": str(tmp_path)},
     )
     try:
-        with pytest.raises(WorkerFailed, match="No module named 'equipoise'; install there what this machine has") as caught:
-            train("CartPole-v1", "ppo", tmp_path / "run", "ray", there.settings | {"labels": "kept=bare"})
+        with pytest.raises(
+            WorkerFailed, match="No module named 'equipoise'; install there what this machine has"
+        ) as caught:
+            train(
+                "CartPole-v1",
+                "ppo",
+                tmp_path / "run",
+                "ray",
+                there.settings | {"labels": "kept=bare"},
+            )
         assert "\n" not in str(caught.value)
     finally:
         there.cluster.remove_node(node)

@@ -24,7 +24,13 @@ from tests.runtime.ruling import Remembering, Ruling, program
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
 
-SLOW: dict[str, Any] = {"actors": 1, "envs": 8, "stragglers": [3], "sleep_s": 0.02, "partial_streams": 4}
+SLOW: dict[str, Any] = {
+    "actors": 1,
+    "envs": 8,
+    "stragglers": [3],
+    "sleep_s": 0.02,
+    "partial_streams": 4,
+}
 UNBOUNDED = 1 << 30
 
 
@@ -38,13 +44,17 @@ def run(made: Any, on: Any, path: Path) -> dict[str, Any]:
 
 
 def ruled(max_lag: int | None, **given: Any) -> Any:
-    algorithm = Ruling(partial=UNBOUNDED if max_lag is None else max_lag, **given.pop("algorithm", {}))
+    algorithm = Ruling(
+        partial=UNBOUNDED if max_lag is None else max_lag, **given.pop("algorithm", {})
+    )
     return program(algorithm=algorithm, max_lag=max_lag, **SLOW | {"steps": 2000} | given)
 
 
 @pytest.mark.parametrize("max_lag", [1, None, 4])
 @pytest.mark.parametrize("on", ["serial", "process"])
-def test_rows_prove_themselves_and_the_lag_is_bounded(on: str, max_lag: int | None, tmp_path: Path) -> None:
+def test_rows_prove_themselves_and_the_lag_is_bounded(
+    on: str, max_lag: int | None, tmp_path: Path
+) -> None:
     begun = time.monotonic()
     summary = run(ruled(max_lag), on, tmp_path / "run")
     assert summary["env_steps"] == 2000
@@ -55,15 +65,28 @@ def test_rows_prove_themselves_and_the_lag_is_bounded(on: str, max_lag: int | No
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("actors", "batch"), [(2, 16), (2, 8), (1, 24)])
-def test_batches_of_some_actors_or_of_several_unrolls(actors: int, batch: int, tmp_path: Path) -> None:
-    summary = run(ruled(2, actors=actors, batch=batch, steps=6000, algorithm={}), "process", tmp_path / "run")
+def test_batches_of_some_actors_or_of_several_unrolls(
+    actors: int, batch: int, tmp_path: Path
+) -> None:
+    summary = run(
+        ruled(2, actors=actors, batch=batch, steps=6000, algorithm={}), "process", tmp_path / "run"
+    )
     assert summary["lag"]["max"] <= 2
 
 
 @pytest.mark.thorough
 def test_rows_around_aborted_episodes_prove_themselves(tmp_path: Path) -> None:
-    made = ruled(None, target="tests.envs.faulty:FaultyRuler", algorithm={"faulty": True}, stragglers=[], sleep_s=0.0)
-    assert sum(one["aborted"] for one in run(made, "serial", tmp_path / "run")["failures"].values()) > 20
+    made = ruled(
+        None,
+        target="tests.envs.faulty:FaultyRuler",
+        algorithm={"faulty": True},
+        stragglers=[],
+        sleep_s=0.0,
+    )
+    assert (
+        sum(one["aborted"] for one in run(made, "serial", tmp_path / "run")["failures"].values())
+        > 20
+    )
 
 
 @pytest.mark.parametrize("fault", ["state", "version", "reward", "mask", "obs", "action", "first"])
@@ -72,7 +95,9 @@ def test_a_planted_off_by_one_is_caught(fault: Any, tmp_path: Path) -> None:
         run(ruled(None, algorithm={"fault": fault}), "serial", tmp_path / "run")
 
 
-def test_a_row_that_is_too_old_would_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_too_old_would_be_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worker, "mask_stale", lambda data, version, max_lag: data.version[0])
     with pytest.raises(AssertionError, match="do not prove themselves.*mask"):
         run(ruled(1), "serial", tmp_path / "run")
@@ -82,17 +107,25 @@ def test_a_row_that_is_too_old_would_be_caught(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(("rows", "on"), [(3, "serial"), (1, "process")])
 def test_windows_of_a_replay_prove_themselves(rows: int, on: str, tmp_path: Path) -> None:
     made = program(
-        algorithm=Remembering(rows=rows, partial=0), max_lag=1, batch=32, steps=2000,
-        replay=ReplaySettings(capacity=1000, starts_at=300, updates=3), **SLOW,
-    )  # fmt: skip
+        algorithm=Remembering(rows=rows, partial=0),
+        max_lag=1,
+        batch=32,
+        steps=2000,
+        replay=ReplaySettings(capacity=1000, starts_at=300, updates=3),
+        **SLOW,
+    )
     assert run(made, on, tmp_path / "run")["env_steps"] == 2000
 
 
 def test_a_resume_goes_on_with_every_stream(tmp_path: Path) -> None:
-    """In this process the ledger follows each stream across the resume, and the actions that were under way then."""
+    """In this process the ledger follows each stream across the resume, and the actions that were
+    under way then.
+    """
     run(ruled(4, steps=1000), "serial", tmp_path / "run")
     told = list[str]()
-    with api.resume(tmp_path / "run", steps=2000, on="serial", trust=["tests"], tell=told.append) as going:
+    with api.resume(
+        tmp_path / "run", steps=2000, on="serial", trust=["tests"], tell=told.append
+    ) as going:
         for _ in going:
             pass
     assert going.summary is not None and going.summary["env_steps"] == 2000
@@ -101,47 +134,99 @@ def test_a_resume_goes_on_with_every_stream(tmp_path: Path) -> None:
 
 def test_an_evaluation_waits_for_all_of_its_streams(tmp_path: Path) -> None:
     made = api.program(
-        "CartPole-v1", "impala", envs_per_actor=4, unroll=8, partial_streams=2, max_lag=1, steps=500, recipe=False,
+        "CartPole-v1",
+        "impala",
+        envs_per_actor=4,
+        unroll=8,
+        partial_streams=2,
+        max_lag=1,
+        steps=500,
+        recipe=False,
         evaluate_episodes=4,
-    )  # fmt: skip
+    )
     assert run(made, "serial", tmp_path / "run")["evaluation"]["episodes"] == 4
 
 
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
-    ("CartPole-v1", "impala", {"partial_streams": 8}, "partial_streams: expected 0 to 7, fewer than envs_per_actor, got 8"),
-    ("CartPole-v1", "impala", {"partial_streams": 4, "max_lag": 0}, "partial_streams: expected 0 in lockstep"),
-    ("CartPole-v1", "impala", {"partial_streams": 4, "inference": "central"}, "expected 0 with inference=central"),
+    (
+        "CartPole-v1",
+        "impala",
+        {"partial_streams": 8},
+        "partial_streams: expected 0 to 7, fewer than envs_per_actor, got 8",
+    ),
+    (
+        "CartPole-v1",
+        "impala",
+        {"partial_streams": 4, "max_lag": 0},
+        "partial_streams: expected 0 in lockstep",
+    ),
+    (
+        "CartPole-v1",
+        "impala",
+        {"partial_streams": 4, "inference": "central"},
+        "expected 0 with inference=central",
+    ),
     (
         "device:cartpole",
         "impala",
         {"partial_streams": 4},
         "expected 0 with device:cartpole, whose streams are stepped together",
     ),
-    ("CartPole-v1", "impala", {"partial_streams": 4, "settings": ["placement.compile=true"]}, "expected 0 with compile"),
-    ("envpool:CartPole-v1", "impala", {"partial_streams": 3}, r"expected a divisor of the 8 envs .*\(1, 2, 4\), got 3"),
+    (
+        "CartPole-v1",
+        "impala",
+        {"partial_streams": 4, "settings": ["placement.compile=true"]},
+        "expected 0 with compile",
+    ),
+    (
+        "envpool:CartPole-v1",
+        "impala",
+        {"partial_streams": 3},
+        r"expected a divisor of the 8 envs .*\(1, 2, 4\), got 3",
+    ),
 ]
 
 
 @pytest.mark.few(5)
 @pytest.mark.parametrize(("env", "algorithm", "given", "said"), REFUSED)
-def test_what_does_not_go_with_it(env: str, algorithm: str, given: dict[str, Any], said: str) -> None:
+def test_what_does_not_go_with_it(
+    env: str, algorithm: str, given: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         check(api.program(env, algorithm, envs_per_actor=8, recipe=False, **{"max_lag": 1} | given))
 
 
 def test_a_core_that_learns_from_several_unrolls_at_once_is_refused(tmp_path: Path) -> None:
-    made = api.program("CartPole-v1", "r2d2", envs_per_actor=8, recipe=False, max_lag=1, partial_streams=4, steps=20_000)
-    with pytest.raises(ValueError, match="partial_streams: expected 0 with a recurrent network that learns from windows of"):
+    made = api.program(
+        "CartPole-v1",
+        "r2d2",
+        envs_per_actor=8,
+        recipe=False,
+        max_lag=1,
+        partial_streams=4,
+        steps=20_000,
+    )
+    with pytest.raises(
+        ValueError,
+        match="partial_streams: expected 0 with a recurrent network that learns from windows of",
+    ):
         Run(made, Fresh(out=tmp_path / "run"), Services(on="serial"))
 
 
 @pytest.mark.thorough
 def test_a_killed_actor_is_replaced(tmp_path: Path) -> None:
-    made, killed = ruled(4, steps=40_000, actors=2, algorithm={"gaps": True}, sleep_s=0.01), list[int]()
+    made, killed = (
+        ruled(4, steps=40_000, actors=2, algorithm={"gaps": True}, sleep_s=0.01),
+        list[int](),
+    )
     with Run(made, Fresh(out=tmp_path / "run"), Services(on="process")) as going:
         for _ in going:
             if len(killed) < 2:
-                (pid,) = [int(one.split()[0]) for one in descendants() if one.endswith("equipoise actor 0")] or [0]
+                (pid,) = [
+                    int(one.split()[0])
+                    for one in descendants()
+                    if one.endswith("equipoise actor 0")
+                ] or [0]
                 if pid and pid not in killed:
                     killed.append(pid)
                     os.kill(pid, signal.SIGKILL)
@@ -153,9 +238,16 @@ def test_a_killed_actor_is_replaced(tmp_path: Path) -> None:
 def test_envpool_in_a_run(tmp_path: Path) -> None:
     pytest.importorskip("envpool", reason="EnvPool is not installed (extra envpool)")
     made = api.program(
-        "envpool:CartPole-v1", "impala", actors=2, envs_per_actor=16, partial_streams=4, max_lag=2, steps=30_000,
-        recipe=False, evaluate_episodes=0,
-    )  # fmt: skip
+        "envpool:CartPole-v1",
+        "impala",
+        actors=2,
+        envs_per_actor=16,
+        partial_streams=4,
+        max_lag=2,
+        steps=30_000,
+        recipe=False,
+        evaluate_episodes=0,
+    )
     summary = run(made, "process", tmp_path / "run")
     assert summary["env_steps"] >= 30_000 and summary["lag"]["max"] <= 2
 

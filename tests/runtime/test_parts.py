@@ -30,4 +30,6 @@ def test_words_of_a_meeting_are_published_in_their_order(monkeypatch: pytest.Mon
     for one, other in zip(Together.said(here, 1), Together.said(there, 1), strict=True):
         assert np.array_equal(one, other)
     assert Together.said(there, 1)[-1].base is not None and int(there["seen"][1]) == 9
-    assert not any(words[0].any() for words in there.values() if words.ndim and len(words) == 2), "another learner's words"
+    assert not any(words[0].any() for words in there.values() if words.ndim and len(words) == 2), (
+        "another learner's words"
+    )

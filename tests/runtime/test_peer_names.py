@@ -1,4 +1,6 @@
-"""The tables of the names that peers have. What each is answered with: tests/cli/test_wrong_inputs.py."""
+"""The tables of the names that peers have. What each is answered with:
+tests/cli/test_wrong_inputs.py.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def settable(algorithm: str) -> set[str]:
 
 def test_every_key_of_the_table_is_a_setting_of_ours() -> None:
     known = set().union(*(settable(name) for name in NAMES))
-    keys = {one.partition(";")[0].partition("?")[0] for keys in PEER_NAMES for one in keys.split("|")}
+    keys = {
+        one.partition(";")[0].partition("?")[0] for keys in PEER_NAMES for one in keys.split("|")
+    }
     assert {key for key in keys if not key.startswith("env.")} <= known
 
 
@@ -58,4 +62,8 @@ def test_what_is_said_of_algorithms_names_ours_and_their_settings() -> None:
 
 def test_what_is_of_no_peer_is_not_said() -> None:
     assert words_of_peer("gamma") == words_of_peer("envy") == ""
-    assert algorithm_of_peer("my_algorithm", algorithm_names()) == algorithm_of_peer("poo", algorithm_names()) == ""
+    assert (
+        algorithm_of_peer("my_algorithm", algorithm_names())
+        == algorithm_of_peer("poo", algorithm_names())
+        == ""
+    )

@@ -1,4 +1,6 @@
-"""Several policies under central inference: every row proves itself, and the bits are those of local inference."""
+"""Several policies under central inference: every row proves itself, and the bits are those of
+local inference.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,41 @@ pytestmark = pytest.mark.few(2)  # all cases: make test-all
 ROUTE = {"speaker": "speaker", "listener": "listener"}
 
 
-@pytest.mark.parametrize(("max_lag", "workers", "most"), [(0, 1, 0), (1, 2, 0), (4, 2, 4), (None, 1, 0)])
-def test_rows_prove_themselves_in_serial(max_lag: int | None, workers: int, most: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("max_lag", "workers", "most"), [(0, 1, 0), (1, 2, 0), (4, 2, 4), (None, 1, 0)]
+)
+def test_rows_prove_themselves_in_serial(
+    max_lag: int | None, workers: int, most: int, tmp_path: Path
+) -> None:
     """Actors have two groups of two envs; some acts are for one group at a time."""
-    made = central(program(envs=4, max_lag=max_lag), inference_workers=workers, inference_batch=most)
+    made = central(
+        program(envs=4, max_lag=max_lag), inference_workers=workers, inference_batch=most
+    )
     summary = run(made, "serial", tmp_path / "run")
     assert summary["env_steps"] >= 1500 and (max_lag is None or summary["lag"]["max"] <= max_lag)
     rows = summary["rows"]
-    assert rows["sampled"] == 3 * summary["env_steps"] and rows["inserted"] == rows["sampled"] + rows["held"]
+    assert (
+        rows["sampled"] == 3 * summary["env_steps"]
+        and rows["inserted"] == rows["sampled"] + rows["held"]
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [0, None])
 def test_rows_prove_themselves_in_processes(max_lag: int | None, tmp_path: Path) -> None:
-    summary = run(central(program(envs=4, max_lag=max_lag, steps=3000), inference_workers=2), "process", tmp_path / "run")
+    summary = run(
+        central(program(envs=4, max_lag=max_lag, steps=3000), inference_workers=2),
+        "process",
+        tmp_path / "run",
+    )
     assert summary["env_steps"] >= 3000 and summary["rows"]["dropped"] == 0
-    assert summary["balance"].keys() == {"learner", "actor 0", "actor 1", "inference 0", "inference 1"}
+    assert summary["balance"].keys() == {
+        "learner",
+        "actor 0",
+        "actor 1",
+        "inference 0",
+        "inference 1",
+    }
 
 
 @pytest.mark.parametrize("fault", ["version", "action", "obs"])
@@ -71,13 +92,32 @@ def signalling(*, actors: int = 2, envs: int = 4, frozen: bool = False, **option
     policies: Any = {"speaker": "ppo", "listener": "ppo"}
     env, route = "tests.envs.games:Signal", ROUTE
     if frozen:
-        env, policies, route = "tests.envs.games:Duel", {"main": "ppo", "old": Frozen(of="main", every=3)}, {"right": "old"}
-    given: dict[str, Any] = {"unroll": 8, "steps": 1280, "seed": 1, "evaluate_episodes": 0, "max_lag": 0}
+        env, policies, route = (
+            "tests.envs.games:Duel",
+            {"main": "ppo", "old": Frozen(of="main", every=3)},
+            {"right": "old"},
+        )
+    given: dict[str, Any] = {
+        "unroll": 8,
+        "steps": 1280,
+        "seed": 1,
+        "evaluate_episodes": 0,
+        "max_lag": 0,
+    }
     return api.program(
-        env, policies=policies, route=route, actors=actors, envs_per_actor=envs,
-        settings=["algorithm.core=gru", "algorithm.epochs=2", "algorithm.minibatches=2", "algorithm.hidden=16"],
+        env,
+        policies=policies,
+        route=route,
+        actors=actors,
+        envs_per_actor=envs,
+        settings=[
+            "algorithm.core=gru",
+            "algorithm.epochs=2",
+            "algorithm.minibatches=2",
+            "algorithm.hidden=16",
+        ],
         **given | options,
-    )  # fmt: skip
+    )
 
 
 def bits(made: Program, on: Any, out: Path) -> str:
@@ -89,7 +129,9 @@ def bits(made: Program, on: Any, out: Path) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("frozen", [False, True])
-def test_in_lockstep_it_is_local_inference_of_half_the_envs_to_the_bit(frozen: bool, tmp_path: Path) -> None:
+def test_in_lockstep_it_is_local_inference_of_half_the_envs_to_the_bit(
+    frozen: bool, tmp_path: Path
+) -> None:
     made = central(signalling(frozen=frozen))
     found = {bits(signalling(actors=4, envs=2, frozen=frozen), "serial", tmp_path / "local")}
     found |= {bits(made, on, tmp_path / on) for on in ("serial", "process")}
@@ -108,7 +150,9 @@ def test_a_run_in_two_parts_equals_the_whole(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [0, None])
 def test_killed_workers_are_replaced_with_all_policies(max_lag: int | None, tmp_path: Path) -> None:
-    """A killed env worker, then a killed inference worker: the rows of an unroll are lost of all policies, or of none."""
+    """A killed env worker, then a killed inference worker: the rows of an unroll are lost of all
+    policies, or of none.
+    """
     made = central(alter(signalling(), max_lag=max_lag, steps=10_000_000), inference_workers=2)
     names, replaced, until = ("actor 0", "inference 1"), 0, 500
     killed: list[str] = []
@@ -124,19 +168,31 @@ def test_killed_workers_are_replaced_with_all_policies(max_lag: int | None, tmp_
                     until = report.env_steps + 2000
     assert going.summary is not None and going.summary["status"] == "interrupted"
     for name in names:
-        assert any(f"{name} was killed by SIGKILL; replaced, for the 1st time" in note for note in going.summary["notes"])
+        assert any(
+            f"{name} was killed by SIGKILL; replaced, for the 1st time" in note
+            for note in going.summary["notes"]
+        )
     rows = going.summary["rows"]
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
 
 
 @pytest.mark.slow
 def test_two_policies_learn_to_understand_each_other(tmp_path: Path) -> None:
-    """As in ``test_policies``, acted for by an inference worker; by chance a third of the last seven steps is right."""
+    """As in ``test_policies``, acted for by an inference worker; by chance a third of the last
+    seven steps is right.
+    """
     made = api.program(
-        "tests.envs.games:Signal", policies={"speaker": "ppo", "listener": "ppo"}, route=ROUTE, actors=2, envs_per_actor=8,
-        unroll=32, steps=16_000, seed=0, inference="central",
+        "tests.envs.games:Signal",
+        policies={"speaker": "ppo", "listener": "ppo"},
+        route=ROUTE,
+        actors=2,
+        envs_per_actor=8,
+        unroll=32,
+        steps=16_000,
+        seed=0,
+        inference="central",
         settings=["optimizer.learning_rate=3e-3", "algorithm.entropy=0.02"],
-    )  # fmt: skip
+    )
     with api.train(made, on="process", out=tmp_path / "run") as going:
         reports = [report for report in going if report.recorded]
     assert going.summary is not None

@@ -1,4 +1,6 @@
-"""A resume opens each file of its checkpoint once, in whatever process, and a damaged one leads to the checkpoint before."""
+"""A resume opens each file of its checkpoint once, in whatever process, and a damaged one leads to
+the checkpoint before.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,17 @@ IN_OPEN, IN_CLOSE, IN_ISDIR = 0x20, 0x8 | 0x10, 0x40000000
 
 @contextmanager
 def opened(*places: Path) -> Iterator[Counter[str]]:
-    """How often any process opened each file of these directories, from the kernel; whole once the block is left."""
+    """How often any process opened each file of these directories, from the kernel; whole once the
+    block is left.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     watch = libc.inotify_init1(os.O_NONBLOCK)
-    # With the closing as well, since the kernel tells of equal events that follow each other as of one.
-    folders = {libc.inotify_add_watch(watch, os.fsencode(place), IN_OPEN | IN_CLOSE): place for place in places}
+    # With the closing as well, since the kernel tells of equal events that follow each other as of
+    # one.
+    folders = {
+        libc.inotify_add_watch(watch, os.fsencode(place), IN_OPEN | IN_CLOSE): place
+        for place in places
+    }
     counts: Counter[str] = Counter()
     try:
         yield counts
@@ -71,15 +79,20 @@ def test_a_resume_opens_each_file_once(kind: str, on: Any, tmp_path: Path) -> No
     newest = RunDirectory.open(tmp_path / "run").latest_checkpoint(whole=True)
     assert newest is not None
     rows = newest.parent / checkpoint.SEGMENTS
-    files = [newest / name for name in os.listdir(newest)] + [rows / name for name in checkpoint.segments(newest)]
+    files = [newest / name for name in os.listdir(newest)] + [
+        rows / name for name in checkpoint.segments(newest)
+    ]
     assert len(files) > 6 and (kind == "ppo" or any(file.suffix == ".rows" for file in files))
     with opened(newest, *([rows] if kind == "dqn" else [])) as counts:
-        run = api.resume(tmp_path / "run", on=on, steps=steps, checkpoint_every=0)  # what is kept is looked at with each
+        # what is kept is looked at with each
+        run = api.resume(tmp_path / "run", on=on, steps=steps, checkpoint_every=0)
         at = next(report.updates for report in run)
         assert any(report.updates > at for report in run)  # every worker is at work
     run.close()
     unread = {"spec.json"}  # which is written anew
-    assert {file.name: counts[str(file)] for file in files} == {file.name: int(file.name not in unread) for file in files}
+    assert {file.name: counts[str(file)] for file in files} == {
+        file.name: int(file.name not in unread) for file in files
+    }
 
 
 WORKERS = ["learner.safetensors", "actor_1.safetensors"]
@@ -88,7 +101,9 @@ WORKERS = ["learner.safetensors", "actor_1.safetensors"]
 @pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 @pytest.mark.parametrize("name", WORKERS)
-def test_a_file_that_a_worker_finds_damaged_leads_to_the_checkpoint_before(name: str, on: Any, tmp_path: Path) -> None:
+def test_a_file_that_a_worker_finds_damaged_leads_to_the_checkpoint_before(
+    name: str, on: Any, tmp_path: Path
+) -> None:
     trained("ppo", tmp_path / "run")
     newest = RunDirectory.open(tmp_path / "run").latest_checkpoint(whole=True)
     assert newest is not None and newest.name == "step_2048"
@@ -96,11 +111,17 @@ def test_a_file_that_a_worker_finds_damaged_leads_to_the_checkpoint_before(name:
     whole = go_on(tmp_path / "whole", steps=4096)
     replays.damage(newest / name, "changed")
     run = api.resume(tmp_path / "run", on=on, steps=4096)
-    with pytest.warns(RuntimeWarning, match=rf"step_2048/{name}: expected sha256 .*; .*step_1024 is taken instead"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=rf"step_2048/{name}: expected sha256 .*; .*step_1024 is taken "
+        r"instead",
+    ):
         reports = [report for report in run if report.recorded]
     assert run.summary is not None and run.summary["params_sha256"] == whole["params_sha256"]
     steps = [report.env_steps for report in reports]
-    assert steps == sorted(steps) and any("resumed at step 1,024" in note for note in run.summary["notes"])
+    assert steps == sorted(steps) and any(
+        "resumed at step 1,024" in note for note in run.summary["notes"]
+    )
 
 
 @pytest.mark.thorough
@@ -111,7 +132,10 @@ def test_damaged_rows_lead_to_the_checkpoint_before(name: str, tmp_path: Path) -
     assert newest is not None
     rows = max((newest.parent / checkpoint.SEGMENTS).iterdir())
     replays.damage(rows if name == "rows" else newest / name, "changed")
-    with pytest.warns(RuntimeWarning, match=rf"{name if name != 'rows' else rows.name}: expected sha256 .* is taken instead"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=rf"{name if name != 'rows' else rows.name}: expected sha256 .* is taken instead",
+    ):
         assert go_on(tmp_path / "run", steps=960)["status"] == "completed"
 
 
@@ -125,7 +149,8 @@ def test_where_none_is_whole_the_run_ends_in_a_sentence(on: Any, tmp_path: Path)
             replays.damage(place / "learner.safetensors", "changed")
     run = api.resume(tmp_path / "run", on=on, steps=4096)
     with pytest.raises(
-        WorkerFailed, match=r"whole checkpoint to go on from, got none; .*learner.safetensors: .*sha256"
+        WorkerFailed,
+        match=r"whole checkpoint to go on from, got none; .*learner.safetensors: .*sha256",
     ) as caught:
         list(run)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,6 @@
-"""A run that is killed or interrupted at any moment has told of what it did: all but the last ten seconds, or all."""
+"""A run that is killed or interrupted at any moment has told of what it did: all but the last ten
+seconds, or all.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ LOST_S = 10.0  # of records, that a SIGKILL may cost
 LATEST_S = 25.0  # a run is killed within so long after its first row
 KILLS, INTERRUPTS = 5, 3
 POLL_S = 0.05
-SLOW = "--algorithm sac --actors 2 --envs-per-actor 2 --unroll 4 --batch 64 --steps 1M --evaluate-episodes 0 --no-recipe"
+SLOW = (
+    "--algorithm sac --actors 2 --envs-per-actor 2 --unroll 4 --batch 64 --steps 1M "
+    "--evaluate-episodes 0 --no-recipe"
+)
 HINDSIGHT = [
     "replay.relabel=0.8",
     "replay.updates=4",
@@ -37,20 +42,37 @@ HINDSIGHT = [
 
 
 class Slow:
-    """A slow run on ``on``, as a process group of its own, and how much of the time its driver could have run."""
+    """A slow run on ``on``, as a process group of its own, and how much of the time its driver
+    could have run.
+    """
 
     def __init__(self, place: Path, on: str) -> None:
         self.run, self._beats = place / "run", place / "beats"
-        words = ["train", "tests.runtime.beating:Beating", *SLOW.split(), "--on", on, "--out", str(self.run), "--quiet"]
+        words = [
+            "train",
+            "tests.runtime.beating:Beating",
+            *SLOW.split(),
+            "--on",
+            on,
+            "--out",
+            str(self.run),
+            "--quiet",
+        ]
         settings = [f"env.beats={self._beats}", *HINDSIGHT]
         if on == "serial":
-            settings.remove("replay.relabel=0.8")  # which would play an env in the same process, to see what goals give
+            # which would play an env in the same process, to see what goals give
+            settings.remove("replay.relabel=0.8")
         words += [word for setting in settings for word in ("--set", setting)]
         self._process = subprocess.Popen(
-            command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True
+            command(*words),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
         )
         self._steppers: set[int] = set() if on == "process" else {self._process.pid}
-        self._ran: list[tuple[float, float]] = []  # (a moment, the seconds up to it that the driver waited for a core)
+        # (a moment, the seconds up to it that the driver waited for a core)
+        self._ran: list[tuple[float, float]] = []
 
     def wait_for_rows(self, deadline: Callable[..., None]) -> None:
         deadline(lambda: self.moments() or self._process.poll() is not None, 200.0, "a row")
@@ -59,7 +81,9 @@ class Slow:
     def moments(self) -> list[float]:
         """When the run's envs made rows; those that are played beside it do not count."""
         if len(self._steppers) < 2 and self._process.pid not in self._steppers:
-            self._steppers |= {int(one.split()[0]) for one in descendants() if "equipoise actor" in one}
+            self._steppers |= {
+                int(one.split()[0]) for one in descendants() if "equipoise actor" in one
+            }
         return moments(self._beats, self._steppers)
 
     def go_on(self, seconds: float) -> None:
@@ -95,7 +119,9 @@ class Slow:
     def old(self, now: float) -> float:
         """The moment from which on the driver could have run for ``LOST_S`` up to ``now``."""
         last = self._ran[-1][1]
-        return max((at for at, waited in self._ran if now - at - (last - waited) >= LOST_S), default=-1.0)
+        return max(
+            (at for at, waited in self._ran if now - at - (last - waited) >= LOST_S), default=-1.0
+        )
 
     def __enter__(self) -> Slow:
         return self
@@ -116,7 +142,9 @@ def killed(place: Path, on: str, after_s: float, deadline: Callable[..., None]) 
         told, old = slow.told(), slow.old(now)
         assert slow.rows(now) > 0
         lacking = [at for at in slow.moments()[told:] if at <= now]
-        assert slow.rows(old) <= told, f"killed after {after_s:.1f} s, {slow.rows(now)} rows, {told} of them told"
+        assert slow.rows(old) <= told, (
+            f"killed after {after_s:.1f} s, {slow.rows(now)} rows, {told} of them told"
+        )
         return now - lacking[0] if lacking else 0.0
 
 
@@ -140,4 +168,8 @@ def test_an_interrupted_run_lacks_none(
         assert code == (130 if number == signal.SIGINT else 143)
         assert slow.told() >= slow.rows(now) > 0
         summary = RunDirectory.open(slow.run, trusted=["tests.runtime.beating"]).summary()
-        assert summary is not None and summary["status"] == "interrupted" and summary["taken"] >= slow.told()
+        assert (
+            summary is not None
+            and summary["status"] == "interrupted"
+            and summary["taken"] >= slow.told()
+        )

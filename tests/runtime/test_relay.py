@@ -54,7 +54,9 @@ def silent(end: socket.socket) -> bool:
         return True
 
 
-def test_everything_arrives_late_whole_and_in_order(home: socket.socket, relay: Relay, seed: int) -> None:
+def test_everything_arrives_late_whole_and_in_order(
+    home: socket.socket, relay: Relay, seed: int
+) -> None:
     data, begun = random.Random(seed).randbytes(1 << 20), time.monotonic()
     there, here = connected(home, relay)
     with there, here:
@@ -71,7 +73,9 @@ def test_everything_arrives_late_whole_and_in_order(home: socket.socket, relay: 
         assert here.recv(1) == b""
 
 
-def test_a_cut_is_told_to_both_ends_and_the_next_connection_works(home: socket.socket, relay: Relay) -> None:
+def test_a_cut_is_told_to_both_ends_and_the_next_connection_works(
+    home: socket.socket, relay: Relay
+) -> None:
     there, here = connected(home, relay)
     with there, here:
         relay.cut()
@@ -84,7 +88,9 @@ def test_a_cut_is_told_to_both_ends_and_the_next_connection_works(home: socket.s
         assert read(here, 5) == b"again"
 
 
-def test_what_was_connected_in_the_silence_or_before_it_hears_nothing_ever(home: socket.socket, relay: Relay) -> None:
+def test_what_was_connected_in_the_silence_or_before_it_hears_nothing_ever(
+    home: socket.socket, relay: Relay
+) -> None:
     there, here = connected(home, relay)
     relay.fall_silent()
     during = socket.create_connection(("127.0.0.1", relay.port), LIMIT_S)

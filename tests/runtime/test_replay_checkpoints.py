@@ -1,4 +1,6 @@
-"""Checkpoints of runs with a replay: completed while the run goes on, whole or not there, and gone on from to the same bits."""
+"""Checkpoints of runs with a replay: completed while the run goes on, whole or not there, and gone
+on from to the same bits.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +34,50 @@ from tests.runtime.test_resume import go_on, train
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
 
-SMALL = ["--actors", "2", "--envs-per-actor", "2", "--max-lag", "0", "--evaluate-episodes", "0", "--no-recipe"]
+SMALL = [
+    "--actors",
+    "2",
+    "--envs-per-actor",
+    "2",
+    "--max-lag",
+    "0",
+    "--evaluate-episodes",
+    "0",
+    "--no-recipe",
+]
 SETTINGS = {
-    "dqn": ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.selector=prioritized", "replay.capacity=300"],
+    "dqn": [
+        "algorithm.hidden=[16]",
+        "algorithm.target_every=20",
+        "replay.selector=prioritized",
+        "replay.capacity=300",
+    ],
     "sac": ["algorithm.hidden=[16]", "replay.capacity=300"],
-    "sac sde": ["algorithm.hidden=[16]", "algorithm.sde_every=3", "algorithm.random_steps=50", "replay.capacity=300"],
+    "sac sde": [
+        "algorithm.hidden=[16]",
+        "algorithm.sde_every=3",
+        "algorithm.random_steps=50",
+        "replay.capacity=300",
+    ],
     "tqc": ["algorithm.hidden=[16]", "replay.capacity=300"],
     "crossq": ["algorithm.hidden=[16]", "algorithm.critic_hidden=[16]", "replay.capacity=300"],
     "qr_dqn": ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.capacity=300"],
-    "apex_dqn": ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.capacity=300", "replay.updates=1"],
-    "r2d2": [
-        "algorithm.hidden=[8]", "algorithm.core_size=8", "algorithm.burn_in=4", "algorithm.length=8", "algorithm.n_step=2",
-        "algorithm.target_every=20", "replay.capacity=300",
+    "apex_dqn": [
+        "algorithm.hidden=[16]",
+        "algorithm.target_every=20",
+        "replay.capacity=300",
+        "replay.updates=1",
     ],
-}  # fmt: skip
+    "r2d2": [
+        "algorithm.hidden=[8]",
+        "algorithm.core_size=8",
+        "algorithm.burn_in=4",
+        "algorithm.length=8",
+        "algorithm.n_step=2",
+        "algorithm.target_every=20",
+        "replay.capacity=300",
+    ],
+}
 SETTINGS = {name: [*given, "batch=8", "replay.starts_at=100"] for name, given in SETTINGS.items()}
 ENVS = dict.fromkeys(("sac", "sac sde", "tqc", "crossq"), "Pendulum-v1") | dict.fromkeys(
     ("dqn", "apex_dqn", "r2d2", "qr_dqn"), "CartPole-v1"
@@ -56,10 +88,19 @@ BOTH = [(name, on) for name in ("apex_dqn", "r2d2") for on in ("serial", "proces
 
 def program(algorithm: str = "dqn", **options: Any) -> Any:
     given: dict[str, Any] = {
-        "actors": 2, "envs_per_actor": 2, "steps": 1536, "evaluate_episodes": 0, "recipe": False, "max_lag": 0, "unroll": 4,
-    }  # fmt: skip
+        "actors": 2,
+        "envs_per_actor": 2,
+        "steps": 1536,
+        "evaluate_episodes": 0,
+        "recipe": False,
+        "max_lag": 0,
+        "unroll": 4,
+    }
     return api.program(
-        ENVS[algorithm], algorithm=algorithm.partition(" ")[0], settings=SETTINGS[algorithm], **{**given, **options}
+        ENVS[algorithm],
+        algorithm=algorithm.partition(" ")[0],
+        settings=SETTINGS[algorithm],
+        **{**given, **options},
     )
 
 
@@ -71,17 +112,22 @@ def segments(checkpoints: Path) -> set[str]:
     return {path.name for path in (checkpoints / "replay").iterdir()}
 
 
-# ---------------------------------------------------------------------------------------------------------------- the run
+# ------------------------------------------------------------------------------------------ the run
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("algorithm", "on"), [("dqn", "serial"), ("sac", "serial"), ("sac sde", "serial"), ("dqn", "process"), *BOTH]
+    ("algorithm", "on"),
+    [("dqn", "serial"), ("sac", "serial"), ("sac sde", "serial"), ("dqn", "process"), *BOTH],
 )
 def test_a_run_goes_on_to_the_same_bits(algorithm: str, on: Any, tmp_path: Path) -> None:
     """Its ring has been full for long, twice."""
     whole = train(program(algorithm, checkpoint_every=0), tmp_path / "whole", on)
-    train(program(algorithm, steps=1024, schedule_steps=1536, checkpoint_every=128), tmp_path / "part", on)
+    train(
+        program(algorithm, steps=1024, schedule_steps=1536, checkpoint_every=128),
+        tmp_path / "part",
+        on,
+    )
     assert go_on(tmp_path / "part", steps=1536)["params_sha256"] == whole["params_sha256"]
     checkpoints = tmp_path / "part/checkpoints"
     assert segments(checkpoints) == named(checkpoints)
@@ -90,9 +136,17 @@ def test_a_run_goes_on_to_the_same_bits(algorithm: str, on: Any, tmp_path: Path)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "algorithm",
-    ["dqn", "sac", "r2d2", "crossq", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sac sde", "qr_dqn", "tqc"))],
+    [
+        "dqn",
+        "sac",
+        "r2d2",
+        "crossq",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("sac sde", "qr_dqn", "tqc")),
+    ],
 )
-def test_a_killed_run_goes_on_to_the_same_bits(algorithm: str, tmp_path: Path, seed: int, deadline: Any) -> None:
+def test_a_killed_run_goes_on_to_the_same_bits(
+    algorithm: str, tmp_path: Path, seed: int, deadline: Any
+) -> None:
     kill_and_resume(algorithm, "serial", 1, tmp_path, seed, deadline)
 
 
@@ -100,11 +154,15 @@ def test_a_killed_run_goes_on_to_the_same_bits(algorithm: str, tmp_path: Path, s
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("on", ["serial", "process"])
 @pytest.mark.parametrize("algorithm", ["dqn", "sac", "apex_dqn", "r2d2"])
-def test_a_run_killed_at_ten_moments(algorithm: str, on: str, tmp_path: Path, seed: int, deadline: Any) -> None:
+def test_a_run_killed_at_ten_moments(
+    algorithm: str, on: str, tmp_path: Path, seed: int, deadline: Any
+) -> None:
     kill_and_resume(algorithm, on, 10, tmp_path, seed, deadline)
 
 
-def kill_and_resume(algorithm: str, on: str, moments: int, path: Path, seed: int, deadline: Any) -> None:
+def kill_and_resume(
+    algorithm: str, on: str, moments: int, path: Path, seed: int, deadline: Any
+) -> None:
     words = [
         ENVS[algorithm],
         "--algorithm",
@@ -117,7 +175,11 @@ def kill_and_resume(algorithm: str, on: str, moments: int, path: Path, seed: int
         "--on",
         on,
     ]
-    words += ["--checkpoint-every", "256", *(word for text in SETTINGS[algorithm] for word in ("--set", text))]
+    words += [
+        "--checkpoint-every",
+        "256",
+        *(word for text in SETTINGS[algorithm] for word in ("--set", text)),
+    ]
     finish(["train", *words, "--quiet", "--out", str(path / "whole")])
     expected = told(path / "whole")
     assert len(expected["reports"]) > 20
@@ -127,13 +189,20 @@ def kill_and_resume(algorithm: str, on: str, moments: int, path: Path, seed: int
         while not (out / "run.json").exists() or (out / "summary.json").exists():
             shutil.rmtree(out, ignore_errors=True)
             there = (out / "checkpoints").glob
-            kill_after(["train", *words, "--out", str(out)], lambda: [*there("step_*")], deadline, wait_s)  # noqa: B023
+            kill_after(
+                ["train", *words, "--out", str(out)],
+                lambda: [*there("step_*")],  # noqa: B023
+                deadline,
+                wait_s,
+            )
             wait_s /= 2
         go_on(out)
         assert told(out) == expected
 
 
-def test_a_resume_that_fails_at_once_leaves_the_run_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resume_that_fails_at_once_leaves_the_run_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train(program("sac", steps=256), tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr("equipoise.learners.learner.Learner.load", refuse)
@@ -148,7 +217,9 @@ def refuse(*_: Any) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("lost", ["rows", "rng", "priorities"])
-def test_a_resume_that_lost_something_is_seen(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resume_that_lost_something_is_seen(
+    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The comparison can fail."""
     whole = train(program(checkpoint_every=0), tmp_path / "whole")
     train(program(steps=768, schedule_steps=1536), tmp_path / "half")
@@ -199,7 +270,9 @@ def test_a_run_that_ends_early_is_saved_whole(on: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, calls = Journal._append, list[int]()
 
     def sometimes(self: Journal, arrays: Any) -> Any:
@@ -210,14 +283,20 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Journal, "_append", sometimes)
     summary = train(program(checkpoint_every=256), tmp_path / "run")
-    lost = [note for note in summary["notes"] if "warning: no checkpoint at step" in note and "No space left" in note]
+    lost = [
+        note
+        for note in summary["notes"]
+        if "warning: no checkpoint at step" in note and "No space left" in note
+    ]
     assert summary["status"] == "completed" and len(lost) == 2
     newest = RunDirectory.open(tmp_path / "run").latest_checkpoint(whole=True)
     assert newest is not None and newest.name == "step_1536"
     assert go_on(tmp_path / "run", steps=2048)["status"] == "completed"
 
 
-def test_an_error_in_the_thread_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_thread_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def wrong(*_: Any) -> Any:
         raise RuntimeError("a mistake of ours")
 
@@ -251,7 +330,7 @@ def test_no_cut_begins_while_the_last_is_being_written() -> None:
     assert not gate(20)
 
 
-# --------------------------------------------------------------------------------------------------------------- the files
+# ---------------------------------------------------------------------------------------- the files
 
 
 def damage(file: Path, how: str) -> None:
@@ -276,11 +355,18 @@ def test_a_checkpoint_whose_rows_are_damaged_is_skipped(how: str, tmp_path: Path
     damage(tmp_path / "replay" / name, how)
     skipped: list[str] = []
     assert checkpoint.latest(tmp_path, whole=True, skipped=skipped) == older
-    assert len(skipped) == 1 and f"step_2: rows of its replay are lost: {tmp_path / 'replay' / name}: expected" in skipped[0]
+    assert (
+        len(skipped) == 1
+        and f"step_2: rows of its replay are lost: {tmp_path / 'replay' / name}: expected"
+        in skipped[0]
+    )
     assert checkpoint.latest(tmp_path) == newest, "its weights are there"
 
 
-@pytest.mark.parametrize("name", ["../step_1/weights.safetensors", "/etc/passwd", "segment_1.rows/../x", "segment_1", "x.rows"])
+@pytest.mark.parametrize(
+    "name",
+    ["../step_1/weights.safetensors", "/etc/passwd", "segment_1.rows/../x", "segment_1", "x.rows"],
+)
 def test_a_manifest_cannot_point_elsewhere(name: str, tmp_path: Path) -> None:
     scenario(tmp_path, 1)
     manifest = json.loads((tmp_path / "step_0/manifest.json").read_text())
@@ -291,7 +377,7 @@ def test_a_manifest_cannot_point_elsewhere(name: str, tmp_path: Path) -> None:
     assert "expected segments such as 'segment_1.rows'" in skipped[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------- killed
+# ------------------------------------------------------------------------------------------- killed
 
 
 def made_in(directory: Path, history: History, saved: Any = None) -> Replay:
@@ -299,9 +385,14 @@ def made_in(directory: Path, history: History, saved: Any = None) -> Replay:
     return replay(history, settings, window=2, saved=saved, folder=directory / "replay")
 
 
-def scenario(directory: Path, saves: int, *, rounds: int = 4, made: Replay | None = None, first: int = 0) -> dict[int, str]:
+def scenario(
+    directory: Path, saves: int, *, rounds: int = 4, made: Replay | None = None, first: int = 0
+) -> dict[int, str]:
     """Save while rounds come in -> what was saved, by step."""
-    history, expected = History(streams=BLOCK * ACTORS, rows=600, stack=STACKS["black"]), dict[int, str]()
+    history, expected = (
+        History(streams=BLOCK * ACTORS, rows=600, stack=STACKS["black"]),
+        dict[int, str](),
+    )
     made = made or made_in(directory, history)
     writers = Writers(history, made)
     writers.next = [int(made.ring.next_row[0]) if made._rounds.taken else 0] * ACTORS
@@ -309,12 +400,26 @@ def scenario(directory: Path, saves: int, *, rounds: int = 4, made: Replay | Non
     for step in range(first, first + saves):
         learn(made, writers, rounds)
         expected[step] = content(made)
-        place, state, inbox = checkpoint.begin(directory, step), made.state(), statefile.dump(made._rounds.inbox.state())
+        place, state, inbox = (
+            checkpoint.begin(directory, step),
+            made.state(),
+            statefile.dump(made._rounds.inbox.state()),
+        )
 
-        def files(chunks: Any, place: Path = place, state: Any = state, inbox: bytes = inbox) -> Any:
-            made = checkpoint.add(place, checkpoint.REPLAY, statefile.dump({"replay": state, "chunks": chunks}))
-            made |= checkpoint.add(place, "experience.safetensors", inbox) | checkpoint.add(place, checkpoint.LEARNER, b"l")
-            return made | checkpoint.add(place, checkpoint.WEIGHTS, b"w") | checkpoint.add(place, checkpoint.META, b"{}")
+        def files(
+            chunks: Any, place: Path = place, state: Any = state, inbox: bytes = inbox
+        ) -> Any:
+            made = checkpoint.add(
+                place, checkpoint.REPLAY, statefile.dump({"replay": state, "chunks": chunks})
+            )
+            made |= checkpoint.add(place, "experience.safetensors", inbox) | checkpoint.add(
+                place, checkpoint.LEARNER, b"l"
+            )
+            return (
+                made
+                | checkpoint.add(place, checkpoint.WEIGHTS, b"w")
+                | checkpoint.add(place, checkpoint.META, b"{}")
+            )
 
         made.journal.begin(files)
         learn(made, writers, 3)
@@ -328,7 +433,9 @@ def scenario(directory: Path, saves: int, *, rounds: int = 4, made: Replay | Non
 
 def loaded(path: Path, directory: Path) -> Replay:
     inbox = statefile.parse(checkpoint.read(path, "experience.safetensors"))
-    made = made_in(directory, History(streams=BLOCK * ACTORS, rows=600, stack=STACKS["black"]), inbox)
+    made = made_in(
+        directory, History(streams=BLOCK * ACTORS, rows=600, stack=STACKS["black"]), inbox
+    )
     state = statefile.parse(checkpoint.read(path, checkpoint.REPLAY))
     made.load(state["replay"])
     assert made.journal is not None
@@ -337,7 +444,9 @@ def loaded(path: Path, directory: Path) -> Replay:
     return made
 
 
-def operations(directory: Path, saves: int, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[int, str], int]:
+def operations(
+    directory: Path, saves: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[int, str], int]:
     """What is saved where nothing is killed, and how many file operations that takes."""
     count, lock = [0], threading.Lock()
 
@@ -375,7 +484,9 @@ def test_a_writer_killed_at_any_moment_leaves_what_it_completed(
         skipped: list[str] = []
         newest = checkpoint.latest(directory, whole=True, skipped=skipped)
         there = [int(path.name.removeprefix("step_")) for path in directory.glob("step_*")]
-        assert (newest.name if newest else None) == (f"step_{max(there)}" if there else None), f"killed at {n}: {skipped}"
+        assert (newest.name if newest else None) == (f"step_{max(there)}" if there else None), (
+            f"killed at {n}: {skipped}"
+        )
         made, step = None, -1
         if newest is not None:
             made, step = loaded(newest, directory), max(there)

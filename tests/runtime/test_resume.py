@@ -1,4 +1,6 @@
-"""A resume is a contract: a run that is killed and goes on ends where the same run ends that nobody killed."""
+"""A resume is a contract: a run that is killed and goes on ends where the same run ends that nobody
+killed.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,24 @@ from tests.runtime.resuming import N, arguments, command, finish, kill_after, to
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
 
-CASES = [(a, c, on) for a in ("ppo", "impala") for c in ("none", "lstm", "normalised") for on in ("serial", "process")]
+CASES = [
+    (a, c, on)
+    for a in ("ppo", "impala")
+    for c in ("none", "lstm", "normalised")
+    for on in ("serial", "process")
+]
 SOME = [  # the others in processes: make test-resume
-    ("impala", "none", "process"), ("impala", "lstm", "serial"), ("impala", "normalised", "serial"),
-    ("impala", "gtrxl", "process"), ("ppo", "mingru", "serial"),
-]  # fmt: skip
+    ("impala", "none", "process"),
+    ("impala", "lstm", "serial"),
+    ("impala", "normalised", "serial"),
+    ("impala", "gtrxl", "process"),
+    ("ppo", "mingru", "serial"),
+]
 
 
-def kill_and_resume(algorithm: str, core: str, on: str, moments: int, path: Path, seed: int, deadline: Any) -> None:
+def kill_and_resume(
+    algorithm: str, core: str, on: str, moments: int, path: Path, seed: int, deadline: Any
+) -> None:
     words = [*arguments(algorithm, core), "--on", on]
     finish(["train", *words, "--quiet", "--out", str(path / "whole")])
     expected = told(path / "whole")
@@ -46,7 +58,8 @@ def kill_and_resume(algorithm: str, core: str, on: str, moments: int, path: Path
     for moment in range(moments):
         out = path / f"killed {moment}"
         there = out / "checkpoints" / f"step_{N}" / "manifest.json"
-        wait_s = draw.uniform(0.0, 0.6)  # about what the second half takes, and less where it takes less
+        # about what the second half takes, and less where it takes less
+        wait_s = draw.uniform(0.0, 0.6)
         while not (out / "run.json").exists() or (out / "summary.json").exists():
             shutil.rmtree(out, ignore_errors=True)
             kill_after(["train", *words, "--out", str(out)], there.exists, deadline, wait_s)
@@ -66,7 +79,9 @@ def test_a_killed_run_goes_on_to_the_same_bits(
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("algorithm", "core", "on"), CASES)
-def test_a_run_killed_at_ten_moments(algorithm: str, core: str, on: str, tmp_path: Path, seed: int, deadline: Any) -> None:
+def test_a_run_killed_at_ten_moments(
+    algorithm: str, core: str, on: str, tmp_path: Path, seed: int, deadline: Any
+) -> None:
     kill_and_resume(algorithm, core, on, 10, tmp_path, seed, deadline)
 
 
@@ -74,36 +89,60 @@ SMALL = "--actors 2 --envs-per-actor 2 --unroll 8 --max-lag 0 --evaluate-episode
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("env", "n"), [("Acrobot-v1", 4096), ("HalfCheetah-v5", 2048), ("python:ALE/Pong-v5", 512)])
+@pytest.mark.parametrize(
+    ("env", "n"), [("Acrobot-v1", 4096), ("HalfCheetah-v5", 2048), ("python:ALE/Pong-v5", 512)]
+)
 @pytest.mark.parametrize("on", ["serial", "process"])
-def test_other_envs_go_on_to_the_same_bits(env: str, n: int, on: str, tmp_path: Path, deadline: Any) -> None:
+def test_other_envs_go_on_to_the_same_bits(
+    env: str, n: int, on: str, tmp_path: Path, deadline: Any
+) -> None:
     words = [*arguments("ppo", "none", env, n, SMALL), "--on", on]
     finish(["train", *words, "--quiet", "--out", str(tmp_path / "whole")])
     there = tmp_path / "killed" / "checkpoints" / f"step_{n}" / "manifest.json"
     kill_after(["train", *words, "--out", str(tmp_path / "killed")], there.exists, deadline, 0.1)
     text = finish(["resume", str(tmp_path / "killed")])
     assert told(tmp_path / "killed") == told(tmp_path / "whole")
-    assert "actor 0: 2 envs exactly as they were, 0 brought back by replay, 0 begin a new episode" in text
+    assert (
+        "actor 0: 2 envs exactly as they were, 0 brought back by replay, 0 begin a new episode"
+        in text
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("env", "module"), [("ALE/Pong-v5", "ale_py"), ("envpool:CartPole-v1", "envpool")])
+@pytest.mark.parametrize(
+    ("env", "module"), [("ALE/Pong-v5", "ale_py"), ("envpool:CartPole-v1", "envpool")]
+)
 def test_envs_that_cannot_be_restored_are_named(env: str, module: str, tmp_path: Path) -> None:
     pytest.importorskip(module)
-    words = ["train", *arguments("impala", "none", env, 512, SMALL), "--quiet", "--out", str(tmp_path / "run")]
+    words = [
+        "train",
+        *arguments("impala", "none", env, 512, SMALL),
+        "--quiet",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     finish(words)
     text = finish(["resume", str(tmp_path / "run"), "--steps", "2048"])
     assert "envs cannot be restored: their episodes begin anew" in text
-    assert "actor 1: 0 envs exactly as they were, 0 brought back by replay, 2 begin a new episode" in text
+    assert (
+        "actor 1: 0 envs exactly as they were, 0 brought back by replay, 2 begin a new episode"
+        in text
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------- in one process
+# ----------------------------------------------------------------------------------- in one process
 
 
 def program(env: str = "CartPole-v1", **options: Any) -> Any:
     given: dict[str, Any] = {
-        "actors": 2, "envs_per_actor": 4, "unroll": 8, "steps": 2048, "evaluate_episodes": 0, "recipe": False, "max_lag": 0,
-    }  # fmt: skip
+        "actors": 2,
+        "envs_per_actor": 4,
+        "unroll": 8,
+        "steps": 2048,
+        "evaluate_episodes": 0,
+        "recipe": False,
+        "max_lag": 0,
+    }
     return api.program(env, **{"algorithm": "impala", **given, **options})
 
 
@@ -123,7 +162,9 @@ def go_on(out: Path, **options: Any) -> Any:
 
 @pytest.mark.parametrize("max_lag", [1, 4, None])
 @pytest.mark.parametrize("on", ["serial", "process"])
-def test_a_run_with_a_lag_goes_on_with_what_the_queue_held(on: Any, max_lag: int | None, tmp_path: Path) -> None:
+def test_a_run_with_a_lag_goes_on_with_what_the_queue_held(
+    on: Any, max_lag: int | None, tmp_path: Path
+) -> None:
     """Its rows prove themselves across the cut: tests/runtime/test_ruler.py has the ledger."""
     made = program(max_lag=max_lag, checkpoint_every=1024)
     train(made, tmp_path / "run", on)
@@ -144,14 +185,20 @@ def test_an_extended_run_equals_the_long_one(tmp_path: Path) -> None:
     assert extended["episodes"] == long["episodes"]
     run = json.loads((tmp_path / "short/run.json").read_text())
     assert run["resumed"][0]["step"] == 2048
-    assert run["resumed"][0]["changes"] == {"schedule.steps": [2048, 4096], "schedule.schedule_steps": [None, 2048]}
+    assert run["resumed"][0]["changes"] == {
+        "schedule.steps": [2048, 4096],
+        "schedule.schedule_steps": [None, 2048],
+    }
 
 
 @pytest.mark.thorough
 def test_a_run_goes_on_in_another_runtime(tmp_path: Path) -> None:
     whole = train(program(steps=2048, checkpoint_every=1024), tmp_path / "whole")
     train(program(steps=1024, schedule_steps=2048), tmp_path / "half")
-    assert go_on(tmp_path / "half", steps=2048, on="process")["params_sha256"] == whole["params_sha256"]
+    assert (
+        go_on(tmp_path / "half", steps=2048, on="process")["params_sha256"]
+        == whole["params_sha256"]
+    )
 
 
 @pytest.mark.thorough
@@ -164,7 +211,9 @@ def test_cuts_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_planted_fault_in_the_state_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_in_the_state_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The comparison can fail: an optimiser that forgets its moments ends elsewhere."""
     whole = train(program(steps=2048), tmp_path / "whole")
     train(program(steps=1024, schedule_steps=2048), tmp_path / "half")
@@ -177,7 +226,9 @@ NORMALISED = ["algorithm.normalize_obs=true", "rewards.normalize=true"]
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("lost", ["rewards", "buffers"])
-def test_a_resume_that_lost_the_statistics_is_seen(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resume_that_lost_the_statistics_is_seen(
+    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Planted: the statistics of rewards, or those of observations, begin anew with the resume."""
     whole = train(program(steps=2048, settings=NORMALISED), tmp_path / "whole")
     train(program(steps=1024, schedule_steps=2048, settings=NORMALISED), tmp_path / "half")
@@ -195,8 +246,12 @@ def test_a_resume_that_lost_the_statistics_is_seen(lost: str, tmp_path: Path, mo
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["appo", "a3c"])
-def test_a_resume_goes_on_with_the_target_network(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cut, at update 16 of 32, lies between two copies; a3c has no such network, and RMSProp's state."""
+def test_a_resume_goes_on_with_the_target_network(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cut, at update 16 of 32, lies between two copies; a3c has no such network, and RMSProp's
+    state.
+    """
     settings = ["algorithm.target_every=5", "algorithm.kl=0.1"] if algorithm == "appo" else []
     options: dict[str, Any] = {"algorithm": algorithm, "settings": settings}
     whole = train(program(**options), tmp_path / "whole")
@@ -211,8 +266,12 @@ def test_a_resume_goes_on_with_the_target_network(algorithm: str, tmp_path: Path
 @pytest.mark.thorough
 @pytest.mark.few(1)
 @pytest.mark.parametrize("on", ["serial", "process"])
-def test_a_resume_goes_on_with_the_resets_that_are_held_back(on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SAME_STEP, where an actor's cut lies between a truncated episode's last observation and the next one's first."""
+def test_a_resume_goes_on_with_the_resets_that_are_held_back(
+    on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SAME_STEP, where an actor's cut lies between a truncated episode's last observation and the
+    next one's first.
+    """
     env = "tests.envs.same:SameRuler"
     whole = train(program(env), tmp_path / "whole", on)
     train(program(env, steps=960, schedule_steps=2048), tmp_path / "half", on)
@@ -230,7 +289,9 @@ def test_a_resume_goes_on_with_the_resets_that_are_held_back(on: Any, tmp_path: 
 @pytest.mark.thorough
 def test_a_complete_run_has_nothing_to_do(tmp_path: Path) -> None:
     train(program(), tmp_path / "run")
-    with pytest.raises(api.NothingToDo, match="complete at step 2,048: nothing to do; --steps N beyond 2048"):
+    with pytest.raises(
+        api.NothingToDo, match="complete at step 2,048: nothing to do; --steps N beyond 2048"
+    ):
         api.resume(tmp_path / "run")
     assert "nothing to do" in finish(["resume", str(tmp_path / "run")])
 
@@ -250,7 +311,9 @@ def test_changes_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     train(program(), tmp_path / "run")
     before = sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*"))
     with pytest.raises(
-        ValueError, match=r"cannot change placement.actors \(2 -> 4\), policy.unroll \(8 -> 16\). Can change: .*\bsteps\b"
+        ValueError,
+        match=r"cannot change placement.actors \(2 -> 4\), policy.unroll \(8 -> 16\). Can change: "
+        r".*\bsteps\b",
     ):
         api.resume(tmp_path / "run", actors=4, steps=4096, settings=["unroll=16"])
     with pytest.raises(ValueError, match=r"cannot change optimizer.name \('adam' -> 'rmsprop'\)"):
@@ -268,30 +331,47 @@ def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_is_being_written_is_refused(tmp_path: Path) -> None:
     train(program(), tmp_path / "run")
-    with RunDirectory.create(tmp_path / "other", program()), pytest.raises(ValueError, match="another process writes now"):
+    with (
+        RunDirectory.create(tmp_path / "other", program()),
+        pytest.raises(ValueError, match="another process writes now"),
+    ):
         RunDirectory.open(tmp_path / "other").go_on(program(), on="serial", step=0, changes={})
 
 
 def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
     train(program(), tmp_path / "first")
     params, _ = load_checkpoint(tmp_path / "first/checkpoints/step_2048")
-    second = train(program(settings=["optimizer.learning_rate=0"]), tmp_path / "second", init_from=tmp_path / "first")
+    second = train(
+        program(settings=["optimizer.learning_rate=0"]),
+        tmp_path / "second",
+        init_from=tmp_path / "first",
+    )
     assert second["params_sha256"] == checkpoint.params_sha256(params)
     with pytest.raises(ValueError, match=r"parameter 'policy_head.weight': expected \(2, 8\)"):
-        api.train(program(settings=["algorithm.hidden=8"]), out=tmp_path / "third", init_from=tmp_path / "first")
+        api.train(
+            program(settings=["algorithm.hidden=8"]),
+            out=tmp_path / "third",
+            init_from=tmp_path / "first",
+        )
     assert not (tmp_path / "third").exists()
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("on", ["serial", "process"])
-def test_a_full_disk_costs_a_checkpoint_and_not_the_run(on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
+    on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "begin" if on == "process" else "add", full)
     summary = train(program(checkpoint_every=512), tmp_path / "run", on)
     assert summary["status"] == "completed" and summary["env_steps"] == 2048
-    assert [note for note in summary["notes"] if "no checkpoint at step 512" in note and "No space left" in note]
+    assert [
+        note
+        for note in summary["notes"]
+        if "no checkpoint at step 512" in note and "No space left" in note
+    ]
     assert any(note.startswith("warning") for report in summary["reports"] for note in report.notes)
     assert not list((tmp_path / "run").glob("checkpoints/.*"))
 
@@ -308,22 +388,37 @@ def test_a_disk_that_fills_up_amid_the_files_of_a_worker_costs_a_checkpoint(tmp_
             for worker in descendants():
                 if "equipoise " in worker:
                     pid = int(worker.split()[0])
-                    resource.prlimit(pid, resource.RLIMIT_FSIZE, (64, resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]))
+                    resource.prlimit(
+                        pid,
+                        resource.RLIMIT_FSIZE,
+                        (64, resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]),
+                    )
     assert limited and run.summary is not None and run.summary["status"] == "completed"
-    assert [note for note in run.summary["notes"] if "no checkpoint at step" in note and "File too large" in note]
+    assert [
+        note
+        for note in run.summary["notes"]
+        if "no checkpoint at step" in note and "File too large" in note
+    ]
     assert not list((tmp_path / "run").glob("checkpoints/.*"))
 
 
 def learned(metrics: Path) -> bool:
-    """Does a whole line tell of an update? A busy machine may begin to record before there is one."""
+    """Does a whole line tell of an update? A busy machine may begin to record
+    before there is one.
+    """
     lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
     return any(json.loads(line)["updates"] for line in lines if line.endswith("\n"))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("on", "number", "every"), [
-    ("serial", signal.SIGINT, "0"), ("process", signal.SIGTERM, "0"), ("process", signal.SIGINT, "4096"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("on", "number", "every"),
+    [
+        ("serial", signal.SIGINT, "0"),
+        ("process", signal.SIGTERM, "0"),
+        ("process", signal.SIGINT, "4096"),
+    ],
+)
 def test_a_run_that_is_told_to_leave_is_saved_whole(
     on: str, number: signal.Signals, every: str, tmp_path: Path, deadline: Any
 ) -> None:
@@ -342,7 +437,11 @@ def test_a_run_that_is_told_to_leave_is_saved_whole(
         str(out),
     ]
     process = subprocess.Popen(
-        command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True
+        command(*words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
     )
     try:
         deadline(lambda: learned(out / "metrics.jsonl"), 60.0, "a report of an update")
@@ -356,11 +455,16 @@ def test_a_run_that_is_told_to_leave_is_saved_whole(
     assert f"equipoise resume {out}" in text and "warning" not in text
     summary = RunDirectory.open(out).summary()
     assert summary is not None and summary["status"] == "interrupted"
-    assert RunDirectory.open(out).latest_checkpoint(whole=True) == out / "checkpoints" / f"step_{summary['env_steps']}"
+    assert (
+        RunDirectory.open(out).latest_checkpoint(whole=True)
+        == out / "checkpoints" / f"step_{summary['env_steps']}"
+    )
 
 
 @pytest.mark.thorough
-def test_a_resume_that_fails_leaves_what_it_went_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resume_that_fails_leaves_what_it_went_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train(program(), tmp_path / "run")
 
     def fail(*_: Any) -> Any:
@@ -381,13 +485,18 @@ def test_a_state_that_does_not_fit_ends_the_run_in_processes_too(tmp_path: Path)
     manifest = json.loads((newest / "manifest.json").read_text())
     damaged = statefile.dump({"env": {}, "agent": {}})
     (newest / "actor_1.safetensors").write_bytes(damaged)
-    manifest["files"]["actor_1.safetensors"] = {"sha256": hashlib.sha256(damaged).hexdigest(), "size": len(damaged)}
+    manifest["files"]["actor_1.safetensors"] = {
+        "sha256": hashlib.sha256(damaged).hexdigest(),
+        "size": len(damaged),
+    }
     (newest / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(WorkerFailed, match="this run cannot go on from it"):
         go_on(tmp_path / "run", steps=4096, on="process")
 
 
-def test_a_run_saves_itself_from_time_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_saves_itself_from_time_to_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("equipoise.run.keeping.CHECKPOINT_S", 0.0)
     seen = []
     with api.train(program(steps=2048), on="serial", out=tmp_path / "run") as run:
@@ -397,7 +506,7 @@ def test_a_run_saves_itself_from_time_to_time(tmp_path: Path, monkeypatch: pytes
     assert len(set(seen)) > 2
 
 
-# ------------------------------------------------------------------------------------------ a checkpoint, torn at any point
+# ------------------------------------------------------------------ a checkpoint, torn at any point
 
 
 def write_one(directory: Path, step: int) -> None:
@@ -410,7 +519,9 @@ def write_one(directory: Path, step: int) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("same", [False, True])
-def test_a_writer_killed_at_any_file_operation_leaves_a_whole_checkpoint(same: bool, tmp_path: Path) -> None:
+def test_a_writer_killed_at_any_file_operation_leaves_a_whole_checkpoint(
+    same: bool, tmp_path: Path
+) -> None:
     """``same``: the step is written for the second time."""
     n, ended = 0, False
     while not ended:
@@ -438,8 +549,12 @@ def test_a_writer_killed_at_any_file_operation_leaves_a_whole_checkpoint(same: b
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("on", ["serial", "process"])
-def test_a_learner_killed_at_any_file_operation_of_a_checkpoint_goes_on(on: Any, tmp_path: Path) -> None:
-    """Of its last one. In serial the run is killed with it, and resumed; else the run begins again by itself."""
+def test_a_learner_killed_at_any_file_operation_of_a_checkpoint_goes_on(
+    on: Any, tmp_path: Path
+) -> None:
+    """Of its last one. In serial the run is killed with it, and resumed; else the run begins again
+    by itself.
+    """
     whole = train(doomed(tmp_path), tmp_path / "whole")
     n, killed = 0, True
     while killed:
@@ -447,24 +562,61 @@ def test_a_learner_killed_at_any_file_operation_of_a_checkpoint_goes_on(on: Any,
         if on == "process":
             summary = train(doomed(tmp_path, at=n, flag=str(flag)), out, on)
             killed = flag.exists()
-            assert killed == any("learner was killed by SIGKILL; the run goes on" in note for note in summary["notes"])
+            assert killed == any(
+                "learner was killed by SIGKILL; the run goes on" in note
+                for note in summary["notes"]
+            )
         else:
             given = [f"algorithm.at={n}", f"algorithm.flag={flag}"]
-            words = ["train", *DOOMED, *(word for text in given for word in ("--set", text)), "--quiet", "--out", str(out)]
-            code = subprocess.run(command(*words), capture_output=True, timeout=240, check=False).returncode
+            words = [
+                "train",
+                *DOOMED,
+                *(word for text in given for word in ("--set", text)),
+                "--quiet",
+                "--out",
+                str(out),
+            ]
+            code = subprocess.run(
+                command(*words), capture_output=True, timeout=240, check=False
+            ).returncode
             killed = flag.exists()
             assert code == (-signal.SIGKILL if killed else 0)
-            summary = go_on(out) if killed and not done(out) else RunDirectory.open(out).summary() or {}
-        assert summary["status"] == "completed" and summary["params_sha256"] == whole["params_sha256"], f"operation {n}"
+            summary = (
+                go_on(out) if killed and not done(out) else RunDirectory.open(out).summary() or {}
+            )
+        assert (
+            summary["status"] == "completed" and summary["params_sha256"] == whole["params_sha256"]
+        ), f"operation {n}"
         newest = RunDirectory.open(out).latest_checkpoint(whole=True)
         assert newest is not None and newest.name == "step_2048"
         shutil.rmtree(out)
         n += 1
-    assert n > (8 if on == "process" else 25)  # of the learner's own: it opens, writes and syncs three files
+    # of the learner's own: it opens, writes and syncs three files
+    assert n > (8 if on == "process" else 25)
 
 
-DOOMED = ["CartPole-v1", "--algorithm", "tests.runtime.doomed:Doomed", "--no-recipe", "--on", "serial", "--actors", "2"]
-DOOMED += ["--envs-per-actor", "4", "--unroll", "8", "--steps", "2048", "--max-lag", "0", "--evaluate-episodes", "0"]
+DOOMED = [
+    "CartPole-v1",
+    "--algorithm",
+    "tests.runtime.doomed:Doomed",
+    "--no-recipe",
+    "--on",
+    "serial",
+    "--actors",
+    "2",
+]
+DOOMED += [
+    "--envs-per-actor",
+    "4",
+    "--unroll",
+    "8",
+    "--steps",
+    "2048",
+    "--max-lag",
+    "0",
+    "--evaluate-episodes",
+    "0",
+]
 DOOMED += ["--checkpoint-every", "1024"]
 
 
@@ -519,7 +671,9 @@ def fail_after(n: int, error: int, patch: pytest.MonkeyPatch) -> None:
 def test_envs_that_begin_anew_have_the_same_seeds_on_a_machine_that_knows_a_newer_version() -> None:
     schedule, env = SimpleNamespace(seed=7), SimpleNamespace(resume="restart")
     blue: Any = SimpleNamespace(
-        program=SimpleNamespace(schedule=schedule), spec=SimpleNamespace(env=env), resume=SimpleNamespace(version=12)
+        program=SimpleNamespace(schedule=schedule),
+        spec=SimpleNamespace(env=env),
+        resume=SimpleNamespace(version=12),
     )
 
     def seed(version: int, life: int = 0, row: int = 0) -> int:
@@ -527,4 +681,5 @@ def test_envs_that_begin_anew_have_the_same_seeds_on_a_machine_that_knows_a_newe
         return env_seed(blue, shared, 0, life)
 
     assert seed(12) == seed(15) != 7
-    assert len({seed(12), seed(12, 1, 0), seed(12, 1, 8), seed(15, 1, 0)}) == 4  # no episode comes a second time
+    # no episode comes a second time
+    assert len({seed(12), seed(12, 1, 0), seed(12, 1, 8), seed(15, 1, 0)}) == 4

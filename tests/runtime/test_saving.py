@@ -17,15 +17,23 @@ STEPS, EVERY = 1024, 128
 
 def begin(path: Path, algorithm: str = "ppo", on: Any = "serial", **options: Any) -> Run:
     given: dict[str, Any] = {
-        "steps": STEPS, "unroll": 16, "actors": 1, "envs_per_actor": 4, "evaluate_episodes": 0, "checkpoint_every": 0,
+        "steps": STEPS,
+        "unroll": 16,
+        "actors": 1,
+        "envs_per_actor": 4,
+        "evaluate_episodes": 0,
+        "checkpoint_every": 0,
         "recipe": False,
-    } | options  # fmt: skip
+    } | options
     return api.train("CartPole-v1", algorithm, on=on, out=path, **given)
 
 
 def told(path: Path) -> list[tuple[int, int, float | None]]:
     """What the reports of a run say that does not depend on time."""
-    return [(line["updates"], line["episodes"], line["return_mean"]) for line in repeatable(RunDirectory.found(path).metrics())]
+    return [
+        (line["updates"], line["episodes"], line["return_mean"])
+        for line in repeatable(RunDirectory.found(path).metrics())
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +47,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
-def test_a_saved_run_goes_on_and_can_be_gone_on_with(on: str, whole: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_saved_run_goes_on_and_can_be_gone_on_with(
+    on: str, whole: tuple[Path, str], tmp_path: Path
+) -> None:
     path, wanted = whole
     run = begin(tmp_path / "run", on=on)
     assert run.state().status == "new" and run.state().saved is None and run.state().steps == STEPS
@@ -47,23 +57,40 @@ def test_a_saved_run_goes_on_and_can_be_gone_on_with(on: str, whole: tuple[Path,
     saved = run.save()
     state = run.state()
     assert saved.parent == run.directory / "checkpoints" and saved.name == f"step_{state.saved}"
-    assert state.status == "running" and state.updates > 0 and state.saved is not None and state.directory == run.directory
+    assert (
+        state.status == "running"
+        and state.updates > 0
+        and state.saved is not None
+        and state.directory == run.directory
+    )
     seen = [report.updates for report in (first, *run) if report.recorded]
     assert run.summary is not None and run.summary["params_sha256"] == wanted
     state = run.state()
     assert (state.status, state.step, state.updates) == ("completed", STEPS, STEPS // 64)
     assert told(run.directory) == told(path) and seen == [updates for updates, *_ in told(path)]
     other = api.train(
-        "CartPole-v1", "ppo", on="serial", out=tmp_path / "other", init_from=saved, steps=64, unroll=16, actors=1,
-        envs_per_actor=4, evaluate_episodes=0, init_what="learner", recipe=False,
-    )  # fmt: skip
+        "CartPole-v1",
+        "ppo",
+        on="serial",
+        out=tmp_path / "other",
+        init_from=saved,
+        steps=64,
+        unroll=16,
+        actors=1,
+        envs_per_actor=4,
+        evaluate_episodes=0,
+        init_what="learner",
+        recipe=False,
+    )
     assert next(other).updates == 1
     other.close()
     assert run.save().name == f"step_{STEPS}"  # the run is over: the checkpoint that it ended with
 
 
 @pytest.mark.thorough
-def test_saving_twice_and_closing_resumes_to_the_same_bits(whole: tuple[Path, str], tmp_path: Path) -> None:
+def test_saving_twice_and_closing_resumes_to_the_same_bits(
+    whole: tuple[Path, str], tmp_path: Path
+) -> None:
     _, wanted = whole
     run = begin(tmp_path / "run")
     first, second = run.save(), run.save()
@@ -77,16 +104,25 @@ def test_saving_twice_and_closing_resumes_to_the_same_bits(whole: tuple[Path, st
 
 def test_a_replays_rows_are_written_before_save_returns(tmp_path: Path) -> None:
     run = begin(
-        tmp_path / "run", "dqn", unroll=4, batch=16, steps=2_000, settings=["replay.capacity=1000", "replay.starts_at=64"]
+        tmp_path / "run",
+        "dqn",
+        unroll=4,
+        batch=16,
+        steps=2_000,
+        settings=["replay.capacity=1000", "replay.starts_at=64"],
     )
     next(run)
     saved = run.save()
-    assert (saved / "manifest.json").is_file() and list((run.directory / "checkpoints" / "replay").glob("segment*"))
+    assert (saved / "manifest.json").is_file() and list(
+        (run.directory / "checkpoints" / "replay").glob("segment*")
+    )
     assert RunDirectory.found(run.directory).whole_checkpoint().path == saved
     run.close()
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = begin(tmp_path / "run")
     next(run)
 
@@ -95,7 +131,9 @@ def test_a_checkpoint_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(RunDirectory, "complete_checkpoint", full)
-        with pytest.raises(OSError, match=r"expected to write a checkpoint, got: .*No space left on device"):
+        with pytest.raises(
+            OSError, match=r"expected to write a checkpoint, got: .*No space left on device"
+        ):
             run.save()
     assert run.save().is_dir()
     run.close()

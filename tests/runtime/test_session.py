@@ -37,7 +37,13 @@ def caught() -> Iterator[list[int]]:
 
 
 def run(path: Path, **options: Any) -> Run:
-    given: dict[str, Any] = {"steps": 10_000, "unroll": 8, "actors": 1, "envs_per_actor": 2, "evaluate_episodes": 0} | options
+    given: dict[str, Any] = {
+        "steps": 10_000,
+        "unroll": 8,
+        "actors": 1,
+        "envs_per_actor": 2,
+        "evaluate_episodes": 0,
+    } | options
     return api.train("CartPole-v1", "impala", on="serial", out=path, **given)
 
 
@@ -140,7 +146,7 @@ if __name__ == "__main__":
     from equipoise.run.session import SESSION
     kept.append(Bad())
     SESSION.close_at_exit(kept[-1])
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.thorough

@@ -1,4 +1,6 @@
-"""Replays in shards, in runs: the same everywhere, gone on from, and one that is killed costs its rows."""
+"""Replays in shards, in runs: the same everywhere, gone on from, and one that is killed costs its
+rows.
+"""
 
 from __future__ import annotations
 
@@ -26,34 +28,67 @@ SIZES = {
     "dqn": ["algorithm.hidden=[16]", "algorithm.n_step=2"],
     "apex_dqn": ["algorithm.hidden=[16]", "algorithm.n_step=2", "replay.updates=2"],
     "r2d2": [
-        "algorithm.hidden=[8]", "algorithm.core_size=8", "algorithm.burn_in=4", "algorithm.length=8", "algorithm.n_step=2",
+        "algorithm.hidden=[8]",
+        "algorithm.core_size=8",
+        "algorithm.burn_in=4",
+        "algorithm.length=8",
+        "algorithm.n_step=2",
     ],
-}  # fmt: skip
+}
 
 
 def program(algorithm: str, **options: Any) -> Program:
     """Three actors and two shards, whose rings have come round after 300 rows."""
-    settings = ["replay.selector=prioritized", "replay.capacity=300", "replay.starts_at=100", "replay.shards=2"]
+    settings = [
+        "replay.selector=prioritized",
+        "replay.capacity=300",
+        "replay.starts_at=100",
+        "replay.shards=2",
+    ]
     given: dict[str, Any] = {
-        "actors": 3, "envs_per_actor": 2, "unroll": 4, "batch": 16, "max_lag": 0, "steps": 960, "evaluate_episodes": 0,
-    }  # fmt: skip
-    return api.program("CartPole-v1", algorithm, recipe=False, settings=[*settings, *SIZES[algorithm]], **given | options)
+        "actors": 3,
+        "envs_per_actor": 2,
+        "unroll": 4,
+        "batch": 16,
+        "max_lag": 0,
+        "steps": 960,
+        "evaluate_episodes": 0,
+    }
+    return api.program(
+        "CartPole-v1",
+        algorithm,
+        recipe=False,
+        settings=[*settings, *SIZES[algorithm]],
+        **given | options,
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["dqn", "apex_dqn", "r2d2"])
-def test_a_run_is_the_same_everywhere_and_goes_on_to_the_same_bits(algorithm: str, tmp_path: Path) -> None:
+def test_a_run_is_the_same_everywhere_and_goes_on_to_the_same_bits(
+    algorithm: str, tmp_path: Path
+) -> None:
     whole = train(program(algorithm, checkpoint_every=0), tmp_path / "whole", "serial")
     assert whole["rows"]["overwritten"] > 0 and whole["balance"].keys() >= {"shard 0", "shard 1"}
     for on in ("process", "serial") if algorithm != "dqn" else ("process",):
-        train(program(algorithm, steps=480, schedule_steps=960, checkpoint_every=96), tmp_path / on, on)
+        train(
+            program(algorithm, steps=480, schedule_steps=960, checkpoint_every=96),
+            tmp_path / on,
+            on,
+        )
         checkpoints = tmp_path / on / "checkpoints"
         named = {name for path in checkpoints.glob("step_*") for name in checkpoint.segments(path)}
-        there = {path.relative_to(checkpoints / "replay").as_posix() for path in (checkpoints / "replay").rglob("*.rows")}
+        there = {
+            path.relative_to(checkpoints / "replay").as_posix()
+            for path in (checkpoints / "replay").rglob("*.rows")
+        }
         assert there == named and {name.split("/")[0] for name in named} == {"shard_0", "shard_1"}
         gone_on = go_on(tmp_path / on, steps=960)
         assert gone_on["params_sha256"] == whole["params_sha256"], on
-        assert gone_on["rows"] | {"held": 0, "inserted": 0} == whole["rows"] | {"held": 0, "inserted": 0}
+        assert gone_on["rows"] | {"held": 0, "inserted": 0} == whole["rows"] | {
+            "held": 0,
+            "inserted": 0,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +101,23 @@ class Weighing(Remembering):
         if self.raises:
             raise ArithmeticError("no priority, ever")
 
-    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
-        assert float(batch.weight.max()) == 1.0 and float(batch.weight.min()) > 0, "they are normalised over all shards"
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any
+    ) -> LossOutput:
+        assert float(batch.weight.max()) == 1.0 and float(batch.weight.min()) > 0, (
+            "they are normalised over all shards"
+        )
         assert torch.isfinite(batch.weight).all()
         return super().loss(net, target_net, batch, group=group, step=step, rng=rng)
 
 
 def weighing(steps: int, **options: Any) -> Program:
-    replay = ReplaySettings(capacity=2000, starts_at=300, updates=3, selector="prioritized", shards=2)
-    return ruled(algorithm=Weighing(rows=3, **options), replay=replay, steps=steps, batch=32, max_lag=1)
+    replay = ReplaySettings(
+        capacity=2000, starts_at=300, updates=3, selector="prioritized", shards=2
+    )
+    return ruled(
+        algorithm=Weighing(rows=3, **options), replay=replay, steps=steps, batch=32, max_lag=1
+    )
 
 
 @pytest.mark.thorough
@@ -91,7 +134,9 @@ def test_a_killed_shard_costs_its_rows_and_the_run_goes_on(tmp_path: Path) -> No
     rows, notes = run.summary["rows"], run.summary["notes"]
     assert (run.summary["status"], run.summary["env_steps"]) == ("completed", 30_000)
     for number in range(2):
-        said = f"shard {number} was killed by SIGKILL; its rows are lost; replaced, for the 1st time"
+        said = (
+            f"shard {number} was killed by SIGKILL; its rows are lost; replaced, for the 1st time"
+        )
         assert [note for note in notes if said in note], notes
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
     assert rows["sampled"] == rows["kept"] + rows["overwritten"] + rows["lost"] and rows["lost"] > 0
@@ -100,33 +145,60 @@ def test_a_killed_shard_costs_its_rows_and_the_run_goes_on(tmp_path: Path) -> No
 
 @pytest.mark.thorough
 def test_a_shard_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(WorkerFailed, match=r"(?s)shard \d raised an exception, 3 times in a row.*no priority, ever") as caught:
+    with pytest.raises(
+        WorkerFailed,
+        match=r"(?s)shard \d raised an exception, 3 times in a row.*no priority, "
+        r"ever",
+    ) as caught:
         for _ in api.train(weighing(4000, raises=True), out=tmp_path / "run"):
             pass
     assert caught.value.worker.startswith("shard")
 
 
 @pytest.mark.thorough
-def test_a_learner_that_is_killed_goes_on_with_the_rows_of_the_newest_checkpoint(tmp_path: Path) -> None:
+def test_a_learner_that_is_killed_goes_on_with_the_rows_of_the_newest_checkpoint(
+    tmp_path: Path,
+) -> None:
     """In lockstep, to the bit."""
     whole = train(program("dqn", steps=4800, checkpoint_every=0), tmp_path / "whole", "serial")
-    run, killed = api.train(program("dqn", steps=4800, checkpoint_every=96), out=tmp_path / "run"), False
+    run, killed = (
+        api.train(program("dqn", steps=4800, checkpoint_every=96), out=tmp_path / "run"),
+        False,
+    )
     for report in run:
         if not killed and report.env_steps > 1000:
             learner = next(d for d in descendants() if "equipoise learner" in d)
             os.kill(int(learner.split()[0]), signal.SIGKILL)
             killed = True
     assert run.summary is not None and killed
-    assert [note for note in run.summary["notes"] if "learner was killed by SIGKILL; the run goes on from step" in note]
+    assert [
+        note
+        for note in run.summary["notes"]
+        if "learner was killed by SIGKILL; the run goes on from step" in note
+    ]
     assert run.summary["params_sha256"] == whole["params_sha256"]
 
 
 def test_hindsight_in_shards(tmp_path: Path) -> None:
-    settings = ["replay.shards=2", "replay.starts_at=100", "replay.relabel=0.8", "algorithm.hidden=[16]"]
+    settings = [
+        "replay.shards=2",
+        "replay.starts_at=100",
+        "replay.relabel=0.8",
+        "algorithm.hidden=[16]",
+    ]
     made = api.program(
-        "equipoise/BitFlip-v0", "dqn", recipe=False, actors=2, envs_per_actor=2, unroll=8, batch=16, steps=1000,
-        evaluate_episodes=0, env_kwargs={"bits": 3}, settings=settings,
-    )  # fmt: skip
+        "equipoise/BitFlip-v0",
+        "dqn",
+        recipe=False,
+        actors=2,
+        envs_per_actor=2,
+        unroll=8,
+        batch=16,
+        steps=1000,
+        evaluate_episodes=0,
+        env_kwargs={"bits": 3},
+        settings=settings,
+    )
     assert train(made, tmp_path / "run")["status"] == "completed"
 
 
@@ -134,7 +206,10 @@ def test_hindsight_in_shards(tmp_path: Path) -> None:
     ("settings", "said"),
     [
         (["replay.shards=4"], "replay.shards: expected at most 3, as many as actors"),
-        (["replay.shards=2", "replay.selector=fifo"], "replay.selector: expected uniform or prioritized with shards"),
+        (
+            ["replay.shards=2", "replay.selector=fifo"],
+            "replay.selector: expected uniform or prioritized with shards",
+        ),
         (["replay.shards=2", "replay.dataset=d-v0"], "replay.shards: expected 1 with a data set"),
         (["replay.shards=0"], "replay.shards: expected at least 1, got 0"),
     ],

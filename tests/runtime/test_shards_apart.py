@@ -1,4 +1,6 @@
-"""Replay shards on several machines, each with the actors that feed it (``--cluster shards_at=actors``)."""
+"""Replay shards on several machines, each with the actors that feed it (``--cluster
+shards_at=actors``).
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,14 @@ pytestmark = pytest.mark.timeout(300)
 SITES = {"site 0": ["shard 1", "actor 1", "actor 3"]}
 BOTH = {"site 0": ["shard 0", "actor 0", "actor 2"], "site 1": ["shard 1", "actor 1", "actor 3"]}
 SETTINGS = [
-    "replay.shards=2", "replay.selector=prioritized", "replay.capacity=400", "replay.starts_at=128", "replay.updates=2",
-    "algorithm.hidden=[16]", "algorithm.n_step=2",
-]  # fmt: skip
+    "replay.shards=2",
+    "replay.selector=prioritized",
+    "replay.capacity=400",
+    "replay.starts_at=128",
+    "replay.updates=2",
+    "algorithm.hidden=[16]",
+    "algorithm.n_step=2",
+]
 FATES = ("kept", "overwritten", "lost")
 
 
@@ -69,14 +76,19 @@ def test_it_is_the_run_of_one_thread(tmp_path, near):
 
 @pytest.mark.thorough
 def test_rows_do_not_cross(tmp_path):
-    """Rows of 1,200 bytes stay, all 512 of a round; 16 of them are drawn. What workers count takes bytes as time passes.
+    """Rows of 1,200 bytes stay, all 512 of a round; 16 of them are drawn. What workers count takes
+    bytes as time passes.
 
-    The last version is not waited for: its checkpoint brings all rows home, if the run does not end before they are there.
+    The last version is not waited for: its checkpoint brings all rows home, if the run does not end
+    before they are there.
     """
     sizes = {
-        "env": "tests.envs.wide:Wide", "envs_per_actor": 8, "unroll": 64, "steps": 10_240,
+        "env": "tests.envs.wide:Wide",
+        "envs_per_actor": 8,
+        "unroll": 64,
+        "steps": 10_240,
         "settings": ["replay.updates=1", "replay.capacity=8000"],
-    }  # fmt: skip
+    }
     received = {}
     for name, sites in (
         ("shards away", BOTH),
@@ -97,7 +109,9 @@ def test_rows_do_not_cross(tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [1, None])
 def test_every_row_is_accounted_for(tmp_path, max_lag):
-    _, now = machines.finish(machines.on_machines(blue_of(tmp_path, max_lag=max_lag, steps=6400), BOTH))
+    _, now = machines.finish(
+        machines.on_machines(blue_of(tmp_path, max_lag=max_lag, steps=6400), BOTH)
+    )
     are_accounted_for(now.rows)
     assert now.rows["sampled"] >= 6400
     assert now.rows["dropped"] == now.rows["lost"] == 0
@@ -115,16 +129,23 @@ def until_cut(runtime, save):
                 first = message
                 runtime.release(message)
                 continue
-            assert first is not None and {"shard_0.safetensors", "shard_1.safetensors"} <= message.files.keys()
+            assert (
+                first is not None
+                and {"shard_0.safetensors", "shard_1.safetensors"} <= message.files.keys()
+            )
             meta = files.json_bytes({"version": message.version, "env_steps": message.step})
             named = checkpoint.add(checkpoint.aside(save, message.step), checkpoint.META, meta)
-            checkpoint.complete(save, message.step, first.files | message.files | named, message.segments)
+            checkpoint.complete(
+                save, message.step, first.files | message.files | named, message.segments
+            )
             return
     raise AssertionError("no cut")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("one", "two"), [(SITES, SITES), (BOTH, None), (None, BOTH)], ids=["there", "home", "away"])
+@pytest.mark.parametrize(
+    ("one", "two"), [(SITES, SITES), (BOTH, None), (None, BOTH)], ids=["there", "home", "away"]
+)
 def test_a_run_that_is_resumed_has_the_bits_of_one_that_was_not_disturbed(tmp_path, near, one, two):
     """Also where the shards come to be on other machines than before."""
     wanted, before = near
@@ -135,7 +156,10 @@ def test_a_run_that_is_resumed_has_the_bits_of_one_that_was_not_disturbed(tmp_pa
     finally:
         runtime.stop()
     source = checkpoint.choose(tmp_path, skipped=[])
-    assert source is not None and {name.split("/")[0] for name in source.segments} == {"shard_0", "shard_1"}
+    assert source is not None and {name.split("/")[0] for name in source.segments} == {
+        "shard_0",
+        "shard_1",
+    }
     again = replace(blue, resume=source)
     found, now = machines.finish(machines.on_machines(again, two) if two else ProcessRuntime(again))
     assert found == wanted
@@ -158,7 +182,9 @@ def test_rows_that_wait_for_a_shard_are_in_a_checkpoint(tmp_path):
     blocks = statefile.parse(source.read("experience.safetensors"), source.path)["blocks"].values()
     assert blocks, "nothing waited"
     for block in blocks:
-        assert all((fields["context"]["start"] >= 0).all() for fields in block.values()), "a mark, and no rows"
+        assert all((fields["context"]["start"] >= 0).all() for fields in block.values()), (
+            "a mark, and no rows"
+        )
     _, now = machines.finish(machines.on_machines(replace(blue, resume=source), BOTH))
     are_accounted_for(now.rows)
 
@@ -202,7 +228,8 @@ def test_a_machine_with_a_shard_that_will_be_taken_away_costs_a_checkpoint(tmp_p
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "victim", ["shard 1", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("proxy", "actor 3"))]
+    "victim",
+    ["shard 1", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("proxy", "actor 3"))],
 )
 def test_a_worker_that_is_killed_is_replaced_and_every_row_is_accounted_for(tmp_path, victim):
     """A dead shard's rows are lost, as on one machine; a dead proxy's blocks begin anew."""
@@ -230,7 +257,10 @@ def test_a_cell_is_a_shard_with_the_actors_that_feed_it(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"algorithm": "impala", "settings": None}, "replay.shards=2 or more, got one without a replay"),
+        (
+            {"algorithm": "impala", "settings": None},
+            "replay.shards=2 or more, got one without a replay",
+        ),
         ({"settings": ["replay.shards=1"]}, "replay.shards=2 or more, got one with 1"),
         ({"learners": 2, "settings": ["replay.shards=4"]}, "learners 1, got one with 2"),
         ({"settings": ["replay.file=ROWS"]}, "a replay in memory, got one with replay.file"),

@@ -1,4 +1,6 @@
-"""The protocol of sites and home under a relay that delays, cuts and lies: the lag keeps its bound, no row is lost."""
+"""The protocol of sites and home under a relay that delays, cuts and lies: the lag keeps its bound,
+no row is lost.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,48 @@ from tests.runtime.sites import ROW, SILENT, Clock, Home, Machine, Way
 
 
 def plan(*, actors: int = 4, per_batch: int = 2, max_lag: int | None = 1) -> Plan:
-    return Plan(rows={POLICY: ROW}, unroll=UNROLL, batch=per_batch * BLOCK, block=BLOCK, envs=actors * BLOCK, max_lag=max_lag)
+    return Plan(
+        rows={POLICY: ROW},
+        unroll=UNROLL,
+        batch=per_batch * BLOCK,
+        block=BLOCK,
+        envs=actors * BLOCK,
+        max_lag=max_lag,
+    )
 
 
 class World:
     """Home and two sites, by one chance."""
 
     def __init__(
-        self, seed: int, max_lag: int | None, *, delay: float, proxy: type[Proxy] = Proxy, end: type[SiteEnd] = SiteEnd,
-        slow: int = 1, silent: float = SILENT, held: int = 1, home: type[HomeBlocks] = HomeBlocks, **site: Any,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        max_lag: int | None,
+        *,
+        delay: float,
+        proxy: type[Proxy] = Proxy,
+        end: type[SiteEnd] = SiteEnd,
+        slow: int = 1,
+        silent: float = SILENT,
+        held: int = 1,
+        home: type[HomeBlocks] = HomeBlocks,
+        **site: Any,
+    ) -> None:
         """``site``: classes that take the place of ``Machine``'s."""
-        self.chance, self.clock, self.plan, self._end = random.Random(seed), Clock(), plan(max_lag=max_lag), end
+        self.chance, self.clock, self.plan, self._end = (
+            random.Random(seed),
+            Clock(),
+            plan(max_lag=max_lag),
+            end,
+        )
         self.home = Home(self.plan, self.clock, proxy, silent, held, home)
         self.ways = [Way(self.clock, self.chance, delay) for _ in range(2)]
-        self.incarnations, self.twins, self._slow, self._silent = [1, 1], list[Machine](), slow, silent
+        self.incarnations, self.twins, self._slow, self._silent = (
+            [1, 1],
+            list[Machine](),
+            slow,
+            silent,
+        )
         self._held, self._made = held, site
         self.sites = [self._site(i) for i in range(2)]
 
@@ -47,14 +76,24 @@ class World:
         name, groups = f"site {i}", range(2 * i, 2 * i + 2)
         self.home.expect(name, self.incarnations[i], groups, self.ways[i])
         machine = Machine(
-            name, self.incarnations[i], self.plan, groups, self.ways[i], self._end, self._silent, self._held, **self._made
-        )  # fmt: skip
+            name,
+            self.incarnations[i],
+            self.plan,
+            groups,
+            self.ways[i],
+            self._end,
+            self._silent,
+            self._held,
+            **self._made,
+        )
         for group, counts in machine.counts.items():  # a site goes on with what home knows
             counts[:] = self.home.counts[group]
         return machine
 
     def replace(self, i: int) -> None:
-        """A site is thought dead and started again; the old one lives on, with its half of the connection."""
+        """A site is thought dead and started again; the old one lives on, with its half of the
+        connection.
+        """
         self.incarnations[i] += 1
         self.twins.append(self.sites[i])
         self.sites[i] = self._site(i)
@@ -94,7 +133,9 @@ class World:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("max_lag", [0, 1, 2, 4])
 def test_the_lag_is_never_above_its_bound(max_lag: int) -> None:
-    """One actor is twenty times slower. Messages that take long keep the lag below the bound; short ones let it come there."""
+    """One actor is twenty times slower. Messages that take long keep the lag below the bound; short
+    ones let it come there.
+    """
     for delay in (0.5, 200.0):
         world = World(max_lag, max_lag, delay=delay, slow=20, silent=1000.0)
         world.tick(2500)
@@ -104,7 +145,9 @@ def test_the_lag_is_never_above_its_bound(max_lag: int) -> None:
 
 
 def schedule(seed: int, max_lag: int | None, **broken: Any) -> None:
-    """Delays, cuts with and without a word, killed actors, lost envs, sites that are thought dead and live on."""
+    """Delays, cuts with and without a word, killed actors, lost envs, sites that are thought dead
+    and live on.
+    """
     world = World(seed, max_lag, delay=8.0, **broken)
     for _ in range(12):
         world.tick(world.chance.randrange(60))
@@ -124,7 +167,9 @@ def test_nothing_is_lost_whatever_goes_wrong(seed: int, max_lag: int | None) -> 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("max_lag", [0, 4, None])
-def test_nothing_is_lost_where_an_actor_writes_blocks_side_by_side(seed: int, max_lag: int | None) -> None:
+def test_nothing_is_lost_where_an_actor_writes_blocks_side_by_side(
+    seed: int, max_lag: int | None
+) -> None:
     """As generators of text do: a block that was begun later may be complete earlier."""
     schedule(seed, max_lag, held=3)
 
@@ -143,10 +188,13 @@ def test_an_actor_sees_all_places_at_once_that_home_gave_at_once() -> None:
 
 
 def test_a_block_that_is_void_before_it_is_begun_is_not_written() -> None:
-    outbound = Machine("site 0", 1, plan(), range(1), Way(Clock(), random.Random(0), 0.0), held=2).outbound
+    outbound = Machine(
+        "site 0", 1, plan(), range(1), Way(Clock(), random.Random(0), 0.0), held=2
+    ).outbound
     streams = stream_ids(0, BLOCK)
     assert outbound.reserve(streams) is None and outbound.words["want"][0] == 2
-    assert outbound.grant(0, [4, 6, 8, 9]) == 3  # slots: one for each of those that are written, and one that is sent
+    # slots: one for each of those that are written, and one that is sent
+    assert outbound.grant(0, [4, 6, 8, 9]) == 3
     outbound.void(0)
     assert outbound.reserve(streams) is None and outbound.words["full"][0] == 3
     while (found := outbound.complete(0)) is not None:
@@ -156,7 +204,9 @@ def test_a_block_that_is_void_before_it_is_begun_is_not_written() -> None:
 
 
 def test_what_a_dead_actor_had_begun_is_void_and_what_it_had_handed_in_is_sent() -> None:
-    outbound = Machine("site 0", 1, plan(), range(1), Way(Clock(), random.Random(0), 0.0), held=3).outbound
+    outbound = Machine(
+        "site 0", 1, plan(), range(1), Way(Clock(), random.Random(0), 0.0), held=3
+    ).outbound
     streams = stream_ids(0, BLOCK)
     outbound.reserve(streams)
     outbound.grant(0, [4, 6, 8])
@@ -263,11 +313,15 @@ class SaysSoTooEarly(HomeBlocks):
 @pytest.mark.parametrize(
     "broken",
     [
-        (GrantsAtOnce,), (SkipsAVersion,), (CountsAfterwards,), (TakesFencedRows, TakesAll), (SaysSoTooEarly,),
+        (GrantsAtOnce,),
+        (SkipsAVersion,),
+        (CountsAfterwards,),
+        (TakesFencedRows, TakesAll),
+        (SaysSoTooEarly,),
         (RemembersAtTheSite, RemembersAtHome),
     ],
     ids=lambda broken: broken[0].__name__,
-)  # fmt: skip
+)
 def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
     names = {Proxy: "proxy", HomeBlocks: "home", SiteBlocks: "blocks"}
     made = {name: one for one in broken for base, name in names.items() if issubclass(one, base)}
@@ -299,7 +353,9 @@ def test_the_same_actors_go_on_after_a_partition() -> None:
 
 
 @pytest.mark.parametrize("hears", [True, False])
-def test_a_site_goes_on_where_the_word_that_its_session_began_is_lost(hears: bool, monkeypatch: Any) -> None:
+def test_a_site_goes_on_where_the_word_that_its_session_began_is_lost(
+    hears: bool, monkeypatch: Any
+) -> None:
     if not hears:  # that home's number is higher: it asks with the old one for ever
         monkeypatch.setattr(site, "AHEAD", 0)
     world = World(0, 1, delay=2.0)
@@ -341,8 +397,12 @@ def test_a_cut_is_passed_on_to_every_site_also_to_one_that_joins_later() -> None
 @pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("max_lag", [0, 1, 4, None])
-def test_nobody_writes_from_the_moment_that_a_site_hears_of_a_cut(seed: int, max_lag: int | None) -> None:
-    """Whenever it comes, and whatever goes wrong: the learner saves a queue without an open block, and the run goes on."""
+def test_nobody_writes_from_the_moment_that_a_site_hears_of_a_cut(
+    seed: int, max_lag: int | None
+) -> None:
+    """Whenever it comes, and whatever goes wrong: the learner saves a queue without an open block,
+    and the run goes on.
+    """
     world = World(seed, max_lag, delay=8.0)
     for number in range(1, 12):
         world.tick(world.chance.randrange(60))
@@ -370,7 +430,9 @@ def test_a_long_file_comes_whole_and_is_no_flood() -> None:
     machine.end.say("actor 0", {"episode": 1})
     for _ in range(200):
         world.tick()
-        coming = [parse(head, b"", dict.fromkeys(Kind, 0)).kind for _, head, _ in world.ways[0].home.inbox]
+        coming = [
+            parse(head, b"", dict.fromkeys(Kind, 0)).kind for _, head, _ in world.ways[0].home.inbox
+        ]
         parts.append(coming.count(Kind.PIECE))
     assert 1 < max(parts) <= PIECES
     heard = [said for who, said in world.home.heard if who == "actor 0"]
@@ -387,7 +449,10 @@ def test_a_file_is_not_gone_on_with_in_another_session() -> None:
     assert [said for who, said in world.home.heard if who == "actor 0"] == []
     world.sites[0].end.files("actor 0", {"b": b"whole"}, then={"cut": 2})
     world.tick(20)
-    assert [said for who, said in world.home.heard if who == "actor 0"] == [("b", b"whole"), {"cut": 2}]
+    assert [said for who, said in world.home.heard if who == "actor 0"] == [
+        ("b", b"whole"),
+        {"cut": 2},
+    ]
 
 
 def test_a_site_cannot_write_what_workers_of_another_count() -> None:

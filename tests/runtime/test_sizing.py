@@ -41,11 +41,16 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> Any:
         (Pace(1.0, 4.0, 0.1), (4, 1, 16, 4)),  # never shorter than that
     ],
 )
-def test_sizes_follow_from_the_pace_of_an_env(pace: Pace, wanted: tuple[int, ...], paced: Any) -> None:
+def test_sizes_follow_from_the_pace_of_an_env(
+    pace: Pace, wanted: tuple[int, ...], paced: Any
+) -> None:
     paced(pace)
     made, said = fitted(api.program(ENV), (), recipe=True)
     assert sizes(made) == wanted
-    assert f"--actors {wanted[0]} --envs-per-actor {wanted[1]} --unroll {wanted[2]} --batch {wanted[3]}" in said
+    assert (
+        f"--actors {wanted[0]} --envs-per-actor {wanted[1]} --unroll {wanted[2]} --batch "
+        f"{wanted[3]}" in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +62,9 @@ def test_sizes_follow_from_the_pace_of_an_env(pace: Pace, wanted: tuple[int, ...
         ({"batch": 32}, (4, 1, 50, 32)),
     ],
 )
-def test_what_is_named_stays_and_the_others_follow(given: dict[str, Any], wanted: tuple[int, ...], paced: Any) -> None:
+def test_what_is_named_stays_and_the_others_follow(
+    given: dict[str, Any], wanted: tuple[int, ...], paced: Any
+) -> None:
     paced(SLOW)
     made, said = fitted(api.program(ENV, **given), given, recipe=True)
     assert sizes(made) == wanted
@@ -71,7 +78,10 @@ def test_agents_are_streams(agents: int, envs: int, paced: Any) -> None:
     program = api.program(ENV, actors=3)
     made, said = fitted(program, ["actors"], recipe=True)
     assert sizes(made) == (3, envs, 64, 3 * envs)
-    assert f"has {agents} agents, so the defaults are --envs-per-actor {envs} --unroll 64 --batch {3 * envs}" in said
+    assert (
+        f"has {agents} agents, so the defaults are --envs-per-actor {envs} --unroll 64 --batch "
+        f"{3 * envs}" in said
+    )
     assert fitted(api.program(ENV, "dqn"), (), recipe=True)[1] == "", "a replay keeps its rounds"
 
 
@@ -81,7 +91,9 @@ def test_the_agents_of_an_env_are_counted() -> None:
 
 
 @pytest.mark.parametrize("how", ["exits", "leaves"])
-def test_an_env_that_ends_its_process_is_the_runs_to_name(how: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_env_that_ends_its_process_is_the_runs_to_name(
+    how: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert measured(api.program("tests.envs.printing:Loud", env_kwargs={how: 3})) is None
     assert "my last words" in capfd.readouterr().err
 
@@ -102,19 +114,29 @@ def test_a_replay_learns_once_for_each_row(paced: Any) -> None:
 def test_an_algorithm_that_was_made_keeps_its_minibatches(paced: Any) -> None:
     paced(SLOW)
     policies = {"main": PPO(minibatches=2)}
-    made, _ = fitted(api.program(ENV, policies=policies, unroll=512), ["policies", "unroll"], recipe=True)
+    made, _ = fitted(
+        api.program(ENV, policies=policies, unroll=512), ["policies", "unroll"], recipe=True
+    )
     (policy,) = made.policies.values()
-    assert isinstance(policy, Policy) and sizes(made) == (4, 1, 512, 4) and policy.algorithm.minibatches == 2
+    assert (
+        isinstance(policy, Policy)
+        and sizes(made) == (4, 1, 512, 4)
+        and policy.algorithm.minibatches == 2
+    )
 
 
 @pytest.mark.parametrize(
     ("env", "options", "given"),
     [
-        (ENV, {"actors": 2, "envs_per_actor": 2}, ["actors", "placement.envs_per_actor"]), (ENV, {"max_lag": 0}, ["max_lag"]),
-        (ENV, {"inference": "local"}, ["inference"]), ("CartPole-v1", {}, []),
+        (ENV, {"actors": 2, "envs_per_actor": 2}, ["actors", "placement.envs_per_actor"]),
+        (ENV, {"max_lag": 0}, ["max_lag"]),
+        (ENV, {"inference": "local"}, ["inference"]),
+        ("CartPole-v1", {}, []),
     ],
-)  # fmt: skip
-def test_what_the_user_or_a_recipe_said_stays(env: str, options: dict[str, Any], given: list[str], paced: Any) -> None:
+)
+def test_what_the_user_or_a_recipe_said_stays(
+    env: str, options: dict[str, Any], given: list[str], paced: Any
+) -> None:
     paced(SLOW)
     program = api.program(env, "ppo", **options)
     assert fitted(program, given, recipe=True) == (program, "")
@@ -125,7 +147,9 @@ def test_worlds_that_are_still_to_connect_are_not_measured(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sizing, "measured", lambda program: pytest.fail("it would wait for a world"))
+    monkeypatch.setattr(
+        sizing, "measured", lambda program: pytest.fail("it would wait for a world")
+    )
     program = api.program(address, "ppo", envs_per_actor=2)
     assert fitted(program, ["envs_per_actor"], recipe=True) == (program, "")
 
@@ -136,18 +160,31 @@ def test_a_fast_env_keeps_the_defaults_and_one_that_cannot_be_made_is_the_runs_t
     assert pace is not None and not pace.slow
     assert fitted(program, (), recipe=False) == (program, "")
     assert measured(api.program("NoSuchEnv-v1")) is None
-    assert measured(api.program("tests.envs.deadly:Quits")) is None, "its sys.exit() would end the command without a word"
+    assert measured(api.program("tests.envs.deadly:Quits")) is None, (
+        "its sys.exit() would end the command without a word"
+    )
 
 
 def test_a_slow_env_is_measured_and_its_run_has_the_sizes(tmp_path: Path) -> None:
     told: list[str] = []
     run = api.train(
-        ENV, env_kwargs={"reset_s": 0.6}, out=tmp_path / "run", steps=64, evaluate_episodes=0, on="serial", tell=told.append
-    )  # fmt: skip
+        ENV,
+        env_kwargs={"reset_s": 0.6},
+        out=tmp_path / "run",
+        steps=64,
+        evaluate_episodes=0,
+        on="serial",
+        tell=told.append,
+    )
     run.close()
     (said,) = told
     assert f"{run.program.name} takes 0 ms a step and 6" in said and "--envs-per-actor 1" in said
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["program"]["placement"]["envs_per_actor"] == 1
+    assert (
+        json.loads((tmp_path / "run" / "run.json").read_text())["program"]["placement"][
+            "envs_per_actor"
+        ]
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,13 +193,16 @@ def test_a_slow_env_is_measured_and_its_run_has_the_sizes(tmp_path: Path) -> Non
         ({"recipe": False}, 32),  # 2,048 rows
         ({"recipe": False, "unroll": 8}, 4),  # 256 rows: 64 in each, as they are
         ({"recipe": False, "unroll": 33}, 16),  # 1,056 rows, which 32 do not leave 64 each
-        ({"recipe": False, "actors": 1, "envs_per_actor": 8, "unroll": 512}, 8),  # 4,096 rows of 8 windows
+        # 4,096 rows of 8 windows
+        ({"recipe": False, "actors": 1, "envs_per_actor": 8, "unroll": 512}, 8),
         ({"recipe": False, "settings": ["algorithm.minibatches=2"]}, 2),
         ({"recipe": False, "algorithm": "appo"}, 4),
         ({}, 2),  # CartPole's recipe
     ],
 )
-def test_a_large_batch_without_a_recipe_has_more_minibatches(options: dict[str, Any], minibatches: int) -> None:
+def test_a_large_batch_without_a_recipe_has_more_minibatches(
+    options: dict[str, Any], minibatches: int
+) -> None:
     (policy,) = api.program("CartPole-v1", **{"algorithm": "ppo", **options}).policies.values()
     assert isinstance(policy, Policy)
     assert policy.algorithm.minibatches == minibatches

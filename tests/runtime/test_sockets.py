@@ -1,4 +1,6 @@
-"""Links over ZeroMQ: a message arrives whole, a closed connection is seen at once, and nobody without the keys gets in."""
+"""Links over ZeroMQ: a message arrives whole, a closed connection is seen at once, and nobody
+without the keys gets in.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +57,15 @@ def connect(home: Listener, keys: tuple[Keys, Keys]) -> Iterator[Callable[..., S
     made: list[SiteLink] = []
 
     def one(
-        name: str = "site", incarnation: int = 1, public: bytes = keys[0].public, mine: Keys = keys[1], groups: int = 1
+        name: str = "site",
+        incarnation: int = 1,
+        public: bytes = keys[0].public,
+        mine: Keys = keys[1],
+        groups: int = 1,
     ) -> SiteLink:
-        made.append(SiteLink(name, incarnation, f"127.0.0.1:{home.port}", public, mine, groups=groups))
+        made.append(
+            SiteLink(name, incarnation, f"127.0.0.1:{home.port}", public, mine, groups=groups)
+        )
         return made[-1]
 
     yield one
@@ -65,7 +73,9 @@ def connect(home: Listener, keys: tuple[Keys, Keys]) -> Iterator[Callable[..., S
         link.close()
 
 
-def test_messages_go_both_ways_whole_and_in_order(home: Listener, connect: Callable[..., SiteLink]) -> None:
+def test_messages_go_both_ways_whole_and_in_order(
+    home: Listener, connect: Callable[..., SiteLink]
+) -> None:
     here, there = home.end("site", 1), connect()
     until(lambda: there.send(HEAD, b"0"))
     for n in range(1, 50):
@@ -86,7 +96,9 @@ def test_messages_go_both_ways_whole_and_in_order(home: Listener, connect: Calla
     assert head == HEAD and bytes(body) == b"answer"
 
 
-def test_what_may_be_under_way_goes_by_the_groups_of_a_site(home: Listener, connect: Callable[..., SiteLink]) -> None:
+def test_what_may_be_under_way_goes_by_the_groups_of_a_site(
+    home: Listener, connect: Callable[..., SiteLink]
+) -> None:
     """Home reads nothing meanwhile: its memory, the kernel's and the site's take what they may."""
     taken, data = {}, bytes(1 << 15)
     for groups in (1, 60):
@@ -96,7 +108,9 @@ def test_what_may_be_under_way_goes_by_the_groups_of_a_site(home: Listener, conn
     assert taken[60] == UNDER_WAY + 20 * 60 > taken[1] + 300
 
 
-def test_a_site_that_is_killed_is_seen_at_once(home: Listener, connect: Callable[..., SiteLink]) -> None:
+def test_a_site_that_is_killed_is_seen_at_once(
+    home: Listener, connect: Callable[..., SiteLink]
+) -> None:
     here, other = home.end("site", 1), home.end("other", 1)
     there, stays = connect(), connect("other")
     for link, end in ((there, here), (stays, other)):
@@ -117,14 +131,17 @@ def test_home_that_is_gone_is_seen(home: Listener, connect: Callable[..., SiteLi
     until(lambda: not there.send(HEAD, b""))
 
 
-def test_a_connection_that_gets_no_answer_is_given_up_and_made_again(home: Listener, keys: tuple[Keys, Keys]) -> None:
+def test_a_connection_that_gets_no_answer_is_given_up_and_made_again(
+    home: Listener, keys: tuple[Keys, Keys]
+) -> None:
     here, way = home.end("site", 1), Relay("127.0.0.1", home.port)
     way.fall_silent()
     there = SiteLink("site", 1, f"127.0.0.1:{way.port}", keys[0].public, keys[1], silent_s=1.0)
     try:
         until(lambda: way.ends)
         way.speak()
-        until(lambda: there.send(HEAD, b"again"), 15.0)  # a handshake may take 30 s where nothing else is said
+        # a handshake may take 30 s where nothing else is said
+        until(lambda: there.send(HEAD, b"again"), 15.0)
         assert bytes(until(lambda: heard(home, here.receive))[1]) == b"again"
     finally:
         there.close()
@@ -132,13 +149,16 @@ def test_a_connection_that_gets_no_answer_is_given_up_and_made_again(home: Liste
 
 
 @pytest.mark.parametrize("whose", ["server", "site"])
-def test_the_keys_of_another_run_do_not_get_in(whose: str, home: Listener, connect: Callable[..., SiteLink]) -> None:
+def test_the_keys_of_another_run_do_not_get_in(
+    whose: str, home: Listener, connect: Callable[..., SiteLink]
+) -> None:
     here, another = home.end("site", 1), Keys.made()
     there = connect(public=another.public) if whose == "server" else connect(mine=another)
     until(lambda: heard(home, lambda: home.refused["another key"]))
     assert not there.send(HEAD, b"let me in")
     assert here.receive() is None
-    assert home.refused.by_reason().keys() <= {"another key", "no key"}  # the second: a handshake that the other end left
+    # the second: a handshake that the other end left
+    assert home.refused.by_reason().keys() <= {"another key", "no key"}
 
 
 @pytest.mark.parametrize("mechanism", ["NULL", "PLAIN"])
@@ -155,12 +175,16 @@ def test_who_has_no_key_does_not_get_in(mechanism: str, home: Listener) -> None:
     assert here.receive() is None
 
 
-GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\0" + b"CURVE".ljust(20, b"\0") + bytes(32)  # of ZMTP 3.0
+# of ZMTP 3.0
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\0" + b"CURVE".ljust(20, b"\0") + bytes(32)
 
 
 def throw(home: Listener, data: bytes) -> None:
     """Say this to home's port by TCP, and wait until home hangs up."""
-    with socket.create_connection(("127.0.0.1", home.port)) as raw, contextlib.suppress(ConnectionError):
+    with (
+        socket.create_connection(("127.0.0.1", home.port)) as raw,
+        contextlib.suppress(ConnectionError),
+    ):
         raw.sendall(data)
         with contextlib.suppress(OSError):  # home has hung up already
             raw.shutdown(socket.SHUT_WR)
@@ -201,22 +225,31 @@ def test_a_site_is_not_disturbed_by_what_others_throw_at_its_home(
         throw(home, bytes(data))
         assert there.send(HEAD, b"%d" % n)
         assert bytes(until(lambda: heard(home, here.receive))[1]) == b"%d" % n
-        assert not here.closed() and there.receive() is None  # home does not ask whether this site is still there
+        # home does not ask whether this site is still there
+        assert not here.closed() and there.receive() is None
     until(lambda: heard(home, lambda: home.refused.total >= count))
     assert home.refused.total == count
     assert not here.closed() and not there.closed()
 
 
-def test_a_message_above_the_limit_of_its_kind_is_not_kept(home: Listener, connect: Callable[..., SiteLink]) -> None:
+def test_a_message_above_the_limit_of_its_kind_is_not_kept(
+    home: Listener, connect: Callable[..., SiteLink]
+) -> None:
     here, there = home.end("site", 1), connect()
     until(lambda: there.send(Want().head(1, 1), b"!"))
-    assert there.send(Rows().head(1, 1), b"") and there.send(HEAD[:-1], b"") and there.send(HEAD, b"the last")
+    assert (
+        there.send(Rows().head(1, 1), b"")
+        and there.send(HEAD[:-1], b"")
+        and there.send(HEAD, b"the last")
+    )
     assert bytes(until(lambda: heard(home, here.receive))[1]) == b"the last"
     assert home.refused.by_reason() == {"too large": 1, "unknown kind": 1, "no message": 1}
     assert not there.closed()
 
 
-def test_an_older_incarnation_is_told_that_it_was_replaced(home: Listener, connect: Callable[..., SiteLink]) -> None:
+def test_an_older_incarnation_is_told_that_it_was_replaced(
+    home: Listener, connect: Callable[..., SiteLink]
+) -> None:
     home.end("site", 1)
     here, twin = home.end("site", 2), connect()
     until(lambda: twin.send(HEAD, b""))
@@ -227,7 +260,7 @@ def test_an_older_incarnation_is_told_that_it_was_replaced(home: Listener, conne
 
 def test_a_message_above_all_limits_closes_its_connection_and_no_other(
     home: Listener, connect: Callable[..., SiteLink]
-) -> None:  # fmt: skip
+) -> None:
     here, other = home.end("site", 1), home.end("other", 1)
     there, stays = connect(), connect("other")
     for link, end in ((there, here), (stays, other)):

@@ -1,4 +1,6 @@
-"""Envs that a site steps and home acts for, under a relay that delays, cuts and lies: no step is lost, none is taken twice."""
+"""Envs that a site steps and home acts for, under a relay that delays, cuts and lies: no step is
+lost, none is taken twice.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ GROUPS = 4
 OBS = {"state": ArraySpec((3,), "int64"), "screen": ArraySpec((3, 2), "uint8")}
 STACKS = {"one": {"screen": Stack(frames=3, padding="zero")}}
 SIZES: dict[str, Any] = {
-    "policies": {"one": PolicySizes(obs=OBS, action=ArraySpec((), "int64"), width=1)}, "groups": GROUPS,
-}  # fmt: skip
+    "policies": {"one": PolicySizes(obs=OBS, action=ArraySpec((), "int64"), width=1)},
+    "groups": GROUPS,
+}
 STREAM = {"one": np.zeros(1, np.int64)}
 
 
@@ -35,7 +38,9 @@ def exchange() -> Exchange:
 
 
 def screen(episode: int, steps: int, total: int) -> Any:
-    """The newest frames of an env in this state; now and then they do not follow from the last ones."""
+    """The newest frames of an env in this state; now and then they do not follow from the last
+    ones.
+    """
     frames = [((episode + at) % 251, at % 7) for at in range(steps - 2, steps + 1)]
     return np.array(frames[::-1] if total % 5 == 4 else frames, np.uint8)
 
@@ -68,18 +73,33 @@ class Env:
         return {
             "one": TimeStep(
                 obs={"state": np.array([self.state]), "screen": screen(*self.state)[None]},
-                reward=np.zeros(1, np.float32), terminated=flag, truncated=flag, first=flag, valid=flag, stream=STREAM["one"],
+                reward=np.zeros(1, np.float32),
+                terminated=flag,
+                truncated=flag,
+                first=flag,
+                valid=flag,
+                stream=STREAM["one"],
             )
-        }  # fmt: skip
+        }
 
 
 class Machine:
     """A site that only steps."""
 
     def __init__(
-        self, number: int, incarnation: int, way: Way, steps: type[SiteSteps], asker: type[Asker], envs: dict[int, Env] | None
+        self,
+        number: int,
+        incarnation: int,
+        way: Way,
+        steps: type[SiteSteps],
+        asker: type[Asker],
+        envs: dict[int, Env] | None,
     ) -> None:
-        self.groups, self.exchange, self.ended = range(2 * number, 2 * number + 2), exchange(), list[str]()
+        self.groups, self.exchange, self.ended = (
+            range(2 * number, 2 * number + 2),
+            exchange(),
+            list[str](),
+        )
         askers = {group: asker(self.exchange, group, STACKS) for group in self.groups}
         self.failures = {group: np.zeros(1, np.int64) for group in self.groups}
         self.envs = envs or {group: Env() for group in self.groups}
@@ -87,9 +107,15 @@ class Machine:
         counted = {group: Arrays(self.failures[group]) for group in self.groups}
         parts = SiteParts(counted, {group: [group] for group in self.groups}, lambda: way.clock.now)
         self.end = SiteEnd(
-            f"site {number}", incarnation, way.join(), [steps(askers, parts.changed), parts], digest=DIGEST,
-            cut=lambda *_: None, ended=self.ended.append, silent_s=SILENT,
-        )  # fmt: skip
+            f"site {number}",
+            incarnation,
+            way.join(),
+            [steps(askers, parts.changed), parts],
+            digest=DIGEST,
+            cut=lambda *_: None,
+            ended=self.ended.append,
+            silent_s=SILENT,
+        )
 
     def work(self, group: int) -> None:
         """One look of an env worker, as ``EnvWorker`` has it."""
@@ -117,17 +143,27 @@ class World:
     """Home, whose inference worker checks each row, and two sites."""
 
     def __init__(
-        self, seed: int, delay: float = 8.0, steps: type[SiteSteps] = SiteSteps,
-        asker: type[Asker] = Asker, stand_in: type[StandIn] = StandIn,
-    ) -> None:  # fmt: skip
-        self.chance, self.clock, self._steps, self._asker = random.Random(seed), Clock(), steps, asker
+        self,
+        seed: int,
+        delay: float = 8.0,
+        steps: type[SiteSteps] = SiteSteps,
+        asker: type[Asker] = Asker,
+        stand_in: type[StandIn] = StandIn,
+    ) -> None:
+        self.chance, self.clock, self._steps, self._asker = (
+            random.Random(seed),
+            Clock(),
+            steps,
+            asker,
+        )
         self.exchange, self.fences = exchange(), tree.zeros(Proxy.specs(GROUPS))
         self.words, self.failures = self.exchange.words, np.zeros((GROUPS, 1), np.int64)
         self.stand_ins = {group: stand_in(self.exchange, group, STACKS) for group in range(GROUPS)}
         self._stand_in = stand_in
         self.ways = [Way(self.clock, self.chance, delay) for _ in range(2)]
         self.incarnations, self.sites, self.twins = [0, 0], list[Machine](), list[Machine]()
-        self.seen: list[tuple[int, int, int] | None] = [None] * GROUPS  # what the agent of a group saw last
+        # what the agent of a group saw last
+        self.seen: list[tuple[int, int, int] | None] = [None] * GROUPS
         self.steps, self.lost = [0] * GROUPS, [0] * GROUPS
         self.acted = [0] * GROUPS
         self._begin()
@@ -136,7 +172,9 @@ class World:
 
     def _begin(self) -> None:
         """Home's proxy begins, or a successor does."""
-        self.proxy = Proxy(Tally(self.fences["refused"]), lambda: (0, 0, False), self, DIGEST, SILENT)
+        self.proxy = Proxy(
+            Tally(self.fences["refused"]), lambda: (0, 0, False), self, DIGEST, SILENT
+        )
 
     def _expect(self, i: int, groups: range) -> None:
         parts = HomeParts({number: Arrays(one) for number, one in enumerate(self.failures)}, groups)
@@ -187,7 +225,9 @@ class World:
                 obs: Any = self.exchange.rows(group, STREAM)["one"].obs
                 obs["screen"][:, :-1] = obs["screen"][:, 1:]
         take_back(self.fences, self.lose)
-        self.stand_ins = {group: self._stand_in(self.exchange, group, STACKS) for group in range(GROUPS)}
+        self.stand_ins = {
+            group: self._stand_in(self.exchange, group, STACKS) for group in range(GROUPS)
+        }
         self._begin()
         for i, site in enumerate(self.sites):
             self.ways[i].cut(0, told=True)
@@ -209,13 +249,19 @@ class World:
             obs: Any = self.exchange.rows(group, STREAM)["one"].obs
             row = obs["state"][0].tolist()
             episode, steps, total = (int(number) for number in row)
-            assert (obs["screen"][0] == screen(episode, steps, total)).all(), "not the frames that the env showed"
+            assert (obs["screen"][0] == screen(episode, steps, total)).all(), (
+                "not the frames that the env showed"
+            )
             if (last := self.seen[group]) is None:
-                assert steps == 0 and total == 0, f"group {group}: the first row of an episode is {row}"
-            else:
-                assert (episode, steps, total) == (last[0], last[1] + 1, last[2] + self.acted[group]), (
-                    f"{last} was followed by {row}"
+                assert steps == 0 and total == 0, (
+                    f"group {group}: the first row of an episode is {row}"
                 )
+            else:
+                assert (episode, steps, total) == (
+                    last[0],
+                    last[1] + 1,
+                    last[2] + self.acted[group],
+                ), f"{last} was followed by {row}"
             assert self.failures[group, 0] >= steps, "counts after their rows"
             self.seen[group] = episode, steps, total
             self.steps[group] += 1
@@ -259,7 +305,9 @@ class World:
     def settle(self) -> None:
         before = list(self.steps)
         self.tick(600)
-        assert all(now > was + 5 for now, was in zip(self.steps, before, strict=True)), "the envs do not go on"
+        assert all(now > was + 5 for now, was in zip(self.steps, before, strict=True)), (
+            "the envs do not go on"
+        )
 
     def said(self, *_: Any) -> None: ...
     def file(self, *_: Any) -> None: ...
@@ -293,7 +341,9 @@ def test_a_session_that_ends_costs_no_episode() -> None:
         world = World(seed, delay=2.0)
         for _ in range(10):
             world.tick(world.chance.randrange(60))
-            world.ways[world.chance.randrange(2)].cut(world.chance.random() * 100, told=world.chance.random() < 0.5)
+            world.ways[world.chance.randrange(2)].cut(
+                world.chance.random() * 100, told=world.chance.random() < 0.5
+            )
         world.settle()
         assert world.lost == [0] * GROUPS
 
@@ -323,7 +373,11 @@ class StepsTwice(Asker):
     """An ask that comes once more is taken for another one."""
 
     def ask(self, asked: int, whole: bool, actions: Any) -> None:
-        if asked == self.asked and self._words["said"][self._g] == self._words["asked"][self._g] + 1 and len(actions):
+        if (
+            asked == self.asked
+            and self._words["said"][self._g] == self._words["asked"][self._g] + 1
+            and len(actions)
+        ):
             self._write(actions)
         super().ask(asked, whole, actions)
 
@@ -383,10 +437,19 @@ class CountsAfterwards(SiteSteps):
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "broken",
-    [AnswersOnce, StepsTwice, SeesNoDeath, TakesLateAnswers, AsksOnce, GoesOnWhileItLeaves, CountsAfterwards, RemembersStacks,
-     TrustsHalfAnAnswer],
+    [
+        AnswersOnce,
+        StepsTwice,
+        SeesNoDeath,
+        TakesLateAnswers,
+        AsksOnce,
+        GoesOnWhileItLeaves,
+        CountsAfterwards,
+        RemembersStacks,
+        TrustsHalfAnAnswer,
+    ],
     ids=lambda one: one.__name__,
-)  # fmt: skip
+)
 def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
     parts = {Asker: "asker", StandIn: "stand_in", SiteSteps: "steps"}
     made = {name: broken for base, name in parts.items() if issubclass(broken, base)}
@@ -402,7 +465,9 @@ def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("at", ["home", "site"])
 def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, seed: int) -> None:
-    """In its session and in its turn, but about other asks, of other sizes, or about groups that the sender has not."""
+    """In its session and in its turn, but about other asks, of other sizes, or about groups that
+    the sender has not.
+    """
     world = World(seed % 1000, delay=2.0)
     kinds: Any = (Stepped, Unstepped) if at == "home" else (Step, Hold)
     chance, sent = world.chance, 0
@@ -416,7 +481,9 @@ def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, seed: int) ->
         kind = chance.choice(kinds)
         group = chance.choice((*range(-1, GROUPS + 1), 1 << 62))
         now = int(world.words["asked"][max(min(group, GROUPS - 1), 0)])
-        asked = chance.choice((0, -1, 1 << 62, -(1 << 63), now + 7, *([now] if at == "home" else [])))
+        asked = chance.choice(
+            (0, -1, 1 << 62, -(1 << 63), now + 7, *([now] if at == "home" else []))
+        )
         body = bytes(chance.choice((0, 0, 1, 8, 30, 34, 36)))  # rows are 35 or 39
         message = kind(group, asked, 1, body) if kind in (Stepped, Step) else kind(group, asked)
         head = message.head(line.session, line._received + 1)
@@ -428,7 +495,9 @@ def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, seed: int) ->
 
 @pytest.mark.thorough
 def test_an_env_worker_that_dies_while_its_site_leaves_does_not_keep_it_for_ever() -> None:
-    """What home asked meanwhile was put off for another machine; now the envs have to begin anew here, and wait again."""
+    """What home asked meanwhile was put off for another machine; now the envs have to begin anew
+    here, and wait again.
+    """
     for seed in range(3):
         world = World(seed, delay=2.0)
         world.tick(60)

@@ -1,4 +1,6 @@
-"""Text on the ring: the same bits wherever it runs, whoever dies, and after a resume; no token older than the bound."""
+"""Text on the ring: the same bits wherever it runs, whoever dies, and after a resume; no token
+older than the bound.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,14 @@ from tests.runtime.test_cluster import pids
 STEPS = 1024
 JUDGING = "tests.runtime.judging"
 SMALL: dict[str, Any] = {
-    "algorithm": "grpo", "batch": 64, "steps": STEPS, "max_lag": 0, "evaluate_episodes": 0, "tensorboard": False,
+    "algorithm": "grpo",
+    "batch": 64,
+    "steps": STEPS,
+    "max_lag": 0,
+    "evaluate_episodes": 0,
+    "tensorboard": False,
     "settings": ["optimizer.learning_rate=1e-3", "source.samples_at_once=64"],
-}  # fmt: skip
+}
 
 
 def finished(run: Any) -> dict[str, Any]:
@@ -67,14 +74,22 @@ def test_generators_may_draw_with_rounded_weights(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_the_same_bits_wherever_it_runs_where_several_write(tmp_path: Path) -> None:
-    found = [trained(tmp_path / on, on=on, actors=3)["params_sha256"] for on in ("serial", "process")]
+    found = [
+        trained(tmp_path / on, on=on, actors=3)["params_sha256"] for on in ("serial", "process")
+    ]
     assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("on", ["serial", pytest.param("process", marks=pytest.mark.thorough)])
 def test_groups_of_equal_rewards_are_written_anew(on: Any, tmp_path: Path) -> None:
-    # A built-in task is judged in place: when another process answers decides what is drawn side by side, and so the last bit.
-    options: dict[str, Any] = {"actors": 2, "steps": 256, "max_completion_length": 1, "env": "reverse_add"}
+    # A built-in task is judged in place: when another process answers decides what is drawn side by
+    # side, and so the last bit.
+    options: dict[str, Any] = {
+        "actors": 2,
+        "steps": 256,
+        "max_completion_length": 1,
+        "env": "reverse_add",
+    }
     refilling = [*SMALL["settings"], "algorithm.refills=3"]
     found = trained(tmp_path / "run", on=on, settings=refilling, **options)
     again = trained(tmp_path / "again", on="serial", settings=refilling, **options)
@@ -83,12 +98,20 @@ def test_groups_of_equal_rewards_are_written_anew(on: Any, tmp_path: Path) -> No
     equal = {name: shown(tmp_path / name, "frac_reward_zero_std") for name in ("run", "not")}
     assert equal["run"] < 0.6 * equal["not"], equal
     assert 0.0 < shown(tmp_path / "run", "refills") <= 3.0
-    assert json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])["tokens_per_s"] > 0.0
+    assert (
+        json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])["tokens_per_s"]
+        > 0.0
+    )
 
 
 @pytest.mark.thorough
 def test_a_run_that_goes_on_ends_in_the_same_bits(alone: Any, tmp_path: Path) -> None:
-    trained(tmp_path / "run", on="serial", steps=STEPS // 2, settings=[*SMALL["settings"], f"schedule.schedule_steps={STEPS}"])
+    trained(
+        tmp_path / "run",
+        on="serial",
+        steps=STEPS // 2,
+        settings=[*SMALL["settings"], f"schedule.schedule_steps={STEPS}"],
+    )
     whole = finished(api.resume(tmp_path / "run", on="process", steps=STEPS))
     assert whole["params_sha256"] == alone["params_sha256"]
 
@@ -96,22 +119,45 @@ def test_a_run_that_goes_on_ends_in_the_same_bits(alone: Any, tmp_path: Path) ->
 @pytest.mark.thorough
 def test_a_run_goes_on_with_its_own_prompts_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "some.jsonl"
-    file.write_text("".join(f'{{"prompt": "{one}>", "answer": "{one}"}}\n' for one in ("012", "120", "201", "110")))
-    options: dict[str, Any] = SMALL | {"steps": 64, "on": "serial", "reward": "equipoise.language.scoring.own:answered"}
-    model = trained(tmp_path / "first", steps=64, on="serial") and api.export(tmp_path / "first", tmp_path / "model").path
+    file.write_text(
+        "".join(
+            f'{{"prompt": "{one}>", "answer": "{one}"}}\n' for one in ("012", "120", "201", "110")
+        )
+    )
+    options: dict[str, Any] = SMALL | {
+        "steps": 64,
+        "on": "serial",
+        "reward": "equipoise.language.scoring.own:answered",
+    }
+    model = (
+        trained(tmp_path / "first", steps=64, on="serial")
+        and api.export(tmp_path / "first", tmp_path / "model").path
+    )
     finished(api.train(str(file), out=tmp_path / "run", model=str(model), **options))
     file.write_text(file.read_text().replace("012", "021"))
-    with pytest.raises(ValueError, match="source.task: expected the prompts that the run began with"):
+    with pytest.raises(
+        ValueError, match="source.task: expected the prompts that the run began with"
+    ):
         api.resume(tmp_path / "run", on="serial", steps=128)
 
 
 @pytest.mark.thorough
 def test_a_generator_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    run, killed = api.train("sort", out=tmp_path / "run", on="process", actors=2, **SMALL | {"steps": 8 * STEPS}), list[int]()
+    run, killed = (
+        api.train(
+            "sort", out=tmp_path / "run", on="process", actors=2, **SMALL | {"steps": 8 * STEPS}
+        ),
+        list[int](),
+    )
     with run:
         for report in run:
             found = pids("generator 1")
-            if report.env_steps >= STEPS * (len(killed) + 1) and len(killed) < 2 and found and found[0] not in killed:
+            if (
+                report.env_steps >= STEPS * (len(killed) + 1)
+                and len(killed) < 2
+                and found
+                and found[0] not in killed
+            ):
                 os.kill(found[0], signal.SIGKILL)
                 killed.append(found[0])
     assert run.summary is not None and len(killed) == 2 and run.summary["status"] == "completed"
@@ -123,17 +169,23 @@ def test_a_generator_that_is_killed_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("algorithm", ["rloo", "reinforce_pp", "token_ppo", "sft"])
 def test_every_algorithm_of_text_learns_on_the_ring(algorithm: str, tmp_path: Path) -> None:
-    summary = trained(tmp_path / "run", algorithm=algorithm, on="serial", steps=512, envs_per_actor=8)
+    summary = trained(
+        tmp_path / "run", algorithm=algorithm, on="serial", steps=512, envs_per_actor=8
+    )
     assert summary["updates"] == 8 and summary["episodes"] == 512
     api.export(tmp_path / "run", tmp_path / "model")
-    again = trained(tmp_path / "again", algorithm="rloo", on="serial", steps=64, model=str(tmp_path / "model"))
+    again = trained(
+        tmp_path / "again", algorithm="rloo", on="serial", steps=64, model=str(tmp_path / "model")
+    )
     assert again["updates"] == 1
 
 
 def test_a_text_ends_a_completion(tmp_path: Path) -> None:
     given = [*SMALL["settings"], "source.stop=1,02"]
     trained(tmp_path / "run", on="serial", steps=256, settings=given)
-    said = api.generate(tmp_path / "run", [f"{one:06}>" for one in (0, 12, 201210, 111111, 222000, 12021)])
+    said = api.generate(
+        tmp_path / "run", [f"{one:06}>" for one in (0, 12, 201210, 111111, 222000, 12021)]
+    )
     cut = [one for one in said if one.ended and one.text.endswith(("1", "02"))]
     assert cut and all("1" not in one.text[:-1] and "02" not in one.text[:-1] for one in said), said
     with pytest.raises(ValueError, match="source.stop: expected texts of at least one letter"):
@@ -151,7 +203,10 @@ class _Seen:
             behaviour = batch.data.behaviour
             version = behaviour["version"][behaviour["chosen"]]
             assert version.max() <= learner.version
-            self.oldest, self.of = max(self.oldest, int(learner.version - version.min())), self.of + version.numel()
+            self.oldest, self.of = (
+                max(self.oldest, int(learner.version - version.min())),
+                self.of + version.numel(),
+            )
             return step(learner, batch)
 
         monkeypatch.setattr(Learner, "step", looked)
@@ -159,7 +214,9 @@ class _Seen:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("max_lag", [0, 1, 4])
-def test_no_token_is_older_than_the_bound(max_lag: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_token_is_older_than_the_bound(
+    max_lag: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     seen = _Seen(monkeypatch)
     summary = trained(tmp_path / "run", on="serial", max_lag=max_lag, actors=2)
     assert seen.of > 1000 and seen.oldest <= max_lag and summary["lag"]["max"] <= max_lag
@@ -170,7 +227,10 @@ def test_no_token_is_older_than_the_bound(max_lag: int, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_two_learners_share_the_groups(on: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"actors": 2, "learners": 2}
-    one, other = (trained(tmp_path / name, on=where, **options) for name, where in (("one", on), ("other", "serial")))
+    one, other = (
+        trained(tmp_path / name, on=where, **options)
+        for name, where in (("one", on), ("other", "serial"))
+    )
     assert one["params_sha256"] == other["params_sha256"]
 
 
@@ -182,7 +242,11 @@ def test_a_reward_that_fails_costs_its_group_and_leaves_a_capsule(on: Any, tmp_p
     assert any("KeyError" in note and "no such word" in note for note in summary["notes"])
     capsule, *_ = (tmp_path / "run/capsules").glob("*.json")
     done = CliRunner().invoke(cli.app, ["reproduce", str(capsule), "--trust", JUDGING])
-    assert done.exit_code == 3 and "KeyError" in done.output and "not reproduced: it gave" in done.output
+    assert (
+        done.exit_code == 3
+        and "KeyError" in done.output
+        and "not reproduced: it gave" in done.output
+    )
 
 
 def test_rewards_that_always_fail_end_the_run(tmp_path: Path) -> None:
@@ -195,19 +259,31 @@ def test_rewards_that_always_fail_end_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_reward_may_be_async_and_is_learned_from_as_any(alone: Any, tmp_path: Path) -> None:
-    assert trained(tmp_path / "run", on="serial", reward=f"{JUDGING}:later")["params_sha256"] == alone["params_sha256"]
+    assert (
+        trained(tmp_path / "run", on="serial", reward=f"{JUDGING}:later")["params_sha256"]
+        == alone["params_sha256"]
+    )
 
 
 @pytest.mark.thorough
 def test_what_was_trained_can_be_asked_and_examined(tmp_path: Path) -> None:
     trained(tmp_path / "run", on="serial", evaluate_episodes=20)
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert summary["evaluation"]["episodes"] == 20 and 0 <= summary["evaluation"]["info"]["pass@1"] <= 1
+    assert (
+        summary["evaluation"]["episodes"] == 20
+        and 0 <= summary["evaluation"]["info"]["pass@1"] <= 1
+    )
     again = api.evaluate(tmp_path / "run", episodes=20)
     assert again.mean == pytest.approx(summary["evaluation"]["mean"])
-    drawn, other = (api.generate(tmp_path / "run", ["201102>", "000000>"], samples=3, seed=seed) for seed in (1, 2))
+    drawn, other = (
+        api.generate(tmp_path / "run", ["201102>", "000000>"], samples=3, seed=seed)
+        for seed in (1, 2)
+    )
     assert [one.prompt for one in drawn] == ["201102>"] * 3 + ["000000>"] * 3
-    assert drawn == api.generate(tmp_path / "run", ["201102>", "000000>"], samples=3, seed=1) and drawn != other
+    assert (
+        drawn == api.generate(tmp_path / "run", ["201102>", "000000>"], samples=3, seed=1)
+        and drawn != other
+    )
     (greedy,) = api.generate(tmp_path / "run", ["201102>"], greedy=True)
     assert greedy.tokens >= 1 and greedy.logp < 0
     with pytest.raises(ValueError, match="expected one of '012>', got 'x'"):
@@ -229,7 +305,10 @@ def test_a_run_at_a_url_is_asked_as_well(tmp_path: Path, monkeypatch: pytest.Mon
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"settings": ["algorithm.num_generations=1"]}, "num_generations: expected"),
-    ({"batch": 60}, "batch: expected a multiple of algorithm.num_generations=8.*got 60; the nearest is 64"),
+    (
+        {"batch": 60},
+        "batch: expected a multiple of algorithm.num_generations=8.*got 60; the nearest is 64",
+    ),
     ({"envs_per_actor": 4}, "placement.envs_per_actor: expected the 8 samples of a group"),
     ({"unroll": 4}, "policy.unroll: expected 1"),
     ({"inference": "central"}, "placement.inference: expected local with a task"),
@@ -238,13 +317,25 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"reward": "no_such:function"}, "no module 'no_such' is found"),
     ({"reward": "function"}, "expected module:function"),
     ({"model": "llama:hidden_sise=48"}, "hidden_size"),
-    ({"settings": ["algorithm.minibatches=16"]}, "algorithm.minibatches: expected at most 8, the groups"),
-    ({"settings": ["algorithm.epsilon=0"], "max_lag": 4}, "algorithm.epsilon: expected a clip with max_lag=4"),
+    (
+        {"settings": ["algorithm.minibatches=16"]},
+        "algorithm.minibatches: expected at most 8, the groups",
+    ),
+    (
+        {"settings": ["algorithm.epsilon=0"], "max_lag": 4},
+        "algorithm.epsilon: expected a clip with max_lag=4",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), WRONG, ids=[str(next(iter(one))) + str(n) for n, (one, _) in enumerate(WRONG)])
-def test_bad_input_is_refused_in_one_line(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "said"),
+    WRONG,
+    ids=[str(next(iter(one))) + str(n) for n, (one, _) in enumerate(WRONG)],
+)
+def test_bad_input_is_refused_in_one_line(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
         api.train("sort", out=tmp_path / "run", **SMALL | options)
     assert not (tmp_path / "run").exists()
@@ -252,9 +343,15 @@ def test_bad_input_is_refused_in_one_line(options: dict[str, Any], said: str, tm
 
 @pytest.mark.parametrize(
     ("target", "algorithm", "said"),
-    [("sorts", "grpo", "unknown task 'sorts'.*sort"), ("CartPole-v1", "grpo", "task"), ("sort", "ppo", "sort")],
+    [
+        ("sorts", "grpo", "unknown task 'sorts'.*sort"),
+        ("CartPole-v1", "grpo", "task"),
+        ("sort", "ppo", "sort"),
+    ],
 )
-def test_a_task_and_an_algorithm_that_do_not_go_together(target: str, algorithm: str, said: str, tmp_path: Path) -> None:
+def test_a_task_and_an_algorithm_that_do_not_go_together(
+    target: str, algorithm: str, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(Exception, match=said):
         api.train(target, algorithm, out=tmp_path / "run", steps=64)
 
@@ -284,20 +381,46 @@ def test_whoever_is_killed_at_a_random_moment_the_bits_are_the_same(
     for moment in range(KILLS):
         out, at = tmp_path / f"killed {moment}", draw.randrange(64, 1900)
         if victim == "driver":
-            words = ["train", "sort", "--algorithm", algorithm, "--batch", "64", "--steps", "2048", "--max-lag", "0"]
-            words += ["--evaluate-episodes", "0", "--no-tensorboard", "--checkpoint-every", "256", "--on", "process"]
+            words = [
+                "train",
+                "sort",
+                "--algorithm",
+                algorithm,
+                "--batch",
+                "64",
+                "--steps",
+                "2048",
+                "--max-lag",
+                "0",
+            ]
+            words += [
+                "--evaluate-episodes",
+                "0",
+                "--no-tensorboard",
+                "--checkpoint-every",
+                "256",
+                "--on",
+                "process",
+            ]
             words += [word for one in options["settings"] for word in ("--set", one)]
             there = out / "checkpoints" / f"step_{at // 256 * 256 or 256}" / "manifest.json"
             kill_after([*words, "--out", str(out)], there.exists, deadline, draw.uniform(0.0, 0.3))
             done = RunDirectory.open(out).summary() or finished(api.resume(out))
         else:
-            run, killed = api.train("sort", out=out, on="process", checkpoint_every=256, **SMALL | options), list[int]()
+            run, killed = (
+                api.train("sort", out=out, on="process", checkpoint_every=256, **SMALL | options),
+                list[int](),
+            )
             with run:
                 for report in run:
                     if report.env_steps >= at and not killed:
                         killed = pids(victim)[:1]
                         os.kill(killed[0], signal.SIGKILL)
             assert run.summary is not None and run.summary["status"] == "completed"
-            assert not killed or any(f"{victim} was killed" in note for note in run.summary["notes"]), run.summary["notes"]
+            assert not killed or any(
+                f"{victim} was killed" in note for note in run.summary["notes"]
+            ), run.summary["notes"]
             done = run.summary
-        assert done["params_sha256"] == whole["params_sha256"], f"{victim} killed at about step {at}"
+        assert done["params_sha256"] == whole["params_sha256"], (
+            f"{victim} killed at about step {at}"
+        )

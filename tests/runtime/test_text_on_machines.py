@@ -1,4 +1,6 @@
-"""Text over machines that are processes: the bits of one machine, and what becomes of a generator whose machine is lost."""
+"""Text over machines that are processes: the bits of one machine, and what becomes of a generator
+whose machine is lost.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,14 @@ from tests.runtime.machines import ONE_MACHINE, Processes, blue_of, finish, on_m
 from tests.runtime.test_text import STEPS
 
 TEXT: dict[str, Any] = {
-    "actors": 3, "envs_per_actor": 8, "unroll": 1, "batch": 64, "steps": STEPS, "recipe": True,
+    "actors": 3,
+    "envs_per_actor": 8,
+    "unroll": 1,
+    "batch": 64,
+    "steps": STEPS,
+    "recipe": True,
     "settings": ["optimizer.learning_rate=1e-3", "source.samples_at_once=64"],
-}  # fmt: skip
+}
 AWAY = {"site 0": ["generator 1"], "site 1": ["generator 2"]}
 
 
@@ -36,15 +43,24 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_three_machines_write_what_one_does(alone: Any, tmp_path: Path) -> None:
     there, stats = finish(on_machines(blue(tmp_path), AWAY))
     assert there == alone
-    assert stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["held"] and stats.rows["dropped"] == 0
+    assert (
+        stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["held"]
+        and stats.rows["dropped"] == 0
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [0, 2])
-def test_a_generator_s_machine_that_is_killed_is_replaced(max_lag: int, alone: Any, tmp_path: Path) -> None:
-    """In lockstep to the end. With lag the other generators go on: until the replacement has done something."""
+def test_a_generator_s_machine_that_is_killed_is_replaced(
+    max_lag: int, alone: Any, tmp_path: Path
+) -> None:
+    """In lockstep to the end. With lag the other generators go on: until the replacement has done
+    something.
+    """
     nodes, before, notes = Processes(), list[int](), list[str]()
-    runtime = on_machines(blue(tmp_path, max_lag=max_lag, steps=1000 * STEPS if max_lag else STEPS), AWAY, nodes)
+    runtime = on_machines(
+        blue(tmp_path, max_lag=max_lag, steps=1000 * STEPS if max_lag else STEPS), AWAY, nodes
+    )
 
     def each(messages: Any) -> None:
         notes.extend(message.text for message in messages if isinstance(message, Note))
@@ -58,12 +74,16 @@ def test_a_generator_s_machine_that_is_killed_is_replaced(max_lag: int, alone: A
 
     there, stats = finish(runtime, each, at_work)
     assert stats.sites["site 1"].lost == 1, notes
-    assert stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["dropped"] + stats.rows["held"]
+    assert (
+        stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["dropped"] + stats.rows["held"]
+    )
     assert max_lag or there == alone
 
 
 @pytest.mark.thorough
-def test_a_generator_s_machine_that_is_drained_hands_its_work_over(alone: Any, tmp_path: Path) -> None:
+def test_a_generator_s_machine_that_is_drained_hands_its_work_over(
+    alone: Any, tmp_path: Path
+) -> None:
     nodes, seen = Processes(), list[int]()
     runtime = on_machines(blue(tmp_path), AWAY, nodes)
 
@@ -73,26 +93,55 @@ def test_a_generator_s_machine_that_is_drained_hands_its_work_over(alone: Any, t
             nodes.drained.add("site 1")
 
     there, stats = finish(runtime, each)
-    assert (stats.sites["site 1"].moved, stats.sites["site 1"].lost, stats.rows["dropped"]) == (1, 0, 0)
+    assert (stats.sites["site 1"].moved, stats.sites["site 1"].lost, stats.rows["dropped"]) == (
+        1,
+        0,
+        0,
+    )
     assert there == alone
 
 
-def test_a_generator_that_reads_other_prompts_than_the_run_began_with_ends_it(tmp_path: Path) -> None:
+def test_a_generator_that_reads_other_prompts_than_the_run_began_with_ends_it(
+    tmp_path: Path,
+) -> None:
     """As on a machine whose file of the task is another."""
     file = tmp_path / "some.jsonl"
-    file.write_text("".join(f'{{"prompt": "{one}>", "completion": "{one}"}}\n' for one in ("012", "120", "201", "110")))
-    made = api.program(str(file), "sft", model=str(model(tmp_path)), batch=8, envs_per_actor=8, steps=64, evaluate_episodes=0)
+    file.write_text(
+        "".join(
+            f'{{"prompt": "{one}>", "completion": "{one}"}}\n'
+            for one in ("012", "120", "201", "110")
+        )
+    )
+    made = api.program(
+        str(file),
+        "sft",
+        model=str(model(tmp_path)),
+        batch=8,
+        envs_per_actor=8,
+        steps=64,
+        evaluate_episodes=0,
+    )
     there = plan_run(made)
     file.write_text(file.read_text().replace("012", "021"))
     prompts._read.cache_clear()
-    with pytest.raises(DifferentPrompts, match="expected the prompts that the run began with, got others"):
+    with pytest.raises(
+        DifferentPrompts, match="expected the prompts that the run began with, got others"
+    ):
         finish(ONE_MACHINE["serial"](there))
 
 
 def model(folder: Path) -> Path:
     """A model with a tokenizer, in files."""
-    run = api.train("sort", algorithm="grpo", steps=64, batch=64, on="serial", out=folder / "model run", tensorboard=False,
-                    evaluate_episodes=0)  # fmt: skip
+    run = api.train(
+        "sort",
+        algorithm="grpo",
+        steps=64,
+        batch=64,
+        on="serial",
+        out=folder / "model run",
+        tensorboard=False,
+        evaluate_episodes=0,
+    )
     for _ in run:
         pass
     return api.export(folder / "model run", folder / "model").path

@@ -1,4 +1,6 @@
-"""A run on text from without: asked and given away where its prompts, reward and model are gone, and what its files say."""
+"""A run on text from without: asked and given away where its prompts, reward and model are gone,
+and what its files say.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,17 @@ def rows(name: str, *made: Any) -> str:
 
 def trained(task: str, **options: Any) -> dict[str, Any]:
     wanted: dict[str, Any] = {
-        "algorithm": "grpo", "batch": 16, "steps": 32, "actors": 1, "max_lag": 0, "max_completion_length": 3, "on": "serial",
-        "tensorboard": False, "evaluate_episodes": 0, "out": "run",
-    }  # fmt: skip
+        "algorithm": "grpo",
+        "batch": 16,
+        "steps": 32,
+        "actors": 1,
+        "max_lag": 0,
+        "max_completion_length": 3,
+        "on": "serial",
+        "tensorboard": False,
+        "evaluate_episodes": 0,
+        "out": "run",
+    }
     with api.train(task, **wanted | options) as run:
         for _ in run:
             pass
@@ -75,17 +85,36 @@ def test_a_chat_model_is_asked_in_chat_and_given_away_without_its_files(here: Pa
     files.write(model, config, dict(Decoder(config).named_parameters()), eos=(0,))
     (model / "generation_config.json").write_text('{"eos_token_id": [0, 4], "top_p": 0.9}')
     ask = [{"role": "user", "content": "a b"}]
-    task = rows("chat.jsonl", *({"prompt": [{"role": "user", "content": f"a {'b ' * i}"}], "answer": "b"} for i in range(12)))
-    trained(task, model="model", reward=rw("some"), settings=["source.chat_template_kwargs=enable_thinking=true"])
+    task = rows(
+        "chat.jsonl",
+        *(
+            {"prompt": [{"role": "user", "content": f"a {'b ' * i}"}], "answer": "b"}
+            for i in range(12)
+        ),
+    )
+    trained(
+        task,
+        model="model",
+        reward=rw("some"),
+        settings=["source.chat_template_kwargs=enable_thinking=true"],
+    )
     shutil.rmtree("model")
     Path(task).unlink()
     Path(f"rw_{here.name}.py").unlink()
     os.chdir("/")
     run = here / "run"
-    one, two, three = (api.generate(run, [prompt], greedy=True)[0] for prompt in ("a b", json.dumps(ask), ask))
-    assert one.text == two.text == three.text and one.chat and (one.prompt, three.prompt) == ("a b", ask)
+    one, two, three = (
+        api.generate(run, [prompt], greedy=True)[0] for prompt in ("a b", json.dumps(ask), ask)
+    )
+    assert (
+        one.text == two.text == three.text
+        and one.chat
+        and (one.prompt, three.prompt) == ("a b", ask)
+    )
     code, said = invoked("generate", str(run), "--prompt", "a b", "--greedy")
-    assert (code, said.splitlines()[:2]) == (0, ["a b", one.text + ("" if one.ended else "...")]), said
+    assert (code, said.splitlines()[:2]) == (0, ["a b", one.text + ("" if one.ended else "...")]), (
+        said
+    )
     for same in (json.dumps(ask, indent=1), json.dumps(ask[0]), json.dumps({"messages": ask})):
         assert api.generate(run, [same], greedy=True)[0].text == one.text
     for prompt, wrong in (
@@ -103,27 +132,46 @@ def test_a_chat_model_is_asked_in_chat_and_given_away_without_its_files(here: Pa
     assert json.loads((exported / "generation_config.json").read_text())["top_p"] == 0.9
     said_config = json.loads((exported / "config.json").read_text())
     assert (said_config["eos_token_id"], said_config["pad_token_id"]) == ([0, 4], 0)
-    assert HubTokenizer(exported).prompt(ask, {"enable_thinking": True})[-1] == 7  # it is the template with its flag
+    # it is the template with its flag
+    assert HubTokenizer(exported).prompt(ask, {"enable_thinking": True})[-1] == 7
     # The same prompt in training was made by the same template: with the flag.
-    assert len(HubTokenizer(exported).prompt(ask)) == len(HubTokenizer(exported).prompt(ask, {"enable_thinking": True})) - 1
+    assert (
+        len(HubTokenizer(exported).prompt(ask))
+        == len(HubTokenizer(exported).prompt(ask, {"enable_thinking": True})) - 1
+    )
 
 
 def test_imitation_needs_no_reward_and_tells_of_none(here: Path) -> None:
-    task = rows("sft.jsonl", *({"prompt": f"{a}+{b}=", "completion": f"{a + b}"} for a in range(5) for b in range(4)))
+    task = rows(
+        "sft.jsonl",
+        *({"prompt": f"{a}+{b}=", "completion": f"{a + b}"} for a in range(5) for b in range(4)),
+    )
     summary = trained(task, algorithm="sft", evaluate_episodes=100)
-    assert summary["return_mean"] is None and summary["episodes"] == 32 and summary["evaluation"] is None
-    assert any(note.startswith("no evaluations: sft.jsonl has no reward") for note in summary["notes"])
+    assert (
+        summary["return_mean"] is None
+        and summary["episodes"] == 32
+        and summary["evaluation"] is None
+    )
+    assert any(
+        note.startswith("no evaluations: sft.jsonl has no reward") for note in summary["notes"]
+    )
     from equipoise.console.terminal import summary_rows
 
     assert "return" not in summary_rows(summary)
     os.rename(task, "elsewhere.jsonl")
-    assert api.generate("run", ["1+2="])[0].prompt == "1+2=" and not api.generate("run", ["1+2="])[0].chat
+    assert (
+        api.generate("run", ["1+2="])[0].prompt == "1+2="
+        and not api.generate("run", ["1+2="])[0].chat
+    )
     assert (api.export("run", "model").path / "model.safetensors").is_file()
 
 
 def test_where_no_prompt_fits_the_way_out_is_said(here: Path) -> None:
     task = rows("a.jsonl", *({"prompt": "1" * (600 + i)} for i in range(20)))
-    with pytest.raises(ValueError, match=r"at most 509 tokens, got none among 18; source.prompt_tokens, or .* 512 positions"):
+    with pytest.raises(
+        ValueError,
+        match=r"at most 509 tokens, got none among 18; source.prompt_tokens, or .* 512 positions",
+    ):
         trained(task, reward=rw("none"), steps=16)
 
 
@@ -132,22 +180,54 @@ def test_rows_that_are_left_out_are_said(here: Path) -> None:
     task = rows("a.jsonl", *made, *made, {"prompt": "1" * 600})
     summary = trained(task, reward=rw("none"), steps=16)
     said = "\n".join(summary["notes"])
-    assert "have more than 509 tokens and are left out, the first a.jsonl, line 41 of 600 tokens" in said
+    assert (
+        "have more than 509 tokens and are left out, the first a.jsonl, line 41 of 600 tokens"
+        in said
+    )
     assert "a.jsonl: 41 rows ask 21 different prompts" in said
-    assert "no reward function gave any sample of a group a number" in said and summary["return_mean"] is None
+    assert (
+        "no reward function gave any sample of a group a number" in said
+        and summary["return_mean"] is None
+    )
 
 
 @pytest.mark.parametrize("on", ["serial", pytest.param("process", marks=pytest.mark.thorough)])
-def test_a_reward_that_raises_ends_the_run_in_a_sentence_and_is_reproduced(here: Path, on: str) -> None:
+def test_a_reward_that_raises_ends_the_run_in_a_sentence_and_is_reproduced(
+    here: Path, on: str
+) -> None:
     task = rows("a.jsonl", *({"prompt": f"{i}"} for i in range(20)))
     name = rw("no")
     code, said = invoked(
-        "train", task, "--algorithm", "grpo", "--model", "tiny", "--reward", name, "--batch", "16", "--steps", "64", "--actors",
-        "1", "--max-completion-length", "3", "--on", on, "--evaluate-episodes", "0", "--out", "run", "--quiet",
-    )  # fmt: skip
+        "train",
+        task,
+        "--algorithm",
+        "grpo",
+        "--model",
+        "tiny",
+        "--reward",
+        name,
+        "--batch",
+        "16",
+        "--steps",
+        "64",
+        "--actors",
+        "1",
+        "--max-completion-length",
+        "3",
+        "--on",
+        on,
+        "--evaluate-episodes",
+        "0",
+        "--out",
+        "run",
+        "--quiet",
+    )
     assert code == 1 and "Traceback" not in said, said
     last = said.strip().splitlines()[-1]
-    assert f"equipoise train: reward '{name}' failed, as the 2 groups before did: RuntimeError: judge" in last
+    assert (
+        f"equipoise train: reward '{name}' failed, as the 2 groups before did: RuntimeError: judge"
+        in last
+    )
     assert "line 7" in last
     for place in ("run", "run/capsules", str(next(Path("run/capsules").iterdir()))):
         code, said = invoked("reproduce", place)
@@ -159,14 +239,24 @@ def test_a_reward_that_raises_ends_the_run_in_a_sentence_and_is_reproduced(here:
 
 
 def test_what_is_wrong_with_a_model_or_a_reward_is_known_before_the_run(here: Path) -> None:
-    chat = rows("chat.jsonl", *({"prompt": [{"role": "user", "content": f"{i}"}]} for i in range(5)))
-    with pytest.raises(ValueError, match="--model tiny: expected a model with a tokenizer and a chat template, since"):
+    chat = rows(
+        "chat.jsonl", *({"prompt": [{"role": "user", "content": f"{i}"}]} for i in range(5))
+    )
+    with pytest.raises(
+        ValueError,
+        match="--model tiny: expected a model with a tokenizer and a chat template, since",
+    ):
         trained(chat, reward=rw("ends"))
     plain = rows("plain.jsonl", *({"prompt": f"{i}"} for i in range(20)))
-    with pytest.raises(ValueError, match="batch: expected a multiple of algorithm.num_generations=8, .* got 20; the nearest"):
+    with pytest.raises(
+        ValueError,
+        match="batch: expected a multiple of algorithm.num_generations=8, .* got 20; the nearest",
+    ):
         trained(plain, reward=rw("ends"), batch=20)
     Path("needy.py").write_text("def f(completions, label): return []")
-    with pytest.raises(ValueError, match="reward 'needy:f': expected a column 'label' in the task, got none"):
+    with pytest.raises(
+        ValueError, match="reward 'needy:f': expected a column 'label' in the task, got none"
+    ):
         trained(plain, reward="needy:f")
     half = rows("half.jsonl", *({"prompt": f"\ud83e {i}"} for i in range(20)))
     with pytest.raises(ValueError, match="half.jsonl, line 1: prompt: expected whole characters"):
@@ -179,20 +269,54 @@ def test_a_model_with_nan_ends_the_run_in_a_sentence(here: Path) -> None:
     trained(task, reward=rw("ends"), steps=16)
     model = api.export("run", "model").path
     config = files.read_config(model)
-    files.write(model, config, {name: p * torch.nan for name, p in Decoder(config).named_parameters()}, eos=(10,))
+    files.write(
+        model,
+        config,
+        {name: p * torch.nan for name, p in Decoder(config).named_parameters()},
+        eos=(10,),
+    )
     code, said = invoked(
-        "train", task, "--algorithm", "grpo", "--model", "model", "--reward", rw("ends"), "--batch", "16", "--steps", "16",
-        "--actors", "1", "--on", "serial", "--evaluate-episodes", "0", "--out", "other", "--quiet",
-    )  # fmt: skip
+        "train",
+        task,
+        "--algorithm",
+        "grpo",
+        "--model",
+        "model",
+        "--reward",
+        rw("ends"),
+        "--batch",
+        "16",
+        "--steps",
+        "16",
+        "--actors",
+        "1",
+        "--on",
+        "serial",
+        "--evaluate-episodes",
+        "0",
+        "--out",
+        "other",
+        "--quiet",
+    )
     assert code == 1 and "Traceback" not in said, said
     assert "expected finite log-probabilities" in said.strip().splitlines()[-1]
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize(("lag", "at_once", "rows"), [(0, 256, 16), (1, 256, 32), (3, 40, 40), (None, 256, 256), (0, 4, 8)])
-def test_a_generator_has_room_for_what_can_be_open(lag: int | None, at_once: int, rows: int) -> None:
-    settings = [f"source.samples_at_once={at_once}", f"placement.max_lag={'none' if lag is None else lag}"]
-    program = api.program("sort", algorithm="grpo", batch=16, actors=1, settings=settings, recipe=False)
+@pytest.mark.parametrize(
+    ("lag", "at_once", "rows"),
+    [(0, 256, 16), (1, 256, 32), (3, 40, 40), (None, 256, 256), (0, 4, 8)],
+)
+def test_a_generator_has_room_for_what_can_be_open(
+    lag: int | None, at_once: int, rows: int
+) -> None:
+    settings = [
+        f"source.samples_at_once={at_once}",
+        f"placement.max_lag={'none' if lag is None else lag}",
+    ]
+    program = api.program(
+        "sort", algorithm="grpo", batch=16, actors=1, settings=settings, recipe=False
+    )
     assert Texts(program).at_once() == rows
 
 

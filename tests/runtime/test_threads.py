@@ -1,4 +1,6 @@
-"""The weights of a run do not depend on how many threads torch or the libraries under it may take."""
+"""The weights of a run do not depend on how many threads torch or the
+libraries under it may take.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ for on in ("serial", "process"):
             pass
         hashes[f"{algorithm} on {on}"] = run.summary["params_sha256"]
 print(json.dumps(hashes))
-"""
+"""  # noqa: E501
 
 
 def hashes(path: Path, threads: str | None) -> dict[str, str]:
@@ -38,7 +40,12 @@ def hashes(path: Path, threads: str | None) -> dict[str, str]:
     env = {key: value for key, value in os.environ.items() if key not in names}
     env |= {} if threads is None else {"OMP_NUM_THREADS": threads}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(path)], env=env, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-c", SCRIPT, str(path)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -52,7 +59,9 @@ def test_a_run_has_one_hash_however_many_threads_there_are(tmp_path: Path) -> No
         assert found[None][f"{algorithm} on serial"] == found[None][f"{algorithm} on process"]
 
 
-def test_a_network_is_built_with_one_thread_and_the_caller_keeps_those_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_is_built_with_one_thread_and_the_caller_keeps_those_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = api.program("CartPole-v1", "ppo")
     spec = plan_run(made).spec
     seen: list[int] = []

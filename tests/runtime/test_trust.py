@@ -1,4 +1,6 @@
-"""Files from elsewhere run no code: what they name is imported or called only where the user's own run or word vouches."""
+"""Files from elsewhere run no code: what they name is imported or called only where the user's own
+run or word vouches.
+"""
 
 from __future__ import annotations
 
@@ -68,11 +70,15 @@ def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def env(target: str, **kwargs: Any) -> Callable[[Any], Any]:
-    return lambda p: p["source"].update(env={"target": target, "kwargs": kwargs, "action_mask": "auto"})
+    return lambda p: p["source"].update(
+        env={"target": target, "kwargs": kwargs, "action_mask": "auto"}
+    )
 
 
 def algorithm(**fields: Any) -> Callable[[Any], Any]:
-    return lambda p: p["policies"]["main"].update(algorithm=p["policies"]["main"]["algorithm"] | fields)
+    return lambda p: p["policies"]["main"].update(
+        algorithm=p["policies"]["main"]["algorithm"] | fields
+    )
 
 
 def torso(name: str) -> Callable[[Any], Any]:
@@ -91,7 +97,9 @@ ATTACKS: dict[str, Callable[[Any], Any]] = {
     "GymV26Environment-v0": env("GymV26Environment-v0", env_id="evil:Env-v0"),
     "algorithm evil:Algorithm": algorithm(name="evil:Algorithm"),
     "torso evil:Torso": torso("evil:Torso"),
-    "reward part evil:Part": lambda p: p["policies"]["main"].get("rewards", {}).update(parts=["evil:Part"]),
+    "reward part evil:Part": lambda p: (
+        p["policies"]["main"].get("rewards", {}).update(parts=["evil:Part"])
+    ),
 }
 COMMANDS: dict[str, Callable[[Path], Any]] = {
     "load": eq.load,
@@ -102,7 +110,9 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
 
 
 def attack(run: Path, how: str) -> None:
-    """Change what run.json names, and what the spec.json of every checkpoint does, with manifests that agree."""
+    """Change what run.json names, and what the spec.json of every checkpoint does, with manifests
+    that agree.
+    """
     for file in run.rglob("*.json"):
         if file.name not in ("run.json", "spec.json"):
             continue
@@ -114,7 +124,10 @@ def attack(run: Path, how: str) -> None:
         file.write_bytes(changed)
         if (place := file.parent / "manifest.json").is_file():
             manifest = json.loads(place.read_text())
-            manifest["files"]["spec.json"] = {"sha256": hashlib.sha256(changed).hexdigest(), "size": len(changed)}
+            manifest["files"]["spec.json"] = {
+                "sha256": hashlib.sha256(changed).hexdigest(),
+                "size": len(changed),
+            }
             place.write_text(json.dumps(manifest))
 
 
@@ -122,7 +135,10 @@ def attack(run: Path, how: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_run_from_elsewhere_runs_no_code(command: str, how: str, run: Path) -> None:
     attack(run, how)
-    name, what = how.rpartition(" ")[2].removeprefix("python:"), how.rpartition(" ")[0] if " " in how else "env"
+    name, what = (
+        how.rpartition(" ")[2].removeprefix("python:"),
+        how.rpartition(" ")[0] if " " in how else "env",
+    )
     if command == "load" and what in ("env", "reward part"):  # which needs none
         eq.load(run)
     else:
@@ -134,7 +150,9 @@ def test_a_run_from_elsewhere_runs_no_code(command: str, how: str, run: Path) ->
     assert not Path("ran").exists() and "evil" not in sys.modules
 
 
-@pytest.mark.parametrize("how", ["os:system", "evil:make", "algorithm evil:Algorithm", "torso evil:Torso"])
+@pytest.mark.parametrize(
+    "how", ["os:system", "evil:make", "algorithm evil:Algorithm", "torso evil:Torso"]
+)
 def test_weights_alone_ask_for_no_code(how: str, run: Path) -> None:
     attack(run, how)
     assert train(program(), Path("second"), init_from=run)["status"] == "completed"
@@ -142,9 +160,17 @@ def test_weights_alone_ask_for_no_code(how: str, run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["evaluate", "run"], ["resume", "run"], ["collect", "run", "--dataset", "d"], ["reproduce", "c"]]
+    "words",
+    [
+        ["evaluate", "run"],
+        ["resume", "run"],
+        ["collect", "run", "--dataset", "d"],
+        ["reproduce", "c"],
+    ],
 )
-def test_every_command_that_opens_a_file_refuses_in_a_line(words: list[str], run: Path, capsys: Any) -> None:
+def test_every_command_that_opens_a_file_refuses_in_a_line(
+    words: list[str], run: Path, capsys: Any
+) -> None:
     attack(run, "os:system")
     shutil.copytree(capsule(), "c")
     with pytest.raises(SystemExit) as end:
@@ -157,10 +183,23 @@ def test_every_command_that_opens_a_file_refuses_in_a_line(words: list[str], run
 def capsule() -> Path:
     """One that names os:system, as an attacker writes it: signed by nobody."""
     said = capsules.Capsule(
-        env=EnvFactory(target="os:system", kwargs={"command": "touch ran"}), streams=(0,), stream=0, seed=0,
-        start=capsules.Start(kind="birth"), kind="exception", error="ValueError", message="", key=None, step=0, wrappers="",
-        traceback="", versions={}, actions=np.zeros(0), observations={}, state={},
-    )  # fmt: skip
+        env=EnvFactory(target="os:system", kwargs={"command": "touch ran"}),
+        streams=(0,),
+        stream=0,
+        seed=0,
+        start=capsules.Start(kind="birth"),
+        kind="exception",
+        error="ValueError",
+        message="",
+        key=None,
+        step=0,
+        wrappers="",
+        traceback="",
+        versions={},
+        actions=np.zeros(0),
+        observations={},
+        state={},
+    )
     place = capsules.write(Path("capsules"), said, ValueError())
     assert place is not None
     data = json.loads((place / "capsule.json").read_text())
@@ -170,7 +209,9 @@ def capsule() -> Path:
 
 def test_a_capsule_runs_where_the_user_vouches(run: Path) -> None:
     place = capsule()
-    with pytest.raises(trust.Untrusted, match=r"capsule.json: env 'os:system' would be imported from"):
+    with pytest.raises(
+        trust.Untrusted, match=r"capsule.json: env 'os:system' would be imported from"
+    ):
         capsules.read(place)
     assert capsules.read(place, ["os:system"]).env.target == "os:system"
     assert capsules.read(place, ["os"]).env.target == "os:system"
@@ -185,7 +226,8 @@ def test_ones_own_runs_and_capsules_need_no_word(run: Path) -> None:
     train(made, Path("own"))
     assert eq.evaluate("own", episodes=1).episodes == 1
     done = [sys.executable, "-c", "import equipoise as eq, sys; eq.load(sys.argv[1])", "own"]
-    assert subprocess.run(done, check=False, timeout=120).returncode == 0  # another process of the same user
+    # another process of the same user
+    assert subprocess.run(done, check=False, timeout=120).returncode == 0
     shutil.copytree("own", "copy")
     eq.load("copy")  # the run may move, its modules may not
     for change in (env("mine:make", size=9), torso("evil:Torso"), env("evil:make")):
@@ -198,7 +240,9 @@ def test_ones_own_runs_and_capsules_need_no_word(run: Path) -> None:
     assert train(made, Path("third"), init_from="own")["status"] == "completed"
 
 
-def test_a_module_of_the_same_name_elsewhere_is_another_one(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_of_the_same_name_elsewhere_is_another_one(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train(program(env="mine:make"), Path("own"))
     elsewhere = Path("elsewhere").resolve()
     elsewhere.mkdir()
@@ -207,13 +251,17 @@ def test_a_module_of_the_same_name_elsewhere_is_another_one(run: Path, monkeypat
     monkeypatch.chdir(elsewhere)
     monkeypatch.syspath_prepend(str(elsewhere))
     monkeypatch.delitem(sys.modules, "mine")
-    with pytest.raises(trust.Untrusted, match=rf"'mine:make' would be imported from {elsewhere / 'mine.py'}"):
+    with pytest.raises(
+        trust.Untrusted, match=rf"'mine:make' would be imported from {elsewhere / 'mine.py'}"
+    ):
         eq.evaluate("own", episodes=1)
     assert not Path("ran").exists()
 
 
 @pytest.mark.parametrize("home", ["none", "file", "open"])
-def test_without_a_key_a_run_works_and_later_asks(home: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_a_run_works_and_later_asks(
+    home: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("XDG_STATE_HOME")
     key = Path("state/equipoise/key")
     if home == "none":
@@ -235,17 +283,27 @@ def test_without_a_key_a_run_works_and_later_asks(home: str, run: Path, monkeypa
     assert eq.evaluate("own", episodes=1, trust=["mine"]).episodes == 1
 
 
-def test_a_key_is_made_once_and_for_this_user_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_made_once_and_for_this_user_alone(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(Path("state").resolve()))
     train(program(), Path("plain"))
     assert not Path("state").exists()  # an ordinary run names no code, so it needs no key
     first = trust.sign([], {"a": 1}, make=True)
     key = Path("state/equipoise/key")
-    assert key.stat().st_mode & 0o777 == 0o600 and key.stat().st_size == 32 and os.listdir(key.parent) == ["key"]
-    assert first is not None and trust.sign([], {"a": 1}, make=True) == first != trust.sign([], {"a": 2})
+    assert (
+        key.stat().st_mode & 0o777 == 0o600
+        and key.stat().st_size == 32
+        and os.listdir(key.parent) == ["key"]
+    )
+    assert first is not None and trust.sign([], {"a": 1}, make=True) == first != trust.sign(
+        [], {"a": 2}
+    )
 
 
-@pytest.mark.parametrize("target", ["equipoise.envs:Catch", "equipoise/Catch-v0", "python:CartPole-v1", "CartPole-v1"])
+@pytest.mark.parametrize(
+    "target", ["equipoise.envs:Catch", "equipoise/Catch-v0", "python:CartPole-v1", "CartPole-v1"]
+)
 def test_what_is_ours_or_an_id_needs_no_word(target: str, run: Path) -> None:
     make(EnvFactory(target=target), streams=np.arange(1), seed=0).close()
     assert trust.of_env({"target": target, "kwargs": {}})[0] == []
@@ -253,14 +311,20 @@ def test_what_is_ours_or_an_id_needs_no_word(target: str, run: Path) -> None:
     assert trust.of_program(attack_program)[0] == []
 
 
-def test_a_module_that_is_not_there_is_said_with_its_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_is_not_there_is_said_with_its_new_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "renamed_env.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     program = {"source": {"env": {"target": "rename_env:O", "kwargs": {}}}, "policies": {}}
     with pytest.raises(trust.Untrusted) as refused:
         trust.check(*trust.of_program(program), None, (), "run.json")
     said = str(refused.value)
-    assert "module 'rename_env' of env 'rename_env:O' is not there; did you mean 'renamed_env'?" in said and "?." not in said
+    assert (
+        "module 'rename_env' of env 'rename_env:O' is not there; did you mean 'renamed_env'?"
+        in said
+        and "?." not in said
+    )
     option = said.partition("--trust ")[2].split()[0]
     assert option == "rename_env=renamed_env"
     there = trust.renamed(program, [option])
@@ -271,7 +335,9 @@ def test_a_module_that_is_not_there_is_said_with_its_new_name(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("signature", ["é" * 32, "\ud800", "", None, 3, "0" * 64])
-def test_a_signature_that_is_none_is_none(signature: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signature_that_is_none_is_none(
+    signature: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     names, signed = trust.of_env({"target": "mine:make", "kwargs": {}})
     trust.check(names, signed, trust.sign(names, signed, make=True), (), "run.json")
@@ -279,7 +345,9 @@ def test_a_signature_that_is_none_is_none(signature: Any, tmp_path: Path, monkey
         trust.check(names, signed, signature, (), "run.json")
 
 
-def test_a_resume_keeps_the_new_name_of_a_module(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resume_keeps_the_new_name_of_a_module(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("first_env.py").write_text(MINE)
     train(program(env="first_env:make", steps=64), Path("own"))
     Path("first_env.py").rename("second_env.py")
@@ -287,14 +355,23 @@ def test_a_resume_keeps_the_new_name_of_a_module(run: Path, monkeypatch: pytest.
     with pytest.raises(trust.Untrusted, match="--trust first_env="):
         eq.resume("own", steps=128)
     assert eq.evaluate("own", episodes=1, trust=["first_env=second_env"]).episodes == 1
-    assert json.loads(Path("own/run.json").read_text())["program"]["source"]["env"]["target"] == "first_env:make"
+    assert (
+        json.loads(Path("own/run.json").read_text())["program"]["source"]["env"]["target"]
+        == "first_env:make"
+    )
     list(eq.resume("own", steps=128, trust=["first_env=second_env"]))
-    assert json.loads(Path("own/run.json").read_text())["program"]["source"]["env"]["target"] == "second_env:make"
+    assert (
+        json.loads(Path("own/run.json").read_text())["program"]["source"]["env"]["target"]
+        == "second_env:make"
+    )
     list(eq.resume("own", steps=192))  # without a word: the run is this user's
     assert eq.evaluate("own", episodes=1).step == 192
 
 
 @pytest.mark.parametrize("option", ["data=x.jsonl", "a b=c", "=x", "x=", "other=new"])
 def test_what_renames_nothing_renames_nothing(option: str) -> None:
-    program = {"source": {"env": {"target": "python:old:O", "kwargs": {"x": "old"}}}, "policies": {"main": ["older:X"]}}
+    program = {
+        "source": {"env": {"target": "python:old:O", "kwargs": {"x": "old"}}},
+        "policies": {"main": ["older:X"]},
+    }
     assert trust.renamed(program, [option]) == program

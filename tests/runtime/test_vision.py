@@ -11,13 +11,29 @@ from equipoise import api
 from equipoise.nets.vision import Vision
 from equipoise.plans.roles import network
 from equipoise.run import compiling
-from equipoise.types import EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Program, RunSpec, Schedule
+from equipoise.types import (
+    EnvFactory,
+    EnvSource,
+    EvaluationSettings,
+    Placement,
+    Policy,
+    Program,
+    RunSpec,
+    Schedule,
+)
 from tests.runtime.brooding import BROODS_S, Brooding
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
 
 PIXELS = "tests.runtime.pixels:PixelCatch"
-SMALL: dict[str, Any] = {"actors": 2, "envs_per_actor": 4, "unroll": 5, "max_lag": 0, "evaluate_episodes": 0, "recipe": False}
+SMALL: dict[str, Any] = {
+    "actors": 2,
+    "envs_per_actor": 4,
+    "unroll": 5,
+    "max_lag": 0,
+    "evaluate_episodes": 0,
+    "recipe": False,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -37,20 +53,33 @@ def train(env: str, algorithm: str, on: Any, out: Any, **options: Any) -> Any:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_same_bits_on_serial_and_process(precision: str, tmp_path: Any) -> None:
     hashes = [
-        train(PIXELS, "impala", on, tmp_path / on, precision=precision, steps=160, **SMALL)["params_sha256"]
+        train(PIXELS, "impala", on, tmp_path / on, precision=precision, steps=160, **SMALL)[
+            "params_sha256"
+        ]
         for on in ("serial", "process")
     ]
     assert hashes[0] == hashes[1]
 
 
-def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ActingPrecision, PPO's targets and its loss; weights stay float32, and move about as they do with fp32."""
-    settings = ["optimizer.learning_rate=1e-3", "optimizer.name=rmsprop", "optimizer.schedule=constant", "algorithm.epochs=1"]
+def test_bf16_is_what_learner_and_actors_compute_in(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ActingPrecision, PPO's targets and its loss; weights stay float32, and move about as they do
+    with fp32.
+    """
+    settings = [
+        "optimizer.learning_rate=1e-3",
+        "optimizer.name=rmsprop",
+        "optimizer.schedule=constant",
+        "algorithm.epochs=1",
+    ]
     forward, seen, params = Vision.forward, set(), {}
 
     def recorded(self: Any, obs: Any) -> Any:
         features = forward(self, obs)
-        seen.add((precision, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), features.dtype))
+        seen.add(
+            (precision, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), features.dtype)
+        )
         return features
 
     options: dict[str, Any] = {"steps": 40, "settings": settings, **SMALL}
@@ -65,9 +94,13 @@ def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: 
                 pass
         params[precision] = dict(api.load(out).policy.net.named_parameters())
     kinds = ((True, False), (False, False), (False, True))
-    assert seen == {("fp32", *k, torch.float32) for k in kinds} | {("bf16", *k, torch.bfloat16) for k in kinds}
+    assert seen == {("fp32", *k, torch.float32) for k in kinds} | {
+        ("bf16", *k, torch.bfloat16) for k in kinds
+    }
     spec = api.load(tmp_path / "fp32").spec
-    first = network(api.program(PIXELS, "ppo", **options), RunSpec(env=spec, policies={"main": spec}), "main")
+    first = network(
+        api.program(PIXELS, "ppo", **options), RunSpec(env=spec, policies={"main": spec}), "main"
+    )
     start = dict(first.named_parameters())
     moved, apart = 0.0, 0.0
     for name, parameter in params["fp32"].items():
@@ -79,7 +112,9 @@ def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: 
 
 
 def test_a_precision_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="precision: expected one of 'fp32', 'medium', 'tf32', 'bf16', 'fp16'"):
+    with pytest.raises(
+        ValueError, match="precision: expected one of 'fp32', 'medium', 'tf32', 'bf16', 'fp16'"
+    ):
         api.program(PIXELS, "ppo", precision="fp8", **SMALL)
 
 
@@ -88,11 +123,17 @@ def test_clipping_changes_what_is_learned(tmp_path: Any) -> None:
     """Catch pays 1, so a bound of 1 says nothing and one of 0.1 does."""
     hashes = {
         train(
-            PIXELS, name, "serial", tmp_path / f"{name}{bound}", steps=200, settings=[f"rewards.clip={bound}"], **SMALL
+            PIXELS,
+            name,
+            "serial",
+            tmp_path / f"{name}{bound}",
+            steps=200,
+            settings=[f"rewards.clip={bound}"],
+            **SMALL,
         )["params_sha256"]
         for name in ("ppo", "impala")
         for bound in (1, 0.1)
-    }  # fmt: skip
+    }
     assert len(hashes) == 4
 
 
@@ -100,12 +141,22 @@ def test_clipping_changes_what_is_learned(tmp_path: Any) -> None:
 def test_atari_is_booked_in_frames_and_named(tmp_path: Any) -> None:
     pytest.importorskip("ale_py")
     small = SMALL | {"envs_per_actor": 1}
-    summary = train("ALE/Pong-v5", "impala", "serial", tmp_path / "run", steps=20, env_kwargs={"frameskip": 3}, **small)
+    summary = train(
+        "ALE/Pong-v5",
+        "impala",
+        "serial",
+        tmp_path / "run",
+        steps=20,
+        env_kwargs={"frameskip": 3},
+        **small,
+    )
     assert summary["frames"] == 3 * summary["env_steps"] >= 60
     (tmp_path / "run" / "run.json").read_text().index("3 frames a step")
 
 
-def test_a_failed_compilation_is_said_and_survived(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_compilation_is_said_and_survived(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(pure: Any, **kwargs: Any) -> Any:
         def call(*_: Any, **__: Any) -> None:
             raise RuntimeError("no C++ compiler found")
@@ -124,13 +175,18 @@ def test_a_failed_compilation_is_said_and_survived(tmp_path: Any, monkeypatch: p
 
 
 def test_there_may_be_nothing_to_compile(tmp_path: Any) -> None:
-    summary = train("CartPole-v1", "impala", "serial", tmp_path / "run", steps=80, compile=True, **SMALL)
+    summary = train(
+        "CartPole-v1", "impala", "serial", tmp_path / "run", steps=80, compile=True, **SMALL
+    )
     assert summary["notes"] == [
-        "compile: nothing was compiled, since there is no torso of images (an MLP is slower when compiled)"
+        "compile: nothing was compiled, since there is no torso of images (an MLP is slower when "
+        "compiled)"
     ]
 
 
-def test_torsos_are_compiled_in_the_modes_that_they_are_used_in(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torsos_are_compiled_in_the_modes_that_they_are_used_in(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is compiled for another mode is compiled again at the first step."""
     modes = set()
 
@@ -154,7 +210,9 @@ def test_a_worker_that_compiles_does_not_hang(where: Any, tmp_path: Any) -> None
     made = Program(
         source=EnvSource(env=EnvFactory(target="CartPole-v1")),
         policies={"main": policy},
-        placement=Placement(actors=1, envs_per_actor=4, max_lag=1, compile=True, deadline_s=BROODS_S / 3),
+        placement=Placement(
+            actors=1, envs_per_actor=4, max_lag=1, compile=True, deadline_s=BROODS_S / 3
+        ),
         schedule=Schedule(steps=400),
         evaluation=EvaluationSettings(episodes=0),
     )
@@ -162,16 +220,24 @@ def test_a_worker_that_compiles_does_not_hang(where: Any, tmp_path: Any) -> None
     for _ in run:
         pass
     assert run.summary is not None and run.summary["status"] == "completed"
-    assert not [note for note in run.summary["notes"] if not note.startswith("compile: nothing was compiled")]
+    assert not [
+        note
+        for note in run.summary["notes"]
+        if not note.startswith("compile: nothing was compiled")
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["serial", "process"])
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
-def test_compiled_it_computes_the_same(algorithm: str, on: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_it_computes_the_same(
+    algorithm: str, on: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     options = SMALL | {"actors": 1, "steps": 60}
-    plain, compiled = (train(PIXELS, algorithm, on, tmp_path / f"{c}", compile=c, **options) for c in (False, True))
+    plain, compiled = (
+        train(PIXELS, algorithm, on, tmp_path / f"{c}", compile=c, **options) for c in (False, True)
+    )
     assert not compiled["notes"], compiled["notes"]
     a, b = (api.load(tmp_path / f"{c}").policy.net for c in (False, True))
     assert plain["env_steps"] == compiled["env_steps"]
@@ -181,14 +247,33 @@ def test_compiled_it_computes_the_same(algorithm: str, on: Any, tmp_path: Any, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(("algorithm", "torso"), [("ppo", "nature"), ("impala", "nature"), ("impala", "resnet")])
-def test_catch_is_learned_from_pixels(algorithm: str, torso: str, precision: str, tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "torso"), [("ppo", "nature"), ("impala", "nature"), ("impala", "resnet")]
+)
+def test_catch_is_learned_from_pixels(
+    algorithm: str, torso: str, precision: str, tmp_path: Any
+) -> None:
     """Random play comes to -0.6; the best is 1."""
-    settings = [f"algorithm.torso={torso}", "optimizer.learning_rate=1e-3", "algorithm.entropy=0.01"]
+    settings = [
+        f"algorithm.torso={torso}",
+        "optimizer.learning_rate=1e-3",
+        "algorithm.entropy=0.01",
+    ]
     if algorithm == "ppo":
         settings += ["algorithm.epochs=4", "algorithm.minibatches=4"]
     summary = train(
-        PIXELS, algorithm, "serial", tmp_path / "run", actors=1, envs_per_actor=32, unroll=9, max_lag=0, recipe=False,
-        steps=100_000, stop_at=0.95, precision=precision, settings=settings,
-    )  # fmt: skip
+        PIXELS,
+        algorithm,
+        "serial",
+        tmp_path / "run",
+        actors=1,
+        envs_per_actor=32,
+        unroll=9,
+        max_lag=0,
+        recipe=False,
+        steps=100_000,
+        stop_at=0.95,
+        precision=precision,
+        settings=settings,
+    )
     assert summary["status"] == "solved", summary

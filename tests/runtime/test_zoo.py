@@ -1,4 +1,6 @@
-"""Every space: PPO on envs with drawn, nested spaces, through checkpoints, resumes and evaluations, on both runtimes."""
+"""Every space: PPO on envs with drawn, nested spaces, through checkpoints, resumes and evaluations,
+on both runtimes.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,19 @@ ROWS = 8 * 4  # of an update
 
 def made(case: int, squash: bool, **options: Any) -> Any:
     return api.program(
-        "tests.envs.zoo:Zoo", "ppo", env_kwargs={"case": case}, action_mask=program_mask(case), actors=2, envs_per_actor=2,
-        unroll=8, evaluate_episodes=2, seed=case, settings=["algorithm.epochs=2", f"algorithm.squash={squash}"],
-        schedule_steps=3 * ROWS, **options,
-    )  # fmt: skip
+        "tests.envs.zoo:Zoo",
+        "ppo",
+        env_kwargs={"case": case},
+        action_mask=program_mask(case),
+        actors=2,
+        envs_per_actor=2,
+        unroll=8,
+        evaluate_episodes=2,
+        seed=case,
+        settings=["algorithm.epochs=2", f"algorithm.squash={squash}"],
+        schedule_steps=3 * ROWS,
+        **options,
+    )
 
 
 def finish(run: Any) -> Any:
@@ -40,7 +51,9 @@ def visit(on: Any, case: int, path: Path) -> None:
     squash = case % 2 == 1
     print(f"zoo case {case} on {on}, squash {squash}, mask {mask}:\n  {observation}\n  {action}")
     whole = finish(api.train(made(case, squash, steps=3 * ROWS), on=on, out=path / "whole"))
-    assert whole["updates"] == 3 and not any(any(counts.values()) for counts in whole["failures"].values())
+    assert whole["updates"] == 3 and not any(
+        any(counts.values()) for counts in whole["failures"].values()
+    )
     finish(api.train(made(case, squash, steps=2 * ROWS), on=on, out=path / "half"))
     resumed = finish(api.resume(path / "half", steps=3 * ROWS))
     assert resumed["updates"] == 3
@@ -57,7 +70,9 @@ def the_dtypes_are_kept(case: int, blue: Any) -> None:
         space: Any = blue.spec.env.observation
         for key in tree.keys_of(path):
             space = (tree.branches(space) or {})[key]
-        assert spec.dtype == ("float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype)), path
+        assert spec.dtype == (
+            "float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype)
+        ), path
         assert dict(tree.items(env.ts.obs))[path].dtype == spec.dtype
 
 
@@ -66,7 +81,9 @@ def a_player_acts(case: int, path: Path) -> None:
     obs, _ = env.reset(seed=5)
     for _ in range(20):
         masked = {"obs": obs, "action_mask": flat_mask(env)} if env.choice == "info" else obs
-        obs, _, terminated, truncated, _ = env.step(player.act(masked, deterministic=bool(env.left % 2)))
+        obs, _, terminated, truncated, _ = env.step(
+            player.act(masked, deterministic=bool(env.left % 2))
+        )
         if terminated or truncated:
             obs, _ = env.reset()
 

@@ -1,4 +1,6 @@
-"""Versions that cannot be served, each in its own way, with manifests that fit them, so that only a trial finds it."""
+"""Versions that cannot be served, each in its own way, with manifests that fit them, so that only a
+trial finds it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.registry.made import manifest
 
 
 def graph(change: Callable[[onnx.ModelProto], None]) -> Callable[[Path], None]:
-    """A change of the graph whose nodes, where they make "action", follow those that make "good"."""
+    """A change of the graph whose nodes, where they make "action",
+    follow those that make "good".
+    """
 
     def write(folder: Path) -> None:
         model = onnx.load(folder / "policy.onnx")
@@ -39,12 +43,20 @@ def constant(model: onnx.ModelProto, name: str, values: Any, dtype: Any = np.int
 
 
 def wrong_shape(model: onnx.ModelProto) -> None:
-    model.graph.node.append(helper.make_node("Reshape", ["good", constant(model, "to", [7, 13])], ["action"]))
+    model.graph.node.append(
+        helper.make_node("Reshape", ["good", constant(model, "to", [7, 13])], ["action"])
+    )
 
 
 def endless(model: onnx.ModelProto) -> None:
-    ins = [helper.make_tensor_value_info(n, t, s) for n, t, s in (
-        ("i", TensorProto.INT64, []), ("c", TensorProto.BOOL, []), ("a", TensorProto.INT64, None))]  # fmt: skip
+    ins = [
+        helper.make_tensor_value_info(n, t, s)
+        for n, t, s in (
+            ("i", TensorProto.INT64, []),
+            ("c", TensorProto.BOOL, []),
+            ("a", TensorProto.INT64, None),
+        )
+    ]
     outs = [
         helper.make_tensor_value_info("c2", TensorProto.BOOL, []),
         helper.make_tensor_value_info("a2", TensorProto.INT64, None),
@@ -83,7 +95,9 @@ def custom(model: onnx.ModelProto) -> None:
 def nan(model: onnx.ModelProto) -> None:
     for one in model.graph.initializer:
         if one.name.startswith("net."):
-            one.CopyFrom(numpy_helper.from_array(np.full(list(one.dims), np.nan, np.float32), one.name))
+            one.CopyFrom(
+                numpy_helper.from_array(np.full(list(one.dims), np.nan, np.float32), one.name)
+            )
 
 
 def missing_field(folder: Path) -> None:
@@ -107,10 +121,16 @@ def sparse(folder: Path) -> None:
 
 
 BREAK: dict[str, Callable[[Path], None]] = {
-    "wrong shape": graph(wrong_shape), "endless": graph(endless), "2 GB": graph(large), "2 GB file": sparse,
-    "external data": graph(external), "custom operator": graph(custom), "nan weights": graph(nan),
-    "missing field": missing_field, "torn file": torn,
-}  # fmt: skip
+    "wrong shape": graph(wrong_shape),
+    "endless": graph(endless),
+    "2 GB": graph(large),
+    "2 GB file": sparse,
+    "external data": graph(external),
+    "custom operator": graph(custom),
+    "nan weights": graph(nan),
+    "missing field": missing_field,
+    "torn file": torn,
+}
 
 
 def broken(folder: Path, how: str) -> tuple[str, Path]:

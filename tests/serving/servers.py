@@ -1,4 +1,6 @@
-"""What the tests of the server share: a registry of untrained policies, a server as a process, and a raw HTTP request."""
+"""What the tests of the server share: a registry of untrained policies, a server as a process, and
+a raw HTTP request.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,14 @@ OBS = [0.1, -0.2, 0.3, 0.4]
 
 
 def registry(folder: Path, **kinds: int) -> Registry:
-    """A registry with a policy of each kind, named as it, in so many versions; the first is the champion."""
+    """A registry with a policy of each kind, named as it, in so many versions; the first is the
+    champion.
+    """
     made = Registry(folder / "registry", create=True)
     for kind, count in kinds.items():
-        versions = [made.add(artifact(folder / f"{kind}-{seed}", kind, seed), kind) for seed in range(count)]
+        versions = [
+            made.add(artifact(folder / f"{kind}-{seed}", kind, seed), kind) for seed in range(count)
+        ]
         made.alias(kind, "champion", versions[0])
     return made
 
@@ -48,17 +54,31 @@ class Running:
         return [line for line in lines if line["event"] == event]
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """(status, what the answer says): JSON as objects, anything else as bytes. Headers' names have _ for -."""
-        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        given = {"Host": f"127.0.0.1:{self.port}", "Content-Type": "application/json", "Content-Length": str(len(data))}
+        """(status, what the answer says): JSON as objects, anything else as bytes. Headers' names
+        have _ for -.
+        """
+        data = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
+        given = {
+            "Host": f"127.0.0.1:{self.port}",
+            "Content-Type": "application/json",
+            "Content-Length": str(len(data)),
+        }
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-        status, said, _ = exchange(self.port, f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + data)
+        status, said, _ = exchange(
+            self.port, f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + data
+        )
         return status, said
 
 
-def exchange(port: int, sent: bytes, timeout: float = 10.0, host: str = "127.0.0.1") -> tuple[int, Any, dict[str, str]]:
-    """(status, what it says, headers) of the answer to these bytes on a new connection; status 0: closed without one."""
+def exchange(
+    port: int, sent: bytes, timeout: float = 10.0, host: str = "127.0.0.1"
+) -> tuple[int, Any, dict[str, str]]:
+    """(status, what it says, headers) of the answer to these bytes on a new connection; status 0:
+    closed without one.
+    """
     with socket.create_connection((host, port), timeout) as connection:
         connection.sendall(sent)
         return read_answer(connection)
@@ -75,7 +95,10 @@ def read_answer(connection: socket.socket) -> tuple[int, Any, dict[str, str]]:
             return 0, got, {}
         got += part
     head, _, body = got.partition(b"\r\n\r\n")
-    headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head.decode().split("\r\n")[1:])}
+    headers = {
+        k.lower(): v.strip()
+        for k, _, v in (line.partition(":") for line in head.decode().split("\r\n")[1:])
+    }
     while len(body) < int(headers.get("content-length", 0)):
         part = connection.recv(1 << 16)
         assert part, (head, body)
@@ -86,7 +109,9 @@ def read_answer(connection: socket.socket) -> tuple[int, Any, dict[str, str]]:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, policy: str, *options: str, registry: Path | None = None, **more: Any) -> Iterator[Running]:
+def serving(
+    folder: Path, policy: str, *options: str, registry: Path | None = None, **more: Any
+) -> Iterator[Running]:
     """``equipoise serve``, on free places; ended by SIGTERM, and it must end well."""
     uds, log = folder / f"{policy}.sock", folder / f"{policy}.log"
     command = [
@@ -102,9 +127,14 @@ def serving(folder: Path, policy: str, *options: str, registry: Path | None = No
     ]
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [*command, "--uds", str(uds), *options], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=errors,
-            env={**os.environ, **more.pop("env", {})}, **more,
-        )  # fmt: skip
+            [*command, "--uds", str(uds), *options],
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, **more.pop("env", {})},
+            **more,
+        )
     try:
         assert process.stdout is not None
         found = re.search(r"http://[\d.]+:\d+", process.stdout.readline())
@@ -114,7 +144,9 @@ def serving(folder: Path, policy: str, *options: str, registry: Path | None = No
             process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0, log.read_text()
     except BaseException as error:
-        error.add_note(f"the server's exit status was {process.poll()}, its log: {log.read_text()[-3000:]}")
+        error.add_note(
+            f"the server's exit status was {process.poll()}, its log: {log.read_text()[-3000:]}"
+        )
         raise
     finally:
         process.kill()

@@ -1,4 +1,6 @@
-"""What a caller chooses is bounded: connections, headers, places of episodes, names, and how long the loop is held."""
+"""What a caller chooses is bounded: connections, headers, places of episodes, names, and how long
+the loop is held.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def server() -> Served:
 
 
 def post(path: str, body: bytes, kind: str = "application/json", more: str = "") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n{more}Content-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: "
+        f"{kind}\r\n{more}Content-Length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 
@@ -74,7 +79,9 @@ def infer(rows: int, **more: Any) -> bytes:
 
 
 MSGPACK, INFER = "application/msgpack", f"{MODEL}/infer"
-LONG_TEXT = b'{"obs":{"action_mask":[1],"obs":["' + b"x" * 1_000_000 + b'"' + b',""' * 100_000 + b"]}}"
+LONG_TEXT = (
+    b'{"obs":{"action_mask":[1],"obs":["' + b"x" * 1_000_000 + b'"' + b',""' * 100_000 + b"]}}"
+)
 TENSOR: dict[str, Any] = {"shape": [0], "datatype": "FP32"}
 WORST = {
     "numbers": (post("/v1/act", b'{"obs":' + many(b"0.1234567890123456", COMMAS) + b"}"), 400),
@@ -82,47 +89,101 @@ WORST = {
     "more lists": (post("/v1/act", b'{"obs":' + many(b"[]", COMMAS) + b"}"), 413),
     "all commas": (post("/v1/act", b"[" + b"0," * (bounds.JSON // 2 - 9) + b"0]"), 413),
     "digits": (post("/v1/act", b'{"obs":' + many(b"1" * 4000, 1000) + b"}"), 413),
-    "many digits": (post("/v1/act", b'{"obs":' + many(b"1" * (bounds.LONG + 1), bounds.LONG_NUMBERS) + b"}"), 400),
-    "longer numbers": (post("/v1/act", b'{"obs":' + many(b"1" * bounds.DIGITS, 1 << 12) + b"}"), 400),
-    "more digits": (post("/v1/act", b'{"obs":' + many(b"1" * (bounds.LONG + 1), COMMAS) + b"}"), 413),
+    "many digits": (
+        post("/v1/act", b'{"obs":' + many(b"1" * (bounds.LONG + 1), bounds.LONG_NUMBERS) + b"}"),
+        400,
+    ),
+    "longer numbers": (
+        post("/v1/act", b'{"obs":' + many(b"1" * bounds.DIGITS, 1 << 12) + b"}"),
+        400,
+    ),
+    "more digits": (
+        post("/v1/act", b'{"obs":' + many(b"1" * (bounds.LONG + 1), COMMAS) + b"}"),
+        413,
+    ),
     "integers": (post("/v1/act", b'{"obs":' + many(b"1" * bounds.LONG, COMMAS) + b"}"), 400),
     "one long text": (post("/v1/act", LONG_TEXT), 400),
     "a long key": (post("/v1/act", b'{"obs":{"' + b"k" * (bounds.JSON - 99) + b'":0}}'), 400),
     "a long field": (post("/v1/act", b'{"' + b"k" * (bounds.JSON - 99) + b'":0}'), 400),
-    "many keys": (post("/v1/act", b'{"obs":{' + b",".join(b'"%d":0' % i for i in range(INNER - 2)) + b"}}"), 400),
-    "a long text": (post("/v1/outcome", b'{"id":"x","data":"' + b"\\u00e9" * bounds.ESCAPES + b'"}'), 200),
-    "more escapes": (post("/v1/outcome", b'{"id":"x","data":"' + b"\\u00e9" * (bounds.JSON // 6 - 9) + b'"}'), 413),
-    "letters": (post("/v1/outcome", b'{"id":"x","data":"' + "\u00e9".encode() * (bounds.JSON // 2 - 99) + b'"}'), 200),
-    "more letters": (post("/v1/outcome", b'{"id":"x","data":"' + b"e" * (MOST_BODY - 99) + b'"}'), 413),
-    "packed letters": (framed("/v1/outcome", {"id": "x", "data": "\u00e9" * (bounds.JSON // 2 - 99)}), 200),
-    "more packed letters": (framed("/v1/outcome", {"id": "x", "data": "\u00e9" * (MOST_BODY // 2 - 99)}), 413),
+    "many keys": (
+        post("/v1/act", b'{"obs":{' + b",".join(b'"%d":0' % i for i in range(INNER - 2)) + b"}}"),
+        400,
+    ),
+    "a long text": (
+        post("/v1/outcome", b'{"id":"x","data":"' + b"\\u00e9" * bounds.ESCAPES + b'"}'),
+        200,
+    ),
+    "more escapes": (
+        post("/v1/outcome", b'{"id":"x","data":"' + b"\\u00e9" * (bounds.JSON // 6 - 9) + b'"}'),
+        413,
+    ),
+    "letters": (
+        post(
+            "/v1/outcome",
+            b'{"id":"x","data":"' + "\u00e9".encode() * (bounds.JSON // 2 - 99) + b'"}',
+        ),
+        200,
+    ),
+    "more letters": (
+        post("/v1/outcome", b'{"id":"x","data":"' + b"e" * (MOST_BODY - 99) + b'"}'),
+        413,
+    ),
+    "packed letters": (
+        framed("/v1/outcome", {"id": "x", "data": "\u00e9" * (bounds.JSON // 2 - 99)}),
+        200,
+    ),
+    "more packed letters": (
+        framed("/v1/outcome", {"id": "x", "data": "\u00e9" * (MOST_BODY // 2 - 99)}),
+        413,
+    ),
     "packed bytes": (framed("/v1/outcome", {"id": "x", "data": b"e" * (MOST_BODY - 99)}), 400),
-    "data": (post("/v1/outcome", b'{"id":"x","data":' + many(b"0.1234567890123456", COMMAS) + b"}"), 200),
+    "data": (
+        post("/v1/outcome", b'{"id":"x","data":' + many(b"0.1234567890123456", COMMAS) + b"}"),
+        200,
+    ),
     "outcomes": (post("/v1/outcome", many(b'{"id":"x","data":{"a":1}}', 10_000)), 200),
-    "packed numbers": (post("/v1/outcome", packed(VALUES - 72, b"\xcb" + b"\x3f" * 8), MSGPACK), 200),
+    "packed numbers": (
+        post("/v1/outcome", packed(VALUES - 72, b"\xcb" + b"\x3f" * 8), MSGPACK),
+        200,
+    ),
     "packed lists": (post("/v1/outcome", packed(INNER - 5, b"\x90"), MSGPACK), 200),
     "more packed": (post("/v1/outcome", packed(MOST_BODY - 99, b"\x00"), MSGPACK), 413),
-    "more packed after a mark": (post("/v1/outcome", BOM + packed(MOST_BODY - 99, b"\x90"), MSGPACK), 413),
+    "more packed after a mark": (
+        post("/v1/outcome", BOM + packed(MOST_BODY - 99, b"\x90"), MSGPACK),
+        413,
+    ),
     "packed keys": (post("/v1/outcome", packed(30_000, b"\x81\x92\x01\x02\x00"), MSGPACK), 413),
-    "a large array": (post("/v1/act", frames.encode({"obs": np.zeros(2_000_000, np.float32)}, 1 << 24)[4:], MSGPACK), 400),
+    "a large array": (
+        post(
+            "/v1/act", frames.encode({"obs": np.zeros(2_000_000, np.float32)}, 1 << 24)[4:], MSGPACK
+        ),
+        400,
+    ),
     "rows": (post(INFER, infer(4096)), 200),
     "drawn rows": (post(INFER, infer(4096, parameters={"deterministic": False})), 200),
     "outputs": (post(INFER, infer(4096, outputs=[{"name": "action"}] * 2000)), 400),
     "a datatype": (post(INFER, infer(1).replace(b"FP32", b"FP32I6" * 50_000)), 400),
-    "tensors": (post(INFER, json.dumps({"inputs": [TENSOR | {"name": str(i)} for i in range(9000)]}).encode()), 400),
+    "tensors": (
+        post(
+            INFER, json.dumps({"inputs": [TENSOR | {"name": str(i)} for i in range(9000)]}).encode()
+        ),
+        400,
+    ),
     "headers": (health(b"a:b\r\n" * 50_000), 431),
     "short headers": (health(b"a:b\r\n" * 5_000), 431),
     "one header": (health(b"a: " + b"b" * 50_000 + b"\r\n"), 431),
     "a path": (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 431),
     "chunks": (chunked(b"1\r\n1\r\n" * 200_000), 400),
     "trailers": (chunked(b"0\r\n" + b"a:b\r\n" * 50_000 + b"\r\n"), 431),
-}  # fmt: skip
+}
 
 
 @pytest.mark.few(len(WORST))
 @pytest.mark.parametrize("name", WORST)
 def test_no_request_holds_the_loop(name: str, server: Served) -> None:
-    """In CPU time of the loop's thread: the best of some tries, since caches are cold in the first."""
+    """In CPU time of the loop's thread: the best of some tries,
+    since caches are cold in the first.
+    """
     (data, status), said = WORST[name], None
     longest = []
     for _ in range(5):
@@ -150,7 +211,9 @@ def test_many_small_frames_take_turns(server: Served) -> None:
 
 
 def test_one_connection_has_a_bound_of_requests_that_wait(server: Served) -> None:
-    """All outcomes of one piece of 256 kB waited at once, and one turn of the loop answered them all."""
+    """All outcomes of one piece of 256 kB waited at once, and one turn of the loop answered them
+    all.
+    """
 
     async def ask() -> tuple[int, bool]:
         line, connection, most = Line(), Connection(server.frames), 0
@@ -161,7 +224,9 @@ def test_one_connection_has_a_bound_of_requests_that_wait(server: Served) -> Non
             await asyncio.sleep(0)
         connection.connection_lost(None)
         answers = map(frames.decode, frames.Splitter().feed(bytes(line.got)))
-        assert sorted((one["n"], one["status"]) for one in answers) == [(n, 200) for n in range(5000)]
+        assert sorted((one["n"], one["status"]) for one in answers) == [
+            (n, 200) for n in range(5000)
+        ]
         return most, line.paused
 
     for _ in range(3):
@@ -187,7 +252,9 @@ def test_what_is_stored_at_once_is_answered_in_turns() -> None:
     assert max(b - a for a, b in itertools.pairwise(done)) <= 256
 
 
-def test_no_server_is_ready_without_a_champion(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_is_ready_without_a_champion(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = server.policy
     paths = ("/readyz", "/v2/health/ready", f"/v2/models/{name}/ready")
     asked = [f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths]
@@ -199,18 +266,49 @@ def test_no_server_is_ready_without_a_champion(server: Served, monkeypatch: pyte
 
 FLAT = b"[0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]"
 ODD = {
-    "compressed": (post("/v1/act", b"x", more="Content-Encoding: gzip\r\n"), 415, "Content-Encoding: expected"),
-    "compressed tensors": (post(INFER, b"x", more="Content-Encoding: deflate\r\n"), 415, "got 'deflate'"),
-    "a charset": (post("/v1/act", b"{}", "application/json; charset=latin-1"), 415, "the charset utf-8, got 'latin-1'"),
-    "utf-16": (post("/v1/act", json.dumps({"obs": MASKED}).encode("utf-16")), 400, "this looks like UTF-16"),
-    "a method": (b"GET /v1/act HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 405, "GET /v1/act: Method Not Allowed"),
+    "compressed": (
+        post("/v1/act", b"x", more="Content-Encoding: gzip\r\n"),
+        415,
+        "Content-Encoding: expected",
+    ),
+    "compressed tensors": (
+        post(INFER, b"x", more="Content-Encoding: deflate\r\n"),
+        415,
+        "got 'deflate'",
+    ),
+    "a charset": (
+        post("/v1/act", b"{}", "application/json; charset=latin-1"),
+        415,
+        "the charset utf-8, got 'latin-1'",
+    ),
+    "utf-16": (
+        post("/v1/act", json.dumps({"obs": MASKED}).encode("utf-16")),
+        400,
+        "this looks like UTF-16",
+    ),
+    "a method": (
+        b"GET /v1/act HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        405,
+        "GET /v1/act: Method Not Allowed",
+    ),
     "nan": (framed("/v1/outcome", {"id": "x", "reward": float("nan")}), 400, "reward: expected"),
     "inf": (framed("/v1/outcome", {"id": "x", "time": float("inf")}), 400, "time: expected"),
-    "nan within": (framed("/v1/outcome", {"id": "x", "data": [{"a": [0.1, float("nan")]}]}), 400, "data: "),
-    "no deadline": (framed("/v1/act", {"obs": MASKED, "deadline_ms": float("nan")}), 400, "deadline_ms"),
-    "another nesting": (post(INFER, infer(2).replace(FLAT, b"[[1,2],[3,4],[5,6],[7,8]]")), 400,
-        "expected a flat list, or lists of that shape, got lists of the shape [4, 2]"),
-}  # fmt: skip
+    "nan within": (
+        framed("/v1/outcome", {"id": "x", "data": [{"a": [0.1, float("nan")]}]}),
+        400,
+        "data: ",
+    ),
+    "no deadline": (
+        framed("/v1/act", {"obs": MASKED, "deadline_ms": float("nan")}),
+        400,
+        "deadline_ms",
+    ),
+    "another nesting": (
+        post(INFER, infer(2).replace(FLAT, b"[[1,2],[3,4],[5,6],[7,8]]")),
+        400,
+        "expected a flat list, or lists of that shape, got lists of the shape [4, 2]",
+    ),
+}
 
 
 @pytest.mark.few(len(ODD))
@@ -225,13 +323,23 @@ def test_what_cannot_be_is_said(name: str, server: Served) -> None:
 def test_a_bom_and_a_charset_do_no_harm(server: Served) -> None:
     body = json.dumps({"obs": MASKED}).encode()
     assert server.http(post("/v1/act", b"\xef\xbb\xbf" + body))[0] == 200
-    assert server.http(post("/v1/act", body, "application/json; charset=UTF-8", "Content-Encoding: identity\r\n"))[0] == 200
+    assert (
+        server.http(
+            post(
+                "/v1/act", body, "application/json; charset=UTF-8", "Content-Encoding: identity\r\n"
+            )
+        )[0]
+        == 200
+    )
 
 
 def test_the_time_of_each_path_is_counted(server: Served) -> None:
     server.http(post(INFER, infer(1)))
     page = server.http(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")[1].decode()
-    assert 'equipoise_request_seconds_bucket{le="0.0001",path="/v2/infer"}' in page and 'path="/v2/infer",status="200"' in page
+    assert (
+        'equipoise_request_seconds_bucket{le="0.0001",path="/v2/infer"}' in page
+        and 'path="/v2/infer",status="200"' in page
+    )
 
 
 def test_the_document_has_the_spaces_and_every_status(server: Served) -> None:
@@ -240,7 +348,11 @@ def test_the_document_has_the_spaces_and_every_status(server: Served) -> None:
     document = server.openapi
     schema = {"$ref": "#/components/schemas/Act", "components": document["components"]}
     check = jsonschema.Draft202012Validator(schema).is_valid
-    assert check({"obs": MASKED}) and not check({"obs": OBS}) and not check({"obs": {**MASKED, "obs": [0.1]}})
+    assert (
+        check({"obs": MASKED})
+        and not check({"obs": OBS})
+        and not check({"obs": {**MASKED, "obs": [0.1]}})
+    )
     statuses = {
         int(code)
         for path in document["paths"].values()
@@ -248,7 +360,24 @@ def test_the_document_has_the_spaces_and_every_status(server: Served) -> None:
         if "responses" in one
         for code in one["responses"]
     }
-    assert statuses == {200, 400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 431, 500, 501, 503, 507}
+    assert statuses == {
+        200,
+        400,
+        401,
+        403,
+        404,
+        405,
+        408,
+        409,
+        413,
+        415,
+        429,
+        431,
+        500,
+        501,
+        503,
+        507,
+    }
 
 
 def test_a_caller_who_leaves_its_episodes_keeps_nobody_out() -> None:
@@ -274,12 +403,24 @@ def test_a_caller_who_leaves_its_episodes_keeps_nobody_out() -> None:
 
 def test_a_long_name_is_like_no_other() -> None:
     began = time.thread_time()
-    assert hints.nearest("FP32I6" * 200_000, ["FP32"]) is None and hints.nearest("FP3", ["FP32", "FP32" * 100_000]) == "FP32"
+    assert (
+        hints.nearest("FP32I6" * 200_000, ["FP32"]) is None
+        and hints.nearest("FP3", ["FP32", "FP32" * 100_000]) == "FP32"
+    )
     assert time.thread_time() - began < 1.0
 
 
 @pytest.mark.parametrize(
-    "host", ["[::1]evil.com", "[::1]:80@evil.com", "localhost:x", "localhost:80@evil.com", "127.0.0.1/evil", "[::1", ""]
+    "host",
+    [
+        "[::1]evil.com",
+        "[::1]:80@evil.com",
+        "localhost:x",
+        "localhost:80@evil.com",
+        "127.0.0.1/evil",
+        "[::1",
+        "",
+    ],
 )
 def test_a_host_with_anything_more_is_refused(host: str) -> None:
     with pytest.raises(Refused, match="Host: expected one of"):
@@ -293,8 +434,14 @@ def test_a_host_of_this_machine_passes(host: str) -> None:
 
 def test_the_scheme_of_a_token_may_be_small() -> None:
     for said in ("Bearer", "bearer", "BEARER"):
-        Guard("0.0.0.0", "t" * 16, hosts=["x"]).check("/v1/act", b"x", None, f"{said} {'t' * 16}".encode())
-    assert bearer_token("Basic abc") is None and bearer_token("t" * 16) is None and bearer_token("bearer  abc ") == "abc"
+        Guard("0.0.0.0", "t" * 16, hosts=["x"]).check(
+            "/v1/act", b"x", None, f"{said} {'t' * 16}".encode()
+        )
+    assert (
+        bearer_token("Basic abc") is None
+        and bearer_token("t" * 16) is None
+        and bearer_token("bearer  abc ") == "abc"
+    )
 
 
 def test_connections_fit_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +459,9 @@ def test_connections_fit_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.thorough
 def test_more_connections_than_descriptors(tmp_path: Path) -> None:
-    """The server answers new callers, with 503 beyond what fits; its log stays short, and no decision is lost."""
+    """The server answers new callers, with 503 beyond what fits; its log stays short, and no
+    decision is lost.
+    """
     registry(tmp_path, mask=1)
 
     def limit() -> None:
@@ -327,17 +476,25 @@ def test_more_connections_than_descriptors(tmp_path: Path) -> None:
         for _ in range(200):
             with contextlib.suppress(OSError):
                 idle.enter_context(socket.create_connection(("127.0.0.1", running.port), 5))
-        assert exchange(running.port, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 5)[0] == 503
+        assert (
+            exchange(running.port, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 5)[0] == 503
+        )
         told = client.act(MASKED)
         client.outcome(told.id, 1.0)
         lines = running.log.read_text().splitlines()
-        assert len(lines) < 30 and running.logged("connections are refused") and "system resource" not in "".join(lines)
+        assert (
+            len(lines) < 30
+            and running.logged("connections are refused")
+            and "system resource" not in "".join(lines)
+        )
         assert not client.state()["alarms"]
 
 
 def test_a_client_behind_a_prefix() -> None:
     client = Client("http://h:1/lab/")
-    assert client._wire.request("act", {"obs": 1}).startswith(b"POST /lab/v1/act HTTP/1.1\r\nHost: h:1\r\n")
+    assert client._wire.request("act", {"obs": 1}).startswith(
+        b"POST /lab/v1/act HTTP/1.1\r\nHost: h:1\r\n"
+    )
     for place in ("http://h/a b", "http://h/?x", "http://u@h/", "http://h/é"):
         with pytest.raises(ValueError, match="place: expected http://HOST:PORT"):
             Client(place)

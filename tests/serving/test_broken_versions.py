@@ -1,4 +1,6 @@
-"""A version that fails in any way costs the aliases that name it, with alarms; the champion answers and follows its alias."""
+"""A version that fails in any way costs the aliases that name it, with alarms; the champion answers
+and follows its alias.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +32,39 @@ OTHERS = ("candidate", "previous", "shadow")
 KINDS = [*BREAK, "other spaces", "no right to read", "removed while loading"]
 PASSED: set[str] = set()  # good versions, tried once for all tests
 SAYS = {
-    "wrong shape": "Reshape", "endless": "within 1 s of processor time", "2 GB": "bytes of memory",
-    "2 GB file": "bytes of memory", "external data": "external data", "custom operator": "com.example",
+    "wrong shape": "Reshape",
+    "endless": "within 1 s of processor time",
+    "2 GB": "bytes of memory",
+    "2 GB file": "bytes of memory",
+    "external data": "external data",
+    "custom operator": "com.example",
     "nan weights": "finite numbers",
-    "missing field": "spec.json: expected what 'equipoise export' writes", "torn file": "expected the SHA-256",
-    "other spaces": "actions", "no right to read": "Permission denied", "removed while loading": "expected",
-}  # fmt: skip
+    "missing field": "spec.json: expected what 'equipoise export' writes",
+    "torn file": "expected the SHA-256",
+    "other spaces": "actions",
+    "no right to read": "Permission denied",
+    "removed while loading": "expected",
+}
 
 
 class Source:
     """A registry of good versions a and b, and a bad one that is broken in its own way."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        self.kind, self.folder, self.paths, self.set = kind, folder, dict[str, Path](), dict[str, str]()
+        self.kind, self.folder, self.paths, self.set = (
+            kind,
+            folder,
+            dict[str, Path](),
+            dict[str, str](),
+        )
         self.good = [self._put(artifact(folder / f"good-{seed}", "mlp", seed)) for seed in (0, 1)]
         if kind in BREAK:
             self.bad, path = broken(folder / "bad", kind)
             self.paths[self.bad] = path
         else:
-            self.bad = self._put(artifact(folder / "bad", "box" if kind == "other spaces" else "mlp", 2))
+            self.bad = self._put(
+                artifact(folder / "bad", "box" if kind == "other spaces" else "mlp", 2)
+            )
 
     def _put(self, path: Path) -> str:
         version = hashlib.sha256((path / "manifest.json").read_bytes()).hexdigest()
@@ -86,7 +102,9 @@ def started(source: Source) -> Iterator[Versions]:
         yield versions
     finally:
         versions.stop(20)
-    assert versions.trial is not None and all(child.poll() is not None for child in versions.trial._children)
+    assert versions.trial is not None and all(
+        child.poll() is not None for child in versions.trial._children
+    )
 
 
 @pytest.mark.few(1)
@@ -116,14 +134,18 @@ def test_a_version_that_fails_costs_its_aliases_alone(kind: str, tmp_path: Path)
         source.set = {"champion": bad, "previous": a}
         with started(source) as versions:
             if kind != "other spaces":
-                assert champion() == a, "at a start the previous one takes the place of a broken champion"
+                assert champion() == a, (
+                    "at a start the previous one takes the place of a broken champion"
+                )
                 assert "champion: " in str(versions.alarm) and SAYS[kind] in str(versions.alarm)
 
     asyncio.run(follow())
 
 
 def test_a_start_without_a_good_champion(tmp_path: Path) -> None:
-    """Other aliases are served, and requests of the champion get 503 with the reason; without any the start says why."""
+    """Other aliases are served, and requests of the champion get 503 with the reason; without any
+    the start says why.
+    """
     source = Source(tmp_path, "wrong shape")
     source.set = {"champion": source.bad, "candidate": source.good[0]}
 
@@ -132,7 +154,8 @@ def test_a_start_without_a_good_champion(tmp_path: Path) -> None:
             assert versions.find("candidate").digest == source.good[0]
             for name in (None, "champion"):
                 with pytest.raises(
-                    Refused, match="expected a champion that can be served, got none: champion: .*Reshape"
+                    Refused,
+                    match="expected a champion that can be served, got none: champion: .*Reshape",
                 ) as no:
                     versions.find(name)
                 assert no.value.status == 503
@@ -144,7 +167,9 @@ def test_a_start_without_a_good_champion(tmp_path: Path) -> None:
     asyncio.run(follow())
     source.set = {"champion": source.bad}
     versions = Versions(source, "p", Rules(), trial=Trial(_passed=PASSED))
-    with pytest.raises(ValueError, match="p: expected a version that can be served, got none: champion: .*Reshape"):
+    with pytest.raises(
+        ValueError, match="p: expected a version that can be served, got none: champion: .*Reshape"
+    ):
         versions.start()
     versions = Versions(source, "p", Rules(low=0), trial=Trial(_passed=PASSED))
     source.set = {"champion": source.good[0]}
@@ -152,7 +177,9 @@ def test_a_start_without_a_good_champion(tmp_path: Path) -> None:
         versions.start()
 
 
-def test_a_registry_that_cannot_be_read_and_errors_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_cannot_be_read_and_errors_of_any_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = Source(tmp_path, "wrong shape")
     a, b = source.good
     source.set = {"champion": a}
@@ -178,7 +205,9 @@ def test_a_registry_that_cannot_be_read_and_errors_of_any_kind(tmp_path: Path, m
             source.set = {"champion": b}
             await until(lambda: versions.find(None).digest == b)
             source.set = {}
-            await until(lambda: versions.alarm == "champion: expected an alias that is set, got none")
+            await until(
+                lambda: versions.alarm == "champion: expected an alias that is set, got none"
+            )
             assert versions.find(None).digest == b
 
     asyncio.run(follow())
@@ -186,7 +215,9 @@ def test_a_registry_that_cannot_be_read_and_errors_of_any_kind(tmp_path: Path, m
 
 @pytest.mark.thorough
 def test_an_endless_version_is_not_tried_again_at_once(tmp_path: Path) -> None:
-    """It took a second of processor time, so for ten times as long nothing is spent on it, whatever moves."""
+    """It took a second of processor time, so for ten times as long nothing is spent on it, whatever
+    moves.
+    """
     source = Source(tmp_path, "endless")
     version, source.set = source.bad, {"champion": source.good[0], "candidate": source.bad}
 
@@ -197,20 +228,37 @@ def test_an_endless_version_is_not_tried_again_at_once(tmp_path: Path) -> None:
             attempt = versions._attempts[version]
             assert isinstance(attempt.error, Exceeded) and attempt.again - attempt.began > 10
             source.set = {"champion": source.good[1], "shadow": version}
-            await until(lambda: versions.find(None).digest == source.good[1] and "shadow: " in str(versions.alarm))
+            await until(
+                lambda: (
+                    versions.find(None).digest == source.good[1]
+                    and "shadow: " in str(versions.alarm)
+                )
+            )
             assert versions._attempts[version] is attempt
 
     asyncio.run(follow())
 
 
-def test_a_trial_loads_no_torch_and_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_loads_no_torch_and_ends_with_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = (
-        "import json, sys\nfrom equipoise.serving import trial\nsys.argv = ['', 'onnx']\ntrial.main()\n"
+        "import json, sys\nfrom equipoise.serving import trial\nsys.argv = ['', "
+        "'onnx']\ntrial.main()\n"
         "print(json.dumps(sorted({'torch', 'ray', 'gymnasium'} & sys.modules.keys())))"
     )
     folder = artifact(tmp_path / "good", "mlp")
-    asked = json.dumps({"path": str(folder), "trusted": [], "batch": 64, "cpu_s": 20, "memory": 1 << 30})
-    done = subprocess.run([sys.executable, "-c", code], input=asked, capture_output=True, text=True, timeout=60, check=True)
+    asked = json.dumps(
+        {"path": str(folder), "trusted": [], "batch": 64, "cpu_s": 20, "memory": 1 << 30}
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=asked,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     version = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
     assert done.stdout == json.dumps({"version": version}) + "[]\n"
     trial = Trial()
@@ -229,14 +277,19 @@ def test_a_trial_loads_no_torch_and_ends_with_its_parent(tmp_path: Path, monkeyp
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["wrong shape", "endless"])
-def test_a_server_with_a_broken_candidate_follows_and_starts_again(kind: str, tmp_path: Path) -> None:
+def test_a_server_with_a_broken_candidate_follows_and_starts_again(
+    kind: str, tmp_path: Path
+) -> None:
     made = Registry(tmp_path / "registry", create=True)
     a, b = (made.add(artifact(tmp_path / f"good-{seed}", "mlp", seed), "mlp") for seed in (0, 1))
     bad = made.add(broken(tmp_path / "bad", kind)[1], "mlp")
     made.alias("mlp", "champion", a)
     for _ in range(2):
         made.alias("mlp", "candidate", None)
-        with serving(tmp_path, "mlp", "--trial-time", "1") as running, Client(running.url) as client:
+        with (
+            serving(tmp_path, "mlp", "--trial-time", "1") as running,
+            Client(running.url) as client,
+        ):
             end = time.monotonic() + 60
             made.alias("mlp", "candidate", bad)
             for version in (b, a):
@@ -249,6 +302,9 @@ def test_a_server_with_a_broken_candidate_follows_and_starts_again(kind: str, tm
             while not any("champion: " in alarm for alarm in client.state()["alarms"]):
                 assert time.monotonic() < end
                 assert client.act(OBS).version == a
-        with serving(tmp_path, "mlp", "--trial-time", "1") as running, Client(running.url) as client:
+        with (
+            serving(tmp_path, "mlp", "--trial-time", "1") as running,
+            Client(running.url) as client,
+        ):
             assert client.act(OBS).version == a and client.state()["ready"]
             made.rollback("mlp")

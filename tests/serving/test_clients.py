@@ -44,13 +44,19 @@ def test_python(uds: bool, server: Running) -> None:
         with pytest.raises(ServeError, match="404: session: expected an open episode") as refused:
             client.act(OBS, session=episode.name)
         assert refused.value.status == 404
-        two = [client.act(OBS, session="x", first=t == 0, done=t == 2, unit="me", deadline_ms=5000).action for t in range(3)]
+        two = [
+            client.act(
+                OBS, session="x", first=t == 0, done=t == 2, unit="me", deadline_ms=5000
+            ).action
+            for t in range(3)
+        ]
         assert two == [d.action for d in one]
         client.outcome(one[0].id, reward=1.0, data={"clicks": [1]})
         assert client.state()["policy"] == "lstm"
         with pytest.raises(ServeError, match="400: body: |400: frame: "):
             client.act(OBS, sesion="x")  # type: ignore[call-arg]
-        assert client.act(OBS, session="y", first=True, done=True).version  # the connection goes on after a refusal
+        # the connection goes on after a refusal
+        assert client.act(OBS, session="y", first=True, done=True).version
 
 
 @pytest.mark.few(2)
@@ -58,7 +64,9 @@ def test_python(uds: bool, server: Running) -> None:
 def test_python_async(uds: bool, server: Running) -> None:
     async def play() -> None:
         async with AsyncClient(f"unix:{server.uds}" if uds else server.url) as client:
-            told = await asyncio.gather(*[client.act(OBS, session=f"{uds}-{i}", first=True, done=True) for i in range(50)])
+            told = await asyncio.gather(
+                *[client.act(OBS, session=f"{uds}-{i}", first=True, done=True) for i in range(50)]
+            )
             assert len({d.id for d in told}) == 50 and len({d.action for d in told}) == 1
             assert [d.session for d in told] == [f"{uds}-{i}" for i in range(50)]
             with pytest.raises(ServeError, match="404"):
@@ -70,11 +78,20 @@ def test_python_async(uds: bool, server: Running) -> None:
 
 
 def test_a_client_says_what_is_wrong(tmp_path: Path) -> None:
-    with Client("http://127.0.0.1:9") as client, pytest.raises(ConnectionError, match=r"http://127.0.0.1:9: expected a server"):
+    with (
+        Client("http://127.0.0.1:9") as client,
+        pytest.raises(ConnectionError, match=r"http://127.0.0.1:9: expected a server"),
+    ):
         client.state()
-    with Client(f"unix:{tmp_path}/none") as client, pytest.raises(ConnectionError, match="none: expected a server"):
+    with (
+        Client(f"unix:{tmp_path}/none") as client,
+        pytest.raises(ConnectionError, match="none: expected a server"),
+    ):
         client.state()
-    with pytest.raises(ValueError, match="expected http://HOST:PORT, https://HOST:PORT or unix:PATH, got '127.0.0.1:80'"):
+    with pytest.raises(
+        ValueError,
+        match="expected http://HOST:PORT, https://HOST:PORT or unix:PATH, got '127.0.0.1:80'",
+    ):
         Client("127.0.0.1:80")
 
 
@@ -103,15 +120,41 @@ def test_a_client_of_a_process_with_many_files(server: Running) -> None:
 
 def test_its_msgpack_is_msgpack() -> None:
     values: list[Any] = [
-        None, True, False, 0, 1, -1, 127, 128, -32, -33, 255, 70000, 1 << 40, -(1 << 40), 1.5, "", "é" * 40, "x" * 300, b"",
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        127,
+        128,
+        -32,
+        -33,
+        255,
+        70000,
+        1 << 40,
+        -(1 << 40),
+        1.5,
+        "",
+        "é" * 40,
+        "x" * 300,
+        b"",
         b"x" * 300,
-        [], list(range(20)), {}, {"a": [1, {"b": None}]}, {str(i): i for i in range(20)}, [[]] * 70000,
-    ]  # fmt: skip
+        [],
+        list(range(20)),
+        {},
+        {"a": [1, {"b": None}]},
+        {str(i): i for i in range(20)},
+        [[]] * 70000,
+    ]
     for value in values:
         packed = bytearray()
         clients._pack(value, packed)
         assert msgspec.msgpack.decode(packed) == value
-        assert clients._unpack(msgspec.msgpack.encode(value), 0) == (value, len(msgspec.msgpack.encode(value)))
+        assert clients._unpack(msgspec.msgpack.encode(value), 0) == (
+            value,
+            len(msgspec.msgpack.encode(value)),
+        )
 
 
 def test_it_is_one_file_without_dependencies(tmp_path: Path) -> None:
@@ -119,7 +162,11 @@ def test_it_is_one_file_without_dependencies(tmp_path: Path) -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import client; "
     code += "print(sorted({m.split('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)))"
     done = subprocess.run(
-        [sys.executable, "-S", "-I", "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-S", "-I", "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert set(ast.literal_eval(done.stdout)) <= {"__main__", "client"}
 
@@ -142,8 +189,10 @@ catch (error) {{ refused = [error instanceof ServeError, error.status, error.mes
 let gone;
 try {{ await new Client("http://127.0.0.1:9").state(); }} catch (error) {{ gone = error.message; }}
 console.log(JSON.stringify({{ actions: told.map((d) => d.action), refused, gone, ready: (await client.state()).ready }}));
-""")
-    done = subprocess.run([node, str(tmp_path / "try.mjs")], capture_output=True, text=True, timeout=60, check=False)
+""")  # noqa: E501
+    done = subprocess.run(
+        [node, str(tmp_path / "try.mjs")], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     with Client(server.url) as client, client.episode() as episode:

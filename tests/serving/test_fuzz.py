@@ -1,4 +1,6 @@
-"""Fuzz: requests and frames that are wrong in any way get no 5xx, and the server's memory stays flat."""
+"""Fuzz: requests and frames that are wrong in any way get no 5xx, and the server's memory stays
+flat.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,28 @@ PATHS = (
     "/v2/../x",
 )
 VALUES: tuple[Any, ...] = (
-    None, True, 0, -1, 1 << 62, 1 << 70, 1e308, 0.5, "", "x", "é\u0000", [], [[]], [None], {},
+    None,
+    True,
+    0,
+    -1,
+    1 << 62,
+    1 << 70,
+    1e308,
+    0.5,
+    "",
+    "x",
+    "é\u0000",
+    [],
+    [[]],
+    [None],
+    {},
     {"data": b"", "dtype": "float32"},
-    {"dtype": "float32", "shape": [4], "data": "AAAA"}, OBS, {"obs": OBS, "action_mask": [1, 1, 1]}, ["nan"] * 4, [[1], [2, 3]],
-)  # fmt: skip
+    {"dtype": "float32", "shape": [4], "data": "AAAA"},
+    OBS,
+    {"obs": OBS, "action_mask": [1, 1, 1]},
+    ["nan"] * 4,
+    [[1], [2, 3]],
+)
 KEYS = (
     "obs",
     "session",
@@ -60,8 +80,14 @@ def message(rng: random.Random) -> Any:
     if kind < 0.1:
         return rng.choice(VALUES)
     if kind < 0.3:
-        tensor = {**TENSOR, rng.choice(("name", "shape", "datatype", "data", "parameters")): rng.choice(VALUES)}
-        return {"inputs": [tensor, rng.choice(VALUES)], rng.choice(("outputs", "parameters", "id")): rng.choice(VALUES)}
+        tensor = {
+            **TENSOR,
+            rng.choice(("name", "shape", "datatype", "data", "parameters")): rng.choice(VALUES),
+        }
+        return {
+            "inputs": [tensor, rng.choice(VALUES)],
+            rng.choice(("outputs", "parameters", "id")): rng.choice(VALUES),
+        }
     said: dict[str, Any] = {"obs": {"obs": OBS, "action_mask": [1, 0, 1]}} if kind < 0.7 else {}
     for _ in range(rng.randrange(4)):
         said[rng.choice(KEYS)] = rng.choice(VALUES)
@@ -73,7 +99,12 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
         return data
     at = rng.randrange(len(data))
     return rng.choice(
-        (data[:at], data[:at] + rng.randbytes(rng.randrange(9)) + data[at:], data + rng.randbytes(3), rng.randbytes(at))
+        (
+            data[:at],
+            data[:at] + rng.randbytes(rng.randrange(9)) + data[at:],
+            data + rng.randbytes(3),
+            rng.randbytes(at),
+        )
     )
 
 
@@ -86,8 +117,13 @@ def packed(said: Any) -> bytes:
 
 def request(rng: random.Random) -> bytes:
     said = message(rng)
-    kind = rng.choice(("application/json", "application/msgpack", "text/x", "application/json; charset=utf-8"))
-    body = damaged(packed(said) if kind == "application/msgpack" else json.dumps(said, default=repr).encode(), rng)
+    kind = rng.choice(
+        ("application/json", "application/msgpack", "text/x", "application/json; charset=utf-8")
+    )
+    body = damaged(
+        packed(said) if kind == "application/msgpack" else json.dumps(said, default=repr).encode(),
+        rng,
+    )
     length = len(body) if rng.random() < 0.97 else rng.randrange(2000)
     more = rng.choice(
         (
@@ -101,12 +137,25 @@ def request(rng: random.Random) -> bytes:
         )
     )
     host = "127.0.0.1" if rng.random() < 0.97 else rng.choice(("", "[", "[::1", "a:b:c", "\x80"))
-    head = f"{rng.choice(('POST', 'POST', 'POST', 'GET', 'PUT', 'OPTIONS'))} {rng.choice(PATHS)} HTTP/1.1\r\nHost: {host}\r\n"
-    return damaged(f"{head}Content-Type: {kind}\r\n{more}Content-Length: {length}\r\n\r\n".encode("latin-1"), rng) + body
+    head = (
+        f"{rng.choice(('POST', 'POST', 'POST', 'GET', 'PUT', 'OPTIONS'))} {rng.choice(PATHS)} "
+        f"HTTP/1.1\r\nHost: {host}\r\n"
+    )
+    return (
+        damaged(
+            f"{head}Content-Type: {kind}\r\n{more}Content-Length: {length}\r\n\r\n".encode(
+                "latin-1"
+            ),
+            rng,
+        )
+        + body
+    )
 
 
 def fuzz_http(running: Running, count: int, rng: random.Random) -> dict[int, int]:
-    """How often each status came; 0: closed without an answer, or no answer within 5 s to what is not whole."""
+    """How often each status came; 0: closed without an answer, or no answer within 5 s to what is
+    not whole.
+    """
     seen: dict[int, int] = {}
     for _ in range(count):
         with socket.create_connection(("127.0.0.1", running.port), 10) as connection:
@@ -138,7 +187,9 @@ def fuzz_frames(running: Running, count: int, rng: random.Random) -> dict[int, i
             head = connection.recv(4, socket.MSG_WAITALL)
             status = 0
             if head:
-                status = frames.decode(connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))["status"]
+                status = frames.decode(
+                    connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
+                )["status"]
             seen[status] = seen.get(status, 0) + 1
     return seen
 
@@ -147,7 +198,9 @@ def fuzz_frames(running: Running, count: int, rng: random.Random) -> dict[int, i
 def test_no_error_of_the_server(count: int, tmp_path: Path, seed: int) -> None:
     registry(tmp_path, mask=1)
     rng = random.Random(seed)
-    with serving(tmp_path, "mask", "--request-timeout", "1", "--max-sessions", "50", "--session-timeout", "1") as running:
+    with serving(
+        tmp_path, "mask", "--request-timeout", "1", "--max-sessions", "50", "--session-timeout", "1"
+    ) as running:
         for fuzz in (fuzz_http, fuzz_frames):
             early = fuzz(running, count // 4, rng)
             before = rss_mb(running.process.pid)
@@ -158,5 +211,12 @@ def test_no_error_of_the_server(count: int, tmp_path: Path, seed: int) -> None:
             assert {200, 400} <= set(statuses), statuses
             assert grown < 8, f"{grown:.1f} MB more after {count} requests"
         with Client(f"unix:{running.uds}") as client:
-            assert client.act({"obs": np.array(OBS, np.float32), "action_mask": [1, 0, 1]}).fallback is None
-        assert not [line for line in running.log.read_text().splitlines() if '"level": "error"' in line or "Traceback" in line]
+            assert (
+                client.act({"obs": np.array(OBS, np.float32), "action_mask": [1, 0, 1]}).fallback
+                is None
+            )
+        assert not [
+            line
+            for line in running.log.read_text().splitlines()
+            if '"level": "error"' in line or "Traceback" in line
+        ]

@@ -60,7 +60,12 @@ def recurrent(folder: Path) -> Iterator[Running]:
 
 def test_json_msgpack_and_frames_say_the_same(server: Running) -> None:
     status, said = server.ask("POST", "/v1/act", {"obs": MASKED})
-    assert status == 200 and said["action"] in (0, 2) and said["propensity"] == 1.0 and said["fallback"] is None
+    assert (
+        status == 200
+        and said["action"] in (0, 2)
+        and said["propensity"] == 1.0
+        and said["fallback"] is None
+    )
     arrays = {"obs": np.array(OBS, np.float32), "action_mask": np.array([1, 0, 1], np.int8)}
     body = frames.encode({"obs": arrays})[4:]
     status, packed = server.ask("POST", "/v1/act", body, Content_Type=MSGPACK)
@@ -87,27 +92,100 @@ BAD = {
     "not json": (b"{", {}, 400, "body: "),
     "nothing": (b"", {}, 400, "body: "),
     "another key": ({"obss": 1}, {}, 400, "unknown field `obss`; did you mean 'obs'?"),
-    "a wrong type": ({"obs": MASKED, "session": 3}, {}, 400, "Expected `str | null`, got `int` - at `$.session`"),
-    "wrong keys": ({"obs": {"obs": OBS, "action_msk": [1, 1, 1]}}, {}, 400, "obs: expected the keys ['action_mask', 'obs']"),
-    "a wrong shape": ({"obs": {**MASKED, "obs": [1.0, 2.0]}}, {}, 400, "obs/obs: expected shape [4]"),
-    "a text": ({"obs": {**MASKED, "obs": ["a", 0, 0, 0]}}, {}, 400, "obs/obs: expected float32 [4], got"),
-    "too large a number": ({"obs": {**MASKED, "obs": [1e39, 0, 0, 0]}}, {}, 400, "obs/obs: expected finite numbers, got inf"),
-    "ragged": ({"obs": {**MASKED, "obs": [[1], [1, 2]]}}, {}, 400, "obs/obs: expected float32 [4], got lists"),
-    "no action allowed": ({"obs": {**MASKED, "action_mask": [0, 0, 0]}}, {}, 400, "obs/action_mask: expected at least one"),
-    "a batch": ({"obs": {"obs": [OBS, OBS], "action_mask": [[1, 1, 1]] * 2}}, {}, 400, "expected one observation, got a batch"),
-    "an unknown version": ({"obs": MASKED, "version": "deadbeefdead"}, {}, 404, "version: expected one that an alias of"),
-    "an unknown session": ({"obs": MASKED, "session": "nobody"}, {}, 404, "session: expected an open episode, got 'nobody'"),
-    "another type": ({"obs": MASKED}, {"Content_Type": "text/xml"}, 415, "Content-Type: expected application/json"),
-    "a foreign host": ({"obs": MASKED}, {"Host": "evil.example"}, 403, "Host: expected one of 127.0.0.1, ::1, localhost"),
-    "a foreign page": ({"obs": MASKED}, {"Origin": "https://evil.example"}, 403, "Origin: expected https://good.example, got"),
+    "a wrong type": (
+        {"obs": MASKED, "session": 3},
+        {},
+        400,
+        "Expected `str | null`, got `int` - at `$.session`",
+    ),
+    "wrong keys": (
+        {"obs": {"obs": OBS, "action_msk": [1, 1, 1]}},
+        {},
+        400,
+        "obs: expected the keys ['action_mask', 'obs']",
+    ),
+    "a wrong shape": (
+        {"obs": {**MASKED, "obs": [1.0, 2.0]}},
+        {},
+        400,
+        "obs/obs: expected shape [4]",
+    ),
+    "a text": (
+        {"obs": {**MASKED, "obs": ["a", 0, 0, 0]}},
+        {},
+        400,
+        "obs/obs: expected float32 [4], got",
+    ),
+    "too large a number": (
+        {"obs": {**MASKED, "obs": [1e39, 0, 0, 0]}},
+        {},
+        400,
+        "obs/obs: expected finite numbers, got inf",
+    ),
+    "ragged": (
+        {"obs": {**MASKED, "obs": [[1], [1, 2]]}},
+        {},
+        400,
+        "obs/obs: expected float32 [4], got lists",
+    ),
+    "no action allowed": (
+        {"obs": {**MASKED, "action_mask": [0, 0, 0]}},
+        {},
+        400,
+        "obs/action_mask: expected at least one",
+    ),
+    "a batch": (
+        {"obs": {"obs": [OBS, OBS], "action_mask": [[1, 1, 1]] * 2}},
+        {},
+        400,
+        "expected one observation, got a batch",
+    ),
+    "an unknown version": (
+        {"obs": MASKED, "version": "deadbeefdead"},
+        {},
+        404,
+        "version: expected one that an alias of",
+    ),
+    "an unknown session": (
+        {"obs": MASKED, "session": "nobody"},
+        {},
+        404,
+        "session: expected an open episode, got 'nobody'",
+    ),
+    "another type": (
+        {"obs": MASKED},
+        {"Content_Type": "text/xml"},
+        415,
+        "Content-Type: expected application/json",
+    ),
+    "a foreign host": (
+        {"obs": MASKED},
+        {"Host": "evil.example"},
+        403,
+        "Host: expected one of 127.0.0.1, ::1, localhost",
+    ),
+    "a foreign page": (
+        {"obs": MASKED},
+        {"Origin": "https://evil.example"},
+        403,
+        "Origin: expected https://good.example, got",
+    ),
     "a file's page": ({"obs": MASKED}, {"Origin": "null"}, 403, "Origin: expected"),
     "too long": ({"obs": [0.1] * 9999}, {}, 413, "body: expected at most 20,000 bytes, got"),
     "deep": (b'{"obs": ' + b"[" * 5000 + b"]" * 5000 + b"}", {}, 400, "body: "),
-    "nan in msgpack": (packed_obs({**MASKED, "obs": np.array([np.nan, 0, 0, 0], np.float32)}), {"Content_Type": MSGPACK}, 400,
-        "obs/obs: expected finite numbers, got nan"),
-    "a false array": (packed_obs({"dtype": "float32", "shape": [4], "data": b"123"}), {"Content_Type": MSGPACK}, 400,
-        "obs.data: expected float32 [4] in 16 bytes, got 3 bytes"),
-}  # fmt: skip
+    "nan in msgpack": (
+        packed_obs({**MASKED, "obs": np.array([np.nan, 0, 0, 0], np.float32)}),
+        {"Content_Type": MSGPACK},
+        400,
+        "obs/obs: expected finite numbers, got nan",
+    ),
+    "a false array": (
+        packed_obs({"dtype": "float32", "shape": [4], "data": b"123"}),
+        {"Content_Type": MSGPACK},
+        400,
+        "obs.data: expected float32 [4] in 16 bytes, got 3 bytes",
+    ),
+}
 
 
 @pytest.mark.few(len(BAD))
@@ -140,10 +218,14 @@ def test_bad_frames(server: Running) -> None:
 
 @pytest.mark.thorough
 def test_a_slow_request(folder: Path, tmp_path: Path) -> None:
-    """Nothing, half of the head, half of the body, half of a frame; also where it is not the first of its connection."""
+    """Nothing, half of the head, half of the body, half of a frame; also where it is not the first
+    of its connection.
+    """
     head = b"POST /v1/act HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     with (
-        serving(tmp_path, "mask", "--request-timeout", "2", registry=folder / "registry") as running,
+        serving(
+            tmp_path, "mask", "--request-timeout", "2", registry=folder / "registry"
+        ) as running,
         contextlib.ExitStack() as stack,
     ):
 
@@ -168,14 +250,19 @@ def test_a_slow_request(folder: Path, tmp_path: Path) -> None:
             assert connection.recv(10) == b""
         answer = framed.recv(int.from_bytes(framed.recv(4), "big"), socket.MSG_WAITALL)
         assert frames.decode(answer) == {
-            "n": 0, "status": 408, "error": "frame: expected it whole within 2 s, got a part of it",
-        }  # fmt: skip
+            "n": 0,
+            "status": 408,
+            "error": "frame: expected it whole within 2 s, got a part of it",
+        }
 
 
 def test_bytes_that_are_no_request(server: Running) -> None:
     status, said, _ = exchange(server.port, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
     assert status == 400 and "expected HTTP/1.1" in said["error"]
-    status, _, _ = exchange(server.port, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 400_000 + b"\r\n\r\n")
+    status, _, _ = exchange(
+        server.port,
+        b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 400_000 + b"\r\n\r\n",
+    )
     assert status == 431
     assert server.ask("GET", "/v1/act")[0] == 405 and server.ask("DELETE", "/v1/outcome")[0] == 405
     assert server.ask("GET", "/v1/nothing")[1] == {
@@ -187,11 +274,18 @@ def test_bytes_that_are_no_request(server: Running) -> None:
 def test_an_answer_is_one_packet(path: str, server: Running) -> None:
     """Nagle's algorithm would hold its second half for 40 ms."""
     body = json.dumps({"obs": MASKED}).encode() if path == "/v1/act" else b""
-    asked = f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    asked = (
+        f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+        f"{len(body)}\r\n\r\n"
+    )
     with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
         connection.sendall(asked.encode() + body)
         head, _, said = connection.recv(1 << 16).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200") and b"content-length: %d" % len(said) in head.lower() and said
+    assert (
+        head.startswith(b"HTTP/1.1 200")
+        and b"content-length: %d" % len(said) in head.lower()
+        and said
+    )
 
 
 def test_connections_are_limited(server: Running) -> None:
@@ -223,25 +317,40 @@ def test_what_it_says_of_itself(server: Running) -> None:
     status, ready = server.ask("GET", "/readyz")
     assert status == 200 and ready["policy"] == "mask" and ready["alarms"] == []
     _, document = server.ask("GET", "/openapi.json")
-    assert document["openapi"] == "3.1.0" and set(document["components"]["schemas"]["Act"]["required"]) == {"obs"}
+    assert document["openapi"] == "3.1.0" and set(
+        document["components"]["schemas"]["Act"]["required"]
+    ) == {"obs"}
     assert document["paths"]["/v1/act"]["post"]["responses"]["200"]
     server.ask("POST", "/v1/act", {"obs": MASKED})
     page = server.ask("GET", "/metrics")[1].decode()
-    assert f'equipoise_decisions_total{{by="policy",version="{ready["versions"]["champion"]}"}}' in page
-    assert "equipoise_decision_seconds_bucket" in page and "equipoise_records_lost_total 0.0" in page
+    assert (
+        f'equipoise_decisions_total{{by="policy",version="{ready["versions"]["champion"]}"}}'
+        in page
+    )
+    assert (
+        "equipoise_decision_seconds_bucket" in page and "equipoise_records_lost_total 0.0" in page
+    )
 
 
 def test_outcomes_are_stored(server: Running, folder: Path) -> None:
     _, decision = server.ask("POST", "/v1/act", {"obs": MASKED, "unit": "me"})
     assert server.ask("POST", "/v1/outcome", {"id": decision["id"], "reward": 2.5})[0] == 200
-    assert server.ask("POST", "/v1/outcome", [{"id": "x", "data": [1, {"a": None}]}, {"id": "y"}]) == (200, {"stored": 2})
+    assert server.ask(
+        "POST", "/v1/outcome", [{"id": "x", "data": [1, {"a": None}]}, {"id": "y"}]
+    ) == (200, {"stored": 2})
     assert server.ask("POST", "/v1/outcome", {"reward": 1})[0] == 400
     file = sqlite3.connect(f"file:{folder / 'mask.decisions'}?mode=ro", uri=True)
-    assert file.execute("SELECT reward, unit FROM decisions JOIN outcomes USING (id)").fetchall() == [(2.5, "me")]
-    assert file.execute("SELECT data FROM outcomes WHERE id = 'x'").fetchall() == [('[1, {"a": null}]',)]
+    assert file.execute(
+        "SELECT reward, unit FROM decisions JOIN outcomes USING (id)"
+    ).fetchall() == [(2.5, "me")]
+    assert file.execute("SELECT data FROM outcomes WHERE id = 'x'").fetchall() == [
+        ('[1, {"a": null}]',)
+    ]
     observation = file.execute("SELECT observation FROM decisions WHERE unit = 'me'").fetchone()[0]
     file.close()
-    np.testing.assert_array_equal(frames.array(frames.decode(observation)["obs/obs"], "obs"), np.array([OBS], np.float32))
+    np.testing.assert_array_equal(
+        frames.array(frames.decode(observation)["obs/obs"], "obs"), np.array([OBS], np.float32)
+    )
 
 
 def test_sessions_over_http(recurrent: Running) -> None:
@@ -250,10 +359,17 @@ def test_sessions_over_http(recurrent: Running) -> None:
     assert recurrent.ask("POST", "/v1/act", {"obs": OBS})[0] == 400
     again = recurrent.ask("POST", "/v1/act", {"obs": OBS, "session": "b", "first": True})[1]
     assert again["action"] == first["action"]
-    assert recurrent.ask("POST", "/v1/act", {"obs": OBS, "session": "c", "first": True, "done": True})[0] == 200
+    assert (
+        recurrent.ask("POST", "/v1/act", {"obs": OBS, "session": "c", "first": True, "done": True})[
+            0
+        ]
+        == 200
+    )
     assert recurrent.ask("POST", "/v1/act", {"obs": OBS, "session": "d", "first": True})[0] == 200
     assert recurrent.ask("POST", "/v1/act", {"obs": OBS, "session": "e", "first": True})[0] == 429
-    assert [recurrent.ask("POST", "/v1/end", {"session": name})[0] for name in ("a", "b", "d", "d")] == [200, 200, 200, 404]
+    assert [
+        recurrent.ask("POST", "/v1/end", {"session": name})[0] for name in ("a", "b", "d", "d")
+    ] == [200, 200, 200, 404]
 
 
 def test_what_is_refused_at_the_start(folder: Path, server: Running, tmp_path: Path) -> None:
@@ -271,15 +387,32 @@ def test_what_is_refused_at_the_start(folder: Path, server: Running, tmp_path: P
     refused("expected an address and a port that are free here", port=server.port)
     refused("expected a port or a unix socket to listen on, got neither", port=None)
     refused("expected a policy whose action is a Box", rules=Rules(low=0))
-    refused("expected a file for decisions that can be written", decisions=tmp_path / "nowhere" / "x")
+    refused(
+        "expected a file for decisions that can be written", decisions=tmp_path / "nowhere" / "x"
+    )
     assert server.ask("GET", "/healthz")[0] == 200 and server.uds.exists()
 
 
 def test_the_command_says_it_in_a_line(folder: Path) -> None:
-    command = [sys.executable, "-m", "equipoise", "serve", str(folder / "registry"), "--policy", "mask", "--host", "0.0.0.0"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "equipoise",
+        "serve",
+        str(folder / "registry"),
+        "--policy",
+        "mask",
+        "--host",
+        "0.0.0.0",
+    ]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("equipoise serve: --host 0.0.0.0: expected a token") and done.stderr.count("\n") == 1
+    assert (
+        done.stderr.startswith("equipoise serve: --host 0.0.0.0: expected a token")
+        and done.stderr.count("\n") == 1
+    )
 
 
 def test_a_token(folder: Path, tmp_path: Path) -> None:
@@ -299,20 +432,31 @@ def test_a_token(folder: Path, tmp_path: Path) -> None:
 
         def status(path: str, token: str | None, method: str = "POST") -> int:
             more = f"Authorization: Bearer {token}\r\n" if token else ""
-            head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.2:{port}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+            head = (
+                f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.2:{port}\r\nContent-Length: "
+                f"{len(body)}\r\n{more}\r\n"
+            )
             with socket.create_connection(("127.0.0.2", port), 10) as connection:
                 connection.sendall(head.encode() + body)
                 return read_answer(connection)[0]
 
-        assert [status("/v1/act", token) for token in (None, "0123456789abcdef-tokem", "0123456789abcdef-token")] == [
+        assert [
+            status("/v1/act", token)
+            for token in (None, "0123456789abcdef-tokem", "0123456789abcdef-token")
+        ] == [
             401,
             401,
             200,
         ]
         assert [
-            status(path, None, "GET") for path in ("/metrics", "/openapi.json", "/v2/models/mask", "/readyz", "/healthz")
+            status(path, None, "GET")
+            for path in ("/metrics", "/openapi.json", "/v2/models/mask", "/readyz", "/healthz")
         ] == [401, 401, 401, 200, 200]
-        _, said, _ = exchange(port, f"GET /readyz HTTP/1.1\r\nHost: 127.0.0.2:{port}\r\n\r\n".encode(), host="127.0.0.2")
+        _, said, _ = exchange(
+            port,
+            f"GET /readyz HTTP/1.1\r\nHost: 127.0.0.2:{port}\r\n\r\n".encode(),
+            host="127.0.0.2",
+        )
         assert said == {"ready": True}
         with Client(running.url, token="0123456789abcdef-token") as client:
             assert client.act(MASKED).version and client.state()["versions"]

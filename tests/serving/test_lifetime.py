@@ -1,4 +1,6 @@
-"""The server's life: it follows the registry, goes on with a full disk, and ends without losing an answer."""
+"""The server's life: it follows the registry, goes on with a full disk, and ends without losing an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,12 @@ def test_frames_and_http_share_the_time_to_end() -> None:
                 await asyncio.sleep(0.01)
 
         service: Any = SimpleNamespace(batcher=[], draining=False)
-        web: Any = SimpleNamespace(servers=[], server_state=SimpleNamespace(connections=set()), config=SimpleNamespace())
-        frame_server: Any = SimpleNamespace(connections=set(), drain=drain, stop_listening=lambda: None)
+        web: Any = SimpleNamespace(
+            servers=[], server_state=SimpleNamespace(connections=set()), config=SimpleNamespace()
+        )
+        frame_server: Any = SimpleNamespace(
+            connections=set(), drain=drain, stop_listening=lambda: None
+        )
         await _drain(service, web, frame_server, loop.create_task(asyncio.sleep(0)), end)
         assert service.draining and web.should_exit
         return float(web.config.timeout_graceful_shutdown)
@@ -71,7 +77,9 @@ def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_sigterm_under_load_loses_no_answer(folder: Path, tmp_path: Path) -> None:
-    """Callers go on until their connection ends: each request was answered whole, or the connection ended before any of it."""
+    """Callers go on until their connection ends: each request was answered whole, or the connection
+    ended before any of it.
+    """
     with serving(tmp_path, "mask", registry=folder / "registry") as running:
         ids: list[str] = []
         hung: list[str] = []
@@ -86,7 +94,10 @@ def test_sigterm_under_load_loses_no_answer(folder: Path, tmp_path: Path) -> Non
                 except ConnectionError:
                     return
 
-        callers = [threading.Thread(target=call, args=(place,)) for place in [running.url, f"unix:{running.uds}"] * 4]
+        callers = [
+            threading.Thread(target=call, args=(place,))
+            for place in [running.url, f"unix:{running.uds}"] * 4
+        ]
         for one in callers:
             one.start()
         end = time.monotonic() + 20
@@ -106,10 +117,16 @@ def test_sigterm_under_load_loses_no_answer(folder: Path, tmp_path: Path) -> Non
 
 @pytest.mark.thorough
 def test_a_full_disk(folder: Path, tmp_path: Path) -> None:
-    """The file may not grow any more: deterministic actions go on, nothing is explored, and an alarm says why."""
-    with serving(tmp_path, "mask", registry=folder / "registry") as running, Client(f"unix:{running.uds}") as client:
+    """The file may not grow any more: deterministic actions go on, nothing is explored, and an
+    alarm says why.
+    """
+    with (
+        serving(tmp_path, "mask", registry=folder / "registry") as running,
+        Client(f"unix:{running.uds}") as client,
+    ):
         assert client.act(MASKED, deterministic=False).fallback is None
-        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))  # less than a page
+        # less than a page
+        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))
         end = time.monotonic() + 60
         while not (state := client.state())["alarms"]:
             assert time.monotonic() < end
@@ -122,7 +139,11 @@ def test_a_full_disk(folder: Path, tmp_path: Path) -> None:
         assert "equipoise_alarms 1.0" in page and 'by="unlogged"' in page
         lost = float(page.partition("\nequipoise_records_lost_total ")[2].split()[0])
         assert lost > 0 and running.logged("decisions cannot be written")
-        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        resource.prlimit(
+            running.process.pid,
+            resource.RLIMIT_FSIZE,
+            (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+        )
         while client.state()["alarms"]:  # there is room again
             assert time.monotonic() < end
             client.act(MASKED)
@@ -148,7 +169,8 @@ def test_the_registry_is_followed(folder: Path, tmp_path: Path) -> None:
             assert episode.act(OBS).version == a
         made.rollback("mlp")
         until(a)
-        weights = made.resolve("mlp", b)[1] / "policy.onnx"  # a version that is damaged is not served, and the old one goes on
+        # a version that is damaged is not served, and the old one goes on
+        weights = made.resolve("mlp", b)[1] / "policy.onnx"
         weights.chmod(0o644)
         data = bytearray(weights.read_bytes())
         data[len(data) // 2] ^= 1

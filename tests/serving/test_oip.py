@@ -40,7 +40,14 @@ def tensors(count: int, binary: bool = False) -> tuple[list[dict[str, Any]], byt
     said, data = [], b""
     for name, kind, x in (("obs/obs", "FP32", obs), ("obs/action_mask", "INT8", mask)):
         one = {"name": name, "shape": list(x.shape), "datatype": kind}
-        said.append(one | ({"parameters": {"binary_data_size": x.nbytes}} if binary else {"data": x.ravel().tolist()}))
+        said.append(
+            one
+            | (
+                {"parameters": {"binary_data_size": x.nbytes}}
+                if binary
+                else {"data": x.ravel().tolist()}
+            )
+        )
         data += x.tobytes() if binary else b""
     return said, data
 
@@ -62,18 +69,28 @@ def infer(
 
 def test_metadata(server: Running) -> None:
     assert server.ask("GET", "/v2")[1]["extensions"] == ["binary_tensor_data", "sequence"]
-    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/mask/ready", "/v2/models/mask/versions/champion/ready"):
+    for path in (
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/mask/ready",
+        "/v2/models/mask/versions/champion/ready",
+    ):
         assert server.ask("GET", path)[0] == 200, path
     _, said = server.ask("GET", "/v2/models/mask")
     assert {one["name"]: (one["datatype"], one["shape"]) for one in said["inputs"]} == {
-        "obs/obs": ("FP32", [-1, 4]), "obs/action_mask": ("INT8", [-1, 3]),
-    }  # fmt: skip
+        "obs/obs": ("FP32", [-1, 4]),
+        "obs/action_mask": ("INT8", [-1, 3]),
+    }
     assert {one["name"]: (one["datatype"], one["shape"]) for one in said["outputs"]} == {
         "action": ("INT64", [-1]),
         "propensity": ("FP64", [-1]),
     }
     assert server.ask("GET", f"/v2/models/mask/versions/{said['versions'][0][:12]}")[0] == 200
-    assert server.ask("GET", "/v2/models/musk")[0] == server.ask("GET", "/v2/models/mask/versions/9")[0] == 404
+    assert (
+        server.ask("GET", "/v2/models/musk")[0]
+        == server.ask("GET", "/v2/models/mask/versions/9")[0]
+        == 404
+    )
 
 
 def test_json_and_binary_are_the_policy(server: Running, folder: Path) -> None:
@@ -82,22 +99,37 @@ def test_json_and_binary_are_the_policy(server: Running, folder: Path) -> None:
     outputs = {one["name"]: one for one in said["outputs"]}
     artifact = edge.Artifact.open(RegistryReader(folder / "registry").resolve("mask")[1])
     obs = {
-        one["name"][4:]: np.array(one["data"], "float32" if one["datatype"] == "FP32" else "int8").reshape(one["shape"])
+        one["name"][4:]: np.array(
+            one["data"], "float32" if one["datatype"] == "FP32" else "int8"
+        ).reshape(one["shape"])
         for one in inputs
     }
     rows, _ = artifact.read(obs)
     raw, _, _ = artifact.run(rows, np.ones(5, bool), {}, None, np.ones(5, bool))
     assert status == 200 and said["id"] == "7" and said["model_version"] == artifact.version
-    assert outputs["action"]["data"] == raw["action"].tolist() and outputs["propensity"]["data"] == [1.0] * 5
+    assert (
+        outputs["action"]["data"] == raw["action"].tolist()
+        and outputs["propensity"]["data"] == [1.0] * 5
+    )
     assert len(said["parameters"]["decision_id"].split(",")) == 5
 
     inputs, data = tensors(5, binary=True)
     status, again, binary = infer(
-        server, "mask", inputs, data, outputs=[{"name": "action", "parameters": {"binary_data": True}}]
+        server,
+        "mask",
+        inputs,
+        data,
+        outputs=[{"name": "action", "parameters": {"binary_data": True}}],
     )
     assert status == 200 and [one["name"] for one in again["outputs"]] == ["action"]
     assert np.frombuffer(binary, "<i8").tolist() == raw["action"].tolist()
-    status, again, binary = infer(server, "mask", inputs, data, parameters={"binary_data_output": True, "deterministic": False})
+    status, again, binary = infer(
+        server,
+        "mask",
+        inputs,
+        data,
+        parameters={"binary_data_output": True, "deterministic": False},
+    )
     assert status == 200 and len(binary) == 5 * 16
 
 
@@ -115,7 +147,9 @@ def test_a_sequence_is_an_episode(recurrent: Running, folder: Path) -> None:
     two = [{"name": "obs", "shape": [2, 4], "datatype": "FP32", "data": OBS * 2}]
     assert (
         "[1, ...] in a sequence"
-        in infer(recurrent, "lstm", two, parameters={"sequence_id": "a", "sequence_start": True})[1]["error"]
+        in infer(recurrent, "lstm", two, parameters={"sequence_id": "a", "sequence_start": True})[
+            1
+        ]["error"]
     )
 
 
@@ -129,13 +163,22 @@ def test_a_sequence_is_an_episode(recurrent: Running, folder: Path) -> None:
         ({"shape": [-5, -4]}, "expected at most 32 sizes of at least 0"),
         ({"shape": [1 << 40, 1 << 40]}, "inputs/obs/obs: expected FP32"),
         ({"shape": [20]}, "expected shape [3], or a batch [B, ...] of it in all parts, got [5, 3]"),
-        ({"datatype": "FP16", "data": [1e6] * 20}, "obs/obs: expected finite numbers, got inf in row 0"),
+        (
+            {"datatype": "FP16", "data": [1e6] * 20},
+            "obs/obs: expected finite numbers, got inf in row 0",
+        ),
         ({"data": ["a"] * 20}, "expected numbers of FP32, got others"),
-        ({"data": [[1.0] * 4, [1.0]]}, "expected a flat list, or lists of that shape, got lists of different lengths"),
+        (
+            {"data": [[1.0] * 4, [1.0]]},
+            "expected a flat list, or lists of that shape, got lists of different lengths",
+        ),
         ({"data": [1.0] * 7}, "numbers, got 7"),
         ({"name": "obs"}, "inputs: expected obs/action_mask, obs/obs, got"),
         ({"name": "obs/action_mask"}, "expected each name once"),
-        ({"parameters": {"binary_data_size": 80}}, "inputs/obs/obs: expected data or binary_data_size, got both"),
+        (
+            {"parameters": {"binary_data_size": 80}},
+            "inputs/obs/obs: expected data or binary_data_size, got both",
+        ),
         (
             {"data": None, "parameters": {"binary_data_size": 80}},
             "expected 80 bytes for FP32 [5, 4], got 80 announced and 0 there",
@@ -157,7 +200,12 @@ def test_bad_requests(server: Running) -> None:
         in infer(server, "mask", tensors(5)[0], outputs=[{"name": "actoin"}])[1]["error"]
     )
     assert infer(server, "mask", [])[0] == infer(server, "mask", "x")[0] == 400
-    assert server.ask("POST", "/v2/models/mask/infer", {"inputs": []}, Inference_Header_Content_Length="99999")[0] == 400
+    assert (
+        server.ask(
+            "POST", "/v2/models/mask/infer", {"inputs": []}, Inference_Header_Content_Length="99999"
+        )[0]
+        == 400
+    )
     assert "B of at most 4096" in infer(server, "mask", tensors(5000)[0])[1]["error"]
     for name, value in (("sequence_id", "x" * 257), ("deadline_ms", -5), ("deadline_ms", 0)):
         status, said, _ = infer(server, "mask", tensors(1)[0], parameters={name: value})
@@ -170,10 +218,15 @@ def test_an_existing_client(server: Running) -> None:
     client = http.InferenceServerClient(server.url.removeprefix("http://"))
     try:
         assert client.is_server_live() and client.is_model_ready("mask")
-        obs, mask = http.InferInput("obs/obs", [1, 4], "FP32"), http.InferInput("obs/action_mask", [1, 3], "INT8")
+        obs, mask = (
+            http.InferInput("obs/obs", [1, 4], "FP32"),
+            http.InferInput("obs/action_mask", [1, 3], "INT8"),
+        )
         obs.set_data_from_numpy(np.array([OBS], np.float32))
         mask.set_data_from_numpy(np.array([[1, 0, 1]], np.int8))
-        answer = client.infer("mask", [obs, mask], sequence_id=5, sequence_start=True, sequence_end=True)
+        answer = client.infer(
+            "mask", [obs, mask], sequence_id=5, sequence_start=True, sequence_end=True
+        )
         assert answer.as_numpy("action").shape == (1,)
     finally:
         client.close()

@@ -23,7 +23,9 @@ SHORT = "--steps 2k --quiet --on serial"
 def asked(port: int) -> Any:
     """The version that answers; None where nobody does yet."""
     body = json.dumps({"obs": [0.0, 0.1, 0.0, 0.2]}).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/act", body, {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/act", body, {"Content-Type": "application/json"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)["version"]
@@ -56,12 +58,25 @@ def test_from_training_to_served_swapped_and_rolled_back(tmp_path: Path) -> None
         for line in lines:
             if line.endswith(" &"):
                 words = [*line.removesuffix(" &").split(), "--port", "0"]
-                server = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                server = subprocess.Popen(
+                    words,
+                    cwd=tmp_path,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
                 assert server.stdout is not None
                 port = int(server.stdout.readline().rpartition(":")[2])
                 seen.append(until(port, lambda found: found is not None))
                 continue
-            done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+            done = subprocess.run(
+                ["sh", "-c", line],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=250,
+                check=False,
+            )
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
             if (" --alias champion" in line and seen) or "rollback" in line:
                 seen.append(until(port, lambda found: found not in (None, seen[-1])))

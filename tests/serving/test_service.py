@@ -32,11 +32,20 @@ class Served:
     """A service in this loop, and ways to ask it."""
 
     def __init__(
-        self, made: Registry, policy: str, store: Store | None = None, rules: Rules | None = None, **more: Any
+        self,
+        made: Registry,
+        policy: str,
+        store: Store | None = None,
+        rules: Rules | None = None,
+        **more: Any,
     ) -> None:
-        self.versions = Versions(made, policy, rules or Rules(), batch=more.get("batch", 64), trial=TRIAL)
+        self.versions = Versions(
+            made, policy, rules or Rules(), batch=more.get("batch", 64), trial=TRIAL
+        )
         self.versions.start()
-        self.sessions = Sessions(more.pop("timeout_s", 60.0), more.pop("cap", 10_000), more.pop("clock", lambda: 0.0))
+        self.sessions = Sessions(
+            more.pop("timeout_s", 60.0), more.pop("cap", 10_000), more.pop("clock", lambda: 0.0)
+        )
         self.service = Service(self.versions, store or Store(None), self.sessions, seed=3, **more)
 
     def ask(self, obs: Any = OBS, **given: Any) -> asyncio.Future[Decision]:
@@ -69,8 +78,12 @@ def observations(count: int, steps: int) -> Any:
 
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("inline", [True, False])
-def test_interleaved_episodes_are_those_played_alone(made: Registry, count: int, inline: bool) -> None:
-    """At random in one turn of the loop, also several rows of an episode at once, with episodes that end and begin again."""
+def test_interleaved_episodes_are_those_played_alone(
+    made: Registry, count: int, inline: bool
+) -> None:
+    """At random in one turn of the loop, also several rows of an episode at once, with episodes
+    that end and begin again.
+    """
     steps, rng = 8, np.random.default_rng(0)
     obs = observations(count, steps)
 
@@ -84,7 +97,12 @@ def test_interleaved_episodes_are_those_played_alone(made: Registry, count: int,
             t = step[number]
             again = number % 3 == 0 and t == steps // 2  # the caller begins anew
             answers[number].append(
-                served.ask(obs[number, t], session=str(number), first=bool(t == 0 or again), done=bool(t == steps - 1))
+                served.ask(
+                    obs[number, t],
+                    session=str(number),
+                    first=bool(t == 0 or again),
+                    done=bool(t == steps - 1),
+                )
             )
             step[number] += 1
             if i % 37 == 0:
@@ -92,7 +110,10 @@ def test_interleaved_episodes_are_those_played_alone(made: Registry, count: int,
         played = [list(await asyncio.gather(*mine)) for mine in answers]
         assert len(served.sessions) == 0
         assert served.versions.now.champion.episodes == 0
-        assert len(served.versions.now.champion.states._free) == served.versions.now.champion.states._slots
+        assert (
+            len(served.versions.now.champion.states._free)
+            == served.versions.now.champion.states._slots
+        )
         served.service.batcher.close()
         return played
 
@@ -137,8 +158,13 @@ def test_a_batch_mixes_neither_versions_nor_rows_of_an_episode(made: Registry) -
         batches: list[Any] = []
         served.swap(candidate=b)
         served.service.batcher._done = batches.append
-        answers = [served.ask(version="candidate" if i % 3 == 0 else None, session="s", first=i == 0) if i == 1 else served.ask(
-            version="candidate" if i % 3 == 0 else None) for i in range(9) if i != 1]  # fmt: skip
+        answers = [
+            served.ask(version="candidate" if i % 3 == 0 else None, session="s", first=i == 0)
+            if i == 1
+            else served.ask(version="candidate" if i % 3 == 0 else None)
+            for i in range(9)
+            if i != 1
+        ]
         told = await asyncio.gather(*answers)
         assert [d.version for d in told] == [b if i % 3 == 0 else a for i in range(9) if i != 1]
         assert [len(batch.asks) for batch in batches] == [1, 5, 2]
@@ -155,7 +181,9 @@ def test_versions_and_sessions_that_are_not_there(made: Registry) -> None:
             served.ask()
         with pytest.raises(Refused, match=r"never began"):
             served.ask(session="a")
-        with pytest.raises(Refused, match=r"version: expected one .* got 'champoin'; did you mean 'champion'"):
+        with pytest.raises(
+            Refused, match=r"version: expected one .* got 'champoin'; did you mean 'champion'"
+        ):
             served.ask(session="a", first=True, version="champoin")
         with pytest.raises(Refused, match=r"obs: expected shape \[4\]"):
             served.ask([1.0], session="a", first=True)
@@ -188,7 +216,12 @@ def test_a_shadow_answers_to_the_log_alone(made: Registry, kind: str, tmp_path: 
         served.swap(shadow=b)
         told = []
         for t in range(6):
-            told += await asyncio.gather(*[served.ask(obs[i, t], session=str(i), first=t == 0, done=t == 5) for i in range(3)])
+            told += await asyncio.gather(
+                *[
+                    served.ask(obs[i, t], session=str(i), first=t == 0, done=t == 5)
+                    for i in range(3)
+                ]
+            )
         while served.service.batcher:
             await asyncio.sleep(0.002)
         assert [one.episodes for one in served.versions.now.by_alias.values()] == [0, 0]
@@ -206,7 +239,11 @@ def test_a_shadow_answers_to_the_log_alone(made: Registry, kind: str, tmp_path: 
     }
     file.close()
     policy = edge.EdgePolicy(made.resolve(kind, b)[1])
-    expected = {told[3 * t + i].id: policy.act(obs[i, t], session=str(i)) for t in range(6) for i in range(3)}
+    expected = {
+        told[3 * t + i].id: policy.act(obs[i, t], session=str(i))
+        for t in range(6)
+        for i in range(3)
+    }
     assert answers == expected
 
 
@@ -222,20 +259,30 @@ def test_a_decision_has_what_evaluates_it(made: Registry, tmp_path: Path) -> Non
     told = asyncio.run(play())
     file = sqlite3.connect(tmp_path / "decisions")
     rows = file.execute(
-        "SELECT id, unit, version, deterministic, propensity, time, action FROM decisions ORDER BY time"
+        "SELECT id, unit, version, deterministic, propensity, time, action FROM decisions ORDER BY "
+        "time"
     ).fetchall()
     outcomes = file.execute("SELECT id, reward, data FROM outcomes").fetchall()
     file.close()
-    assert [(row[0], row[1], json.loads(row[6])) for row in rows] == [(d.id, "user-1", d.action) for d in told]
+    assert [(row[0], row[1], json.loads(row[6])) for row in rows] == [
+        (d.id, "user-1", d.action) for d in told
+    ]
     assert len({d.id for d in told}) == 20 and {row[3] for row in rows} == {0}
     assert outcomes == [(told[0].id, 1.5, '{"clicks": 2}')]
-    artifact = edge.Artifact.open(made.resolve("mlp")[1])  # the propensity of an action is how often it is drawn
+    # the propensity of an action is how often it is drawn
+    artifact = edge.Artifact.open(made.resolve("mlp")[1])
     batch, _ = artifact.read(np.tile(np.array(OBS, np.float32), (4000, 1)))
     raw, logp, _ = artifact.run(
-        batch, np.ones(4000, bool), {}, artifact.draw(0, np.arange(4000), np.zeros(4000)), np.zeros(4000, bool)
+        batch,
+        np.ones(4000, bool),
+        {},
+        artifact.draw(0, np.arange(4000), np.zeros(4000)),
+        np.zeros(4000, bool),
     )
     for d in told:
-        assert logp is not None and d.propensity == pytest.approx(float(np.mean(raw["action"] == d.action)), abs=0.05)
+        assert logp is not None and d.propensity == pytest.approx(
+            float(np.mean(raw["action"] == d.action)), abs=0.05
+        )
 
 
 class Wrong:
@@ -252,7 +299,11 @@ class Wrong:
             raise RuntimeError("broken")
         raw, logp, following = self._model.run(rows, first, state, noise, deterministic)
         if "drawn" in self._wrong:
-            raw = {"action": np.where(deterministic[:, None], raw["action"], self._wrong["drawn"]).astype(np.float32)}
+            raw = {
+                "action": np.where(
+                    deterministic[:, None], raw["action"], self._wrong["drawn"]
+                ).astype(np.float32)
+            }
         if "all" in self._wrong:
             raw = {"action": np.full_like(raw["action"], self._wrong["all"])}
         if self._wrong.pop("state", False):  # once
@@ -276,21 +327,33 @@ def test_the_shield(made: Registry) -> None:
         assert best.fallback is None and best.propensity is None
         drawn = {"deterministic": False}
         nan = await one("box", Rules(), {"drawn": np.nan}, **drawn)
-        assert nan.fallback == "not-finite" and nan.action == best.action and nan.deterministic and nan.propensity is None
+        assert (
+            nan.fallback == "not-finite"
+            and nan.action == best.action
+            and nan.deterministic
+            and nan.propensity is None
+        )
         safe = await one("box", Rules(safe=[0.5, 0.25]), {"all": np.inf}, **drawn)
         assert safe.fallback == "not-finite" and safe.action == [0.5, 0.25]
         middle = await one("box", Rules(fallback="safe"), {"drawn": np.nan}, **drawn)
         assert middle.action == [0.0, 0.0]
         limited = await one("box", Rules(low=-3, high=[1.9, 1.9]), {"drawn": 1.95}, **drawn)
         assert limited.fallback == "limits" and limited.action == best.action
-        assert (await one("box", Rules(low=-3, high=[1.99, 1.99]), {"drawn": 1.95}, **drawn)).fallback is None
-        failed = await one("mask", Rules(), {"error": True}, obs={"obs": OBS, "action_mask": [0, 0, 1]})
+        assert (
+            await one("box", Rules(low=-3, high=[1.99, 1.99]), {"drawn": 1.95}, **drawn)
+        ).fallback is None
+        failed = await one(
+            "mask", Rules(), {"error": True}, obs={"obs": OBS, "action_mask": [0, 0, 1]}
+        )
         assert failed.fallback == "failed" and failed.action == 2  # the first that is allowed
         served = Served(made, "lstm")
         version = served.versions.now.champion
         version.model = Wrong(version.model, state=True)
-        told = [await served.ask(session="s", first=True)] + [await served.ask(session="s") for _ in range(2)]
-        assert [d.fallback for d in told] == ["not-finite", None, None]  # the state before it is kept, which is finite
+        told = [await served.ask(session="s", first=True)] + [
+            await served.ask(session="s") for _ in range(2)
+        ]
+        # the state before it is kept, which is finite
+        assert [d.fallback for d in told] == ["not-finite", None, None]
 
     asyncio.run(play())
 
@@ -301,16 +364,24 @@ def test_observations_out_of_their_quantiles(made: Registry) -> None:
     spec = edge.Artifact.open(made.resolve("mlp")[1]).spec
     with pytest.raises(ValueError, match="expected an artifact with quantiles"):
         Shield(Rules(margin=1.0), {**spec, "artifact": {**spec["artifact"], "quantiles": {}}})
-    quantiles = {"obs": {"q": [0.01, 0.5, 0.99], "values": [[-1, -1, -1, 0], [0, 0, 0, 0], [1, 1, 1, 0]]}}
-    shield = Shield(Rules(margin=0.5), {**spec, "artifact": {**spec["artifact"], "quantiles": quantiles}})
-    rows = {"obs": np.array([[0, 0, 0, 0], [2, -2, 0, 0], [2.1, 0, 0, 0], [0, 0, 0, 0.1]], np.float32)}
+    quantiles = {
+        "obs": {"q": [0.01, 0.5, 0.99], "values": [[-1, -1, -1, 0], [0, 0, 0, 0], [1, 1, 1, 0]]}
+    }
+    shield = Shield(
+        Rules(margin=0.5), {**spec, "artifact": {**spec["artifact"], "quantiles": quantiles}}
+    )
+    rows = {
+        "obs": np.array([[0, 0, 0, 0], [2, -2, 0, 0], [2.1, 0, 0, 0], [0, 0, 0, 0.1]], np.float32)
+    }
     assert np.asarray(shield.outside(rows)).tolist() == [False, False, True, True]
     with pytest.raises(ValueError, match=r"--low: expected a policy whose action is a Box"):
         Shield(Rules(low=0), spec)
     with pytest.raises(ValueError, match=r"safe action: expected numbers of shape \[\]"):
         Shield(Rules(safe=[1, 2]), spec)
     for wrong in (9, -1, 0.5):
-        with pytest.raises(ValueError, match=rf"safe action: expected whole numbers from 0.0 to .*, got {wrong}"):
+        with pytest.raises(
+            ValueError, match=rf"safe action: expected whole numbers from 0.0 to .*, got {wrong}"
+        ):
             Shield(Rules(safe=wrong), spec)
     Shield(Rules(safe=1), spec)
 
@@ -335,7 +406,8 @@ def test_a_deadline_answers_in_time(made: Registry, inline: bool) -> None:
         fine = await served.ask(session="s", deadline_ms=5000)
         policy = edge.EdgePolicy(made.resolve("lstm")[1])
         policy.act(OBS)
-        assert fine.fallback is None and fine.action == policy.act(OBS)  # the late row moved the memory on
+        # the late row moved the memory on
+        assert fine.fallback is None and fine.action == policy.act(OBS)
         while served.service.batcher:
             await asyncio.sleep(0.002)
         served.service.batcher.close()
@@ -385,8 +457,12 @@ def test_a_list_of_outcomes_is_stored_whole_or_not_at_all(made: Registry, tmp_pa
     file.close()
 
 
-def test_a_broken_shadow_delays_no_champion(made: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The registry is polled as ever, and what is broken is read again only where something moved."""
+def test_a_broken_shadow_delays_no_champion(
+    made: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The registry is polled as ever,
+    and what is broken is read again only where something moved.
+    """
     a, b = versions_of(made, "mlp")
     aliases, polls, reads = {"champion": a, "shadow": "broken"}, [], []
 
@@ -433,7 +509,10 @@ def test_a_champion_with_other_spaces_is_not_served(made: Registry) -> None:
     """Who asks knows the old ones: the champion goes on, with an alarm, and its shadow stays."""
     a, b = versions_of(made, "mlp")
     (other,) = made.versions("box")
-    paths = {version: made.resolve(policy, version) for policy, version in (("mlp", a), ("mlp", b), ("box", other))}
+    paths = {
+        version: made.resolve(policy, version)
+        for policy, version in (("mlp", a), ("mlp", b), ("box", other))
+    }
 
     class Source:
         aliases_ = {"champion": a, "shadow": b}
@@ -453,21 +532,38 @@ def test_a_champion_with_other_spaces_is_not_served(made: Registry) -> None:
     source.aliases_ = {"champion": other, "shadow": b}
     found = versions._load(source.aliases("mlp"))
     assert (found["champion"].digest, found["shadow"].digest) == (a, b)
-    assert "champion: expected the serving champion's actions, action: int64 [], got action: float32" in str(versions.alarm)
+    assert (
+        "champion: expected the serving champion's actions, action: int64 [], got action: float32"
+        in str(versions.alarm)
+    )
     source.aliases_ = {"champion": b, "candidate": other}
-    assert versions._load(source.aliases("mlp"))["candidate"].digest == other, "who names it knows its spaces"
-    assert "candidate: expected the champion's actions" in str(versions.alarm), "it cannot become the champion"
+    assert versions._load(source.aliases("mlp"))["candidate"].digest == other, (
+        "who names it knows its spaces"
+    )
+    assert "candidate: expected the champion's actions" in str(versions.alarm), (
+        "it cannot become the champion"
+    )
 
 
 def test_alarms_and_refusals_are_utf_8(made: Registry, tmp_path: Path) -> None:
-    """Half of a letter in a file or a path of others was an error 500 of /readyz, which has servers ended."""
+    """Half of a letter in a file or a path of others was an error 500 of /readyz, which has servers
+    ended.
+    """
     data = json.dumps({"caf\udce9": 1}).encode()
     version = hashlib.sha256(data).hexdigest()
     copied = Registry(shutil.copytree(made.path, tmp_path / "registry"))
     copied.artifact(version).mkdir()
     (copied.artifact(version) / "manifest.json").write_bytes(data)
     for kind in ("added", "candidate"):
-        records.write(copied.audit_folder("mlp"), copied.state("mlp").records, kind, version, who="x", reason="", details={})
+        records.write(
+            copied.audit_folder("mlp"),
+            copied.state("mlp").records,
+            kind,
+            version,
+            who="x",
+            reason="",
+            details={},
+        )
 
     async def ask() -> None:
         served = Served(copied, "mlp", store := Store(tmp_path / "caf\udce9"))

@@ -1,4 +1,6 @@
-"""What is told as stored is in the file: after a move, a removal, a lock of another process, a full disk, a kill."""
+"""What is told as stored is in the file: after a move, a removal, a lock of another process, a full
+disk, a kill.
+"""
 
 from __future__ import annotations
 
@@ -72,10 +74,16 @@ def test_a_file_that_is_moved_while_it_is_opened_has_a_successor(
     tmp_path: Path, put: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``put``: another file is at the path from then on."""
-    path, state, moves = tmp_path / "decisions", Store._state, [tmp_path / "first", tmp_path / "second"]
+    path, state, moves = (
+        tmp_path / "decisions",
+        Store._state,
+        [tmp_path / "first", tmp_path / "second"],
+    )
 
     def moved(self: Store) -> tuple[int, ...]:
-        """Every other look comes just after a move: at the end of the opening, and after a write."""
+        """Every other look comes just after a move: at the end of the opening,
+        and after a write.
+        """
         if moves and threading.current_thread().name == "decisions" and path.exists():
             path.rename(moves.pop())
             if put:
@@ -89,7 +97,9 @@ def test_a_file_that_is_moved_while_it_is_opened_has_a_successor(
     store.close()
 
 
-def test_a_file_that_never_stays_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_never_stays_is_an_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As where the index of a log cannot be seen. The writer takes no core for it."""
     store = Store(tmp_path / "decisions")
     with monkeypatch.context() as patch:
@@ -108,12 +118,22 @@ def lock(path: Path) -> sqlite3.Connection:
     return other
 
 
-@pytest.mark.parametrize("change", [
-    "printf 'other bytes %9999s' > decisions", "cp kept decisions", ": > decisions", "rm decisions-wal", "rm decisions-shm",
-    f"rm decisions-*; {sys.executable} -c \"import sqlite3; sqlite3.connect('decisions').execute('DROP TABLE shadows')\"",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        "printf 'other bytes %9999s' > decisions",
+        "cp kept decisions",
+        ": > decisions",
+        "rm decisions-wal",
+        "rm decisions-shm",
+        f'rm decisions-*; {sys.executable} -c "import sqlite3; '
+        "sqlite3.connect('decisions').execute('DROP TABLE shadows')\"",
+    ],
+)
 def test_a_file_that_others_write_over_is_seen(tmp_path: Path, change: str) -> None:
-    """The file keeps its inode. What is told as stored later can be read, or it is told that nothing can be stored."""
+    """The file keeps its inode. What is told as stored later can be read, or it is told that
+    nothing can be stored.
+    """
     path = tmp_path / "decisions"
     store = Store(path)
     assert stored(store, "a")
@@ -121,7 +141,9 @@ def test_a_file_that_others_write_over_is_seen(tmp_path: Path, change: str) -> N
     assert all(stored(store, f"b{i}") for i in range(300))
     subprocess.run(change, shell=True, cwd=tmp_path, check=True)
     if "bytes" in change:
-        assert not stored(store, "c") and store.alarm is not None and "not a database" in store.alarm
+        assert (
+            not stored(store, "c") and store.alarm is not None and "not a database" in store.alarm
+        )
         path.unlink()
     assert all(stored(store, f"d{i}") for i in range(300)) and store.alarm is None
     assert {f"d{i}" for i in range(300)} <= ids(path)
@@ -150,12 +172,19 @@ def test_a_lock_of_another_process_loses_nothing(tmp_path: Path, seconds: float)
     asked.join(60)
     store.close()
     file = sqlite3.connect(tmp_path / "decisions")
-    assert told == [True] and ids(tmp_path / "decisions") == {"x"} and store.lost == 0 and store.alarm is None
+    assert (
+        told == [True]
+        and ids(tmp_path / "decisions") == {"x"}
+        and store.lost == 0
+        and store.alarm is None
+    )
     assert file.execute("SELECT count(*) FROM decisions").fetchone() == (300,)
     file.close()
 
 
-def test_a_full_disk_that_is_freed_loses_no_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_that_is_freed_loses_no_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Outcomes are refused meanwhile: their callers are told."""
     full, write = threading.Event(), Store._write
     full.set()
@@ -176,7 +205,9 @@ def test_a_full_disk_that_is_freed_loses_no_decision(tmp_path: Path, monkeypatch
     assert stored(store, "y") and store.lost == 1 and store.alarm is None
     store.close()
     file = sqlite3.connect(tmp_path / "decisions")
-    assert file.execute("SELECT count(*) FROM decisions").fetchone() == (50,) and ids(tmp_path / "decisions") == {"y"}
+    assert file.execute("SELECT count(*) FROM decisions").fetchone() == (50,) and ids(
+        tmp_path / "decisions"
+    ) == {"y"}
     file.close()
 
 
@@ -222,12 +253,16 @@ while True:
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.thorough)])
-def test_nothing_that_was_told_as_stored_is_lost_by_a_kill(tmp_path: Path, kills: int, seed: int) -> None:
+def test_nothing_that_was_told_as_stored_is_lost_by_a_kill(
+    tmp_path: Path, kills: int, seed: int
+) -> None:
     """At random moments; every other time the file was moved before."""
     rng = random.Random(seed)
     for number in range(kills):
         path = tmp_path / f"decisions-{number}"
-        child = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+        )
         assert child.stdout is not None
         told = [child.stdout.readline() for _ in range(rng.randrange(1, 300))]
         moved = path.with_name(f"moved-{number}")
@@ -247,7 +282,10 @@ def test_a_store_that_is_closed_refuses_what_comes_later(tmp_path: Path) -> None
     store = Store(tmp_path / "decisions")
     assert stored(store, "x")
     store.close()
-    assert not store.put("outcomes", ("y", 1.0, None, 0.0), written=lambda fine: None) and store.waiting == 0
+    assert (
+        not store.put("outcomes", ("y", 1.0, None, 0.0), written=lambda fine: None)
+        and store.waiting == 0
+    )
     store.close()
 
 
@@ -268,12 +306,16 @@ def test_a_caller_whose_loop_is_closed_does_not_end_the_writer(tmp_path: Path) -
         task.cancel()
 
     asyncio.run(asks())
-    assert store.put("outcomes", ("x", 1.0, None, 0.0), written=told[0]), "its loop is closed by now"
+    assert store.put("outcomes", ("x", 1.0, None, 0.0), written=told[0]), (
+        "its loop is closed by now"
+    )
     assert stored(store, "y") and ids(tmp_path / "decisions") >= {"x", "y"}
     store.close()
 
 
-def test_a_process_for_the_next_trial_that_starts_at_the_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_for_the_next_trial_that_starts_at_the_end_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """``close`` comes between the start of the process and its being kept."""
     trial, take, started = Trial(), Trial._take, list[Any]()
 

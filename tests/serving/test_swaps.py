@@ -1,4 +1,6 @@
-"""Hot swaps under load: no error, no answer whose version and action disagree, no episode with two versions."""
+"""Hot swaps under load: no error, no answer whose version and action disagree, no episode with two
+versions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ STEPS = 12  # of an episode
 async def load(
     place: str, made: Registry, policy: str, swaps: int, rate: float, shadow: bool = False
 ) -> list[tuple[Any, Decision]]:
-    """Episodes at a rate of steps/s until there were so many swaps -> (observation, answer) of each step."""
+    """Episodes at a rate of steps/s until there were so many swaps -> (observation, answer) of each
+    step.
+    """
     versions, rng, told = list(made.versions(policy)), np.random.default_rng(0), []
     begun: list[str] = []  # the versions of episodes as they began
     stop = asyncio.Event()
@@ -39,7 +43,9 @@ async def load(
     async def episode(client: AsyncClient, name: str) -> None:
         for t in range(STEPS):
             obs = rng.normal(size=4).astype(np.float32)
-            told.append((obs, await client.act(obs, session=name, first=t == 0, done=t == STEPS - 1)))
+            told.append(
+                (obs, await client.act(obs, session=name, first=t == 0, done=t == STEPS - 1))
+            )
             if t == 0:
                 begun.append(told[-1][1].version)
             await asyncio.sleep(0.02)
@@ -57,12 +63,25 @@ async def load(
 
 @pytest.mark.parametrize(
     ("policy", "swaps"),
-    [("lstm", 4), pytest.param("mlp", 50, marks=pytest.mark.thorough), pytest.param("lstm", 50, marks=pytest.mark.thorough)],
+    [
+        ("lstm", 4),
+        pytest.param("mlp", 50, marks=pytest.mark.thorough),
+        pytest.param("lstm", 50, marks=pytest.mark.thorough),
+    ],
 )
 def test_hot_swaps(policy: str, swaps: int, tmp_path: Path) -> None:
     made = registry(tmp_path, **{policy: 2})
     with serving(tmp_path, policy) as running:
-        told = asyncio.run(load(running.url if swaps < 50 else f"unix:{running.uds}", made, policy, swaps, 300, shadow=True))
+        told = asyncio.run(
+            load(
+                running.url if swaps < 50 else f"unix:{running.uds}",
+                made,
+                policy,
+                swaps,
+                300,
+                shadow=True,
+            )
+        )
         assert len(running.logged("swapped")) >= swaps - 1
     episodes: dict[str | None, list[tuple[Any, Decision]]] = defaultdict(list)
     for obs, decision in told:
@@ -75,5 +94,7 @@ def test_hot_swaps(policy: str, swaps: int, tmp_path: Path) -> None:
         version = steps[0][1].version
         used.add(version)
         alone = [policies[version].act(obs, session=str(name)) for obs, _ in steps]
-        assert alone == [decision.action for _, decision in steps] and not any(decision.fallback for _, decision in steps)
+        assert alone == [decision.action for _, decision in steps] and not any(
+            decision.fallback for _, decision in steps
+        )
     assert used == set(artifacts)

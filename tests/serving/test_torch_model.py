@@ -1,4 +1,6 @@
-"""The torch backend says what the graph says, needs no graph and no env, and trusts no code that its user does not."""
+"""The torch backend says what the graph says, needs no graph and no env, and trusts no code that
+its user does not.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,25 @@ def without_graph(folder: Path, kind: str) -> Path:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["lstm", "mask", "box", "mlp"])
 def test_it_says_what_the_graph_says(kind: str, tmp_path: Path) -> None:
-    graph, model = Artifact.open(artifact(tmp_path / "a", kind)), load(without_graph(tmp_path / "b", kind), "torch")
+    graph, model = (
+        Artifact.open(artifact(tmp_path / "a", kind)),
+        load(without_graph(tmp_path / "b", kind), "torch"),
+    )
     assert model.version == hashlib.sha256((tmp_path / "b/manifest.json").read_bytes()).hexdigest()
     rng, count = np.random.default_rng(0), 32
     rows: dict[str, Any] = {
-        name: rng.normal(size=(count, *shape)).astype(dtype) if dtype.kind == "f" else np.ones((count, *shape), dtype)
+        name: rng.normal(size=(count, *shape)).astype(dtype)
+        if dtype.kind == "f"
+        else np.ones((count, *shape), dtype)
         for name, (shape, dtype) in graph._rows.items()
     }
     first, deterministic = rng.random(count) < 0.3, rng.random(count) < 0.5
     states, noise = [graph.initial(count)] * 2, graph.draw(1, np.arange(count), np.zeros(count))
     for _ in range(3):
-        told = [one.run(rows, first, state, noise, deterministic) for one, state in zip((graph, model), states, strict=True)]
+        told = [
+            one.run(rows, first, state, noise, deterministic)
+            for one, state in zip((graph, model), states, strict=True)
+        ]
         (actions, logp, _), (others, other_logp, _) = told
         for name, x in actions.items():
             np.testing.assert_allclose(others[name], x, atol=1e-4)
@@ -68,7 +78,11 @@ def test_it_is_served(tmp_path: Path) -> None:
     made = Registry(tmp_path / "registry", create=True)
     made.alias("lstm", "champion", made.add(without_graph(tmp_path / "a", "lstm"), "lstm"))
     graph = Artifact.open(artifact(tmp_path / "b", "lstm"))
-    with serving(tmp_path, "lstm", "--backend", "torch") as running, Client(running.url) as client, client.episode() as episode:
+    with (
+        serving(tmp_path, "lstm", "--backend", "torch") as running,
+        Client(running.url) as client,
+        client.episode() as episode,
+    ):
         state, always = graph.initial(1), np.array([True])
         for t in range(3):
             rows, _ = graph.read(OBS)

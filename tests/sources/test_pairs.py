@@ -1,4 +1,6 @@
-"""A fourth source in one file: pairs of rows, the better action first (Hejna et al. 2023, arXiv:2310.13639)."""
+"""A fourth source in one file: pairs of rows, the better action first (Hejna et al. 2023,
+arXiv:2310.13639).
+"""
 
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -21,7 +23,16 @@ from equipoise.experience.recorded.dataset import Dataset, Episode
 from equipoise.sources.envs import spec_json
 from equipoise.sources.source import Source
 from equipoise.tree import ArraySpec
-from equipoise.types import EnvSpec, LossOutput, Policy, Program, ReplaySettings, RunSpec, Schedule, SourceSettings
+from equipoise.types import (
+    EnvSpec,
+    LossOutput,
+    Policy,
+    Program,
+    ReplaySettings,
+    RunSpec,
+    Schedule,
+    SourceSettings,
+)
 
 SPACES: Any = {"observation": spaces.Box(-4, 4, (3,), np.float32), "action": spaces.Discrete(3)}
 
@@ -34,14 +45,26 @@ class PairsSource(SourceSettings):
 
 
 class PairRows(Dataset):
-    """Each episode is a pair: the same observation twice, the index of its greatest number and then another one."""
+    """Each episode is a pair: the same observation twice, the index of its greatest number and then
+    another one.
+    """
 
     def __iter__(self) -> Any:
         rng = np.random.default_rng(len(self.name))
         for _ in range(self.episodes):
-            obs, other, end = rng.standard_normal(3).astype(np.float32), rng.integers(1, 3), np.array([False, True])
+            obs, other, end = (
+                rng.standard_normal(3).astype(np.float32),
+                rng.integers(1, 3),
+                np.array([False, True]),
+            )
             action = np.array([obs.argmax(), (obs.argmax() + other) % 3])
-            yield Episode(obs=np.stack([obs] * 3), action=action, reward=np.zeros(2), terminated=end, truncated=~end & end)
+            yield Episode(
+                obs=np.stack([obs] * 3),
+                action=action,
+                reward=np.zeros(2),
+                terminated=end,
+                truncated=~end & end,
+            )
 
     def sha256(self) -> str:
         return sha256(b"".join(one.obs.tobytes() for one in self)).hexdigest()
@@ -54,8 +77,13 @@ class Preferred(BC):
 
     def loss(self, net: Any, target_net: Any, batch: Any, **_: Any) -> LossOutput:
         data = batch.data
-        logp, both = net.unroll(data.obs[:2], data.first[:2], {})[0].policy.logp(data.action), data.mask.all(0)
-        return LossOutput(loss=(softplus(logp[1] - logp[0]) * both).sum(), count=both.sum(), metrics={})
+        logp, both = (
+            net.unroll(data.obs[:2], data.first[:2], {})[0].policy.logp(data.action),
+            data.mask.all(0),
+        )
+        return LossOutput(
+            loss=(softplus(logp[1] - logp[0]) * both).sum(), count=both.sum(), metrics={}
+        )
 
 
 class Ranked(SimpleNamespace):
@@ -65,7 +93,9 @@ class Ranked(SimpleNamespace):
 
     def tick(self) -> None:
         for one in self.rows:
-            policy, _ = self.net.policy(torch.from_numpy(one.obs[:2]), torch.ones(2, dtype=torch.bool), {})
+            policy, _ = self.net.policy(
+                torch.from_numpy(one.obs[:2]), torch.ones(2, dtype=torch.bool), {}
+            )
             better, worse = policy.logp(torch.from_numpy(one.action)).tolist()
             self.returns["main"].append(float(better > worse))
         self.done = True
@@ -83,7 +113,13 @@ class Pairs(Source):
 
     def row(self, learns: Policy, net: Any, spec: Any) -> tuple[RowSpec, Noise]:
         number, obs = ArraySpec((), "int64"), ArraySpec((3,), "float32")
-        return RowSpec(obs=obs, action=number, behaviour={}, state={}, context={"stream": number, "start": number}), Noise(0)
+        return RowSpec(
+            obs=obs,
+            action=number,
+            behaviour={},
+            state={},
+            context={"stream": number, "start": number},
+        ), Noise(0)
 
     def spec_json(self, spec: Any, where: str) -> dict[str, Any]:
         return spec_json(spec, where)
@@ -93,7 +129,14 @@ class Pairs(Source):
 
     def exam(self, policies: Any, *, episodes: int, **_: Any) -> Any:
         rows = self.dataset("held out", episodes)
-        return Ranked(net=policies["main"].net, rows=rows, returns={"main": []}, info={}, close=int, done=False)
+        return Ranked(
+            net=policies["main"].net,
+            rows=rows,
+            returns={"main": []},
+            info={},
+            close=int,
+            done=False,
+        )
 
 
 def told(run: Any) -> Any:
@@ -102,9 +145,14 @@ def told(run: Any) -> Any:
 
 
 @pytest.mark.parametrize("on", ["serial", "process"])
-def test_a_source_of_pairs_trains_resumes_and_reports(tmp_path: Path, on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_of_pairs_trains_resumes_and_reports(
+    tmp_path: Path, on: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = Policy(algorithm=Preferred(hidden=(16,)), unroll=2, batch=32, replay=ReplaySettings())
-    made, path = Program(source=PairsSource(), policies={"main": policy}, schedule=Schedule(steps=400)), tmp_path / "run"
+    made, path = (
+        Program(source=PairsSource(), policies={"main": policy}, schedule=Schedule(steps=400)),
+        tmp_path / "run",
+    )
     whole = told(eq.train(made, on=on, out=tmp_path / "whole"))
     told(eq.train(replace(made, schedule=Schedule(steps=200, schedule_steps=400)), on=on, out=path))
     done = told(eq.resume(path, on=on, steps=400))
@@ -115,5 +163,7 @@ def test_a_source_of_pairs_trains_resumes_and_reports(tmp_path: Path, on: Any, m
     with pytest.raises(ValueError, match="pairs: expected the rows that the run began with"):
         told(eq.resume(path, on=on, steps=500))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with pytest.raises(ValueError, match="source 'tests.sources.test_pairs:PairsSource' would be imported from"):
+    with pytest.raises(
+        ValueError, match="source 'tests.sources.test_pairs:PairsSource' would be imported from"
+    ):
         eq.resume(path)

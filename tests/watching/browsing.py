@@ -1,4 +1,6 @@
-"""Chromium by Playwright for tests of the page, and axe-core for its accessibility; a test skips where one is missing."""
+"""Chromium by Playwright for tests of the page, and axe-core for its accessibility; a test skips
+where one is missing.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,14 @@ def chromium() -> Iterator[Any]:
     except ImportError:
         pytest.skip("the package playwright is missing: make test-browser installs it")
     if (program := found()) is None:
-        pytest.skip(f"no browser: expected one of {', '.join(NAMES)} on PATH (Debian: apt-get install chromium)")
+        pytest.skip(
+            f"no browser: expected one of {', '.join(NAMES)} on PATH (Debian: apt-get install "
+            "chromium)"
+        )
     with sync_playwright() as made:
-        browser = made.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        browser = made.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         try:
             yield browser
         finally:
@@ -40,7 +47,14 @@ class Window:
     """A page in a window; what it asks for, and what its console says, is kept."""
 
     def __init__(
-        self, browser: Any, client: Client, path: str = "", *, width: int = 1280, height: int = 900, **how: Any
+        self,
+        browser: Any,
+        client: Client,
+        path: str = "",
+        *,
+        width: int = 1280,
+        height: int = 900,
+        **how: Any,
     ) -> None:
         self.base = f"http://127.0.0.1:{client.port}/"
         self.requests, self.said = list[str](), list[str]()
@@ -71,7 +85,12 @@ def axe() -> str:
             pytest.skip("npm is missing, which fetches axe-core (Debian: apt-get install npm)")
         home.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
-            ["npm", "pack", "--silent", AXE], cwd=home, capture_output=True, text=True, check=False, timeout=120
+            ["npm", "pack", "--silent", AXE],
+            cwd=home,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
         if done.returncode:
             pytest.skip(f"axe-core could not be fetched: {done.stderr[-200:]}")
@@ -91,7 +110,8 @@ def serious(page: Any, script: str) -> list[str]:
     page.evaluate(script)
     found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")["violations"]
     return [
-        f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:160]} {node.get('failureSummary', '')[:300]}"
+        f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:160]} "
+        f"{node.get('failureSummary', '')[:300]}"
         for one in found
         if one["impact"] in ("serious", "critical")
         for node in one["nodes"][:3]

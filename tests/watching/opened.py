@@ -22,10 +22,18 @@ class Client:
     def __init__(self, page: Page, port: int, **headers: str) -> None:
         self.page, self.port, self.headers = page, port, headers
 
-    def ask(self, path: str, body: Any = None, method: str | None = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
+    def ask(
+        self, path: str, body: Any = None, method: str | None = None, **headers: str
+    ) -> tuple[int, Any, dict[str, str]]:
         """Status, body (as JSON where it is that) and headers."""
-        said = {"Host": f"127.0.0.1:{self.port}", **self.headers, **{key.replace("_", "-"): x for key, x in headers.items()}}
-        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        said = {
+            "Host": f"127.0.0.1:{self.port}",
+            **self.headers,
+            **{key.replace("_", "-"): x for key, x in headers.items()},
+        }
+        data = (
+            None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        )
         if data is not None:
             said.setdefault("Content-Type", "application/json")
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
@@ -40,11 +48,15 @@ class Client:
             connection.close()
 
     @contextmanager
-    def events(self, path: str = "/api/events", **headers: str) -> Iterator[Iterator[tuple[str, Any]]]:
+    def events(
+        self, path: str = "/api/events", **headers: str
+    ) -> Iterator[Iterator[tuple[str, Any]]]:
         """The events as they come: (name, data)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
-            connection.request("GET", path, headers={"Host": f"127.0.0.1:{self.port}", **self.headers, **headers})
+            connection.request(
+                "GET", path, headers={"Host": f"127.0.0.1:{self.port}", **self.headers, **headers}
+            )
             answer = connection.getresponse()
             assert answer.status == 200, answer.read()
             yield _events(answer)
@@ -64,6 +76,8 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def opened(place: Path, registry: Path | None = None, *, closed: bool = False) -> Iterator[Client]:
     """A page of the runs in ``place``, served until the block ends."""
-    page = Page(folder(place), None if registry is None else Versions(registry), token=TOKEN, closed=closed)
+    page = Page(
+        folder(place), None if registry is None else Versions(registry), token=TOKEN, closed=closed
+    )
     with serving(page) as port:
         yield Client(page, port)

@@ -1,4 +1,6 @@
-"""The page in Chromium: it lives, it says what is wrong, it fits, it takes the keyboard, and it asks no other host."""
+"""The page in Chromium: it lives, it says what is wrong, it fits, it takes the keyboard, and it
+asks no other host.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ from tests.watching.opened import TOKEN, opened
 from tests.watching.test_runs import write_live
 
 pytestmark = pytest.mark.browser
-SHARES = "() => [...document.querySelectorAll('.shares')].map((one) => one.getAttribute('aria-label')).join()"
+SHARES = (
+    "() => [...document.querySelectorAll('.shares')].map((one) => "
+    "one.getAttribute('aria-label')).join()"
+)
 WIDTHS = (360, 1280, 3840)
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 
@@ -50,9 +55,19 @@ def place(tmp_path: Path) -> Path:
 def registry(tmp_path: Path) -> Path:
     """Three versions of a policy, one of which has two children; the first is the champion."""
     one = Registry(tmp_path / "registry", create=True)
-    first = one.add(artifact(tmp_path / "a", "a", {"run": "runs/going", "step": 1000, "evaluation": {"mean": 20.0}}), "pong")
+    first = one.add(
+        artifact(
+            tmp_path / "a", "a", {"run": "runs/going", "step": 1000, "evaluation": {"mean": 20.0}}
+        ),
+        "pong",
+    )
     for name in ("b", "c"):
-        one.add(artifact(tmp_path / name, name, {"step": 2000, "parent": first, "evaluation": {"mean": 30.0}}), "pong")
+        one.add(
+            artifact(
+                tmp_path / name, name, {"step": 2000, "parent": first, "evaluation": {"mean": 30.0}}
+            ),
+            "pong",
+        )
     one.alias("pong", "champion", first)
     return tmp_path / "registry"
 
@@ -62,13 +77,30 @@ def quiet(window: Window) -> None:
     assert window.outside == [] and window.said == []
 
 
-# ------------------------------------------------------------------------------------------------------------------- life
+# --------------------------------------------------------------------------------------------- life
 
 
-def test_a_run_lives_is_killed_and_is_still_there_after_a_reload(tmp_path: Path, browser: Any) -> None:
-    words = ["train", "CartPole-v1", "--actors", "2", "--steps", "100M", "--quiet", "--out", "runs/a"]
-    run = subprocess.Popen([sys.executable, "-m", "equipoise", *words], cwd=tmp_path, start_new_session=True,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+def test_a_run_lives_is_killed_and_is_still_there_after_a_reload(
+    tmp_path: Path, browser: Any
+) -> None:
+    words = [
+        "train",
+        "CartPole-v1",
+        "--actors",
+        "2",
+        "--steps",
+        "100M",
+        "--quiet",
+        "--out",
+        "runs/a",
+    ]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "equipoise", *words],
+        cwd=tmp_path,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         end = time.monotonic() + 60
         while not (tmp_path / "runs/a/live.json").exists():
@@ -79,16 +111,25 @@ def test_a_run_lives_is_killed_and_is_still_there_after_a_reload(tmp_path: Path,
             page = window.page
             page.wait_for_selector(".chip.running")
             page.wait_for_function(
-                f"() => ({SHARES})().includes('worked') && document.querySelector('.sentence strong')", timeout=60_000
+                f"() => ({SHARES})().includes('worked') && document.querySelector('.sentence "
+                "strong')",
+                timeout=60_000,
             )
             for _ in range(3):
                 before = page.evaluate(SHARES)
-                page.wait_for_function(f"(before) => ({SHARES})() !== before", arg=before, timeout=20_000)
+                page.wait_for_function(
+                    f"(before) => ({SHARES})() !== before", arg=before, timeout=20_000
+                )
             said = window.text(".sentence")
             page.wait_for_function(
-                "(said) => document.querySelector('.sentence')?.innerText !== said", arg=said, timeout=20_000
+                "(said) => document.querySelector('.sentence')?.innerText !== said",
+                arg=said,
+                timeout=20_000,
             )
-            assert page.locator(".ring .piece").count() >= 12 and page.locator(".ring .dots").count() == 3
+            assert (
+                page.locator(".ring .piece").count() >= 12
+                and page.locator(".ring .dots").count() == 3
+            )
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
             page.wait_for_selector(".chip.killed", timeout=20_000)
@@ -106,13 +147,30 @@ def test_a_run_lives_is_killed_and_is_still_there_after_a_reload(tmp_path: Path,
 def test_shares_and_verdict_change_on_the_page(place: Path, browser: Any) -> None:
     with opened(place) as client:
         window = Window(browser, client)
-        window.page.wait_for_function("() => document.querySelector('.sentence')?.innerText?.startsWith('Sampling-bound')")
-        workers = [{"name": "actor 0", "side": "sampling", "station": 0, "shares": {"worked": 0.25, "blocked": 0.75}}]
-        write_live(place / "going", cause="Learning-bound", verdict="Learning-bound: use --max-lag 2.", workers=workers)
         window.page.wait_for_function(
-            "() => document.querySelector('.sentence')?.innerText?.startsWith('Learning-bound')", timeout=20_000
+            "() => document.querySelector('.sentence')?.innerText?.startsWith('Sampling-bound')"
         )
-        window.page.wait_for_function(f"() => ({SHARES})().includes('blocked 75 %')", timeout=20_000)
+        workers = [
+            {
+                "name": "actor 0",
+                "side": "sampling",
+                "station": 0,
+                "shares": {"worked": 0.25, "blocked": 0.75},
+            }
+        ]
+        write_live(
+            place / "going",
+            cause="Learning-bound",
+            verdict="Learning-bound: use --max-lag 2.",
+            workers=workers,
+        )
+        window.page.wait_for_function(
+            "() => document.querySelector('.sentence')?.innerText?.startsWith('Learning-bound')",
+            timeout=20_000,
+        )
+        window.page.wait_for_function(
+            f"() => ({SHARES})().includes('blocked 75 %')", timeout=20_000
+        )
         (place / "going/summary.json").write_text((place / "seeds/seed_0/summary.json").read_text())
         window.page.wait_for_selector(".chip.completed")
         quiet(window)
@@ -132,7 +190,7 @@ def test_a_server_that_comes_back_is_found_again(place: Path, browser: Any) -> N
         window.page.wait_for_selector(".chip.running, .chip.quiet")
 
 
-# ---------------------------------------------------------------------------------------------------------- what is wrong
+# ------------------------------------------------------------------------------------ what is wrong
 
 
 def test_damaged_files_are_said_and_the_rest_is_drawn(place: Path, browser: Any) -> None:
@@ -148,26 +206,48 @@ def test_damaged_files_are_said_and_the_rest_is_drawn(place: Path, browser: Any)
         window.page.wait_for_selector(".learning .line")
         window.page.wait_for_selector("#runs .damaged")
         window.page.goto(window.base + "#/run/none")
-        window.page.wait_for_function("() => document.querySelector('main').innerText.includes('No such run')")
+        window.page.wait_for_function(
+            "() => document.querySelector('main').innerText.includes('No such run')"
+        )
         assert window.outside == []
 
 
 def test_text_of_a_run_is_never_html(tmp_path: Path, browser: Any) -> None:
     place = tmp_path / "runs"
     made.run(place / "<img src=x>", summary=False, env=HOSTILE, algorithm=HOSTILE)
-    alarm = {"name": HOSTILE, "owner": HOSTILE, "evidence": HOSTILE, "action": HOSTILE, "step": 3, "wall_s": 1.0}
+    alarm = {
+        "name": HOSTILE,
+        "owner": HOSTILE,
+        "evidence": HOSTILE,
+        "action": HOSTILE,
+        "step": 3,
+        "wall_s": 1.0,
+    }
     remedy = {"change": f"--x {HOSTILE}", "costs": HOSTILE, "gain": 2.0, "low": 1.0, "high": 3.0}
-    write_live(place / "<img src=x>", verdict=HOSTILE, cause="", notes=[HOSTILE], alarms=[alarm], remedies=[remedy],
-               phases={HOSTILE: HOSTILE},
-               ring={"stations": [{"name": HOSTILE, "noun": HOSTILE, "shares": {"worked": 1.0}} for _ in range(2)],
-                     "arrows": [{"level": 2, "waits": [[HOSTILE, "blocked", 0.5]]}], "back": None},
-               workers=[{"name": HOSTILE, "side": "sampling", "station": 0, "shares": {"worked": 1.0}}])  # fmt: skip
+    write_live(
+        place / "<img src=x>",
+        verdict=HOSTILE,
+        cause="",
+        notes=[HOSTILE],
+        alarms=[alarm],
+        remedies=[remedy],
+        phases={HOSTILE: HOSTILE},
+        ring={
+            "stations": [
+                {"name": HOSTILE, "noun": HOSTILE, "shares": {"worked": 1.0}} for _ in range(2)
+            ],
+            "arrows": [{"level": 2, "waits": [[HOSTILE, "blocked", 0.5]]}],
+            "back": None,
+        },
+        workers=[{"name": HOSTILE, "side": "sampling", "station": 0, "shares": {"worked": 1.0}}],
+    )
     with opened(place) as client:
         window = Window(browser, client)
         window.page.wait_for_selector(".said .alarm")
         assert "onerror" in window.text(".sentence") and window.page.title() != "taken"
         assert window.page.evaluate(
-            "() => [document.querySelectorAll('main img, aside img, main script').length, document.scripts.length]"
+            "() => [document.querySelectorAll('main img, aside img, main script').length, "
+            "document.scripts.length]"
         ) == [0, 2]
         quiet(window)
 
@@ -183,26 +263,36 @@ def test_two_hundred_runs(tmp_path: Path, browser: Any) -> None:
         assert window.text("#counted") == "200 runs"
         page.keyboard.press("/")
         page.keyboard.type("ppo seed>150")
-        page.wait_for_function("() => document.querySelector('#counted').innerText === '25 of 200 runs'")
+        page.wait_for_function(
+            "() => document.querySelector('#counted').innerText === '25 of 200 runs'"
+        )
         page.keyboard.type(" nonsense>")
         assert page.locator("#filter").get_attribute("aria-invalid") is None, "a word"
         page.locator("#filter").fill("colour=red")
-        assert page.locator("#filter").get_attribute("aria-invalid") == "true" and "Keys: return" in window.text("#none")
+        assert page.locator("#filter").get_attribute(
+            "aria-invalid"
+        ) == "true" and "Keys: return" in window.text("#none")
         page.locator("#filter").fill("run_00")
         page.goto(window.base + "#/compare")
         page.get_by_text("Compare what the filter shows").click()
         page.wait_for_function(
-            "() => document.querySelectorAll('.chips li').length === 10 && document.querySelectorAll('.big .line').length >= 10"
+            "() => document.querySelectorAll('.chips li').length === 10 && "
+            "document.querySelectorAll('.big .line').length >= 10"
         )
         quiet(window)
 
 
-# ---------------------------------------------------------------------------------------------------------------- its looks
+# ---------------------------------------------------------------------------------------- its looks
 
 
 def test_it_fits_and_nothing_serious_is_found(place: Path, registry: Path, browser: Any) -> None:
     script = browsing.axe()
-    views = ("#/run/going", "#/compare?run=seeds%2Fseed_0&run=seeds%2Fseed_1", "#/versions", "#/run/seeds%2Fseed_2")
+    views = (
+        "#/run/going",
+        "#/compare?run=seeds%2Fseed_0&run=seeds%2Fseed_1",
+        "#/versions",
+        "#/run/seeds%2Fseed_2",
+    )
     ready = (".learning .line", ".big .line", ".node", ".learning .line")
     with opened(place, registry) as client:
         for width, scheme in itertools.product(WIDTHS, ("light", "dark")):
@@ -215,7 +305,10 @@ def test_it_fits_and_nothing_serious_is_found(place: Path, registry: Path, brows
                 found = browsing.serious(window.page, script)
                 assert found == [], f"{view} at {width} px, {scheme}: " + "\n".join(found)
             red, green, blue = json.loads(
-                window.page.evaluate("() => '[' + getComputedStyle(document.body).backgroundColor.match(/\\d+/g) + ']'")
+                window.page.evaluate(
+                    "() => '[' + getComputedStyle(document.body).backgroundColor.match(/\\d+/g) + "
+                    "']'"
+                )
             )
             assert (red + green + blue < 128) == (scheme == "dark")
             quiet(window)
@@ -227,8 +320,12 @@ def test_what_axe_finds_is_seen(place: Path, browser: Any) -> None:
     with opened(place) as client:
         window = Window(browser, client)
         window.page.wait_for_selector(".ring .dots")
-        window.page.evaluate("() => document.querySelector('#filter').previousElementSibling.remove()")
-        window.page.evaluate("() => document.querySelector('#filter').removeAttribute('placeholder')")
+        window.page.evaluate(
+            "() => document.querySelector('#filter').previousElementSibling.remove()"
+        )
+        window.page.evaluate(
+            "() => document.querySelector('#filter').removeAttribute('placeholder')"
+        )
         assert any("label" in one for one in browsing.serious(window.page, script))
 
 
@@ -243,7 +340,7 @@ def test_nothing_moves_for_those_who_want_that(place: Path, browser: Any) -> Non
         assert lively.page.evaluate(moving) > 0
 
 
-# -------------------------------------------------------------------------------------------------------------- the keyboard
+# ------------------------------------------------------------------------------------- the keyboard
 
 
 def test_the_keyboard_does_everything(place: Path, registry: Path, browser: Any) -> None:
@@ -261,7 +358,8 @@ def test_the_keyboard_does_everything(place: Path, registry: Path, browser: Any)
         press("x")
         press("2")
         page.wait_for_function(
-            "() => document.querySelectorAll('.chips li').length === 2 && document.querySelectorAll('.big .line').length >= 2"
+            "() => document.querySelectorAll('.chips li').length === 2 && "
+            "document.querySelectorAll('.big .line').length >= 2"
         )
         page.locator(".plot").first.focus()
         press("ArrowLeft")
@@ -273,7 +371,9 @@ def test_the_keyboard_does_everything(place: Path, registry: Path, browser: Any)
         assert page.evaluate("() => document.documentElement.dataset.theme") == "light"
         press("t")
         page.reload()
-        assert page.evaluate("() => document.documentElement.dataset.theme") == "dark", "the choice stays"
+        assert page.evaluate("() => document.documentElement.dataset.theme") == "dark", (
+            "the choice stays"
+        )
         press("/")
         page.keyboard.type("going")
         press("Tab")
@@ -284,13 +384,17 @@ def test_the_keyboard_does_everything(place: Path, registry: Path, browser: Any)
         reached = set()
         for _ in range(80):
             press("Tab")
-            where = page.evaluate("() => document.activeElement.className + ' ' + document.activeElement.innerText")
+            where = page.evaluate(
+                "() => document.activeElement.className + ' ' + document.activeElement.innerText"
+            )
             reached.add(where)
             if where.startswith("node") and "champion" not in where:
                 break
         press("ArrowRight")
         press("Enter")
-        page.wait_for_function("() => document.activeElement.getAttribute('aria-pressed') === 'true'")
+        page.wait_for_function(
+            "() => document.activeElement.getAttribute('aria-pressed') === 'true'"
+        )
         while "Promote" not in page.evaluate("() => document.activeElement.innerText"):
             press("Tab")
         press("Enter")
@@ -298,13 +402,17 @@ def test_the_keyboard_does_everything(place: Path, registry: Path, browser: Any)
         assert "champion now" in window.text("#ask")
         page.keyboard.type("not-the-token-at-all")
         press("Enter")
-        page.wait_for_function("() => document.querySelector('#ask .bad').innerText.includes('expected')")
+        page.wait_for_function(
+            "() => document.querySelector('#ask .bad').innerText.includes('expected')"
+        )
         page.locator("#ask input[type=password]").fill(TOKEN)
         page.locator("#ask input[type=text]").focus()
         page.keyboard.type("better by keyboard")
         press("Enter")
         page.wait_for_selector("dialog#ask", state="hidden")
-        page.wait_for_function("() => document.querySelector('.audit').innerText.includes('better by keyboard')")
+        page.wait_for_function(
+            "() => document.querySelector('.audit').innerText.includes('better by keyboard')"
+        )
         assert Registry(registry).aliases("pong").keys() == {"champion", "previous"}
         assert window.outside == [] and [one for one in window.said if "401" not in one] == []
 

@@ -1,4 +1,6 @@
-"""Curves: a file of reports is read on from where the last reading ended, whatever became of it meanwhile."""
+"""Curves: a file of reports is read on from where the last reading ended, whatever became of it
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def test_it_reads_on(file: Path) -> None:
     assert one.read() and one.rows == 21 and one.curve("steps_per_s")[0][-1] == 21_000
     assert one.curve("evaluation")[0] == [5000, 10000, 15000, 20000]
     assert one.curve("return", "wall")[0][0] == 4.0, "the first reports have no return"
-    assert "learner/entropy" in one.names and "sampling/worked" not in one.names and one.curve("none") == ([], [])
+    assert (
+        "learner/entropy" in one.names
+        and "sampling/worked" not in one.names
+        and one.curve("none") == ([], [])
+    )
 
 
 def test_a_resume_that_cuts_the_file_is_seen(file: Path) -> None:
@@ -52,7 +58,9 @@ def test_a_resume_that_cuts_the_file_is_seen(file: Path) -> None:
     assert not one.read()
 
 
-@pytest.mark.parametrize("bad", ["{", "nan", '"text"', "[]", "{}", '{"env_steps": -1}', "\xff", "x" * 1000, '{"a":' * 99])
+@pytest.mark.parametrize(
+    "bad", ["{", "nan", '"text"', "[]", "{}", '{"env_steps": -1}', "\xff", "x" * 1000, '{"a":' * 99]
+)
 def test_a_damaged_line_is_left_out(file: Path, bad: str) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:10]) + bad.encode("latin-1") + b"\n" + b"".join(lines[10:]))
@@ -91,4 +99,8 @@ def test_numbers_that_are_none_break_nothing(file: Path) -> None:
         out.write(json.dumps(said) + "\n")
     one = Curves(file)
     one.read()
-    assert one.curve("learner/c")[1] == [1.0] and one.curve("learner/b") == ([], []) and not one.damaged
+    assert (
+        one.curve("learner/c")[1] == [1.0]
+        and one.curve("learner/b") == ([], [])
+        and not one.damaged
+    )

@@ -23,10 +23,16 @@ from tests.cli.samples import program, report
 
 @pytest.mark.thorough
 def test_a_run_says_what_it_does(tmp_path: Path) -> None:
-    with eq.train("CartPole-v1", "ppo", steps=6000, out=tmp_path / "run", on="serial", tensorboard=False) as run:
+    with eq.train(
+        "CartPole-v1", "ppo", steps=6000, out=tmp_path / "run", on="serial", tensorboard=False
+    ) as run:
         next(run)
         told = live.read_live(tmp_path / "run")
-        assert live.state_of(told) == "running" and told["pid"] == os.getpid() and told["steps"] == 6000
+        assert (
+            live.state_of(told) == "running"
+            and told["pid"] == os.getpid()
+            and told["steps"] == 6000
+        )
         for _ in run:
             pass
     told = live.read_live(tmp_path / "run")
@@ -40,14 +46,18 @@ def test_a_run_says_what_it_does(tmp_path: Path) -> None:
 
 
 def test_it_is_written_twice_a_second_and_costs_no_run(tmp_path: Path) -> None:
-    run = eq.train("CartPole-v1", "ppo", steps=2048, out=tmp_path / "run", on="serial", tensorboard=False)
+    run = eq.train(
+        "CartPole-v1", "ppo", steps=2048, out=tmp_path / "run", on="serial", tensorboard=False
+    )
     with run:
         report = next(run)
         writer = live.Live(tmp_path / "run", run.program)
         writer.write(report)
         first = (tmp_path / "run" / live.LIVE).stat().st_mtime_ns
         writer.write(report)
-        assert (tmp_path / "run" / live.LIVE).stat().st_mtime_ns == first, "too soon after the last one"
+        assert (tmp_path / "run" / live.LIVE).stat().st_mtime_ns == first, (
+            "too soon after the last one"
+        )
         gone = live.Live(tmp_path / "nowhere", run.program)
         gone.write(report)  # a place that cannot be written costs a picture
     assert run.summary is not None
@@ -55,14 +65,22 @@ def test_it_is_written_twice_a_second_and_costs_no_run(tmp_path: Path) -> None:
 
 def test_a_killed_run_is_told_from_a_live_one(tmp_path: Path) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"], stdout=subprocess.PIPE
+        [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"],
+        stdout=subprocess.PIPE,
     )
     try:
         assert child.stdout is not None and child.stdout.readline()
-        told: dict[str, Any] = {"pid": child.pid, "born": live.born(child.pid), "machine": live.machine(), "time": time.time()}
+        told: dict[str, Any] = {
+            "pid": child.pid,
+            "born": live.born(child.pid),
+            "machine": live.machine(),
+            "time": time.time(),
+        }
         assert live.state_of(told) == "running"
         assert live.state_of(told | {"time": 0.0}) == "running", "busy, but there"
-        assert live.state_of(told | {"born": told["born"] - 1}) == "killed", "another process has its number now"
+        assert live.state_of(told | {"born": told["born"] - 1}) == "killed", (
+            "another process has its number now"
+        )
         child.kill()
         end = time.monotonic() + 10
         while live.state_of(told) == "running":  # also while it is a zombie
@@ -84,7 +102,9 @@ def test_a_damaged_one_is_said(tmp_path: Path, text: str) -> None:
 
 
 def test_a_resume_writes_it_again(tmp_path: Path) -> None:
-    with eq.train("CartPole-v1", "ppo", steps=2048, out=tmp_path / "run", on="serial", tensorboard=False) as run:
+    with eq.train(
+        "CartPole-v1", "ppo", steps=2048, out=tmp_path / "run", on="serial", tensorboard=False
+    ) as run:
         for _ in run:
             pass
     before = json.loads((tmp_path / "run" / live.LIVE).read_text())
@@ -106,6 +126,9 @@ def test_each_worker_stands_at_its_station_in_the_order_of_the_ring() -> None:
     found = picture(report(balance=balance), program(inference="central"), Rates())
     names = [one["name"] for one in found["ring"]["stations"]]
     assert [(one["name"], one["station"]) for one in found["workers"]] == [
-        ("actor 0", 0), ("inference 0", 1), ("learner", 3), ("driver", None),
-    ]  # fmt: skip
+        ("actor 0", 0),
+        ("inference 0", 1),
+        ("learner", 3),
+        ("driver", None),
+    ]
     assert names[1:] == ["1 inference worker", "queue", "learner"]

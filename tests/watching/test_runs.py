@@ -20,23 +20,57 @@ from tests.report import made
 def told(**said: object) -> dict:
     """A live.json of this process."""
     return {
-        "format": 1, "time": time.time(), "pid": os.getpid(), "born": live.born(os.getpid()), "machine": live.machine(),
-        "step": 7000, "steps": 100_000, "wall_s": 14.0, "steps_per_s": 500.0, "return_mean": 99.0, "cause": "Sampling-bound",
-        "verdict": "Sampling-bound: add actors.", "evaluation": None, "notes": [], "alarms": [], "version": 70,
+        "format": 1,
+        "time": time.time(),
+        "pid": os.getpid(),
+        "born": live.born(os.getpid()),
+        "machine": live.machine(),
+        "step": 7000,
+        "steps": 100_000,
+        "wall_s": 14.0,
+        "steps_per_s": 500.0,
+        "return_mean": 99.0,
+        "cause": "Sampling-bound",
+        "verdict": "Sampling-bound: add actors.",
+        "evaluation": None,
+        "notes": [],
+        "alarms": [],
+        "version": 70,
         "ring": {
             "stations": [
-                {"name": "2 actors × 8 envs", "noun": "actors", "shares": {"worked": 0.5, "blocked": 0.5}},
+                {
+                    "name": "2 actors × 8 envs",
+                    "noun": "actors",
+                    "shares": {"worked": 0.5, "blocked": 0.5},
+                },
                 {"name": "queue", "noun": "", "shares": None, "full": 0.5},
                 {"name": "learner", "noun": "learner", "shares": {"worked": 0.9, "starved": 0.1}},
             ],
             "arrows": [
-                {"level": 2, "steps_per_s": 500.0, "bytes_per_s": 2e5, "waits": [["actors", "blocked", 0.5]]},
-                {"level": 2, "updates_per_s": 5.0, "bytes_per_s": 2e5, "waits": [["learner", "starved", 0.1]]},
+                {
+                    "level": 2,
+                    "steps_per_s": 500.0,
+                    "bytes_per_s": 2e5,
+                    "waits": [["actors", "blocked", 0.5]],
+                },
+                {
+                    "level": 2,
+                    "updates_per_s": 5.0,
+                    "bytes_per_s": 2e5,
+                    "waits": [["learner", "starved", 0.1]],
+                },
             ],
             "back": {"level": 1, "bytes_per_s": 5e4},
         },
-        "workers": [{"name": "actor 0", "side": "sampling", "station": 0, "shares": {"worked": 0.5, "blocked": 0.5}}],
-    } | said  # fmt: skip
+        "workers": [
+            {
+                "name": "actor 0",
+                "side": "sampling",
+                "station": 0,
+                "shares": {"worked": 0.5, "blocked": 0.5},
+            }
+        ],
+    } | said
 
 
 def write_live(place: Path, **said: object) -> None:
@@ -45,7 +79,9 @@ def write_live(place: Path, **said: object) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    """A run that goes on, one that was killed, one that ended, one without live.json, and one with a damaged run.json."""
+    """A run that goes on, one that was killed, one that ended, one without live.json, and one with
+    a damaged run.json.
+    """
     monkeypatch.setattr(runs, "SCAN_S", 0.0)
     place = tmp_path / "runs"
     for name in ("going", "killed", "bare", "bad"):
@@ -63,10 +99,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
 def test_rows(folder: Folder) -> None:
     rows = {name: run.row for name, run in folder.runs.items()}
     assert {name: row["status"] for name, row in rows.items()} == {
-        "going": "running", "killed": "killed", "deep/er/ended": "completed", "bare": "killed", "bad": "damaged",
-    }  # fmt: skip
-    assert rows["going"]["step"] == 7000 and rows["going"]["return"] == 99.0 and rows["going"]["algorithm"] == "ppo"
-    assert rows["deep/er/ended"]["evaluation"] == 100.0 and rows["deep/er/ended"]["algorithm"] == "dqn"
+        "going": "running",
+        "killed": "killed",
+        "deep/er/ended": "completed",
+        "bare": "killed",
+        "bad": "damaged",
+    }
+    assert (
+        rows["going"]["step"] == 7000
+        and rows["going"]["return"] == 99.0
+        and rows["going"]["algorithm"] == "ppo"
+    )
+    assert (
+        rows["deep/er/ended"]["evaluation"] == 100.0 and rows["deep/er/ended"]["algorithm"] == "dqn"
+    )
     assert rows["bare"]["step"] == 20_000, "without live.json the last report says it"
     news = folder.news(0)
     assert len(news["rows"]) == 5 and folder.news(folder.revision)["rows"] == []
@@ -76,7 +122,10 @@ def test_a_summary_that_cannot_be_read_is_damage(folder: Folder) -> None:
     for name in ("going", "killed"):
         (folder.place / name / "summary.json").write_text("{")
     folder.poll()
-    assert {name: folder.runs[name].row["status"] for name in ("going", "killed")} == {"going": "running", "killed": "damaged"}
+    assert {name: folder.runs[name].row["status"] for name in ("going", "killed")} == {
+        "going": "running",
+        "killed": "damaged",
+    }
     assert "summary.json" in folder.runs["killed"].told()["problems"][0]
 
 
@@ -84,7 +133,11 @@ def test_a_line_without_an_end_is_named(folder: Folder) -> None:
     os.truncate(folder.place / "bare/metrics.jsonl", 1 << 25)
     folder.poll()
     (problem, *_) = folder.runs["bare"].told()["problems"]
-    assert str(folder.place / "bare/metrics.jsonl") in problem and "line" in problem and "without an end" in problem
+    assert (
+        str(folder.place / "bare/metrics.jsonl") in problem
+        and "line" in problem
+        and "without an end" in problem
+    )
 
 
 def test_a_quiet_run(folder: Folder) -> None:
@@ -93,7 +146,9 @@ def test_a_quiet_run(folder: Folder) -> None:
     assert folder.runs["going"].row["status"] == "quiet"
 
 
-def test_what_changes_is_news_and_the_rest_is_not_read(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changes_is_news_and_the_rest_is_not_read(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read = list[str]()
 
     def noted(path: Path) -> Any:
@@ -113,7 +168,9 @@ def test_what_changes_is_news_and_the_rest_is_not_read(folder: Folder, monkeypat
 def test_runs_come_end_and_go(folder: Folder) -> None:
     before = folder.revision
     made.run(folder.place / "new")
-    (folder.place / "going/summary.json").write_text((folder.place / "new/summary.json").read_text())
+    (folder.place / "going/summary.json").write_text(
+        (folder.place / "new/summary.json").read_text()
+    )
     shutil.rmtree(folder.place / "bare")
     folder.poll()
     news = folder.news(before)
@@ -131,7 +188,12 @@ def test_runs_come_end_and_go(folder: Folder) -> None:
 
 def test_what_the_page_shows_of_a_run(folder: Folder) -> None:
     whole = folder.runs["going"].told()
-    assert whole["status"] == "running" and whole["evaluation"] is None and whole["workers"] and whole["problems"] == []
+    assert (
+        whole["status"] == "running"
+        and whole["evaluation"] is None
+        and whole["workers"]
+        and whole["problems"] == []
+    )
     ended = folder.runs["deep/er/ended"]
     ended.read_curves()
     whole = ended.told()
@@ -167,7 +229,9 @@ def test_one_run_alone(tmp_path: Path) -> None:
     assert list(one.runs) == ["run"]
 
 
-def test_curves_that_nobody_asks_for_are_dropped(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curves_that_nobody_asks_for_are_dropped(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = folder.runs["deep/er/ended"]
     assert run.read_curves().rows == 21  # the last one has an evaluation
     monkeypatch.setattr(runs, "FORGET_S", -1.0)
@@ -175,7 +239,9 @@ def test_curves_that_nobody_asks_for_are_dropped(folder: Folder, monkeypatch: py
     assert run.curves.rows == 0
 
 
-def test_a_folder_that_cannot_be_searched_is_said(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_searched_is_said(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(place: Path) -> None:
         raise PermissionError(13, "Permission denied", str(place / "secret"))
 

@@ -17,7 +17,9 @@ from equipoise.weights.store import WeightPlan, Weights
 
 
 class Memfd:
-    """Stands in for CUDA's: memory of one process that others find by a name, as long as that process lives."""
+    """Stands in for CUDA's: memory of one process that others find by a name, as long as that
+    process lives.
+    """
 
     def allocate(self, nbytes: int, device: torch.device) -> tuple[torch.Tensor, bytes]:
         fd = os.memfd_create("equipoise-device")
@@ -44,16 +46,24 @@ class Heap:
 def params(value: float, size: int = 1000, device: str = "cpu") -> dict[str, torch.Tensor]:
     """Of several dtypes and shapes, each full of one value."""
     made = {
-        "w": torch.full((size, 7), float(value)), "steps": torch.full((3,), int(value)),
-        "scale": torch.tensor(float(value)), "mean": torch.full((5,), value, dtype=torch.float64),
-    }  # fmt: skip
+        "w": torch.full((size, 7), float(value)),
+        "steps": torch.full((3,), int(value)),
+        "scale": torch.tensor(float(value)),
+        "mean": torch.full((5,), value, dtype=torch.float64),
+    }
     return {name: x.to(device) for name, x in made.items()}
 
 
 def store(share: Share | None, size: int = 1000, memory: Any = Heap) -> Weights | DeviceWeights:
     plan = WeightPlan(params(0, size))
     host = Weights(plan, memory("host", plan.nbytes))
-    return host if share is None else DeviceWeights(plan, memory("device", tree.nbytes(DeviceWeights.specs(plan))), host, share)
+    return (
+        host
+        if share is None
+        else DeviceWeights(
+            plan, memory("device", tree.nbytes(DeviceWeights.specs(plan))), host, share
+        )
+    )
 
 
 def between_processes(share: Share | None, size: int = 1000) -> Weights | DeviceWeights:
@@ -75,12 +85,18 @@ def publish(weights: Weights | DeviceWeights, size: int, device: str) -> None:
 
 
 def read(weights: Weights | DeviceWeights, fetches: int, device: str) -> None:
-    """A process that fetches so often; it ends with 0 if all of them were whole, rising and on this device."""
+    """A process that fetches so often; it ends with 0 if all of them were whole, rising and on this
+    device.
+    """
     version = 0
     for _ in range(fetches):
         while (got := weights.fetch(version)) is None:
             pass
-        right = got[0] > version and whole(got[1], got[0]) and all(x.device.type == device for x in got[1].values())
+        right = (
+            got[0] > version
+            and whole(got[1], got[0])
+            and all(x.device.type == device for x in got[1].values())
+        )
         if not right:
             os._exit(1)
         version = got[0]

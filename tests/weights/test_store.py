@@ -1,4 +1,6 @@
-"""Weights arrive whole, in order, and to each reader in its own copy: in the host's memory, and on a device."""
+"""Weights arrive whole, in order, and to each reader in its own copy: in the host's memory, and on
+a device.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,30 @@ from equipoise.weights.store import BUFFERS, WeightPlan, Weights
 from tests.weights import sharing
 from tests.weights.sharing import Heap, Memfd, between_processes, params, store, whole
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in for a device is found in /proc")
+linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="the stand-in for a device is found in /proc"
+)
 KINDS = [pytest.param(None, id="host"), pytest.param(Memfd(), id="device", marks=linux)]
 CUDA = pytest.param(CudaIpc(), "cuda", id="cuda", marks=pytest.mark.gpu)
-PLACES = [pytest.param(None, "cpu", id="host"), pytest.param(Memfd(), "cpu", id="device", marks=linux), CUDA]
+PLACES = [
+    pytest.param(None, "cpu", id="host"),
+    pytest.param(Memfd(), "cpu", id="device", marks=linux),
+    CUDA,
+]
 
 
 @pytest.mark.parametrize("share", KINDS)
-def test_nothing_is_there_before_the_first_publish_and_nothing_newer_after_a_fetch(share: Any) -> None:
+def test_nothing_is_there_before_the_first_publish_and_nothing_newer_after_a_fetch(
+    share: Any,
+) -> None:
     weights = store(share)
     assert weights.fetch() is None and weights.version == -1
     weights.publish(5, params(5))
     got = weights.fetch()
     assert got is not None and got[0] == 5 == weights.version and whole(got[1], 5)
-    assert {name: (x.shape, x.dtype) for name, x in got[1].items()} == {n: (x.shape, x.dtype) for n, x in params(0).items()}
+    assert {name: (x.shape, x.dtype) for name, x in got[1].items()} == {
+        n: (x.shape, x.dtype) for n, x in params(0).items()
+    }
     assert weights.fetch(5) is None
     weights.publish(6, params(6))
     assert weights.fetch(5) is not None
@@ -188,14 +200,29 @@ def test_memory_that_is_not_of_these_weights_is_refused() -> None:
 
 @linux
 def test_cudas_handle_is_told_as_torch_gave_it_and_leaves_no_file(monkeypatch: Any) -> None:
-    """Without a GPU: with torch's two calls in place of CUDA's. Each argument comes back under its name."""
+    """Without a GPU: with torch's two calls in place of CUDA's. Each argument comes back under its
+    name.
+    """
     file = Path(f"/dev/shm/torch_equipoise_{os.getpid()}")
     file.touch()
     names = list(inspect.signature(reductions.rebuild_cuda_tensor).parameters)
     sent = (
-        torch.Tensor, torch.Size([192]), (1,), 0, torch.UntypedStorage, torch.uint8, 0, bytes(range(65)), 192, 512, False,
-        f"/{file.name}".encode(), 3, bytes(64), True,
-    )  # fmt: skip
+        torch.Tensor,
+        torch.Size([192]),
+        (1,),
+        0,
+        torch.UntypedStorage,
+        torch.uint8,
+        0,
+        bytes(range(65)),
+        192,
+        512,
+        False,
+        f"/{file.name}".encode(),
+        3,
+        bytes(64),
+        True,
+    )
     found: list[Any] = []
 
     def attach(*given: Any) -> torch.Tensor:
@@ -217,7 +244,7 @@ def test_cudas_handle_is_told_as_torch_gave_it_and_leaves_no_file(monkeypatch: A
     assert "inference=local needs none" in caught.value.__notes__[0]
 
 
-# ------------------------------------------------------------------------------------------------------ between processes
+# -------------------------------------------------------------------------------- between processes
 
 SIZE = 5_000
 
@@ -247,12 +274,16 @@ def close(weights: Any) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("share", "device"), PLACES)
-def test_processes_read_what_another_publishes_and_so_do_their_successors(processes: Any, share: Any, device: str) -> None:
+def test_processes_read_what_another_publishes_and_so_do_their_successors(
+    processes: Any, share: Any, device: str
+) -> None:
     before, ended = named_files(), []
     weights = between_processes(share, SIZE)
     with publishing(processes, weights, device):
         for _ in range(2):
-            readers = [processes.Process(target=sharing.read, args=(weights, 50, device)) for _ in range(2)]
+            readers = [
+                processes.Process(target=sharing.read, args=(weights, 50, device)) for _ in range(2)
+            ]
             for process in readers:
                 process.start()
             for process in readers:
@@ -267,7 +298,11 @@ def test_processes_read_what_another_publishes_and_so_do_their_successors(proces
 
 def named_files() -> set[str]:
     """Of torch's in shared memory."""
-    return {path.name for path in Path("/dev/shm").glob("torch_*")} if sys.platform == "linux" else set()
+    return (
+        {path.name for path in Path("/dev/shm").glob("torch_*")}
+        if sys.platform == "linux"
+        else set()
+    )
 
 
 def test_who_copies_at_a_pace_of_its_own_learns_that_it_was_too_slow() -> None:
@@ -275,7 +310,12 @@ def test_who_copies_at_a_pace_of_its_own_learns_that_it_was_too_slow() -> None:
     assert weights.handle().look() is None
     weights.publish(1, params(1))
     found = weights.handle().look()
-    assert found is not None and found[0] == 1 and whole(found[1], 1) and weights.handle().look(1) is None
+    assert (
+        found is not None
+        and found[0] == 1
+        and whole(found[1], 1)
+        and weights.handle().look(1) is None
+    )
     for version in range(2, 1 + BUFFERS):
         weights.publish(version, params(version))
         assert found[2]()
@@ -292,18 +332,29 @@ def test_weights_may_be_stored_in_half_the_bytes(buffers: int) -> None:
     for version in range(1, 8):
         weights.publish(version, given)
         version_, found = weights.handle().fetch() or (0, {})
-        assert version_ == version and found["w"].dtype == torch.bfloat16 and found["steps"].dtype == torch.int64
-        assert torch.equal(found["w"], given["w"].bfloat16()) and torch.equal(found["steps"], given["steps"])
+        assert (
+            version_ == version
+            and found["w"].dtype == torch.bfloat16
+            and found["steps"].dtype == torch.int64
+        )
+        assert torch.equal(found["w"], given["w"].bfloat16()) and torch.equal(
+            found["steps"], given["steps"]
+        )
 
 
 def test_one_buffer_is_not_enough() -> None:
-    with pytest.raises(ValueError, match="buffers: expected at least 2, since one is read while the other is written, got 1"):
+    with pytest.raises(
+        ValueError,
+        match="buffers: expected at least 2, since one is read while the other is written, got 1",
+    ):
         WeightPlan(params(0), buffers=1)
 
 
 @pytest.mark.parametrize("share", KINDS)
 def test_a_hundredth_of_the_parameters_is_a_hundredth_of_the_bytes(share: Any) -> None:
-    """A plan of a part publishes that part of whatever it is given, and asks for no other tensor."""
+    """A plan of a part publishes that part of whatever it is given,
+    and asks for no other tensor.
+    """
     asked = list[str]()
 
     class Told(dict[str, torch.Tensor]):
@@ -320,4 +371,9 @@ def test_a_hundredth_of_the_parameters_is_a_hundredth_of_the_bytes(share: Any) -
     asked.clear()
     weights.publish(1, net)
     got = weights.fetch()
-    assert asked == ["layer7"] and got is not None and set(got[1]) == {"layer7"} and bool((got[1]["layer7"] == 7).all())
+    assert (
+        asked == ["layer7"]
+        and got is not None
+        and set(got[1]) == {"layer7"}
+        and bool((got[1]["layer7"] == 7).all())
+    )

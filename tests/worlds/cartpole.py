@@ -1,4 +1,6 @@
-"""CartPole in a process of its own: ``python cartpole.py ADDRESS WORLDS``. The dynamics are Gymnasium's, the client is ours."""
+"""CartPole in a process of its own: ``python cartpole.py ADDRESS WORLDS``. The dynamics are
+Gymnasium's, the client is ours.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A proxy that loses, doubles, swaps and delays whole frames between worlds and a run, and breaks connections."""
+"""A proxy that loses, doubles, swaps and delays whole frames between worlds and a run, and breaks
+connections.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ HELD_S = 0.03  # for which a frame is held at most, to be overtaken
 
 
 class Proxy:
-    """Listens at ``here`` and passes frames on to ``there``; ``faults``: {drop, double, swap or break: probability}."""
+    """Listens at ``here`` and passes frames on to ``there``; ``faults``: {drop, double, swap or
+    break: probability}.
+    """
 
     def __init__(self, here: Path, there: Path, faults: dict[str, float], seed: int) -> None:
         self.done = dict.fromkeys(("drop", "double", "swap", "break"), 0)
@@ -49,7 +53,9 @@ class Proxy:
             far.settimeout(HELD_S)
             number += 1
             for k, (one, other) in enumerate(((near, far), (far, near))):
-                self._start(self._pump, one, other, random.Random(self._seed * 1000 + 2 * number + k))
+                self._start(
+                    self._pump, one, other, random.Random(self._seed * 1000 + 2 * number + k)
+                )
 
     def _pump(self, one: socket.socket, other: socket.socket, dice: random.Random) -> None:
         kept, held = b"", b""
@@ -63,9 +69,13 @@ class Proxy:
                 except TimeoutError:
                     other.sendall(held)
                     held = b""
-                while len(kept) >= 4 and len(kept) >= (size := 4 + struct.unpack(">I", kept[:4])[0]):
+                while len(kept) >= 4 and len(kept) >= (
+                    size := 4 + struct.unpack(">I", kept[:4])[0]
+                ):
                     frame, kept = kept[:size], kept[size:]
-                    fault = next((name for name, share in self._faults.items() if dice.random() < share), "")
+                    fault = next(
+                        (name for name, share in self._faults.items() if dice.random() < share), ""
+                    )
                     self.done |= {fault: self.done[fault] + 1} if fault else {}
                     if fault == "break":
                         return

@@ -21,22 +21,40 @@ RECIPES = ("ppo", "dqn")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("algorithm", RECIPES)
-@pytest.mark.parametrize("language", ["python", pytest.param("node", marks=pytest.mark.skipif(not NODE, reason="needs node"))])
-def test_cartpole_in_another_process_is_solved(tmp_path: Path, language: str, algorithm: str) -> None:
+@pytest.mark.parametrize(
+    "language",
+    ["python", pytest.param("node", marks=pytest.mark.skipif(not NODE, reason="needs node"))],
+)
+def test_cartpole_in_another_process_is_solved(
+    tmp_path: Path, language: str, algorithm: str
+) -> None:
     from equipoise import recipes
 
     address = f"unix:{tmp_path / 'w'}"
     tuned = dict(recipes.find("CartPole-v1", algorithm) or {})
-    settings = tuned | {"placement.envs_per_actor": SIZES[algorithm], "placement.actors": 1, "policy.publish_every": None}
-    # One world plays the hundred episodes that confirm, while the others train on: 50,000 steps of each.
+    settings = tuned | {
+        "placement.envs_per_actor": SIZES[algorithm],
+        "placement.actors": 1,
+        "policy.publish_every": None,
+    }
+    # One world plays the hundred episodes that confirm, while the others train on: 50,000 steps of
+    # each.
     steps = tuned["schedule.steps"]
     assert isinstance(steps, int)
     settings["schedule.steps"] = max(steps, 300_000)
     settings = {key: value for key, value in settings.items() if value is not None}
-    command = [sys.executable, HERE / "cartpole.py"] if language == "python" else [NODE, HERE / "cartpole.mjs"]
-    worlds = subprocess.Popen([*map(str, command), address, str(SIZES[algorithm] + 1)], stderr=subprocess.PIPE, text=True)
+    command = (
+        [sys.executable, HERE / "cartpole.py"]
+        if language == "python"
+        else [NODE, HERE / "cartpole.mjs"]
+    )
+    worlds = subprocess.Popen(
+        [*map(str, command), address, str(SIZES[algorithm] + 1)], stderr=subprocess.PIPE, text=True
+    )
     try:
-        program = api.program(f"remote:{address}", algorithm, settings=settings, stop_at=475.0, seed=1)
+        program = api.program(
+            f"remote:{address}", algorithm, settings=settings, stop_at=475.0, seed=1
+        )
         run = api.train(program, out=tmp_path / "run", tensorboard=False)
         for _ in run:
             pass

@@ -28,7 +28,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[hubs.Hub]:
-    made = hubs.Hub(Address(path=str(tmp_path / "w")), token=None, spaces=None, grace_s=20.0, heartbeat_s=0.05)
+    made = hubs.Hub(
+        Address(path=str(tmp_path / "w")), token=None, spaces=None, grace_s=20.0, heartbeat_s=0.05
+    )
     yield made
     made.close()
 
@@ -48,7 +50,9 @@ def heard(conn: socket.socket) -> dict[str, Any]:
     raise AssertionError("the connection ended")
 
 
-def test_one_who_sends_beats_for_ever_keeps_nobody_waiting(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_who_sends_beats_for_ever_keeps_nobody_waiting(
+    hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hubs, "GREETING_S", 0.5)
     beats = frames.encode({"kind": "beat"}) * 1000
 
@@ -86,7 +90,9 @@ def test_the_end_takes_no_core(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -
     assert len(looks) < 50, "it waits for worlds, and does not spin"
 
 
-def test_it_is_closed_after_its_thread_has_ended_by_itself(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_closed_after_its_thread_has_ended_by_itself(
+    hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A thread that is found alive may have ended a moment later, with all that it had."""
     alive = hub._thread.is_alive
     hub._closing = time.monotonic()
@@ -115,7 +121,9 @@ def test_several_may_close_it_at_once(hub: hubs.Hub) -> None:
     assert not wrong and not hub._thread.is_alive()
 
 
-def test_strangers_without_a_hello_keep_no_world_out(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_without_a_hello_keep_no_world_out(
+    hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hubs, "GREETINGS", 8)
     with contextlib.ExitStack() as held:
         strangers = [held.enter_context(connected(hub)) for _ in range(30)]
@@ -125,7 +133,9 @@ def test_strangers_without_a_hello_keep_no_world_out(hub: hubs.Hub, monkeypatch:
         assert heard(strangers[0])["code"] == "full", "the oldest makes room"
 
 
-def test_a_world_that_the_run_knows_has_a_place_of_its_own(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_world_that_the_run_knows_has_a_place_of_its_own(
+    hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hubs, "WAITING", 2)
     hub._orphans.add("known")
     with contextlib.ExitStack() as held:
@@ -140,8 +150,12 @@ def test_a_world_that_the_run_knows_has_a_place_of_its_own(hub: hubs.Hub, monkey
         assert says("known")["kind"] == "wait" and says("s1")["kind"] == "wait"
 
 
-def test_it_takes_no_core_where_no_descriptor_is_left(hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection that cannot be accepted stays, so that the hub is told of it at once, again and again."""
+def test_it_takes_no_core_where_no_descriptor_is_left(
+    hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection that cannot be accepted stays, so that the hub is told of it at once, again
+    and again.
+    """
     at: list[float] = []
 
     def counted(listening: socket.socket) -> socket.socket | None:
@@ -166,14 +180,24 @@ def test_it_takes_no_core_where_no_descriptor_is_left(hub: hubs.Hub, monkeypatch
         assert heard(world)["code"] == "version"  # there is room again
 
 
-@pytest.mark.parametrize("space", [
-    {"type": "Discrete", "n": 1 << 62, "start": 0, "dtype": "int64"},
-    {"type": "MultiDiscrete", "nvec": [1 << 62, 3], "start": [0, 0], "dtype": "int64"},
-    {"type": "Dict", "spaces": [["a", {"type": "Discrete", "n": 200_000, "start": 0, "dtype": "int64"}],
-                                ["b", {"type": "Discrete", "n": 200_000, "start": 0, "dtype": "int64"}]]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"type": "Discrete", "n": 1 << 62, "start": 0, "dtype": "int64"},
+        {"type": "MultiDiscrete", "nvec": [1 << 62, 3], "start": [0, 0], "dtype": "int64"},
+        {
+            "type": "Dict",
+            "spaces": [
+                ["a", {"type": "Discrete", "n": 200_000, "start": 0, "dtype": "int64"}],
+                ["b", {"type": "Discrete", "n": 200_000, "start": 0, "dtype": "int64"}],
+            ],
+        },
+    ],
+)
 @pytest.mark.parametrize("name", ["observation", "action"])
-def test_a_space_of_more_values_than_a_policy_can_have(hub: hubs.Hub, name: str, space: dict[str, Any]) -> None:
+def test_a_space_of_more_values_than_a_policy_can_have(
+    hub: hubs.Hub, name: str, space: dict[str, Any]
+) -> None:
     with connected(hub) as world:
         world.sendall(frames.encode(HELLO | {name: space}))
         said = heard(world)
@@ -182,9 +206,11 @@ def test_a_space_of_more_values_than_a_policy_can_have(hub: hubs.Hub, name: str,
 
 CLIENTS = {
     "py": "import sys; sys.path.insert(0, 'clients'); import world\n"
-    "w = world.World({address!r}, world.box([1]), world.discrete(2)); print('in', flush=True); w.close()",
+    "w = world.World({address!r}, world.box([1]), world.discrete(2)); print('in', flush=True); "
+    "w.close()",
     "mjs": "import {{ World, box, discrete }} from './clients/world.mjs';\n"
-    "const w = await World.connect({address!r}, {{ observation: box([1]), action: discrete(2), patience: 100 }});"
+    "const w = await World.connect({address!r}, {{ observation: box([1]), action: discrete(2), "
+    "patience: 100 }});"
     "console.log('in'); w.close(); process.exit(0);",
 }
 
@@ -194,7 +220,9 @@ def test_a_client_waits_while_all_places_are_taken(tmp_path: Path, client: str) 
     path = str(tmp_path / "w")
     script = CLIENTS[client].format(address=f"unix:{path}")
     words = (
-        [sys.executable, "-c", script] if client == "py" else [shutil.which("node") or "", "--input-type=module", "-e", script]
+        [sys.executable, "-c", script]
+        if client == "py"
+        else [shutil.which("node") or "", "--input-type=module", "-e", script]
     )
     if not words[0]:
         pytest.skip("node is not installed")

@@ -33,7 +33,13 @@ import world as client  # type: ignore[import-not-found]
 
 OBSERVATION, ACTION = client.box([2], -100, 100), client.discrete(3)
 RIGHT = "a-token-of-24-letters-xx"
-HELLO = {"kind": "hello", "version": 1, "session": "s", "observation": OBSERVATION, "action": ACTION}
+HELLO = {
+    "kind": "hello",
+    "version": 1,
+    "session": "s",
+    "observation": OBSERVATION,
+    "action": ACTION,
+}
 
 
 class Lone:
@@ -58,7 +64,9 @@ class Lone:
         self.say(kind="observe", seq=seq, obs=list(obs) if isinstance(obs, tuple) else obs, **rest)
 
     def hear(self, kind: str, *, takes: bool = False) -> dict[str, Any]:
-        """The next message of this kind; others are dropped. ``takes``: the env takes a row meanwhile, if there is one."""
+        """The next message of this kind; others are dropped. ``takes``: the env takes a row
+        meanwhile, if there is one.
+        """
         until = time.monotonic() + 10
         while time.monotonic() < until:
             while self.got:
@@ -84,7 +92,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def env(path: Path) -> Iterator[Callable[..., Any]]:
-    """``env(streams=1, **arguments)``: an env for worlds at ``path``, with its spaces from a file."""
+    """``env(streams=1, **arguments)``: an env for worlds at ``path``,
+    with its spaces from a file.
+    """
     made: list[Any] = []
 
     def build(streams: int = 1, **arguments: Any) -> Any:
@@ -96,10 +106,12 @@ def env(path: Path) -> Iterator[Callable[..., Any]]:
         kwargs = {"spec": str(spec), "heartbeat_s": 0.05, "grace_s": 20.0} | arguments
         made.append(
             make(
-                EnvFactory(target=f"remote:unix:{path}", kwargs=kwargs), streams=np.arange(streams), seed=3,
+                EnvFactory(target=f"remote:unix:{path}", kwargs=kwargs),
+                streams=np.arange(streams),
+                seed=3,
                 failures=Failures(on_nonfinite="drop"),
             )
-        )  # fmt: skip
+        )
         made[-1].recv()  # it asks for worlds
         return made[-1]
 
@@ -128,17 +140,21 @@ def flags(row: dict[str, Any], i: int = 0) -> str:
     return "".join(letter if row[name][i] else "." for name, letter in letters.items())
 
 
-# ------------------------------------------------------------------------------------------------------------------ rows
+# --------------------------------------------------------------------------------------------- rows
 
 
 @pytest.mark.thorough
 def test_rows_are_those_of_the_same_env_stepped_here(path: Path) -> None:
-    """A world of CartPole, stepped by our client: row for row what ``LoopEnv`` gives for the same seed and actions."""
+    """A world of CartPole, stepped by our client: row for row what ``LoopEnv`` gives for the same
+    seed and actions.
+    """
 
     def play() -> None:
         one = gymnasium.make("CartPole-v1", max_episode_steps=12)
         with contextlib.suppress(client.RunOver, ConnectionError):
-            world = client.World(f"unix:{path}", client.box([4]), client.discrete(2), patience_s=2.0)
+            world = client.World(
+                f"unix:{path}", client.box([4]), client.discrete(2), patience_s=2.0
+            )
             obs, _ = one.reset(seed=world.seed)
             while True:
                 action, over = world.reset(obs), False
@@ -154,8 +170,10 @@ def test_rows_are_those_of_the_same_env_stepped_here(path: Path) -> None:
     thread = threading.Thread(target=play)
     thread.start()
     here = make(
-        EnvFactory(target="python:CartPole-v1", kwargs={"max_episode_steps": 12}), streams=np.arange(1), seed=5
-    )  # fmt: skip
+        EnvFactory(target="python:CartPole-v1", kwargs={"max_episode_steps": 12}),
+        streams=np.arange(1),
+        seed=5,
+    )
     there = make(EnvFactory(target=f"remote:unix:{path}"), streams=np.arange(1), seed=5)
     try:
         assert there.spec.action == here.spec.action
@@ -189,13 +207,20 @@ def test_a_world_that_is_gone_costs_its_episode_and_the_others_go_on(env: Any, p
     began = time.monotonic()
     row = rows(made)
     assert time.monotonic() - began > 1.0, "its grace is waited for"
-    assert flags(row, 0) == "f..." and flags(row, 1) == ".v.." and row["obs"].tolist() == [[0, 0], [3, 4]]
+    assert (
+        flags(row, 0) == "f..."
+        and flags(row, 1) == ".v.."
+        and row["obs"].tolist() == [[0, 0], [3, 4]]
+    )
     assert made.failures.counts[0] == 1 and "gone for longer" in made.failures.causes.told[0][1]
     for seq in (2, 3):  # the other goes on without waiting any more
         act(made, 0, 0)
         two.observe(seq, reward=1.0)
         row = rows(made)
-        assert [flags(row, i) for i in (0, 1)] == ["f...", ".v.."] and row["reward"].tolist() == [0, 1]
+        assert [flags(row, i) for i in (0, 1)] == ["f...", ".v.."] and row["reward"].tolist() == [
+            0,
+            1,
+        ]
     again = Lone(path, made, session="one")
     welcome = again.hear("welcome")
     assert (welcome["stream"], welcome["seen"]) == (0, -1) and welcome["life"] != lives[0]
@@ -205,7 +230,9 @@ def test_a_world_that_is_gone_costs_its_episode_and_the_others_go_on(env: Any, p
     while flags(row := rows(made)) == "f..." and row["obs"][0].tolist() == [0, 0]:
         act(made, 0, 0)
         two.observe(two.hear("act")["seq"] + 1)
-    assert flags(row) == "f..." and row["obs"][0].tolist() == [7, 7] and made.failures.counts[0] == 1
+    assert (
+        flags(row) == "f..." and row["obs"][0].tolist() == [7, 7] and made.failures.counts[0] == 1
+    )
     again.close()
     two.close()
 
@@ -228,7 +255,9 @@ def test_a_world_that_comes_again_within_its_grace_goes_on(env: Any, path: Path)
     again.close()
 
 
-def test_what_is_doubled_or_late_is_dropped_and_what_is_lost_is_said_again(env: Any, path: Path) -> None:
+def test_what_is_doubled_or_late_is_dropped_and_what_is_lost_is_said_again(
+    env: Any, path: Path
+) -> None:
     made = env()
     one = Lone(path, made)
     one.say(**HELLO)  # a doubled hello
@@ -242,7 +271,9 @@ def test_what_is_doubled_or_late_is_dropped_and_what_is_lost_is_said_again(env: 
     one.observe(0, first=True)
     one.observe(1, (6.0, 6.0), reward=2.0)
     row = rows(made)
-    assert flags(row) == ".vt." and row["obs"].tolist() == [[5, 5]] and row["reward"].tolist() == [1]
+    assert (
+        flags(row) == ".vt." and row["obs"].tolist() == [[5, 5]] and row["reward"].tolist() == [1]
+    )
     assert one.hear("act") == {"kind": "act", "seq": 1}, "an end is answered at once"
     assert one.hear("beat")["answered"] == 1
     act(made, 0)
@@ -280,10 +311,15 @@ def test_the_action_that_a_world_took(env: Any, path: Path) -> None:
         act(made, 1)
         one.observe(seq, took=took)
         row = rows(made)
-        assert row["differs"].tolist() == [differs] and (not differs or row["taken"].tolist() == [took])
+        assert row["differs"].tolist() == [differs] and (
+            not differs or row["taken"].tolist() == [took]
+        )
     act(made, 1)
     one.observe(4, took=3)
-    assert one.hear("refuse", takes=True)["text"] == "took: expected an action of the space that was stated, got 3"
+    assert (
+        one.hear("refuse", takes=True)["text"]
+        == "took: expected an action of the space that was stated, got 3"
+    )
     one.close()
 
 
@@ -309,10 +345,12 @@ def test_a_list_without_elements_is_an_array_of_any_dtype(dtype: str) -> None:
     spec = ArraySpec(shape=(2, 0), dtype=dtype)
     values: list[Any] = [[[], []], np.zeros((2, 0), dtype)]
     for value in values:
-        Reader(spec, np.zeros((1, 2, 0), dtype), "obs")(0, frames.decode(frames.encode({"x": value})[4:])["x"])
+        Reader(spec, np.zeros((1, 2, 0), dtype), "obs")(
+            0, frames.decode(frames.encode({"x": value})[4:])["x"]
+        )
 
 
-# -------------------------------------------------------------------------------------------------------------- refusals
+# ----------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
@@ -321,17 +359,30 @@ def test_a_list_without_elements_is_an_array_of_any_dtype(dtype: str) -> None:
         ({"version": 2}, "version", "version 1 of the protocol, got 2"),
         ({"token": "wrong"}, "token", "the token of this run, got another"),
         ({"token": None}, "token", "got none"),
-        ({"action": client.discrete(4)}, "space", "action: expected Discrete(3), as this run began with, got Discrete(4)"),
-        ({"observation": {"type": "Text"}}, "space", "hello.observation: expected a JSON object whose 'type' is"),
+        (
+            {"action": client.discrete(4)},
+            "space",
+            "action: expected Discrete(3), as this run began with, got Discrete(4)",
+        ),
+        (
+            {"observation": {"type": "Text"}},
+            "space",
+            "hello.observation: expected a JSON object whose 'type' is",
+        ),
         ({"observation": client.box([1 << 20, 20])}, "space", "numbers"),
         ({"session": ""}, "frame", "hello.session"),
         ({"session": 3}, "frame", "hello.session"),
         ({"kind": "observe"}, "frame", "expected the kind 'hello' first, got 'observe'"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.few(9)
 def test_a_hello_that_is_refused(
-    env: Any, path: Path, monkeypatch: pytest.MonkeyPatch, hello: dict[str, Any], code: str, text: str
+    env: Any,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hello: dict[str, Any],
+    code: str,
+    text: str,
 ) -> None:
     monkeypatch.setenv("EQUIPOISE_WORLD_TOKEN", RIGHT)
     made = env()
@@ -361,9 +412,11 @@ def test_a_hello_that_is_refused(
         ({"kind": "wish"}, "expected the kind observe, beat or bye, got 'wish'"),
         ({"took": [1, 2]}, "took: expected int64 [], got int64 [2]"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.few(10)
-def test_an_observation_that_is_refused(env: Any, path: Path, message: dict[str, Any], text: str) -> None:
+def test_an_observation_that_is_refused(
+    env: Any, path: Path, message: dict[str, Any], text: str
+) -> None:
     made = env()
     one = Lone(path, made)
     one.hear("welcome")
@@ -377,13 +430,17 @@ def test_an_observation_that_is_refused(env: Any, path: Path, message: dict[str,
         act(made, 1)
     other = Lone(path, made, session="other")
     other.observe(0, first=True)
-    assert flags(rows(made)) == "f..." and made.failures.counts[0] == 1, "it costs the episode, and another world comes"
+    assert flags(rows(made)) == "f..." and made.failures.counts[0] == 1, (
+        "it costs the episode, and another world comes"
+    )
     other.close()
 
 
 @pytest.mark.thorough
 def test_noise_from_the_wire_harms_nobody(env: Any, path: Path, seed: int) -> None:
-    """Bytes of all kinds, before a hello and after: refusals, and a good world's rows after that."""
+    """Bytes of all kinds, before a hello and after: refusals,
+    and a good world's rows after that.
+    """
     made, dice = env(grace_s=2.0), random.Random(seed)
     good = frames.encode(HELLO)
     for number in range(300):
@@ -396,7 +453,11 @@ def test_noise_from_the_wire_harms_nobody(env: Any, path: Path, seed: int) -> No
             spoilt[dice.randrange(len(spoilt))] ^= 1 << dice.randrange(8)
             data = bytes(spoilt)
         elif number % 3 == 1:
-            data = frames.encode({**HELLO, "session": str(number)}) + len(data).to_bytes(4, "big") + data
+            data = (
+                frames.encode({**HELLO, "session": str(number)})
+                + len(data).to_bytes(4, "big")
+                + data
+            )
         conn.sendall(data)
         made.recv()
         conn.close()
@@ -430,16 +491,21 @@ def test_an_address_that_cannot_be_listened_at(env: Any, path: Path, tmp_path: P
     (tmp_path / "w").unlink()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"{port}: expected an address and a port that are free here, got Address already"):
+        with pytest.raises(
+            OSError,
+            match=f"{port}: expected an address and a port that are free here, got Address already",
+        ):
             make(EnvFactory(target=f"remote:tcp://127.0.0.1:{port}"), streams=np.arange(1), seed=0)
     assert not os.path.exists(Address.of(f"remote:unix:{path}").private)
 
 
-# --------------------------------------------------------------------------------------------------------- proven rows
+# -------------------------------------------------------------------------------------- proven rows
 
 
 def ruled(world: Any, env: Any, absences: threading.Semaphore, away_s: float) -> int:
-    """Play the ruler for ever -> how often its episode was lost; now and then it is away for ``away_s``, amid an episode."""
+    """Play the ruler for ever -> how often its episode was lost; now and then it is away for
+    ``away_s``, amid an episode.
+    """
     lost = 0
     env.stream = world.stream
     obs, _ = env.reset(seed=world.seed)
@@ -471,9 +537,13 @@ FAULTS = {"drop": 0.02, "double": 0.05, "swap": 0.05, "break": 0.005}
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("on", "absent"), [("serial", 0), pytest.param("process", 2, marks=pytest.mark.thorough)]
-)  # fmt: skip
-def test_rows_prove_themselves_whatever_a_connection_does(tmp_path: Path, seed: int, on: Any, absent: int) -> None:
-    """Frames are lost, doubled and swapped, connections break; a world that is away too long costs its episode alone."""
+)
+def test_rows_prove_themselves_whatever_a_connection_does(
+    tmp_path: Path, seed: int, on: Any, absent: int
+) -> None:
+    """Frames are lost, doubled and swapped, connections break; a world that is away too long costs
+    its episode alone.
+    """
     from equipoise import api
     from equipoise.chaos.envs import LIVES, Faulty
     from equipoise.record.checkpoint import latest
@@ -484,7 +554,11 @@ def test_rows_prove_themselves_whatever_a_connection_does(tmp_path: Path, seed: 
 
     def play() -> None:
         world = client.World(
-            f"unix:{tmp_path / 'near'}", client.box([4], 0, LIVES), client.discrete(8), patience_s=20.0, timeout_s=0.5
+            f"unix:{tmp_path / 'near'}",
+            client.box([4], 0, LIVES),
+            client.discrete(8),
+            patience_s=20.0,
+            timeout_s=0.5,
         )
         losses.append(ruled(world, Faulty(stream=world.stream), absences, 9.5))
 
@@ -492,11 +566,17 @@ def test_rows_prove_themselves_whatever_a_connection_does(tmp_path: Path, seed: 
     for thread in threads:
         thread.start()
     program = api.program(
-        f"remote:unix:{tmp_path / 'far'}", "equipoise.chaos.ruling:Ruling", actors=2, envs_per_actor=1, unroll=8, max_lag=1,
-        steps=1500 if on == "serial" else 4000, evaluate_episodes=0,
+        f"remote:unix:{tmp_path / 'far'}",
+        "equipoise.chaos.ruling:Ruling",
+        actors=2,
+        envs_per_actor=1,
+        unroll=8,
+        max_lag=1,
+        steps=1500 if on == "serial" else 4000,
+        evaluate_episodes=0,
         env_kwargs={"heartbeat_s": 0.02, "grace_s": 8.0 if absent else 30.0},
         settings={"algorithm.streams": 2, "algorithm.aborts": True},
-    )  # fmt: skip
+    )
     for _ in api.train(program, on=on, out=tmp_path / "run", tensorboard=False):
         pass
     for thread in threads:
@@ -504,6 +584,11 @@ def test_rows_prove_themselves_whatever_a_connection_does(tmp_path: Path, seed: 
     proxy.close()
     checkpoint = latest(tmp_path / "run" / "checkpoints")
     assert checkpoint is not None
-    counts = dict(zip(COUNTS, load_checkpoint(checkpoint)[0]["ledger.counts"].tolist(), strict=True))
-    assert counts == dict.fromkeys(COUNTS, 0) | {"rows": counts["rows"], "aborted": absent} and counts["rows"] >= 1500
+    counts = dict(
+        zip(COUNTS, load_checkpoint(checkpoint)[0]["ledger.counts"].tolist(), strict=True)
+    )
+    assert (
+        counts == dict.fromkeys(COUNTS, 0) | {"rows": counts["rows"], "aborted": absent}
+        and counts["rows"] >= 1500
+    )
     assert sum(losses) == absent and all(proxy.done.values()), proxy.done

@@ -1,4 +1,6 @@
-"""What becomes of an action that a world did not take: a replay keeps the other one, an on-policy loss leaves the row out."""
+"""What becomes of an action that a world did not take: a replay keeps the other one, an on-policy
+loss leaves the row out.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,16 @@ SPEC = EnvSpec(observation=spaces.Box(-1, 1, (3,), np.float32), action=spaces.Di
 def step(*, first: bool, differs: Any, taken: Any) -> TimeStep:
     no = np.zeros(STREAMS, np.bool_)
     return TimeStep(
-        obs=np.zeros((STREAMS, 3), np.float32), reward=np.ones(STREAMS, np.float32), terminated=no, truncated=no,
-        first=no | first, valid=no | (not first), stream=np.arange(STREAMS), differs=differs, taken=taken,
-    )  # fmt: skip
+        obs=np.zeros((STREAMS, 3), np.float32),
+        reward=np.ones(STREAMS, np.float32),
+        terminated=no,
+        truncated=no,
+        first=no | first,
+        valid=no | (not first),
+        stream=np.arange(STREAMS),
+        differs=differs,
+        taken=taken,
+    )
 
 
 @pytest.mark.parametrize(("algorithm", "kept"), [(PPO(), False), (DQN(), True)])
@@ -39,5 +48,7 @@ def test_the_row_of_another_action(algorithm: Any, kept: bool) -> None:
     data = agent._slot.data
     agent.observe(step(first=False, differs=differs, taken=(chosen + 1) % 5))
     np.testing.assert_array_equal(data.mask[0], ~differs if not kept else ~nothing)
-    np.testing.assert_array_equal(data.action[0], np.where(differs, (chosen + 1) % 5, chosen) if kept else chosen)
+    np.testing.assert_array_equal(
+        data.action[0], np.where(differs, (chosen + 1) % 5, chosen) if kept else chosen
+    )
     assert agent._episodes.ticks == 2

@@ -1,4 +1,6 @@
-"""Loaded by Python itself while PufferLib 3.0.0 is built (see ../setup.sh): its build script needs an unset name and CUDA."""
+"""Loaded by Python itself while PufferLib 3.0.0 is built (see ../setup.sh): its build script needs
+an unset name and CUDA.
+"""
 
 import builtins
 from typing import Any

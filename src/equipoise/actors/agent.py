@@ -1,4 +1,6 @@
-"""The policy of some streams: acts, keeps recurrent state, and writes every row into its place as it happens."""
+"""The policy of some streams: acts, keeps recurrent state, and writes every row into its place as
+it happens.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ from equipoise.types import Array, Places, Slot, Tick, TimeStep, Trajectory, Tre
 class LocalAgent:
     """``Agent`` of one fixed set of streams; an unroll is ``unroll`` rows of all of them.
 
-    A slot is reserved when an unroll starts, and the weights are fetched just after, so that no unroll is older than the
-    place that it is written into. Row t gets its observation and action from ``action`` and its outcome from the next
-    ``observe``; the observation after the last row opens the next unroll as well.
+    A slot is reserved when an unroll starts, and the weights are fetched just after, so that no
+    unroll is older than the place that it is written into. Row t gets its observation and action
+    from ``action`` and its outcome from the next ``observe``; the observation after the last row
+    opens the next unroll as well.
     """
 
     def __init__(
@@ -42,8 +45,8 @@ class LocalAgent:
         clock: Clock,
         rounding: Rounding | None = None,
     ) -> None:
-        """``total_streams``, ``envs``: counts of the whole run, other policies' agents included. ``forward`` and ``weights``
-        may be shared with other agents.
+        """``total_streams``, ``envs``: counts of the whole run, other policies' agents included.
+        ``forward`` and ``weights`` may be shared with other agents.
 
         ``rounding``: takes the measured effect of rounded weights.
         """
@@ -55,7 +58,8 @@ class LocalAgent:
         self._noise = noise
         self._start = np.zeros(len(streams), np.int64)
         self._state: Tree = forward.initial_state(len(streams))
-        self._carry: dict[str, Tree] | None = None  # {"obs", "first"}: the row that opens the next unroll
+        # {"obs", "first"}: the row that opens the next unroll
+        self._carry: dict[str, Tree] | None = None
         self._slot: Slot | None = None
         self._unrolling = False  # an unroll is being written into the slot
         self._t = 0
@@ -66,7 +70,10 @@ class LocalAgent:
     def observe(self, ts: TimeStep) -> None:
         """Record the outcome of the last action and the observation that follows it."""
         if len(ts.stream) != len(self.streams):
-            raise ValueError(f"expected rows of all {len(self.streams)} streams of this actor, got {len(ts.stream)}")
+            raise ValueError(
+                f"expected rows of all {len(self.streams)} streams of this actor, got "
+                f"{len(ts.stream)}"
+            )
         self._episodes.observe(ts)
         if not self._unrolling:  # the reset rows: no action was chosen yet
             self._carry = {"obs": tree.map(np.array, ts.obs), "first": np.array(ts.first)}
@@ -85,7 +92,8 @@ class LocalAgent:
             self._commit(self._slot)
 
     def _correct(self, data: Trajectory, t: int, differs: Array, taken: Tree) -> None:
-        """Where an env took other actions: a replay keeps those, and for other losses the rows do not count.
+        """Where an env took other actions: a replay keeps those, and for other losses the rows do
+        not count.
 
         What an on-policy loss learns from an action is about the policy that chose it.
         """
@@ -101,9 +109,14 @@ class LocalAgent:
     def _commit(self, slot: Slot) -> None:
         assert self._carry is not None
         data, last = slot.data, self._unroll
-        tree.map(lambda to, x: np.copyto(to, x[last]), self._carry, {"obs": data.obs, "first": data.first})
+        tree.map(
+            lambda to, x: np.copyto(to, x[last]),
+            self._carry,
+            {"obs": data.obs, "first": data.first},
+        )
         self._start += last
-        self._slot, self._unrolling = None, False  # before commit: after it the rows belong to the learner
+        # before commit: after it the rows belong to the learner
+        self._slot, self._unrolling = None, False
         self._experience.commit(slot)
 
     def action(self) -> Tree | Tick:
@@ -124,12 +137,16 @@ class LocalAgent:
         return True
 
     def asks(self) -> Asked:
-        """Return the inputs and output buffers of the next row, for a caller that batches several agents."""
+        """Return the inputs and output buffers of the next row, for a caller that batches several
+        agents.
+        """
         row: Any = self._rows[self._t]
         return Asked(row, self._state, self._explore)
 
     def took(self, state: Tree) -> Tree:
-        """Record the recurrent state after the actions; return the row's actions, as they stand in the slot."""
+        """Record the recurrent state after the actions; return the row's actions, as they stand in
+        the slot.
+        """
         assert self._slot is not None
         self._state, t, data = state, self._t, self._slot.data
         data.version[t] = self._forward.version
@@ -146,10 +163,13 @@ class LocalAgent:
         return tuple(self._explore)
 
     def state(self) -> Tree:
-        """Return the state between two unrolls: the start of the next one, and the running episodes."""
+        """Return the state between two unrolls: the start of the next one, and the running
+        episodes.
+        """
         if self._slot is not None or self._carry is None:
             raise RuntimeError(
-                "state: expected an agent between two unrolls, got one " + ("in an unroll" if self._slot else "at the start")
+                "state: expected an agent between two unrolls, got one "
+                + ("in an unroll" if self._slot else "at the start")
             )
         state = {
             "start": self._start,
@@ -160,24 +180,30 @@ class LocalAgent:
         return state if self._rounding is None else state | {"rounding": self._rounding.state()}
 
     def load(self, state: Tree) -> None:
-        """Load a state; ValueError where keys, types or shapes differ, or a number makes no sense."""
+        """Load a state; ValueError where keys, types or shapes differ,
+        or a number makes no sense.
+        """
         first = schema.Array((len(self.streams),), "bool")
         wanted = {
-            "start": schema.Array(self._start.shape, "int64", 0, schema.MOST), "recurrent": schema.like(self._state),
-            "carry": {"obs": schema.Anything(), "first": first}, "episodes": self._episodes.schema(),
+            "start": schema.Array(self._start.shape, "int64", 0, schema.MOST),
+            "recurrent": schema.like(self._state),
+            "carry": {"obs": schema.Anything(), "first": first},
+            "episodes": self._episodes.schema(),
             "rounding?": schema.Anything(),
-        }  # fmt: skip
+        }
         schema.check(state, wanted, "")
         for path, leaf in tree.items(state["carry"]["obs"]):
             if not isinstance(leaf, np.ndarray) or len(leaf) != len(self.streams):
                 raise ValueError(
-                    f"carry.obs.{path}: expected rows of {len(self.streams)} streams, got {schema.described(leaf)}"
+                    f"carry.obs.{path}: expected rows of {len(self.streams)} streams, got "
+                    f"{schema.described(leaf)}"
                 )
         self._carry = tree.map(np.array, state["carry"])
         tree.copy({"start": self._start}, {"start": state["start"]})
         self._state = tree.to(state["recurrent"], self._forward.device)
         self._episodes.load(state["episodes"])
-        if self._rounding is not None and "rounding" in state:  # weights may be rounded only since then
+        # weights may be rounded only since then
+        if self._rounding is not None and "rounding" in state:
             self._rounding.load(state["rounding"])
 
     def continue_after_gap(self) -> None:
@@ -185,12 +211,18 @@ class LocalAgent:
         self._start[:] = self._episodes.next_row + 1
 
     def restart_after_env_loss(self) -> None:
-        """Restart after the env was lost: drop the open unroll and reuse its place for the next one."""
+        """Restart after the env was lost: drop the open unroll and reuse its place for the next
+        one.
+        """
         if self._unrolling:
             assert self._slot is not None
             self._experience.restart(self._slot)
         self.continue_after_gap()
-        self._carry, self._state, self._unrolling = None, self._forward.initial_state(len(self.streams)), False
+        self._carry, self._state, self._unrolling = (
+            None,
+            self._forward.initial_state(len(self.streams)),
+            False,
+        )
         self._episodes.abandon()
 
     def abandon_episodes(self) -> None:
@@ -200,22 +232,33 @@ class LocalAgent:
         self._episodes.abandon()
 
     def _begin(self, slot: Slot) -> None:
-        """Open an unroll: newest weights, the carried row, the state before it, and the noise of all its rows."""
+        """Open an unroll: newest weights, the carried row, the state before it, and the noise of
+        all its rows.
+        """
         began = perf_counter()
         self._forward.refresh(self._weights)
-        self._clock.add("fetch", perf_counter() - began)  # it comes once an unroll: a sample of ticks would miss it
+        # it comes once an unroll: a sample of ticks would miss it
+        self._clock.add("fetch", perf_counter() - began)
         assert self._carry is not None, "action() before the first observe()"
         data = slot.data
-        tree.map(lambda to, x: np.copyto(to[0], x), {"obs": data.obs, "first": data.first}, self._carry)
+        tree.map(
+            lambda to, x: np.copyto(to[0], x), {"obs": data.obs, "first": data.first}, self._carry
+        )
         tree.map(lambda to, x: np.copyto(to, x.cpu().numpy()), data.state, self._state)
         self._episodes.begins(self._forward.version, int(self._start.max()) + self._unroll)
         data.context["stream"][:] = self.streams
         data.context["start"][:] = self._start
         self._rows, self._noise_rows = self._forward.unroll(data, self._noise.columns)
-        np.copyto(self._noise_rows, self._noise.draw(self._seed, self.streams, self._start, self._unroll))
-        self._explore = self._forward.algorithm.explore(self.streams, self._total, int(self._start[0]) * self._envs)
+        np.copyto(
+            self._noise_rows, self._noise.draw(self._seed, self.streams, self._start, self._unroll)
+        )
+        self._explore = self._forward.algorithm.explore(
+            self.streams, self._total, int(self._start[0]) * self._envs
+        )
         self._forward.begin(self._explore)
         version = self._forward.version
         if self._rounding is not None and self._rounding.due(version):
-            self._rounding.add(version, errors(self._forward, self._rows[0], self._state, self._explore))
+            self._rounding.add(
+                version, errors(self._forward, self._rows[0], self._state, self._explore)
+            )
         self._unrolling, self._t = True, 0

@@ -1,7 +1,9 @@
-"""How an unroll is done: operation by operation, as a CUDA graph, or with a compiled row; and why not where that fails.
+"""How an unroll is done: operation by operation, as a CUDA graph, or with a compiled row; and why
+not where that fails.
 
-A rollout's unroll is a fixed row of operations over tensors that stay in place, so a graph of all of it can be replayed: a
-launch an unroll instead of some fifty a row. On the CPU one row (policy and env) may be compiled instead.
+A rollout's unroll is a fixed row of operations over tensors that stay in place, so a graph of all
+of it can be replayed: a launch an unroll instead of some fifty a row. On the CPU one row (policy
+and env) may be compiled instead.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from equipoise.types import Tree
 class Capture(Protocol):
     """How a rollout does its work."""
 
-    def step(self, pure: Callable[..., Tree]) -> Callable[..., Tree]: ...  # one row: a pure function of tensors
-    def unroll(self, work: Callable[[Tree], None], out: Tree) -> None: ...  # all rows, written into the tensors of ``out``
+    # one row: a pure function of tensors
+    def step(self, pure: Callable[..., Tree]) -> Callable[..., Tree]: ...
+    # all rows, written into the tensors of ``out``
+    def unroll(self, work: Callable[[Tree], None], out: Tree) -> None: ...
 
 
 class Plainly:
@@ -37,7 +41,9 @@ class Graphed(Plainly):
     """A graph for each slot, which lasts as long as the slot."""
 
     def __init__(self, note: Note, record: Record) -> None:
-        """``note`` is told, once, why work is done plainly after all. ``record``: makes a graph of work, without doing it."""
+        """``note`` is told, once, why work is done plainly after all. ``record``: makes a graph of
+        work, without doing it.
+        """
         self._graphs = Graphs(note, record, "unrolls", WeakKeyDictionary())
 
     def unroll(self, work: Callable[[Tree], None], out: Tree) -> None:
@@ -55,10 +61,15 @@ class Compiled(Plainly):
 
 
 def capture(device: torch.device, *, compile_rows: bool, pure: bool, note: Note) -> Capture:
-    """Choose how unrolls are done on ``device``. ``pure``: is a step of the env a pure function, of torch's operations?"""
+    """Choose how unrolls are done on ``device``. ``pure``: is a step of the env a pure function, of
+    torch's operations?
+    """
     if not pure:
         if compile_rows:
-            note("warning: compile: rows are done operation by operation, since the env's step is none of torch's operations")
+            note(
+                "warning: compile: rows are done operation by operation, since the env's step is "
+                "none of torch's operations"
+            )
         return Plainly()  # a simulator's step is code of its own, which a graph would not see
     if device.type == "cuda":
         return Graphed(note, CudaGraphs())

@@ -1,4 +1,6 @@
-"""Episode statistics, aggregated where the env is, as arrays: no dict per episode, flat in memory over any length."""
+"""Episode statistics, aggregated where the env is, as arrays: no dict per episode, flat in memory
+over any length.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ from equipoise.tree import ArraySpec
 from equipoise.types import Array, TimeStep, Tree
 
 RECENT = 100  # episodes
-FIRST = 20  # episodes of an actor at least, the same number of each stream, by which later ones are measured
-STATISTICS = ("last", "mean")  # statistics of an info number: its value as the episode ended, its mean over the steps
+# episodes of an actor at least, the same number of each stream, by which later ones are measured
+FIRST = 20
+# statistics of an info number: its value as the episode ended, its mean over the steps
+STATISTICS = ("last", "mean")
 
 
 class InfoNumbers:
@@ -38,7 +42,9 @@ class InfoNumbers:
         np.add(self.rows, 1.0, out=self.rows, where=there)
 
     def of(self, streams: Array) -> Array:
-        """Return [n, M * 2]: of each name its ``STATISTICS`` in these streams' episodes so far, nan where it was not there."""
+        """Return [n, M * 2]: of each name its ``STATISTICS`` in these streams' episodes so far, nan
+        where it was not there.
+        """
         with np.errstate(invalid="ignore"):  # 0 / 0: a name that the episode did not have
             mean = self.sum[streams] / self.rows[streams]
         return np.stack([self.last[streams], mean], axis=2).reshape(len(mean), -1)
@@ -49,18 +55,23 @@ class InfoNumbers:
 
 
 class Episodes:
-    """One actor's episodes: totals, and the last ``RECENT`` of them. One writer; readers may sit in other processes."""
+    """One actor's episodes: totals, and the last ``RECENT`` of them. One writer; readers may sit in
+    other processes.
+    """
 
     specs: ClassVar[dict[str, Tree]] = {
         "count": ArraySpec((1,), "int64"),
         "returns": ArraySpec((RECENT,), "float64"),
         "lengths": ArraySpec((RECENT,), "int64"),
-        "ended": ArraySpec((RECENT,), "int64"),  # the tick at which the episode ended: orders episodes of several actors
+        # the tick at which the episode ended: orders episodes of several actors
+        "ended": ArraySpec((RECENT,), "int64"),
         "ticks": ArraySpec((1,), "int64"),
-        "next_row": ArraySpec((1,), "int64"),  # the first row number that no unroll of this actor has used
+        # the first row number that no unroll of this actor has used
+        "next_row": ArraySpec((1,), "int64"),
         "acted": ArraySpec((1,), "int64"),  # the version that the open unroll is acted by
         "first": ArraySpec((3,), "float64"),  # of every stream: number, sum and squares of returns
-        "failures": ArraySpec((3,), "int64"),  # written by the env: equipoise.envs.failures.capsule.COUNTED
+        # written by the env: equipoise.envs.failures.capsule.COUNTED
+        "failures": ArraySpec((3,), "int64"),
         "causes": Causes.specs,  # written by the env
     }
 
@@ -69,17 +80,24 @@ class Episodes:
         self.memory, self._streams, self.metrics = memory, streams, tuple(metrics)
         self._views = tree.views(self.layout(metrics), memory.buffer)
         self._running: dict[str, Array] = {
-            "return": np.zeros(streams, np.float64), "length": np.zeros(streams, np.int64),
+            "return": np.zeros(streams, np.float64),
+            "length": np.zeros(streams, np.int64),
             "ended": np.zeros(streams, np.int64),
-        }  # fmt: skip
-        self._return, self._length, self._ended = (self._running[name] for name in ("return", "length", "ended"))
+        }
+        self._return, self._length, self._ended = (
+            self._running[name] for name in ("return", "length", "ended")
+        )
         self._firsts = -(-FIRST // streams)  # of each stream
         self._done = np.zeros(streams, bool)
         self._answers = 0  # of partial streams, that are no whole row yet
         if metrics:
             self._numbers = InfoNumbers(streams, len(metrics))
             numbers = self._numbers
-            self._running |= {"info_last": numbers.last, "info_sum": numbers.sum, "info_rows": numbers.rows}
+            self._running |= {
+                "info_last": numbers.last,
+                "info_sum": numbers.sum,
+                "info_rows": numbers.rows,
+            }
 
     @classmethod
     def layout(cls, metrics: Sequence[str] = ()) -> dict[str, Tree]:
@@ -99,7 +117,8 @@ class Episodes:
         v["ticks"][0] += 1 if ts.answered is None else self._rows_of(ts.answered)
         self._return += ts.reward
         self._length += ts.valid
-        np.greater(ts.first, ts.valid, out=self._done)  # a seam, where both are 0 already, or an aborted episode
+        # a seam, where both are 0 already, or an aborted episode
+        np.greater(ts.first, ts.valid, out=self._done)
         if self._done.any():
             self._forget(self._done)
         if self.metrics:
@@ -127,7 +146,8 @@ class Episodes:
         return rows
 
     def whole(self, returns: Array, lengths: Array, *, there: bool = True) -> None:
-        """Add a whole episode of every stream, as one tick: returns [B] float64, nan for one without, and lengths [B].
+        """Add a whole episode of every stream, as one tick: returns [B] float64, nan for one
+        without, and lengths [B].
 
         Not ``there``: it was lost.
         """
@@ -136,7 +156,11 @@ class Episodes:
         if there:
             count, keep = int(v["count"][0]), slice(-RECENT, None)
             at = ((count + np.arange(self._streams)) % RECENT)[keep]
-            v["returns"][at], v["lengths"][at], v["ended"][at] = returns[keep], lengths[keep], v["ticks"][0]
+            v["returns"][at], v["lengths"][at], v["ended"][at] = (
+                returns[keep],
+                lengths[keep],
+                v["ticks"][0],
+            )
             v["count"][0] = count + self._streams
             if v["first"][0] < self._firsts * self._streams:
                 self._return[:] = returns
@@ -172,8 +196,15 @@ class Episodes:
 
     def schema(self) -> schema.Schema:
         """What a saved state is."""
-        counts = {name: schema.Array((1,), "int64", 0, schema.MOST) for name in ("ticks", "count", "next_row", "acted")}
-        shared = schema.like(self._views) | counts | {"first": schema.Array((3,), "float64", finite=True)}
+        counts = {
+            name: schema.Array((1,), "int64", 0, schema.MOST)
+            for name in ("ticks", "count", "next_row", "acted")
+        }
+        shared = (
+            schema.like(self._views)
+            | counts
+            | {"first": schema.Array((3,), "float64", finite=True)}
+        )
         return {"shared": shared, "running": schema.like(self._running)}
 
     def load(self, state: Tree) -> None:
@@ -218,7 +249,9 @@ class Episodes:
 
 
 def recent(actors: Sequence[Episodes], n: int = RECENT) -> tuple[int, float | None, float | None]:
-    """(episodes so far, mean return, mean length) of the last ``n`` episodes over all actors; None before the first."""
+    """(episodes so far, mean return, mean length) of the last ``n`` episodes over all actors; None
+    before the first.
+    """
     count = sum(a.count for a in actors)
     if count == 0:
         return 0, None, None
@@ -228,12 +261,15 @@ def recent(actors: Sequence[Episodes], n: int = RECENT) -> tuple[int, float | No
 
 
 def first_returns(actors: Sequence[Episodes]) -> tuple[int, float, float] | None:
-    """(episodes, mean, deviation) of the returns of the first episodes of every stream; None until all of them have ended.
+    """(episodes, mean, deviation) of the returns of the first episodes of every stream; None until
+    all of them have ended.
 
     As many count of each stream, so that short episodes do not count more.
     """
     first = [a._views["first"] for a in actors]
-    if not first or any(one[0] < a._firsts * a._streams for one, a in zip(first, actors, strict=True)):
+    if not first or any(
+        one[0] < a._firsts * a._streams for one, a in zip(first, actors, strict=True)
+    ):
         return None
     count, total, squares = np.sum(first, axis=0)
     mean = total / count
@@ -241,20 +277,27 @@ def first_returns(actors: Sequence[Episodes]) -> tuple[int, float, float] | None
 
 
 def recent_info(actors: Sequence[Episodes], n: int = RECENT) -> dict[str, float | None]:
-    """{"name/last", "name/mean": mean over those of the last ``n`` episodes that had the name; None before the first}."""
+    """{"name/last", "name/mean": mean over those of the last ``n`` episodes that had the name; None
+    before the first}.
+    """
     metrics = actors[0].metrics if actors else ()
     some = metrics and any(a.count for a in actors)
     return mean_info(metrics, _newest(actors, ("info",), n) if some else ())
 
 
 def mean_info(metrics: Sequence[str], rows: Array) -> dict[str, float | None]:
-    """The means of ``InfoNumbers.of`` over episodes [n, M * 2], by name; None for a name that none of them had."""
+    """The means of ``InfoNumbers.of`` over episodes [n, M * 2], by name; None for a name that none
+    of them had.
+    """
     names = [f"{name}/{statistic}" for name in metrics for statistic in STATISTICS]
     if not len(rows):
         return dict.fromkeys(names)
     there = ~np.isnan(rows)
     counts, sums = there.sum(axis=0), np.where(there, rows, 0.0).sum(axis=0)
-    return {name: float(total / count) if count else None for name, total, count in zip(names, sums, counts, strict=True)}
+    return {
+        name: float(total / count) if count else None
+        for name, total, count in zip(names, sums, counts, strict=True)
+    }
 
 
 def _newest(actors: Sequence[Episodes], keys: Sequence[str], n: int) -> Array:

@@ -1,4 +1,6 @@
-"""Evaluation: fresh episodes of a fixed policy, a step of all streams at a time so that a runtime can do it in between."""
+"""Evaluation: fresh episodes of a fixed policy, a step of all streams at a time so that a runtime
+can do it in between.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,32 @@ PATIENCE = 3  # aborted episodes of a stream in a row, after which one is given 
 
 
 class Evaluator:
-    """Plays ``episodes`` episodes of each agent, each of the ``envs`` envs an equal number of them, so that short ones are not
-    counted too often.
+    """Plays ``episodes`` episodes of each agent, each of the ``envs`` envs an equal number of them,
+    so that short ones are not counted too often.
 
-    An episode aborted by an env failure is played again. Episodes that are given up are missing in ``returns``, and so are
-    the episodes of an agent that never appeared before all others were done.
+    An episode aborted by an env failure is played again. Episodes that are given up are missing in
+    ``returns``, and so are the episodes of an agent that never appeared before all others were
+    done.
     """
 
     def __init__(
-        self, policies: Mapping[str, FixedPolicy], env: DealtEnv, *, envs: int, episodes: int, seed: int,
-        deterministic: bool = True, step: int = 0, recorder: Recorder | None = None, metrics: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        """``policies`` by name, as ``env`` deals its streams; ``step`` of training, for policies that explore.
+        self,
+        policies: Mapping[str, FixedPolicy],
+        env: DealtEnv,
+        *,
+        envs: int,
+        episodes: int,
+        seed: int,
+        deterministic: bool = True,
+        step: int = 0,
+        recorder: Recorder | None = None,
+        metrics: Sequence[str] = (),
+    ) -> None:
+        """``policies`` by name, as ``env`` deals its streams; ``step`` of training, for policies
+        that explore.
 
-        ``recorder`` gets the episodes that count, of an env with one agent. ``metrics``: the names of the columns of
-        ``TimeStep.info``, which such an env alone has.
+        ``recorder`` gets the episodes that count, of an env with one agent. ``metrics``: the names
+        of the columns of ``TimeStep.info``, which such an env alone has.
         """
         self._env, self._recorder, self._metrics = env, recorder, metrics
         left = np.full(envs, episodes // envs)
@@ -44,10 +57,16 @@ class Evaluator:
         for name, policy in policies.items():
             places = env.spec.policies[name].places
             playing = Playing(
-                policy, agent_streams(np.arange(envs), agents, places), deterministic=deterministic, seed=seed, step=step,
+                policy,
+                agent_streams(np.arange(envs), agents, places),
+                deterministic=deterministic,
+                seed=seed,
+                step=step,
                 total_streams=envs * agents,
-            )  # fmt: skip
-            self._sides[name] = _Side(playing, np.repeat(left, len(places)), always=agents == 1, metrics=len(metrics))
+            )
+            self._sides[name] = _Side(
+                playing, np.repeat(left, len(places)), always=agents == 1, metrics=len(metrics)
+            )
         self._games = _Games(envs) if agents > 1 else None
 
     @property
@@ -64,12 +83,16 @@ class Evaluator:
     def info(self) -> dict[str, float | None]:
         """The means of the metrics over the same episodes: "name/last", "name/mean".
 
-        For several agents: "games", the number of games that were played to their end, and "different_games" among them.
+        For several agents: "games", the number of games that were played to their end, and
+        "different_games" among them.
         """
         if self._games is not None:
             sums = self._games.sums
             return {"games": len(sums), "different_games": len(set(sums))}
-        return mean_info(self._metrics, np.array([numbers for side in self._sides.values() for numbers in side.info]))
+        return mean_info(
+            self._metrics,
+            np.array([numbers for side in self._sides.values() for numbers in side.info]),
+        )
 
     @property
     def done(self) -> bool:
@@ -79,7 +102,9 @@ class Evaluator:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Return the number of ended episodes, of all wanted ones, and the steps of the longest running one."""
+        """Return the number of ended episodes, of all wanted ones, and the steps of the longest
+        running one.
+        """
         over, of, steps = zip(*(side.progress for side in self._sides.values()), strict=True)
         return sum(over), sum(of), max(steps)
 
@@ -107,11 +132,15 @@ class Evaluator:
 
 
 class _Games:
-    """Games of several agents, told apart by their observations and rewards: two deterministic players may repeat one game."""
+    """Games of several agents, told apart by their observations and rewards: two deterministic
+    players may repeat one game.
+    """
 
     def __init__(self, envs: int) -> None:
-        self._sums: list[int | None] = [None] * envs  # checksum of the rows so far; None: before the first reset
-        self._ended: list[int | None] = [None] * envs  # the same at the last row in which an episode of an agent ended
+        # checksum of the rows so far; None: before the first reset
+        self._sums: list[int | None] = [None] * envs
+        # the same at the last row in which an episode of an agent ended
+        self._ended: list[int | None] = [None] * envs
         self._over: list[int] = []  # of each game that a reset followed
 
     @property
@@ -144,14 +173,17 @@ class _Side:
     """The streams of one policy."""
 
     def __init__(self, playing: Playing, left: Array, *, always: bool, metrics: int = 0) -> None:
-        """left [B] int64: episodes that are still to be played; ``always``: are its agents always there."""
+        """left [B] int64: episodes that are still to be played; ``always``: are its agents always
+        there.
+        """
         self._all = int(left.sum())
         self._playing, self._left = playing, left
         streams = len(left)
         self._return = np.zeros(streams)
         self._length = np.zeros(streams, np.int64)
         self._aborted = np.zeros(streams, np.int64)  # aborted episodes in a row
-        self._rows = np.zeros(streams, np.int64)  # rows since the last episode's end, invalid ones included
+        # rows since the last episode's end, invalid ones included
+        self._rows = np.zeros(streams, np.int64)
         self._seen = np.full(streams, always)  # the agent appeared at least once
         self.returns: list[float] = []
         self._numbers = InfoNumbers(streams, metrics) if metrics else None
@@ -184,7 +216,8 @@ class _Side:
         self._rows += 1
         if self._numbers is not None:
             self._numbers.add(ts)
-        for i in np.flatnonzero(ts.first & ~ts.valid & (self._length > 0)):  # not a seam: there the length is 0 already
+        # not a seam: there the length is 0 already
+        for i in np.flatnonzero(ts.first & ~ts.valid & (self._length > 0)):
             self._return[i], self._length[i] = 0.0, 0
             self._forget(i)
             self._aborted[i] += 1

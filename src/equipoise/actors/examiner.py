@@ -1,4 +1,6 @@
-"""An examination of a model that writes: its greedy answers to held-out prompts, a token of all of them a tick."""
+"""An examination of a model that writes: its greedy answers to held-out prompts, a token of all of
+them a tick.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ WAIT_S = 0.01  # for a reward, before a caller has its turn again
 
 
 class Examiner:
-    """Has each of some prompts answered once. It offers what an ``Evaluator`` of envs does, as far as a run reads it."""
+    """Has each of some prompts answered once. It offers what an ``Evaluator`` of envs does, as far
+    as a run reads it.
+    """
 
     def __init__(
         self,
@@ -28,10 +32,13 @@ class Examiner:
         limit: int,
         full: float = 1.0,
     ) -> None:
-        """``numbers``: of the prompts; ``limit``: tokens of an answer at most; ``full``: the reward of one that is right."""
+        """``numbers``: of the prompts; ``limit``: tokens of an answer at most; ``full``: the reward
+        of one that is right.
+        """
         self._engine, self._judge, self._policy, self._full = engine, judge, policy, full
         self._all, self._ended, self._steps = len(numbers), 0, 0
-        self.rewards: dict[int, float] = {}  # by the prompt's number; none where the reward failed, or was None
+        # by the prompt's number; none where the reward failed, or was None
+        self.rewards: dict[int, float] = {}
         self.lengths: list[int] = []
         for number in numbers:
             engine.submit(number, prompts.token(number), 1, limit=limit)
@@ -45,7 +52,10 @@ class Examiner:
         """pass@1: the share of answers with the full reward; completions/mean_length in tokens."""
         rewards = np.array(list(self.rewards.values()))
         share = float(np.mean(rewards >= self._full)) if len(rewards) else None
-        return {"pass@1": share, "completions/mean_length": float(np.mean(self.lengths)) if self.lengths else None}
+        return {
+            "pass@1": share,
+            "completions/mean_length": float(np.mean(self.lengths)) if self.lengths else None,
+        }
 
     @property
     def done(self) -> bool:
@@ -53,7 +63,9 @@ class Examiner:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """The number of judged answers, of all of them, and the tokens that were drawn for the longest."""
+        """The number of judged answers, of all of them, and the tokens that were drawn for the
+        longest.
+        """
         return self._ended, self._all, self._steps
 
     def tick(self) -> Tick:
@@ -64,7 +76,8 @@ class Examiner:
                 self.rewards[number] = float(rewards[0])
         if not (self._engine.live or self._engine.waiting):
             if not judged:
-                select.select(self._judge.fds(), [], [], WAIT_S)  # its caller would ask again at once
+                # its caller would ask again at once
+                select.select(self._judge.fds(), [], [], WAIT_S)
             return Tick.WORKED if judged else Tick.STARVED
         for sample in self._engine.step():
             self.lengths.append(len(sample.token))

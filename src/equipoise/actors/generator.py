@@ -1,9 +1,11 @@
-"""The generator: it writes completions of a task's prompts, group by group, into the places of the queue.
+"""The generator: it writes completions of a task's prompts, group by group, into the places of the
+queue.
 
-A group is a block of the queue: its place is reserved when its first token is about to be drawn, and no token of it is drawn
-with weights that are older than the newest of that moment, so none is older than the place that it is written into. While
-samples are drawn, new weights are taken a part a tick, so that no token waits for all of them. A generator holds as many
-places as it writes groups side by side. Which prompt a group is of, and what every token is drawn by, follow from the block's
+A group is a block of the queue: its place is reserved when its first token is about to be drawn,
+and no token of it is drawn with weights that are older than the newest of that moment, so none is
+older than the place that it is written into. While samples are drawn, new weights are taken a part
+a tick, so that no token waits for all of them. A generator holds as many places as it writes groups
+side by side. Which prompt a group is of, and what every token is drawn by, follow from the block's
 number in the run alone: it does not matter who writes it, and a generator has no state to be saved.
 """
 
@@ -36,8 +38,10 @@ class Prompts(Protocol):
 class Judge(Protocol):
     """What judges groups, in this process or beside it. Nothing blocks."""
 
-    def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None: ...  # of prompt ``number``
-    def poll(self) -> Mapping[int, Sequence[float | None] | str]: ...  # by group: rewards, or why there are none
+    # of prompt ``number``
+    def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None: ...
+    # by group: rewards, or why there are none
+    def poll(self) -> Mapping[int, Sequence[float | None] | str]: ...
     def fds(self) -> tuple[int, ...]: ...  # descriptors that become readable with an answer
     def close(self) -> None: ...
 
@@ -59,23 +63,45 @@ class Generator:
     ready = Tick.BLOCKED  # no group is open
 
     def __init__(
-        self, engine: Engine, *, prompts: Prompts, judge: Judge, blocks: Blocks, weights: WeightStore, episodes: Episodes,
-        streams: Array, policy: str, at_once: int, limit: int, number: Callable[[int], int],
-        order: Callable[[int, int], int], refills: int, clock: Clock, note: Callable[[str], object],
+        self,
+        engine: Engine,
+        *,
+        prompts: Prompts,
+        judge: Judge,
+        blocks: Blocks,
+        weights: WeightStore,
+        episodes: Episodes,
+        streams: Array,
+        policy: str,
+        at_once: int,
+        limit: int,
+        number: Callable[[int], int],
+        order: Callable[[int, int], int],
+        refills: int,
+        clock: Clock,
+        note: Callable[[str], object],
         imitates: bool = False,
-    ) -> None:  # fmt: skip
-        """``streams``: of the group's samples, as the queue knows them; ``policy``: that is written; ``at_once``: samples;
-        ``limit``: tokens of a sample. ``number``: of a block among those of all learners' queues; ``order``: the prompt that
-        such a number is of, after so many groups that were dropped in its place. ``refills``: how often a group whose rewards
-        are all equal is dropped, at most. ``imitates``: samples have no rewards, and the generator warns of none.
+    ) -> None:
+        """``streams``: of the group's samples, as the queue knows them; ``policy``: that is
+        written; ``at_once``: samples; ``limit``: tokens of a sample. ``number``: of a block among
+        those of all learners' queues; ``order``: the prompt that such a number is of, after so many
+        groups that were dropped in its place. ``refills``: how often a group whose rewards are all
+        equal is dropped, at most. ``imitates``: samples have no rewards, and the generator warns of
+        none.
         """
         self._engine, self._prompts, self._judge, self._blocks = engine, prompts, judge, blocks
-        self._weights, self._episodes, self._streams, self._policy = weights, episodes, streams, policy
+        self._weights, self._episodes, self._streams, self._policy = (
+            weights,
+            episodes,
+            streams,
+            policy,
+        )
         self._samples, self._at_once, self._limit = len(streams), at_once, limit
         self._number, self._order, self._clock, self._note = number, order, clock, note
         self._refills, self._imitates = refills, imitates
         self._again: list[_Open] = []  # groups that are to be written anew
-        self._next: tuple[_Open, int] | None = None  # a group that waits for weights, and the version that it asks for
+        # a group that waits for weights, and the version that it asks for
+        self._next: tuple[_Open, int] | None = None
         self._taking: tuple[Look, Iterator[None]] | None = None  # weights that come part by part
         self._open: dict[int, _Open] = {}
         self._running = 0  # samples
@@ -115,7 +141,9 @@ class Generator:
         return Tick.WORKED
 
     def _begin(self) -> bool:
-        """Submit a group: one that is written anew, or the one of a place that is reserved now; False while there is none."""
+        """Submit a group: one that is written anew, or the one of a place that is reserved now;
+        False while there is none.
+        """
         if self._next is None:
             if self._again:
                 one = self._again.pop(0)
@@ -130,11 +158,17 @@ class Generator:
         self._next = None
         slot = one.slots[self._policy]
         block = self._number(int(slot.keys[0, 1]))
-        group = block * (1 + self._refills) + one.refills  # a number of its own in the run, which seeds its draws
+        # a number of its own in the run, which seeds its draws
+        group = block * (1 + self._refills) + one.refills
         one.number, one.left, one.samples = self._order(block, one.refills), self._samples, []
         prompt = self._prompts.token(one.number)
         data = slot.data
-        context = {"task": one.number, "group": group, "refills": one.refills, "prompt_length": len(prompt)}
+        context = {
+            "task": one.number,
+            "group": group,
+            "refills": one.refills,
+            "prompt_length": len(prompt),
+        }
         context |= {"stream": self._streams, "start": self._begun}
         for name, value in context.items():
             data.context[name][:] = value
@@ -147,7 +181,9 @@ class Generator:
         return True
 
     def _fetch(self, wanted: int) -> bool:
-        """Take weights until the engine has this version, until the tick's share of time is over if it draws -> has it?"""
+        """Take weights until the engine has this version, until the tick's share of time is over if
+        it draws -> has it?
+        """
         if self._version >= wanted:
             return True
         began = perf_counter()
@@ -161,7 +197,9 @@ class Generator:
                 self._taking = None
                 if whole():
                     self._version = version
-                else:  # the publisher is faster, or the engine's own are of two versions now: all at once, before a token
+                # the publisher is faster, or the engine's own are of two versions now: all at once,
+                # before a token
+                else:
                     self._until = math.inf
         self._clock.add("fetch", perf_counter() - began)
         return self._version >= wanted
@@ -185,9 +223,13 @@ class Generator:
             self._judge.submit(sample.group, group.number, group.samples)
 
     def _judged(self, number: int, rewards: Sequence[float | None] | str) -> None:
-        """A group is judged: hand it in, or write another one in its place where nothing is to be learned from it."""
+        """A group is judged: hand it in, or write another one in its place where nothing is to be
+        learned from it.
+        """
         group = self._open.pop(number)
-        equal = not isinstance(rewards, str) and len({one for one in rewards if one is not None}) < 2
+        equal = (
+            not isinstance(rewards, str) and len({one for one in rewards if one is not None}) < 2
+        )
         if equal and group.refills < self._refills:
             group.refills += 1
             self._again.append(group)
@@ -195,17 +237,25 @@ class Generator:
             self._commit(group, rewards)
 
     def _commit(self, group: _Open, rewards: Sequence[float | None] | str) -> None:
-        """Hand a group in. One without rewards is handed in as well, so that none after it waits, but masked."""
+        """Hand a group in. One without rewards is handed in as well, so that none after it waits,
+        but masked.
+        """
         data = group.slots[self._policy].data
         lost = isinstance(rewards, str)
         if isinstance(rewards, str):
-            self._note(f"warning: a group of {self._samples} samples is not learned from: {rewards}")
+            self._note(
+                f"warning: a group of {self._samples} samples is not learned from: {rewards}"
+            )
             data.reward[0] = 0.0
             self._episodes.failures[0] += self._samples
         else:
             if not self._imitates and all(one is None for one in rewards):
-                self._note("warning: no reward function gave any sample of a group a number, so nothing is learned from it")
-            data.reward[0] = [math.nan if one is None else one for one in rewards]  # nan: no function judged the sample
+                self._note(
+                    "warning: no reward function gave any sample of a group a number, so nothing "
+                    "is learned from it"
+                )
+            # nan: no function judged the sample
+            data.reward[0] = [math.nan if one is None else one for one in rewards]
         data.mask[0], data.bootstrap[0], data.first[:] = not lost, False, True
         lengths = np.array([len(one.token) for one in group.samples])
         self._episodes.whole(np.array(data.reward[0], np.float64), lengths, there=not lost)

@@ -1,8 +1,10 @@
-"""Playing with a fixed policy: the evaluator, ``eq.load`` and recorded observations all act through ``Playing``.
+"""Playing with a fixed policy: the evaluator, ``eq.load`` and recorded observations all act through
+``Playing``.
 
-``Playing`` keeps what a policy needs from step to step, for each of B streams: the recurrent state, which ``first`` resets,
-and the row number, by which noise is drawn. Normalised observations need nothing: the statistics are buffers of the network.
-Stacks of frames are the env's: an observation holds them already.
+``Playing`` keeps what a policy needs from step to step, for each of B streams: the recurrent state,
+which ``first`` resets, and the row number, by which noise is drawn. Normalised observations need
+nothing: the statistics are buffers of the network. Stacks of frames are the env's: an observation
+holds them already.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class FixedPolicy:
 
 
 def noise_of(algorithm: Algorithm, net: object, action: gymnasium.Space[object]) -> Noise:
-    """The noise of an action: a number a dimension, one for whether to explore where the algorithm does, and those it holds."""
+    """The noise of an action: a number a dimension, one for whether to explore where the algorithm
+    does, and those it holds.
+    """
     explores = bool(tree.leaves(algorithm.explore(np.zeros(1, np.int64), 1, 0)))
     held, every = algorithm.held_noise(net)
     return Noise(action_dims(action) + explores, held, every)
@@ -46,14 +50,27 @@ class Playing:
     """A fixed policy in B streams: one call a step."""
 
     def __init__(
-        self, policy: FixedPolicy, streams: Array, *, deterministic: bool = True, seed: int = 0, step: int = 0,
-        total_streams: int | None = None, row: int = 0,
-    ) -> None:  # fmt: skip
-        """``streams`` [B] int64, their numbers among ``total_streams`` (None: as many as there are here), from ``row`` on.
+        self,
+        policy: FixedPolicy,
+        streams: Array,
+        *,
+        deterministic: bool = True,
+        seed: int = 0,
+        step: int = 0,
+        total_streams: int | None = None,
+        row: int = 0,
+    ) -> None:
+        """``streams`` [B] int64, their numbers among ``total_streams`` (None: as many as there are
+        here), from ``row`` on.
 
-        Unless ``deterministic``, actions are drawn as by an actor at this ``step`` of training, whose noise has this ``seed``.
+        Unless ``deterministic``, actions are drawn as by an actor at this ``step`` of training,
+        whose noise has this ``seed``.
         """
-        self.policy, self.streams, self.deterministic = policy, np.asarray(streams, np.int64), deterministic
+        self.policy, self.streams, self.deterministic = (
+            policy,
+            np.asarray(streams, np.int64),
+            deterministic,
+        )
         self._seed, self._step = seed, step
         self._total = len(self.streams) if total_streams is None else total_streams
         self.state: Tree = policy.net.initial_state(len(self.streams))
@@ -62,7 +79,8 @@ class Playing:
     def __call__(self, obs: Tree, first: Array, noise: Array | None = None) -> Tree:
         """Choose the actions [B, ...], in the policy's form, for numpy observations [B, ...].
 
-        ``first`` [B] bool: this observation begins an episode. ``noise`` [B, k], uniform in (0, 1): in place of the seed's.
+        ``first`` [B] bool: this observation begins an episode. ``noise`` [B, k], uniform in (0, 1):
+        in place of the seed's.
         """
         algorithm, net = self.policy.algorithm, self.policy.net
         rows, begins = tree.torch_views(obs), torch.from_numpy(first)
@@ -81,7 +99,7 @@ class Playing:
         return tree.numpy_views(action)
 
 
-# ------------------------------------------------------------------------------------------ observations from outside
+# ------------------------------------------------------------------------ observations from outside
 
 
 def reader_of(spec: EnvSpec) -> Reader:
@@ -91,15 +109,19 @@ def reader_of(spec: EnvSpec) -> Reader:
     for key in mask:
         found = found[key]
     arrays = counted(tree.path_of("obs", *mask), found, spec.action) if mask else ()
-    rows = {name: (one.shape, np.dtype(one.dtype)) for name, one in tree.named("obs", specs).items()}
+    rows = {
+        name: (one.shape, np.dtype(one.dtype)) for name, one in tree.named("obs", specs).items()
+    }
     return Reader(_parts(spec.observation), rows, [(name, begins) for name, _, begins in arrays])
 
 
 def read_rows(spec: EnvSpec, obs: Tree, reader: Reader | None = None) -> tuple[Tree, bool]:
-    """Read an observation of the env's space, or a batch of them -> (contiguous arrays [B, ...], was it a single one).
+    """Read an observation of the env's space, or a batch of them -> (contiguous arrays [B, ...],
+    was it a single one).
 
-    ValueError names what is wrong: another shape, dtype or key, a number that is not finite, a mask that allows nothing.
-    ``reader``: the result of ``reader_of``, for a caller that reads again and again.
+    ValueError names what is wrong: another shape, dtype or key, a number that is not finite, a mask
+    that allows nothing. ``reader``: the result of ``reader_of``, for a caller that reads again and
+    again.
     """
     rows, single = (reader or reader_of(spec)).read(obs)
     return tree.like(observation_spec(spec.observation), rows, "obs"), single

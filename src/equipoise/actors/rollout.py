@@ -1,9 +1,12 @@
-"""The rollout: a device env and a policy on one device, whose tick is a whole unroll, written in place into its slot.
+"""The rollout: a device env and a policy on one device, whose tick is a whole unroll, written in
+place into its slot.
 
-A slot is reserved when the unroll starts and the weights are fetched just after, as in ``LocalAgent``, so the lag has the same
-bound. Row t of the slot is written by the policy (action, behaviour) and by the env (reward, mask, bootstrap, obs[t+1]), each
-once. What lasts from one unroll to the next are tensors that stay in place, so that a graph may be captured over them
-(``capture.py``): the env's state, the recurrent state, the row that opens the next unroll, and the streams' row numbers.
+A slot is reserved when the unroll starts and the weights are fetched just after, as in
+``LocalAgent``, so the lag has the same bound. Row t of the slot is written by the policy (action,
+behaviour) and by the env (reward, mask, bootstrap, obs[t+1]), each once. What lasts from one unroll
+to the next are tensors that stay in place, so that a graph may be captured over them
+(``capture.py``): the env's state, the recurrent state, the row that opens the next unroll, and the
+streams' row numbers.
 """
 
 from __future__ import annotations
@@ -26,9 +29,19 @@ from equipoise.clock import Clock
 from equipoise.device_envs.counter import key_of
 from equipoise.device_envs.device_env import Bounds, DeviceEnv, check, check_state, streams_on
 from equipoise.envs.failures.row_checks import WrongValue
-from equipoise.types import Places, StateReader, StateWriter, Tick, TimeStep, Trajectory, Tree, WeightStore
+from equipoise.types import (
+    Places,
+    StateReader,
+    StateWriter,
+    Tick,
+    TimeStep,
+    Trajectory,
+    Tree,
+    WeightStore,
+)
 
-PARTS = ("env", "reset", "write", "fetch", "act")  # as an actor's: "env" is the unroll with the acting, "write" the statistics
+# as an actor's: "env" is the unroll with the acting, "write" the statistics
+PARTS = ("env", "reset", "write", "fetch", "act")
 
 
 class Unrolled:
@@ -40,11 +53,19 @@ class Unrolled:
         self.noise = torch.zeros(*reward.shape, noise_columns, device=reward.device)  # [T, B, k]
         self.terminated, self.truncated = torch.zeros_like(mask), torch.zeros_like(mask)  # [T, B]
         self.written = {
-            "action": data.action, "behaviour": data.behaviour, "reward": reward, "mask": mask, "bootstrap": data.bootstrap,
-            "terminated": self.terminated, "truncated": self.truncated,
-        }  # fmt: skip
-        self.rows = [tree.index(self.written, t) for t in range(len(reward))]  # the outputs of row t
-        self.edges = [tree.index({"obs": data.obs, "first": data.first}, t) for t in range(len(reward) + 1)]
+            "action": data.action,
+            "behaviour": data.behaviour,
+            "reward": reward,
+            "mask": mask,
+            "bootstrap": data.bootstrap,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+        }
+        # the outputs of row t
+        self.rows = [tree.index(self.written, t) for t in range(len(reward))]
+        self.edges = [
+            tree.index({"obs": data.obs, "first": data.first}, t) for t in range(len(reward) + 1)
+        ]
 
 
 class Rollout:
@@ -53,18 +74,45 @@ class Rollout:
     ready = Tick.BLOCKED  # between two unrolls
 
     def __init__(
-        self, env: DeviceEnv, *, name: str, forward: Forward, places: Places, weights: WeightStore, episodes: Episodes,
-        streams: NDArray[np.int64], total_streams: int, unroll: int, noise: Noise, seed: int,
-        env_seed: int, observation: Tree, clock: Clock, rounding: Rounding | None = None, capture: Capture | None = None,
+        self,
+        env: DeviceEnv,
+        *,
+        name: str,
+        forward: Forward,
+        places: Places,
+        weights: WeightStore,
+        episodes: Episodes,
+        streams: NDArray[np.int64],
+        total_streams: int,
+        unroll: int,
+        noise: Noise,
+        seed: int,
+        env_seed: int,
+        observation: Tree,
+        clock: Clock,
+        rounding: Rounding | None = None,
+        capture: Capture | None = None,
         note: Callable[[str], object] = lambda text: None,
-    ) -> None:  # fmt: skip
-        """``name``: of the env, for errors. ``seed``: of the actions. ``observation``: the specs of one stream's.
+    ) -> None:
+        """``name``: of the env, for errors. ``seed``: of the actions. ``observation``: the specs of
+        one stream's.
 
-        ``capture``: how an unroll is done; None: operation by operation. ``note`` is told what a person has to know.
+        ``capture``: how an unroll is done; None: operation by operation. ``note`` is told what a
+        person has to know.
         """
         self.env, self.net, self._name = env, forward.net, name
-        self._forward, self._places, self._weights, self._episodes = forward, places, weights, episodes
-        self._clock, self._rounding, self._capture, self._note = clock, rounding, capture or Plainly(), note
+        self._forward, self._places, self._weights, self._episodes = (
+            forward,
+            places,
+            weights,
+            episodes,
+        )
+        self._clock, self._rounding, self._capture, self._note = (
+            clock,
+            rounding,
+            capture or Plainly(),
+            note,
+        )
         self._numbers, self._total, self._unroll = streams, total_streams, unroll
         self._noise, self._key = noise, key_of(seed)
         device = forward.device
@@ -75,7 +123,10 @@ class Rollout:
         self._observation = observation
         self._checked = False  # the rows of a step
         self._start = torch.zeros_like(self._streams)
-        self._state: dict[str, Tree] = {"env": state, "recurrent": forward.initial_state(len(streams))}
+        self._state: dict[str, Tree] = {
+            "env": state,
+            "recurrent": forward.initial_state(len(streams)),
+        }
         self._state = tree.map(torch.clone, self._state)
         self._step = self._capture.step(self._pure)
         self._carry: dict[str, Tree] = tree.map(torch.clone, {"obs": ts.obs, "first": ts.first})
@@ -84,9 +135,11 @@ class Rollout:
         self._known: dict[int, Unrolled] = {}  # by the address of a slot's rows
         self.resumed: dict[str, int] = {}  # as those of ``Env``
         self.restarts: dict[int, str] = {}
-        self._count(ts.reward[None], ts.valid[None], ts.first[None], ts.terminated[None], ts.truncated[None])
+        self._count(
+            ts.reward[None], ts.valid[None], ts.first[None], ts.terminated[None], ts.truncated[None]
+        )
 
-    # ------------------------------------------------------------------------------------------------------- an unroll
+    # ------------------------------------------------------------------------------------ an unroll
 
     def tick(self) -> Tick:
         if (slot := self._places.reserve(self._numbers)) is None:
@@ -114,7 +167,9 @@ class Rollout:
         self._episodes.begins(version, self._next_row + self._unroll)
         out = self._tensors(data)
         out.data.version.fill_(version)
-        explore = self._forward.algorithm.explore(self._numbers, self._total, self._next_row * self._total)
+        explore = self._forward.algorithm.explore(
+            self._numbers, self._total, self._next_row * self._total
+        )
         if tree.spec(explore) == tree.spec(self._explore):
             _write(self._explore, explore)
         else:
@@ -122,8 +177,15 @@ class Rollout:
         self._forward.begin(self._explore)
         if self._rounding is not None and self._rounding.due(version):
             self._first_row(out)
-            row = Row(**out.edges[0], noise=out.noise[0], action=out.rows[0]["action"], behaviour=out.rows[0]["behaviour"])
-            self._rounding.add(version, errors(self._forward, row, self._state["recurrent"], self._explore))
+            row = Row(
+                **out.edges[0],
+                noise=out.noise[0],
+                action=out.rows[0]["action"],
+                behaviour=out.rows[0]["behaviour"],
+            )
+            self._rounding.add(
+                version, errors(self._forward, row, self._state["recurrent"], self._explore)
+            )
         return out
 
     def _tensors(self, data: Trajectory) -> Unrolled:
@@ -135,7 +197,9 @@ class Rollout:
         return found
 
     def _first_row(self, out: Unrolled) -> None:
-        """Write what the unroll begins with: the row that the last one ended with, the state before it, and all noise."""
+        """Write what the unroll begins with: the row that the last one ended with, the state before
+        it, and all noise.
+        """
         data = out.data
         _write(out.edges[0], self._carry)
         _write(data.state, self._state["recurrent"])
@@ -144,18 +208,23 @@ class Rollout:
         out.noise.copy_(self._noise.draw_on(self._key, self._streams, self._start, self._unroll))
 
     def _rows(self, out: Unrolled) -> None:
-        """Write all rows of an unroll, and leave the state for the next one: work that a graph may capture."""
+        """Write all rows of an unroll, and leave the state for the next one: work that a graph may
+        capture.
+        """
         self._first_row(out)
         state: Tree = self._state
         for t, row in enumerate(out.rows):
             state, did, seen = self._step(out.edges[t], out.noise[t], self._explore, state)
             _write(row, did)
             _write(out.edges[t + 1], seen)
-        _write(self._state, tree.map(torch.clone, state))  # of a device env whose state has views of the one before
+        # of a device env whose state has views of the one before
+        _write(self._state, tree.map(torch.clone, state))
         _write(self._carry, out.edges[-1])
         self._start += self._unroll
 
-    def _pure(self, edge: Tree, noise: Tensor, explore: Tree, state: Tree) -> tuple[Tree, Tree, Tree]:
+    def _pure(
+        self, edge: Tree, noise: Tensor, explore: Tree, state: Tree
+    ) -> tuple[Tree, Tree, Tree]:
         """One row: the next state, what is written of it, and what is seen next."""
         algorithm, net = self._forward.algorithm, self._forward.net
         action, behaviour, recurrent = algorithm.act(
@@ -165,12 +234,17 @@ class Rollout:
         if not self._checked:
             self._check(ts, state["env"], env)
         did = {
-            "action": action, "behaviour": behaviour, "reward": ts.reward, "mask": ts.valid, "bootstrap": ~ts.terminated,
-            "terminated": ts.terminated, "truncated": ts.truncated,
-        }  # fmt: skip
+            "action": action,
+            "behaviour": behaviour,
+            "reward": ts.reward,
+            "mask": ts.valid,
+            "bootstrap": ~ts.terminated,
+            "terminated": ts.terminated,
+            "truncated": ts.truncated,
+        }
         return {"env": env, "recurrent": recurrent}, did, {"obs": ts.obs, "first": ts.first}
 
-    # ------------------------------------------------------------------------------------------------- what was written
+    # ----------------------------------------------------------------------------- what was written
 
     def _check(self, ts: TimeStep, before: Tree, after: Tree) -> None:
         """Check the first step's rows and state: what comes later has the same code behind it."""
@@ -178,41 +252,72 @@ class Rollout:
         check_state(self._name, before, after)
         self._checked = True
         for text in getattr(self.env, "notes", ()):
-            self._note(f"warning: {self._name}: {text}: expected the final observations of truncated episodes, got none")
+            self._note(
+                f"warning: {self._name}: {text}: expected the final observations of truncated "
+                "episodes, got none"
+            )
 
     def _look(self, data: Trajectory) -> None:
-        """WrongValue where a reward or an observation is not finite: one sum of each array tells, for all rows."""
+        """WrongValue where a reward or an observation is not finite: one sum of each array tells,
+        for all rows.
+        """
         for key, x in tree.items({"reward": data.reward, "obs": data.obs}):
             if x.is_floating_point() and not torch.isfinite(x.sum()):
                 wrong = (~torch.isfinite(x)).nonzero()
                 if len(wrong):
                     row, stream = wrong[0, 0].item(), int(wrong[0, 1])
                     value = float(x[tuple(wrong[0])])
-                    where = f"device env {self._name}, stream {int(self._numbers[stream])}, row {row} of an unroll"
-                    raise WrongValue("nonfinite", stream, key, "finite numbers", f"{value}").placed(where)
+                    where = (
+                        f"device env {self._name}, stream {int(self._numbers[stream])}, row "
+                        f"{row} of an unroll"
+                    )
+                    raise WrongValue("nonfinite", stream, key, "finite numbers", f"{value}").placed(
+                        where
+                    )
 
-    def _count(self, reward: Tensor, valid: Tensor, first: Tensor, terminated: Tensor, truncated: Tensor) -> None:
+    def _count(
+        self, reward: Tensor, valid: Tensor, first: Tensor, terminated: Tensor, truncated: Tensor
+    ) -> None:
         """Add rows [T, B] to the statistics of episodes, which lie in host memory."""
         columns = [x.cpu().numpy() for x in (reward, valid, first, terminated, truncated)]
         for row in zip(*columns, strict=True):
             names = ("reward", "valid", "first", "terminated", "truncated")
-            self._episodes.observe(TimeStep(obs={}, stream=self._numbers, **dict(zip(names, row, strict=True))))
+            self._episodes.observe(
+                TimeStep(obs={}, stream=self._numbers, **dict(zip(names, row, strict=True)))
+            )
 
-    # ------------------------------------------------------------------------------------------------------ checkpoints
+    # ---------------------------------------------------------------------------------- checkpoints
 
     def save(self, to: StateWriter) -> None:
-        """Put the state between two unrolls: tensors, so that a resume goes on exactly; none of a device env that cannot."""
+        """Put the state between two unrolls: tensors, so that a resume goes on exactly; none of a
+        device env that cannot.
+        """
         kept = self._state if self.env.exact else {"recurrent": self._state["recurrent"]}
-        to.put({"state": kept, "carry": self._carry, "start": self._start, "episodes": self._episodes.state()})
+        to.put(
+            {
+                "state": kept,
+                "carry": self._carry,
+                "start": self._start,
+                "episodes": self._episodes.state(),
+            }
+        )
 
     def load(self, source: StateReader) -> None:
-        """Load a state; ValueError where types or shapes differ. Episodes of a device env that is not exact begin anew."""
+        """Load a state; ValueError where types or shapes differ. Episodes of a device env that is
+        not exact begin anew.
+        """
         state, count = source.state(), len(self._numbers)
-        kept = {name: schema.like(part) for name, part in self._state.items() if name == "recurrent" or self.env.exact}
+        kept = {
+            name: schema.like(part)
+            for name, part in self._state.items()
+            if name == "recurrent" or self.env.exact
+        }
         wanted = {
-            "state": kept, "carry": schema.like(self._carry), "episodes": self._episodes.schema(),
+            "state": kept,
+            "carry": schema.like(self._carry),
+            "episodes": self._episodes.schema(),
             "start": schema.Array((count,), "int64", 0, schema.MOST, tensor=True),
-        }  # fmt: skip
+        }
         schema.check(state, wanted, "")
         self._episodes.load(state["episodes"])
         self._start.copy_(state["start"])
@@ -224,9 +329,15 @@ class Rollout:
             self._go_on_at(self._next_row + 1)
             self._episodes.abandon()
         self.restarts = (
-            {} if self.env.exact else dict.fromkeys(self._numbers.tolist(), "its simulator keeps a state of its own")
+            {}
+            if self.env.exact
+            else dict.fromkeys(self._numbers.tolist(), "its simulator keeps a state of its own")
         )
-        self.resumed = {"exact": count - len(self.restarts), "replay": 0, "restart": len(self.restarts)}
+        self.resumed = {
+            "exact": count - len(self.restarts),
+            "replay": 0,
+            "restart": len(self.restarts),
+        }
 
     def continue_after_gap(self) -> None:
         """Continue the streams of a lost rollout, after a gap in their row numbers."""

@@ -1,4 +1,6 @@
-"""The policies beside one env: each acts for its own streams, and the rows of all of them share one block."""
+"""The policies beside one env: each acts for its own streams, and the rows of all of them share one
+block.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,14 @@ from equipoise.types import Array, Blocks, Slot, Tick, TimeStep, Tree
 
 
 class RoutedAgent:
-    """One agent a policy, also where there is only one policy. All of them begin and end their unrolls with the same rows."""
+    """One agent a policy, also where there is only one policy. All of them begin and end their
+    unrolls with the same rows.
+    """
 
     def __init__(self, agents: Mapping[str, LocalAgent]) -> None:
-        """``agents`` that learn come first: where there is no place for their rows, no agent has begun an unroll."""
+        """``agents`` that learn come first: where there is no place for their rows, no agent has
+        begun an unroll.
+        """
         self.agents = dict(agents)
         self.streams = {name: agent.streams for name, agent in self.agents.items()}
         self._each = tuple(self.agents.items())
@@ -34,7 +40,8 @@ class RoutedAgent:
 
     def ready(self) -> bool:
         """Is there a block for the next row?"""
-        return all(agent.ready() for agent in self.agents.values())  # where the first has no place the others are not asked
+        # where the first has no place the others are not asked
+        return all(agent.ready() for agent in self.agents.values())
 
     @property
     def explores(self) -> tuple[tuple[str, ...], ...]:
@@ -47,7 +54,9 @@ class RoutedAgent:
 
     def load(self, state: Tree) -> None:
         if state.keys() != self.agents.keys():
-            raise ValueError(f"expected the policies {sorted(self.agents)}, got a state of {sorted(state)}")
+            raise ValueError(
+                f"expected the policies {sorted(self.agents)}, got a state of {sorted(state)}"
+            )
         for name, agent in self.agents.items():
             agent.load(state[name])
 
@@ -65,9 +74,11 @@ class RoutedAgent:
 
 
 class SharedBlock:
-    """The block that the policies of one actor write into together: reserved by the first, committed with the last.
+    """The block that the policies of one actor write into together: reserved by the first,
+    committed with the last.
 
-    There is one commit for all policies. So when an actor is killed, either all policies' rows of an unroll are there or none.
+    There is one commit for all policies. So when an actor is killed, either all policies' rows of
+    an unroll are there or none.
     """
 
     def __init__(self, blocks: Blocks, policies: int) -> None:

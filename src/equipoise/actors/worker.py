@@ -10,7 +10,9 @@ PARTS = ("env", "reset", "write", "fetch", "act")  # "fetch": the newest weights
 
 
 class ActorWorker:
-    """Ticks an env; asynchronous envs and distant agents differ only in how often a tick says STARVED or BLOCKED."""
+    """Ticks an env; asynchronous envs and distant agents differ only in how often a tick says
+    STARVED or BLOCKED.
+    """
 
     ready = Tick.BLOCKED  # between two unrolls, its env answered and not yet asked again
 
@@ -38,7 +40,9 @@ class ActorWorker:
     def save(self, to: StateWriter) -> None:
         """Put the state of the env and of the agent."""
         if self._sent:
-            raise RuntimeError("save: expected an actor that waits for a slot, got one that waits for its env")
+            raise RuntimeError(
+                "save: expected an actor that waits for a slot, got one that waits for its env"
+            )
         to.put({"env": self.env.state(), "agent": self.agent.state()})
 
     def load(self, source: StateReader) -> None:

@@ -1,1 +1,3 @@
-"""Algorithms: one file each, with hyper-parameters, network, act and loss; none knows which runtime it runs on."""
+"""Algorithms: one file each, with hyper-parameters, network, act and loss; none knows which runtime
+it runs on.
+"""

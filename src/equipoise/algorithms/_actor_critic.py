@@ -1,4 +1,6 @@
-"""The shared base of actor-critics: the network's shape, sampling from its policy, observation statistics, sums."""
+"""The shared base of actor-critics: the network's shape, sampling from its policy, observation
+statistics, sums.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +32,36 @@ from equipoise.types import (
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticAlgorithm(Algorithm, Remembers):
     hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (64, 64)
-    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "tanh"
-    shared: Annotated[bool, Help("One torso for policy and value; images always share theirs."), KEPT] = False
+    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = (
+        "tanh"
+    )
+    shared: Annotated[
+        bool, Help("One torso for policy and value; images always share theirs."), KEPT
+    ] = False
     torso: Torso = "auto"
-    squash: Annotated[bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")] = False
+    squash: Annotated[
+        bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")
+    ] = False
     log_std: Annotated[
-        float, Help("Logarithm of the deviation of Box actions, at first; with sde_every of the weights of their noise.")
+        float,
+        Help(
+            "Logarithm of the deviation of Box actions, at first; with sde_every of the weights of "
+            "their noise."
+        ),
     ] = 0.0
     sde_every: Annotated[
         NonNegativeInt,
-        Help("Box: steps of a stream for which the noise is one function of the state (gSDE). 0: each step has its own noise."),
+        Help(
+            "Box: steps of a stream for which the noise is one function of the state (gSDE). 0: "
+            "each step has its own noise."
+        ),
         KEPT,
     ] = 0
     gamma: Annotated[UnitInterval, Help("Discount of a step.")] = 0.99
     normalize_obs: Annotated[
-        bool, Help("Normalise observations by the running mean and deviation of each number of a Box."), KEPT
+        bool,
+        Help("Normalise observations by the running mean and deviation of each number of a Box."),
+        KEPT,
     ] = False
     clip_obs: Annotated[
         PositiveFloat,
@@ -54,23 +71,44 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
 
     def network(self, spec: EnvSpec) -> ActorCritic:
         return ActorCritic(
-            spec, hidden=self.hidden, activation=self.activation, shared=self.shared, torso=self.torso, squash=self.squash,
-            log_std=self.log_std, by_state=self.sde_every > 0, clip_obs=self.clip_obs if self.normalize_obs else None,
+            spec,
+            hidden=self.hidden,
+            activation=self.activation,
+            shared=self.shared,
+            torso=self.torso,
+            squash=self.squash,
+            log_std=self.log_std,
+            by_state=self.sde_every > 0,
+            clip_obs=self.clip_obs if self.normalize_obs else None,
             **self.memory,
-        )  # fmt: skip
+        )
 
     def held_noise(self, net: Any) -> tuple[int, int]:
         return (net.log_std.numel(), self.sde_every) if self.sde_every else (0, 1)
 
     def act(
-        self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+        self,
+        net: ActorCritic,
+        obs: Tree,
+        first: Tensor,
+        state: Tree,
+        *,
+        explore: Tree,
+        noise: Tensor,
     ) -> tuple[Tree, Tree, Tree]:
         policy, state = net.policy(obs, first, state)
         action, logp = policy.sample_and_logp(noise)
         return action, {"logp": logp}, state
 
     def propensity(
-        self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
+        self,
+        net: ActorCritic,
+        obs: Tree,
+        first: Tensor,
+        state: Tree,
+        action: Tree,
+        *,
+        explore: Tree,
     ) -> Tensor | None:
         return net.policy(obs, first, state)[0].logp(action)
 
@@ -84,14 +122,19 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
 
 
 def standardized(advantage: Tensor, mask: Tensor, pool: Pool) -> Tensor:
-    """[T, B] with mean 0 and deviation 1 over the real rows of a batch; as it came where there is none (all aborted).
+    """[T, B] with mean 0 and deviation 1 over the real rows of a batch; as it came where there is
+    none (all aborted).
 
-    The moments of the parts of several learners are added up in float64 (Chan, Golub and LeVeque 1979, Eq. 2.1); where there is
-    one part they are its own, to the bit.
+    The moments of the parts of several learners are added up in float64 (Chan, Golub and LeVeque
+    1979, Eq. 2.1); where there is one part they are its own, to the bit.
     """
     real = advantage[mask]
     rows = len(real)
-    mean, std = (real.mean(), real.std(correction=0)) if rows else (advantage.new_zeros(()), advantage.new_zeros(()))
+    mean, std = (
+        (real.mean(), real.std(correction=0))
+        if rows
+        else (advantage.new_zeros(()), advantage.new_zeros(()))
+    )
     here, spread = mean.double(), std.double()
     count, total = pool.sum(torch.stack([torch.full_like(here, rows), rows * here]))
     if not count:
@@ -103,10 +146,14 @@ def standardized(advantage: Tensor, mask: Tensor, pool: Pool) -> Tensor:
 
 
 def over_real_rows(mask: Tensor, terms: Tensor, **shown: Tensor) -> LossOutput:
-    """The loss is the sum of ``terms`` [T, B] over real rows; each of ``shown`` [T, B] is a metric, its mean over them."""
+    """The loss is the sum of ``terms`` [T, B] over real rows; each of ``shown`` [T, B] is a metric,
+    its mean over them.
+    """
     count = mask.sum()
     with torch.no_grad():
         sums = (torch.stack(list(shown.values())) * mask).sum((1, 2))
     return LossOutput(
-        loss=(terms * mask).sum(), count=count, metrics={name: (total, count) for name, total in zip(shown, sums, strict=True)}
+        loss=(terms * mask).sum(),
+        count=count,
+        metrics={name: (total, count) for name, total in zip(shown, sums, strict=True)},
     )

@@ -13,22 +13,37 @@ from equipoise.types import NonNegativeInt, PositiveInt
 @dataclass(frozen=True, kw_only=True)
 class Remembers:
     core: Annotated[CoreKind, Help("Memory, between one torso and the heads."), KEPT] = "none"
-    core_size: Annotated[PositiveInt, Help("Size of the memory's state."), Read("core", "none", unless=True), KEPT] = 64
+    core_size: Annotated[
+        PositiveInt, Help("Size of the memory's state."), Read("core", "none", unless=True), KEPT
+    ] = 64
     core_span: Annotated[
         NonNegativeInt,
         Help("Rows that a fresh memory remembers, about. 0: two or three."),
         Read("core", "lstm", "gru", "mingru"),
     ] = 0
-    core_layers: Annotated[PositiveInt, Help("Layers of the memory."), Read("core", "mingru", "gtrxl"), KEPT] = 1
+    core_layers: Annotated[
+        PositiveInt, Help("Layers of the memory."), Read("core", "mingru", "gtrxl"), KEPT
+    ] = 1
     core_heads: Annotated[
-        PositiveInt, Help("Attention heads of a layer; a divisor of core_size."), Read("core", "gtrxl"), KEPT
+        PositiveInt,
+        Help("Attention heads of a layer; a divisor of core_size."),
+        Read("core", "gtrxl"),
+        KEPT,
     ] = 4
     core_window: Annotated[
-        PositiveInt, Help("Rows before its own that a row attends to, in each layer."), Read("core", "gtrxl"), KEPT
+        PositiveInt,
+        Help("Rows before its own that a row attends to, in each layer."),
+        Read("core", "gtrxl"),
+        KEPT,
     ] = 64
 
     @property
     def memory(self) -> dict[str, Any]:
         """The arguments of a network that say which core it has."""
-        options = CoreOptions(span=self.core_span, layers=self.core_layers, heads=self.core_heads, window=self.core_window)
+        options = CoreOptions(
+            span=self.core_span,
+            layers=self.core_layers,
+            heads=self.core_heads,
+            window=self.core_window,
+        )
         return {"core": self.core, "core_size": self.core_size, "core_options": options}

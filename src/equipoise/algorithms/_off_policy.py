@@ -28,26 +28,44 @@ from equipoise.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyAlgorithm(Algorithm):
-    """An item is a window of ``n_step`` rows of one stream, whose first row is learned from; ``targets`` are [B], of it."""
+    """An item is a window of ``n_step`` rows of one stream, whose first row is learned from;
+    ``targets`` are [B], of it.
+    """
 
     has_target: ClassVar[bool] = True
     needs_replay: ClassVar[bool] = True
-    default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant", epsilon=1e-8, max_grad_norm=0.0)
+    default_optimizer: ClassVar[Optimizer] = Optimizer(
+        schedule="constant", epsilon=1e-8, max_grad_norm=0.0
+    )
 
-    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
-    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "relu"
+    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (
+        256,
+        256,
+    )
+    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = (
+        "relu"
+    )
     torso: Torso = "auto"
     encoder_rows: Annotated[
         NonNegativeInt,
-        Help("First rows of the run, which the encoder of torso=vae learns from; a replay has the later ones. 0: as it is."),
+        Help(
+            "First rows of the run, which the encoder of torso=vae learns from; a replay has the "
+            "later ones. 0: as it is."
+        ),
         Read("torso", "vae", why="there is no encoder"),
         KEPT,
     ] = 20_000
     gamma: Annotated[UnitInterval, Help("Discount of a step.")] = 0.99
     n_step: Annotated[
-        PositiveInt, Help("Rewards of the return before it goes on with a value; it ends where the episode does."), KEPT
+        PositiveInt,
+        Help(
+            "Rewards of the return before it goes on with a value; it ends where the episode does."
+        ),
+        KEPT,
     ] = 1
-    epochs: Annotated[int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")] = 1
+    epochs: Annotated[
+        int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")
+    ] = 1
     minibatches: Annotated[int, Range(1, 1), Help("No other.")] = 1
 
     @property
@@ -76,9 +94,9 @@ def ahead(data: Trajectory, gamma: float, n: int) -> Ahead:
 
         R = sum_{i<k} gamma^i r_i,   G = R + gamma^k V(obs_k),   k = min(n, rows until the episode or the window ends)
 
-    obs_k of an episode that a clock cut is its true final observation, which stands at the seam; one that terminated has the
-    discount 0. Row 0 is real.
-    """
+    obs_k of an episode that a clock cut is its true final observation, which stands at the seam;
+    one that terminated has the discount 0. Row 0 is real.
+    """  # noqa: E501
     reward = data.reward[:n]
     rows, items = reward.shape
     if rows == 1:
@@ -87,7 +105,9 @@ def ahead(data: Trajectory, gamma: float, n: int) -> Ahead:
     counts = mask.to(torch.int64)
     counts[1:] *= (mask & bootstrap)[:-1].cumprod(0)
     k, item = counts.sum(0), torch.arange(items, device=reward.device)
-    gammas = torch.tensor([gamma**i for i in range(rows + 1)], dtype=reward.dtype, device=reward.device)
+    gammas = torch.tensor(
+        [gamma**i for i in range(rows + 1)], dtype=reward.dtype, device=reward.device
+    )
     return Ahead(
         (reward * counts * gammas[:-1, None]).sum(0),
         gammas[k] * bootstrap[k - 1, item],
@@ -95,19 +115,29 @@ def ahead(data: Trajectory, gamma: float, n: int) -> Ahead:
     )
 
 
-def weighed(weight: Tensor, terms: Tensor, *, priority: Tensor | None = None, **shown: Tensor) -> LossOutput:
-    """The loss is the sum of ``terms`` [B], each times its item's weight; each of ``shown`` [B] is a metric, its mean."""
+def weighed(
+    weight: Tensor, terms: Tensor, *, priority: Tensor | None = None, **shown: Tensor
+) -> LossOutput:
+    """The loss is the sum of ``terms`` [B], each times its item's weight; each of ``shown`` [B] is
+    a metric, its mean.
+    """
     count = weight.new_full((), float(len(weight)))
     with torch.no_grad():
         sums = torch.stack([x.detach() for x in shown.values()]).sum(1)
     return LossOutput(
-        loss=(weight * terms).sum(), count=count, priority=None if priority is None else priority.detach(),
+        loss=(weight * terms).sum(),
+        count=count,
+        priority=None if priority is None else priority.detach(),
         metrics={name: (total, count) for name, total in zip(shown, sums, strict=True)},
-    )  # fmt: skip
+    )
 
 
-def epsilon_greedy(net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """q [B, actions], epsilon [B] -> action [B], in the env's terms, with Q(s, a) and max_a Q(s, a)."""
+def epsilon_greedy(
+    net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, noise: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """q [B, actions], epsilon [B] -> action [B], in the env's terms, with Q(s, a) and max_a Q(s,
+    a).
+    """
     allowed = net.allowed(obs, net.actions)
     best = greedy(q, allowed)
     action = torch.where(noise[:, -1] < epsilon, any_of(noise[:, 0], net.actions, allowed), best)
@@ -115,8 +145,12 @@ def epsilon_greedy(net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, noise: 
     return action + net.start, {"q": said[:, 0], "value": said[:, 1]}
 
 
-def epsilon_propensity(net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, action: Tensor) -> Tensor:
-    """log of epsilon / n + (1 - epsilon) [action is the best] [B], n the number of actions that are allowed."""
+def epsilon_propensity(
+    net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, action: Tensor
+) -> Tensor:
+    """log of epsilon / n + (1 - epsilon) [action is the best] [B], n the number of actions that are
+    allowed.
+    """
     allowed = net.allowed(obs, net.actions)
     at = action - net.start
     uniform = uniform_probability(q, allowed, at)
@@ -125,13 +159,16 @@ def epsilon_propensity(net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, act
 
 
 def uniform_probability(like: Tensor, allowed: Tensor | None, at: Tensor) -> Tensor:
-    """[B] of the actions ``at`` [B] among those of ``like`` [B, actions] that are allowed: 1 / n, or 0."""
+    """[B] of the actions ``at`` [B] among those of ``like`` [B, actions] that are allowed: 1 / n,
+    or 0.
+    """
     fine = torch.ones_like(like) if allowed is None else allowed.to(like.dtype)
     return fine.gather(1, at.unsqueeze(1)).squeeze(1) / fine.sum(1)
 
 
 def ladder(stream: Array, streams: int, epsilon: float, alpha: float) -> Tensor:
-    """[B] epsilon^(1 + alpha i / (N - 1)) of the streams i = ``stream`` [B] of N (Horgan et al. 2018, arXiv:1803.00933).
+    """[B] epsilon^(1 + alpha i / (N - 1)) of the streams i = ``stream`` [B] of N (Horgan et al.
+    2018, arXiv:1803.00933).
 
     With one stream alone it is ``epsilon``.
     """
@@ -140,15 +177,21 @@ def ladder(stream: Array, streams: int, epsilon: float, alpha: float) -> Tensor:
 
 
 def at_random(streams: Array, random_steps: int, step: int) -> Tree:
-    """``explore`` for algorithms whose first env steps are uniformly random: {"random": [B] bool}."""
+    """``explore`` for algorithms whose first env steps are uniformly random: {"random":
+    [B] bool}.
+    """
     return {"random": torch.full((len(streams),), step < random_steps)} if random_steps else {}
 
 
 def uniform_where(explore: Tree, action: Tensor, noise: Tensor) -> Tensor:
-    """action [B, d] from -1 to 1, or uniform noise of that range where ``explore`` says at random."""
+    """action [B, d] from -1 to 1, or uniform noise of that range where
+    ``explore`` says at random.
+    """
     if "random" not in explore:
         return action
-    return torch.where(explore["random"].unsqueeze(-1), noise[..., : action.shape[-1]] * 2 - 1, action)
+    return torch.where(
+        explore["random"].unsqueeze(-1), noise[..., : action.shape[-1]] * 2 - 1, action
+    )
 
 
 def standard_normal(like: tuple[int, ...], rng: torch.Generator) -> Tensor:

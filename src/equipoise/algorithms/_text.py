@@ -1,21 +1,24 @@
-"""The shared base of what learns from text: a clipped loss over the tokens of samples, and the sums it is made of.
+"""The shared base of what learns from text: a clipped loss over the tokens of samples, and the sums
+it is made of.
 
-A token has three log-probabilities, which are never mixed up: ``data.logp`` is the engine's, of when the token was drawn;
-``targets["start"]`` is the learner's at the start of the step, where ``anchor`` is recomputed; the loss takes that of now. With
-the ratio r = pi / pi_anchor of now, the advantage A, the correction w and the divergence kl from the reference policy,
+A token has three log-probabilities, which are never mixed up: ``data.logp`` is the engine's, of
+when the token was drawn; ``targets["start"]`` is the learner's at the start of the step, where
+``anchor`` is recomputed; the loss takes that of now. With the ratio r = pi / pi_anchor of now, the
+advantage A, the correction w and the divergence kl from the reference policy,
 
     loss = sum_n weight_n (-w_n min(r_n A_n, clip(r_n) A_n) + beta kl_n - entropy H_n)  /  count
 
-over chosen tokens n (Schulman et al. 2017, arXiv:1707.06347, Eq. 7, token by token). ``weight`` and ``count`` are sums over the
-whole step, so it may be cut anywhere between two samples:
+over chosen tokens n (Schulman et al. 2017, arXiv:1707.06347, Eq. 7, token by token). ``weight`` and
+``count`` are sums over the whole step, so it may be cut anywhere between two samples:
 
     loss_type   weight of a token     count
     dapo        1                     tokens               (Yu et al. 2025, arXiv:2503.14476, Eq. 8)
     grpo        1 / its sample's      samples              (Shao et al. 2024, arXiv:2402.03300, Eq. 3)
     dr_grpo     1                     samples x longest    (Liu et al. 2025, arXiv:2503.20783, section 3.2)
 
-Rewards become advantages in ``targets``, over the whole step. No gradient goes through r's anchor, w, A or the reference.
-"""
+Rewards become advantages in ``targets``, over the whole step. No gradient goes through r's anchor,
+w, A or the reference.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -59,13 +62,19 @@ Sums = dict[str, tuple[Tensor, Tensor]]
 class TextLearns(Learns):
     """What every algorithm for text has: how text is drawn, and which network learns."""
 
-    default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant", epsilon=1e-8, max_grad_norm=1.0)
+    default_optimizer: ClassVar[Optimizer] = Optimizer(
+        schedule="constant", epsilon=1e-8, max_grad_norm=1.0
+    )
     needs_task: ClassVar[bool] = True
 
     micro_batch: Annotated[
-        NonNegativeInt, Help("Tokens of the parts that a step is gone over in, at most. 0: all at once.")
+        NonNegativeInt,
+        Help("Tokens of the parts that a step is gone over in, at most. 0: all at once."),
     ] = 0
-    temperature: Annotated[PositiveFloat, Help("Temperature at which tokens are drawn, and all probabilities are taken.")] = 1.0
+    temperature: Annotated[
+        PositiveFloat,
+        Help("Temperature at which tokens are drawn, and all probabilities are taken."),
+    ] = 1.0
 
     def network(self, spec: TextSpec) -> nn.Module:
         """The language model, with the weights of the directory that the spec names."""
@@ -89,47 +98,85 @@ class PolicyText(TextLearns):
     has_target: ClassVar[bool] = True
 
     num_generations: Annotated[PositiveInt, Help("Samples of a prompt: the size of a group.")] = 8
-    epsilon: Annotated[NonNegativeFloat, Help("How far below 1 the ratio counts. 0: it is not clipped.")] = 0.2
+    epsilon: Annotated[
+        NonNegativeFloat, Help("How far below 1 the ratio counts. 0: it is not clipped.")
+    ] = 0.2
     epsilon_high: Annotated[
-        NonNegativeFloat | None, Help("How far above 1 the ratio counts. none: as far as below."), Read("epsilon")
+        NonNegativeFloat | None,
+        Help("How far above 1 the ratio counts. none: as far as below."),
+        Read("epsilon"),
     ] = None
     loss_type: Annotated[
         Literal["dapo", "dr_grpo", "grpo"],
-        Help("Mean over the step's tokens; sum over samples of the longest length; mean over samples of the mean in each."),
+        Help(
+            "Mean over the step's tokens; sum over samples of the longest length; mean over "
+            "samples of the mean in each."
+        ),
     ] = "dapo"
     max_completion: Annotated[
-        NonNegativeInt, Help("The longest length of dr_grpo. 0: what a completion may have."), Read("loss_type", "dr_grpo")
+        NonNegativeInt,
+        Help("The longest length of dr_grpo. 0: what a completion may have."),
+        Read("loss_type", "dr_grpo"),
     ] = 0
     anchor: Annotated[
         Literal["engine", "recomputed"],
-        Help("Denominator of the ratio: the policy that drew the token, or the learner's at the start of the step."),
+        Help(
+            "Denominator of the ratio: the policy that drew the token, or the learner's at the "
+            "start of the step."
+        ),
     ] = "engine"
     correction: Annotated[
         Literal["none", "token_tis", "sequence_tis", "mask"],
-        Help("Weight for start against engine: none, truncated by token or by sample, or 0 beyond the cap on either side."),
+        Help(
+            "Weight for start against engine: none, truncated by token or by sample, or 0 beyond "
+            "the cap on either side."
+        ),
         Read("anchor", "recomputed", why="the ratio is against the engine's policy already"),
     ] = "token_tis"
-    cap: Annotated[PositiveFloat, Help("Greatest weight of the correction."), Read("anchor", "recomputed")] = 2.0
+    cap: Annotated[
+        PositiveFloat, Help("Greatest weight of the correction."), Read("anchor", "recomputed")
+    ] = 2.0
     beta: Annotated[
         NonNegativeFloat,
-        Help("Weight of the divergence from the reference: the first policy, or with target_every its last copy."),
+        Help(
+            "Weight of the divergence from the reference: the first policy, or with target_every "
+            "its last copy."
+        ),
     ] = 0.0
-    kl: Annotated[Literal["k1", "k2", "k3"], Help("Estimator of the divergence."), Read("beta")] = "k3"
-    kl_in: Annotated[Literal["loss", "reward"], Help("Where the divergence counts."), Read("beta")] = "loss"
+    kl: Annotated[Literal["k1", "k2", "k3"], Help("Estimator of the divergence."), Read("beta")] = (
+        "k3"
+    )
+    kl_in: Annotated[
+        Literal["loss", "reward"], Help("Where the divergence counts."), Read("beta")
+    ] = "loss"
     kl_ratio: Annotated[
         bool,
-        Help("Weigh the divergence by the ratio, so that k3 has the gradient of KL(policy || reference)."),
+        Help(
+            "Weigh the divergence by the ratio, so that k3 has the gradient of KL(policy || "
+            "reference)."
+        ),
         Read("kl_in", "loss"),
     ] = False
-    entropy: Annotated[NonNegativeFloat, Help("Weight of the entropy of each token's distribution.")] = 0.0
+    entropy: Annotated[
+        NonNegativeFloat, Help("Weight of the entropy of each token's distribution.")
+    ] = 0.0
     equal_groups: Annotated[
-        Literal["keep", "skip"], Help("Groups whose rewards are all equal: keep, or skip, so that they count in no mean.")
+        Literal["keep", "skip"],
+        Help("Groups whose rewards are all equal: keep, or skip, so that they count in no mean."),
     ] = "keep"
     mask_truncated_completions: Annotated[
-        bool, Help("Learn from no token of a completion that the limit cut; its reward counts in its group's mean.")
+        bool,
+        Help(
+            "Learn from no token of a completion that the limit cut; its reward counts in its "
+            "group's mean."
+        ),
     ] = False
     refills: Annotated[
-        NonNegativeInt, Help("How often a group whose rewards are all equal is dropped and another one written, at most.")
+        NonNegativeInt,
+        Help(
+            "How often a group whose rewards are all equal is dropped and another one written, at "
+            "most."
+        ),
     ] = 0
     force: Annotated[bool, Help("Allow an unclipped loss with max_lag above 1.")] = False
 
@@ -142,37 +189,49 @@ class PolicyText(TextLearns):
         return self.target_every or (NEVER if self.beta else 0)
 
     @abstractmethod
-    def advantage(self, data: Packed, reward: Tensor, kept: Tensor, seen: dict[str, Tensor], pool: Pool) -> Tree:
-        """{"advantage": [N], ...}, of ``reward`` [N]: a sample's at its last chosen token, less the divergence at each.
+    def advantage(
+        self, data: Packed, reward: Tensor, kept: Tensor, seen: dict[str, Tensor], pool: Pool
+    ) -> Tree:
+        """{"advantage": [N], ...}, of ``reward`` [N]: a sample's at its last chosen token, less the
+        divergence at each.
 
-        ``kept`` [N]: the tokens that count; ``seen``: what ``look`` returned. The reward of a sample that no function judged
-        is nan, and its advantage does not matter.
+        ``kept`` [N]: the tokens that count; ``seen``: what ``look`` returned. The reward of a
+        sample that no function judged is nan, and its advantage does not matter.
         """
 
     def refused(self, max_lag: int | None) -> str | None:
         if self.refills and self.num_generations < 2:
             return (
-                f"algorithm.refills: expected 0 with algorithm.num_generations={self.num_generations}, whose rewards are all "
+                "algorithm.refills: expected 0 with "
+                f"algorithm.num_generations={self.num_generations}, whose rewards are all "
                 f"equal, got {self.refills}"
             )
         if not self.epsilon and not self.force and (max_lag is None or max_lag > 1):
             return (
-                f"algorithm.epsilon: expected a clip with max_lag={'none' if max_lag is None else max_lag}, since an unclipped "
-                "loss of old samples diverges, got 0; use algorithm.epsilon=0.2 or max_lag=1, or algorithm.force=true"
+                "algorithm.epsilon: expected a clip with "
+                f"max_lag={'none' if max_lag is None else max_lag}, since an unclipped "
+                "loss of old samples diverges, got 0; use algorithm.epsilon=0.2 or max_lag=1, or "
+                "algorithm.force=true"
             )
         return None
 
     def look(self, net: Decoder, target_net: Decoder, data: Packed) -> dict[str, Tensor]:
-        """[N] each: what the networks say of the tokens at the start of the step. Nothing here looks beyond one group."""
+        """[N] each: what the networks say of the tokens at the start of the step. Nothing here
+        looks beyond one group.
+        """
         asked = {"start": net} if self.anchor == "recomputed" else {}
         asked |= {"reference": target_net} if self.beta else {}
         layout = Layout.of(data) if asked else None
         return {
-            name: token_logp(one, data, temperature=self.temperature, layout=layout, entropy=False)[0]
+            name: token_logp(one, data, temperature=self.temperature, layout=layout, entropy=False)[
+                0
+            ]
             for name, one in asked.items()
         }
 
-    def targets(self, net: Decoder, target_net: Decoder, data: Any, *, rng: torch.Generator, pool: Pool) -> Tree:
+    def targets(
+        self, net: Decoder, target_net: Decoder, data: Any, *, rng: torch.Generator, pool: Pool
+    ) -> Tree:
         """[N] each: advantage, weight and count; and what the metrics and the loss need besides."""
         seen = self.look(net, target_net, data)
         scored = per_sample(data.reward, data)
@@ -186,8 +245,12 @@ class PolicyText(TextLearns):
         if self.beta and self.kl_in == "reward":
             gap = seen.get("start", data.logp) - seen["reference"]
             reward = reward - self.beta * torch.where(data.chosen, divergence(gap, self.kl), 0.0)
-        weight, count = self.weights(data, counted, first & counted)  # a masked sample counts in the mean, as in TRL
-        out = self.advantage(data, reward, kept & judged, seen, pool) | {"weight": weight * kept, "count": count}
+        # a masked sample counts in the mean, as in TRL
+        weight, count = self.weights(data, counted, first & counted)
+        out = self.advantage(data, reward, kept & judged, seen, pool) | {
+            "weight": weight * kept,
+            "count": count,
+        }
         out["advantage"] = torch.where(judged, out["advantage"], 0.0)
         if "start" in seen:
             out["correction"] = self.corrections(seen["start"] - data.logp, data)
@@ -198,14 +261,17 @@ class PolicyText(TextLearns):
         if self.loss_type == "dapo":
             return kept.to(data.logp.dtype), kept.to(data.logp.dtype)
         if self.loss_type == "dr_grpo":
-            return kept.to(data.logp.dtype), first.to(data.logp.dtype) * (self.max_completion or data.longest)
+            return kept.to(data.logp.dtype), first.to(data.logp.dtype) * (
+                self.max_completion or data.longest
+            )
         return mean_weight(data, kept), first.to(data.logp.dtype)
 
     def corrections(self, log_ratio: Tensor, data: Packed) -> Tensor:
-        """[N] w: min(ratio, cap) of start against engine, of the token or of its whole sample; mask: 0 outside of 1/cap .. cap.
+        """[N] w: min(ratio, cap) of start against engine, of the token or of its whole sample;
+        mask: 0 outside of 1/cap .. cap.
 
-        Yao et al. 2025, Your efficient RL framework secretly brings you off-policy RL training; mask: IcePop, Ling Team 2025,
-        arXiv:2510.18855.
+        Yao et al. 2025, Your efficient RL framework secretly brings you off-policy RL training;
+        mask: IcePop, Ling Team 2025, arXiv:2510.18855.
         """
         log_ratio = torch.where(data.chosen, log_ratio, 0.0)
         if self.correction == "none":
@@ -225,14 +291,23 @@ class PolicyText(TextLearns):
         """[N] the part of the loss that the advantage is in, to be gone up."""
         if not self.epsilon:
             return ratio * advantage
-        return torch.minimum(ratio * advantage, ratio.clamp(1.0 - self.epsilon, 1.0 + self.high) * advantage)
+        return torch.minimum(
+            ratio * advantage, ratio.clamp(1.0 - self.epsilon, 1.0 + self.high) * advantage
+        )
 
     @property
     def high(self) -> float:
         return self.epsilon if self.epsilon_high is None else self.epsilon_high
 
     def loss(
-        self, net: Decoder, target_net: Decoder, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: Decoder,
+        target_net: Decoder,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
         """The loss above, of whole samples."""
         logp, entropy = token_logp(net, batch.data, temperature=self.temperature)
@@ -256,19 +331,24 @@ class PolicyText(TextLearns):
         if self.entropy:
             terms = terms - self.entropy * entropy
         loss = (torch.where(kept, terms, 0.0) * targets["weight"]).sum()
-        metrics = over(kept, shown) | of_samples(data, targets) | gate(data, targets.get("start", logp), batch.version)
+        metrics = (
+            over(kept, shown)
+            | of_samples(data, targets)
+            | gate(data, targets.get("start", logp), batch.version)
+        )
         if self.refills:
             metrics["refills"] = data.refills.sum(), loss.new_full((), len(data.refills))
         return LossOutput(loss=loss, count=targets["count"].sum(), metrics=metrics)
 
 
 def divergence(gap: Tensor, kind: str) -> Tensor:
-    """Estimators of KL(pi || reference) from ``gap`` = log pi - log reference, of samples of pi (Schulman 2020, Approximating
-    KL divergence).
+    """Estimators of KL(pi || reference) from ``gap`` = log pi - log reference, of samples of pi
+    (Schulman 2020, Approximating KL divergence).
 
-    k1 = gap, k2 = gap^2 / 2, k3 = exp(-gap) - 1 + gap. As a loss their expected gradients are those of nothing, of KL(pi ||
-    reference) and of KL(reference || pi). That of KL(pi || reference) comes also from k1 in the reward, and from k1 or k3 as a
-    loss times the ratio (DeepSeek-AI 2025, arXiv:2512.02556).
+    k1 = gap, k2 = gap^2 / 2, k3 = exp(-gap) - 1 + gap. As a loss their expected gradients are those
+    of nothing, of KL(pi || reference) and of KL(reference || pi). That of KL(pi || reference) comes
+    also from k1 in the reward, and from k1 or k3 as a loss times the ratio (DeepSeek-AI 2025,
+    arXiv:2512.02556).
     """
     if kind == "k1":
         return gap
@@ -278,12 +358,18 @@ def divergence(gap: Tensor, kind: str) -> Tensor:
 def per_sample(x: Tensor, data: Packed) -> Tensor:
     """[M] the sum of ``x`` [N] over each sample's tokens."""
     inside = data.sample >= 0
-    return x.new_zeros(len(data.prompt)).index_add(0, data.sample.clamp(min=0), torch.where(inside, x, 0))
+    return x.new_zeros(len(data.prompt)).index_add(
+        0, data.sample.clamp(min=0), torch.where(inside, x, 0)
+    )
 
 
 def spread(x: Tensor, data: Packed) -> Tensor:
     """[N] each sample's ``x`` [M] at all of its tokens; that of no sample, 0, at a prompt's."""
-    return torch.where(data.sample >= 0, x[data.sample.clamp(min=0)], torch.zeros((), dtype=x.dtype, device=x.device))
+    return torch.where(
+        data.sample >= 0,
+        x[data.sample.clamp(min=0)],
+        torch.zeros((), dtype=x.dtype, device=x.device),
+    )
 
 
 def mean_weight(data: Packed, kept: Tensor) -> Tensor:
@@ -310,7 +396,9 @@ def over(kept: Tensor, shown: dict[str, Tensor]) -> Sums:
 
 @torch.no_grad()
 def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> dict[str, Tensor]:
-    """[N] each: is the ratio clipped, so that a token has no gradient? Nothing where nothing is clipped."""
+    """[N] each: is the ratio clipped, so that a token has no gradient? Nothing where nothing is
+    clipped.
+    """
     if not low:
         return {}
     below, above = (ratio < 1.0 - low) & (advantage < 0), (ratio > 1.0 + high) & (advantage > 0)
@@ -330,16 +418,20 @@ def of_samples(data: Packed, targets: Tree) -> Sums:
         "frac_reward_none": (~judged).sum(),
     }
     reward = torch.where(data.sample >= 0, data.reward, 0.0).nan_to_num().sum()
-    return {"reward": (reward, judged.sum())} | {name: (total, samples) for name, total in sums.items()}
+    return {"reward": (reward, judged.sum())} | {
+        name: (total, samples) for name, total in sums.items()
+    }
 
 
 @torch.no_grad()
 def gate(data: Packed, logp: Tensor, version: int) -> Sums:
-    """How far the engine's log-probabilities are from the learner's of the same version: 1 and 0 where the two agree.
+    """How far the engine's log-probabilities are from the learner's of the same version: 1 and 0
+    where the two agree.
 
-    ``token_mult_prob_error`` is the mean of exp |engine - learner| over tokens of samples that this version began. A token of a
-    sample that an older version began was drawn by keys and values of both (``source.on_update=keep``), and is in
-    ``token_mult_prob_error/older_keys``. Tokens of other versions are left out.
+    ``token_mult_prob_error`` is the mean of exp |engine - learner| over tokens of samples that this
+    version began. A token of a sample that an older version began was drawn by keys and values of
+    both (``source.on_update=keep``), and is in ``token_mult_prob_error/older_keys``. Tokens of
+    other versions are left out.
     """
     first, _ = ends(sample=data.sample, chosen=data.chosen)
     begun = spread(per_sample(torch.where(first, data.version, 0), data), data) == version

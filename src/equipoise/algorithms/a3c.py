@@ -1,13 +1,15 @@
-"""A3C, asynchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783): n-step returns of short unrolls, uncorrected.
+"""A3C, asynchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783): n-step returns of
+short unrolls, uncorrected.
 
 For the rows of an unroll, with R_t the longest n-step return within it (algorithm S3 there):
 
     L = -(R_t - V_t) log pi(a_t) + value (R_t - V_t)^2 / 2 - entropy H(pi)
 
-Deviation: the paper's actors compute gradients themselves and add them to shared parameters without a lock. Here actors send
-their short unrolls, and the learner computes the gradient, at its own parameters, one unroll after another: no update is
-lost or torn, and what is stale is the experience (by up to ``max_lag`` versions, or without a bound), not the gradient.
-The loss is a mean over real rows; torch's RMSProp has epsilon outside the root.
+Deviation: the paper's actors compute gradients themselves and add them to shared parameters without
+a lock. Here actors send their short unrolls, and the learner computes the gradient, at its own
+parameters, one unroll after another: no update is lost or torn, and what is stale is the experience
+(by up to ``max_lag`` versions, or without a bound), not the gradient. The loss is a mean over real
+rows; torch's RMSProp has epsilon outside the root.
 """
 
 from __future__ import annotations
@@ -31,12 +33,21 @@ class A3C(ActorCriticAlgorithm):
     max_sensible_lag: ClassVar[float | None] = 16.0
     defaults: ClassVar[Mapping[str, object]] = {"policy.unroll": 8, "placement.max_lag": None}
 
-    lambda_: Annotated[UnitInterval, Help("Lambda of the returns. 1: the paper's n-step returns.")] = 1.0
+    lambda_: Annotated[
+        UnitInterval, Help("Lambda of the returns. 1: the paper's n-step returns.")
+    ] = 1.0
     entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.01
     value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
 
     def loss(
-        self, net: ActorCritic, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: ActorCritic,
+        target_net: object,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
         """L above, summed over real rows; no gradient flows into R - V."""
         data = batch.data
@@ -57,6 +68,10 @@ class A3C(ActorCriticAlgorithm):
         log_ratio = logp - data.behaviour["logp"]
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
         return over_real_rows(
-            data.mask, terms, policy_loss=policy_loss, value_error=error, entropy=entropy,
+            data.mask,
+            terms,
+            policy_loss=policy_loss,
+            value_error=error,
+            entropy=entropy,
             approx_kl=(log_ratio.exp() - 1.0) - log_ratio,
-        )  # fmt: skip
+        )

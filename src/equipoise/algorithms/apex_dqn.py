@@ -1,19 +1,22 @@
-"""Ape-X DQN (Horgan et al. 2018, arXiv:1803.00933): DQN with many actors that explore differently, each with a fixed epsilon.
+"""Ape-X DQN (Horgan et al. 2018, arXiv:1803.00933): DQN with many actors that explore differently,
+each with a fixed epsilon.
 
-The learner is DQN's (``dqn.py``): double, dueling, n-step, from prioritized replay. Env i of N acts at random with
+The learner is DQN's (``dqn.py``): double, dueling, n-step, from prioritized replay. Env i of N acts
+at random with
 
     epsilon_i = epsilon^(1 + alpha i / (N - 1))                                                        (section 4)
 
-An item's first priority is not the highest so far but the TD error as the actor saw it (section 3), with Q of the acting
-weights and without double:
+An item's first priority is not the highest so far but the TD error as the actor saw it (section 3),
+with Q of the acting weights and without double:
 
     |sum_{i<k} gamma^i r_i + gamma^k max_a Q(s_k, a) - Q(s_0, a_0)|,  k = min(n, rows until the episode ends)
 
-The actor writes Q(s, a) and max_a Q(s, a) beside every row; that of s_n stands in row n, with which the item is complete: an
-item is a window of n + 1 rows.
+The actor writes Q(s, a) and max_a Q(s, a) beside every row; that of s_n stands in row n, with which
+the item is complete: an item is a window of n + 1 rows.
 
-Deviations: Adam for centred RMSProp; the oldest rows leave when there is no room, not every 100 updates; those of ``dqn.py``.
-"""
+Deviations: Adam for centred RMSProp; the oldest rows leave when there is no room, not every 100
+updates; those of ``dqn.py``.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -27,25 +30,42 @@ from equipoise.algorithms._off_policy import epsilon_greedy, ladder
 from equipoise.algorithms.dqn import DQN
 from equipoise.facts import Help
 from equipoise.nets.q import QNetwork
-from equipoise.types import Array, NonNegativeFloat, NonNegativeInt, Optimizer, PositiveInt, Trajectory, Tree, UnitInterval
+from equipoise.types import (
+    Array,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Optimizer,
+    PositiveInt,
+    Trajectory,
+    Tree,
+    UnitInterval,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApexDQN(DQN):
     default_optimizer: ClassVar[Optimizer] = replace(DQN.default_optimizer, max_grad_norm=40.0)
     defaults: ClassVar[Mapping[str, object]] = {
-        "policy.unroll": 16, "policy.batch": 128, "replay.selector": "prioritized",
-        "placement.actors": 2, "placement.envs_per_actor": 16,
+        "policy.unroll": 16,
+        "policy.batch": 128,
+        "replay.selector": "prioritized",
+        "placement.actors": 2,
+        "placement.envs_per_actor": 16,
         "placement.max_lag": None,
-    }  # fmt: skip
+    }
 
     dueling: bool = True
     n_step: PositiveInt = 3
     epsilon: Annotated[
-        UnitInterval, Help("Share of random actions in the first env; the other envs' shares are powers of it.")
+        UnitInterval,
+        Help("Share of random actions in the first env; the other envs' shares are powers of it."),
     ] = 0.4
-    epsilon_alpha: Annotated[NonNegativeFloat, Help("The power of the last env is 1 and this.")] = 7.0
-    epsilon_steps: Annotated[NonNegativeInt, Help("Env steps from epsilon_start to the env's own share, linearly.")] = 0
+    epsilon_alpha: Annotated[NonNegativeFloat, Help("The power of the last env is 1 and this.")] = (
+        7.0
+    )
+    epsilon_steps: Annotated[
+        NonNegativeInt, Help("Env steps from epsilon_start to the env's own share, linearly.")
+    ] = 0
     target_every: PositiveInt = 2500
 
     @property
@@ -64,7 +84,9 @@ class ApexDQN(DQN):
         return action, behaviour, state
 
     def priority(self, data: Trajectory) -> Tensor:
-        """Priorities [N] of items, by the Q that the actor recorded in place of the observations."""
+        """Priorities [N] of items,
+        by the Q that the actor recorded in place of the observations.
+        """
         reward, discount, value = self.ahead(replace(data, obs=data.behaviour["value"]))
         error: Tensor = reward + discount * value - data.behaviour["q"][0]
         return error.abs()

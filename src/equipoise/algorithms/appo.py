@@ -1,16 +1,19 @@
-"""Asynchronous PPO: PPO's clip over V-trace targets, both taken against a target policy that stands still.
+"""Asynchronous PPO: PPO's clip over V-trace targets, both taken against a target policy that stands
+still.
 
-IMPACT (Luo et al. 2020, arXiv:1912.00167), section 3.1, with V-trace (Espeholt et al. 2018, arXiv:1802.01561); RLlib calls
-it APPO. Three policies: mu acted, pi_target is a copy of the learner's made every ``target_every`` updates, pi learns.
+IMPACT (Luo et al. 2020, arXiv:1912.00167), section 3.1, with V-trace (Espeholt et al. 2018,
+arXiv:1802.01561); RLlib calls it APPO. Three policies: mu acted, pi_target is a copy of the
+learner's made every ``target_every`` updates, pi learns.
 
-    R = min(mu / pi_target, clip_worker) pi / mu
-    L = -min(R A, clip(R, 1 - clip, 1 + clip) A) + kl KL(pi_target || pi) + value (V - v)^2 / 2 - entropy H(pi)
+    R = min(mu / pi_target, clip_worker) pi / mu L = -min(R A, clip(R, 1 - clip, 1 + clip) A) + kl
+    KL(pi_target || pi) + value (V - v)^2 / 2 - entropy H(pi)
 
-v is the V-trace target of pi_target's experience as mu made it, from the target network's values, and A = v - V_target. With
-mu = pi_target these are PPO's ratio, GAE, and its targets: in lockstep with target_every=1 this is PPO.
+v is the V-trace target of pi_target's experience as mu made it, from the target network's values,
+and A = v - V_target. With mu = pi_target these are PPO's ratio, GAE, and its targets: in lockstep
+with target_every=1 this is PPO.
 
-Deviations: no circular buffer (``epochs`` passes over a batch instead); advantages are normalised once a batch; the weight
-of the KL is fixed (RLlib adapts it); sums over real rows, not means.
+Deviations: no circular buffer (``epochs`` passes over a batch instead); advantages are normalised
+once a batch; the weight of the KL is fixed (RLlib adapts it); sums over real rows, not means.
 """
 
 from __future__ import annotations
@@ -26,7 +29,17 @@ from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_r
 from equipoise.facts import Help
 from equipoise.nets import ActorCritic
 from equipoise.returns import vtrace
-from equipoise.types import Batch, LossOutput, NonNegativeFloat, Pool, PositiveInt, Range, Trajectory, Tree, UnitInterval
+from equipoise.types import (
+    Batch,
+    LossOutput,
+    NonNegativeFloat,
+    Pool,
+    PositiveInt,
+    Range,
+    Trajectory,
+    Tree,
+    UnitInterval,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,42 +49,81 @@ class APPO(ActorCriticAlgorithm):
 
     lambda_: Annotated[UnitInterval, Help("Lambda of the V-trace targets.")] = 0.95
     clip: Annotated[NonNegativeFloat, Help("Bound of the probability ratio, around 1.")] = 0.2
-    clip_rho: Annotated[NonNegativeFloat, Help("Bound of the importance weight of a row's error (rho).")] = 1.0
-    clip_c: Annotated[NonNegativeFloat, Help("Bound of the importance weights of a trace (c).")] = 1.0
+    clip_rho: Annotated[
+        NonNegativeFloat, Help("Bound of the importance weight of a row's error (rho).")
+    ] = 1.0
+    clip_c: Annotated[NonNegativeFloat, Help("Bound of the importance weights of a trace (c).")] = (
+        1.0
+    )
     clip_worker: Annotated[
-        float, Range(1), Help("How much likelier than under the target policy an action that was taken may count as.")
+        float,
+        Range(1),
+        Help(
+            "How much likelier than under the target policy an action that was taken may count as."
+        ),
     ] = 2.0
     kl: Annotated[
         NonNegativeFloat,
-        Help("Weight of the KL divergence from the target policy; above 0 it costs a pass of the target network."),
+        Help(
+            "Weight of the KL divergence from the target policy; above 0 it costs a pass of the "
+            "target network."
+        ),
     ] = 0.0
     entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.01
     value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
-    normalize_advantage: Annotated[bool, Help("Scale the advantages of a batch to mean 0 and deviation 1.")] = True
+    normalize_advantage: Annotated[
+        bool, Help("Scale the advantages of a batch to mean 0 and deviation 1.")
+    ] = True
     target_every: PositiveInt = 1
     epochs: PositiveInt = 2
     minibatches: PositiveInt = 4
 
-    def targets(self, net: ActorCritic, target_net: ActorCritic, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
-        """Once a batch is exact, not an economy: the target network does not move while the batch lasts."""
+    def targets(
+        self,
+        net: ActorCritic,
+        target_net: ActorCritic,
+        data: Trajectory,
+        *,
+        rng: torch.Generator,
+        pool: Pool,
+    ) -> Tree:
+        """Once a batch is exact, not an economy: the target network does not move while the batch
+        lasts.
+        """
         rows = data.reward.shape[0]
         out = target_net.unroll(data.obs, data.first, data.state)[0]
         logp, acted = out.policy[:rows].logp(data.action), data.behaviour["logp"]
         log_rho = logp - acted
         corrected = vtrace(
-            reward=data.reward, discount=data.discount(self.gamma), value=out.value, lambda_=self.lambda_,
-            log_rho=log_rho, clip_rho=self.clip_rho, clip_c=self.clip_c, mask=data.mask,
-        )  # fmt: skip
+            reward=data.reward,
+            discount=data.discount(self.gamma),
+            value=out.value,
+            lambda_=self.lambda_,
+            log_rho=log_rho,
+            clip_rho=self.clip_rho,
+            clip_c=self.clip_c,
+            mask=data.mask,
+        )
         advantage = corrected.target - out.value[:-1]
         return {
-            "advantage": standardized(advantage, data.mask, pool) if self.normalize_advantage else advantage,
+            "advantage": standardized(advantage, data.mask, pool)
+            if self.normalize_advantage
+            else advantage,
             "target": corrected.target,
-            "logp": torch.maximum(logp, acted - math.log(self.clip_worker)),  # R = pi / max(pi_target, mu / clip_worker)
+            # R = pi / max(pi_target, mu / clip_worker)
+            "logp": torch.maximum(logp, acted - math.log(self.clip_worker)),
             "rho": log_rho.exp(),
         }
 
     def loss(
-        self, net: ActorCritic, target_net: ActorCritic, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: ActorCritic,
+        target_net: ActorCritic,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
         """L above, summed over real rows; no gradient flows into v, A or the target network."""
         data, targets = batch.data, batch.targets
@@ -81,15 +133,21 @@ class APPO(ActorCriticAlgorithm):
         log_ratio = policy.logp(data.action) - targets["logp"]
         ratio = log_ratio.exp()
         advantage = targets["advantage"]
-        policy_loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - self.clip, 1.0 + self.clip))
+        policy_loss = torch.maximum(
+            -advantage * ratio, -advantage * ratio.clamp(1.0 - self.clip, 1.0 + self.clip)
+        )
         error = (value - targets["target"]).square()
         entropy = policy.entropy()
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
         shown = {
-            "policy_loss": policy_loss, "value_error": error, "entropy": entropy,
-            "approx_kl": (ratio - 1.0) - log_ratio, "clip_fraction": ((ratio - 1.0).abs() > self.clip).float(),
-            "rho": targets["rho"], "rho_squared": targets["rho"].square(),
-        }  # fmt: skip
+            "policy_loss": policy_loss,
+            "value_error": error,
+            "entropy": entropy,
+            "approx_kl": (ratio - 1.0) - log_ratio,
+            "clip_fraction": ((ratio - 1.0).abs() > self.clip).float(),
+            "rho": targets["rho"],
+            "rho_squared": targets["rho"].square(),
+        }
         if self.kl > 0:
             with torch.no_grad():
                 target_policy = target_net.unroll(*inputs)[0].policy

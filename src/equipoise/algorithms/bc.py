@@ -1,12 +1,15 @@
-"""Behaviour cloning (Pomerleau 1988, ALVINN): the policy under which the recorded actions are likeliest.
+"""Behaviour cloning (Pomerleau 1988, ALVINN): the policy under which the recorded actions are
+likeliest.
 
     L = -w log pi(a|s) - entropy H(pi(s))
 
-over the real rows of every item, whichever policy acted: states and actions are all it reads, so it learns from a data set
-without an env. The policy is that of the actor-critics, so actions may be of any space, masks hold, and a Box has a Gaussian
-whose deviation does not depend on the state (with equal deviations this is regression on the recorded actions).
+over the real rows of every item, whichever policy acted: states and actions are all it reads, so it
+learns from a data set without an env. The policy is that of the actor-critics, so actions may be of
+any space, masks hold, and a Box has a Gaussian whose deviation does not depend on the state (with
+equal deviations this is regression on the recorded actions).
 
-Deviations: none to speak of; a recorded action outside of a squashed Box counts as the bound itself.
+Deviations: none to speak of; a recorded action outside of a squashed Box counts as the bound
+itself.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from equipoise.types import (
     Range,
     Trajectory,
     Tree,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +47,22 @@ class BC(Algorithm):
     reads_rewards: ClassVar[bool] = False
     default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant", epsilon=1e-8)
 
-    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
-    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "relu"
+    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (
+        256,
+        256,
+    )
+    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = (
+        "relu"
+    )
     torso: Torso = "auto"
-    squash: Annotated[bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")] = False
+    squash: Annotated[
+        bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")
+    ] = False
     log_std: Annotated[float, Help("Logarithm of the deviation of Box actions, at first.")] = 0.0
     normalize_obs: Annotated[
-        bool, Help("Normalise observations by the running mean and deviation of each number of a Box."), KEPT
+        bool,
+        Help("Normalise observations by the running mean and deviation of each number of a Box."),
+        KEPT,
     ] = False
     clip_obs: Annotated[
         PositiveFloat,
@@ -58,7 +70,9 @@ class BC(Algorithm):
         Read("normalize_obs", why="observations stay as they are"),
     ] = 10.0
     entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.0
-    epochs: Annotated[int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")] = 1
+    epochs: Annotated[
+        int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")
+    ] = 1
     minibatches: Annotated[int, Range(1, 1), Help("No other.")] = 1
 
     @property
@@ -67,18 +81,38 @@ class BC(Algorithm):
 
     def network(self, spec: EnvSpec) -> ActorCritic:
         return ActorCritic(
-            spec, hidden=self.hidden, activation=self.activation, torso=self.torso, squash=self.squash, log_std=self.log_std,
-            clip_obs=self.clip_obs if self.normalize_obs else None, shared=True,
-        )  # fmt: skip
+            spec,
+            hidden=self.hidden,
+            activation=self.activation,
+            torso=self.torso,
+            squash=self.squash,
+            log_std=self.log_std,
+            clip_obs=self.clip_obs if self.normalize_obs else None,
+            shared=True,
+        )
 
     def act(
-        self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+        self,
+        net: ActorCritic,
+        obs: Tree,
+        first: Tensor,
+        state: Tree,
+        *,
+        explore: Tree,
+        noise: Tensor,
     ) -> tuple[Tree, Tree, Tree]:
         policy, state = net.policy(obs, first, state)
         return policy.sample(noise), {}, state
 
     def propensity(
-        self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
+        self,
+        net: ActorCritic,
+        obs: Tree,
+        first: Tensor,
+        state: Tree,
+        action: Tree,
+        *,
+        explore: Tree,
     ) -> Tensor | None:
         return net.policy(obs, first, state)[0].logp(action)
 
@@ -90,9 +124,18 @@ class BC(Algorithm):
         net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
 
     def loss(
-        self, net: ActorCritic, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: ActorCritic,
+        target_net: object,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
-        """L above, summed over real rows; an item's priority is the surprise of its first action."""
+        """L above, summed over real rows;
+        an item's priority is the surprise of its first action.
+        """
         data, rows = batch.data, batch.data.shape[0]
         policy = net.unroll(tree.index(data.obs, slice(rows)), data.first[:rows], {})[0].policy
         surprise, entropy = -policy.logp(data.action), policy.entropy()
@@ -100,4 +143,9 @@ class BC(Algorithm):
         count = data.mask.sum()
         shown = {"surprise": surprise, "policy_entropy": entropy}
         metrics = {name: ((x.detach() * data.mask).sum(), count) for name, x in shown.items()}
-        return LossOutput(loss=(terms * batch.weight).sum(), count=count, metrics=metrics, priority=surprise[0].detach())
+        return LossOutput(
+            loss=(terms * batch.weight).sum(),
+            count=count,
+            metrics=metrics,
+            priority=surprise[0].detach(),
+        )

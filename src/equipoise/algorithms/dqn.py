@@ -1,23 +1,27 @@
 """DQN (Mnih et al. 2015, doi:10.1038/nature14236) with its later extensions, each an option.
 
-With s' the observation ``n_step`` rows on, R the discounted rewards until there, and Q' the target network,
+With s' the observation ``n_step`` rows on, R the discounted rewards until there, and Q' the target
+network,
 
     y = R + gamma^n Q'(s', a*)        a* = argmax_a Q(s', a) with ``double``, else argmax_a Q'(s', a)
     L = w l(y - Q(s, a)),             l the Huber function with delta 1, or half the square
 
-``double``: van Hasselt et al. 2016, arXiv:1509.06461, Eq. 4. ``dueling``: Wang et al. 2016, arXiv:1511.06581, Eq. 9.
-``n_step``: Hessel et al. 2018, arXiv:1710.02298. w is the weight of prioritized replay (Schaul et al. 2016, arXiv:1511.05952),
-whose priority is |y - Q(s, a)|. ``distribution`` learns the return's distribution Z instead of its mean, acting by the mean:
+``double``: van Hasselt et al. 2016, arXiv:1509.06461, Eq. 4. ``dueling``: Wang et al. 2016,
+arXiv:1511.06581, Eq. 9. ``n_step``: Hessel et al. 2018, arXiv:1710.02298. w is the weight of
+prioritized replay (Schaul et al. 2016, arXiv:1511.05952), whose priority is |y - Q(s, a)|.
+``distribution`` learns the return's distribution Z instead of its mean, acting by the mean:
 
-c51 (Bellemare et al. 2017, arXiv:1707.06887, algorithm 1): Z has ``atoms`` between ``v_min`` and ``v_max``; R + gamma^n Z'
-is projected onto them and L is the cross entropy. quantile (Dabney et al. 2018, arXiv:1710.10044, Eq. 10): Z has
-``quantiles`` of equal weight at tau_i = (i + 1/2) / N, and with u_ij = y_j - theta_i
+c51 (Bellemare et al. 2017, arXiv:1707.06887, algorithm 1): Z has ``atoms`` between ``v_min`` and
+``v_max``; R + gamma^n Z' is projected onto them and L is the cross entropy. quantile (Dabney et al.
+2018, arXiv:1710.10044, Eq. 10): Z has ``quantiles`` of equal weight at tau_i = (i + 1/2) / N, and
+with u_ij = y_j - theta_i
 
     L = w sum_i mean_j |tau_i - 1{u_ij < 0}| huber_kappa(u_ij) / kappa
 
-Deviations: priorities are of the means also where Z is learned (Rainbow: the cross entropy); both heads of a dueling network
-stand on one torso; exploration is by epsilon, not by noisy layers; the loss is a mean over the items.
-"""
+Deviations: priorities are of the means also where Z is learned (Rainbow: the cross entropy); both
+heads of a dueling network stand on one torso; exploration is by epsilon, not by noisy layers; the
+loss is a mean over the items.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,7 +34,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, epsilon_propensity, weighed
+from equipoise.algorithms._off_policy import (
+    OffPolicyAlgorithm,
+    epsilon_greedy,
+    epsilon_propensity,
+    weighed,
+)
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.q import QNetwork, greedy
 from equipoise.types import (
@@ -56,36 +65,68 @@ class DQN(OffPolicyAlgorithm):
     default_optimizer: ClassVar[Optimizer] = replace(
         OffPolicyAlgorithm.default_optimizer, learning_rate=1e-4, max_grad_norm=10.0
     )
-    defaults: ClassVar[Mapping[str, object]] = {"policy.unroll": 4, "policy.batch": 32, "replay.capacity": 100_000}
+    defaults: ClassVar[Mapping[str, object]] = {
+        "policy.unroll": 4,
+        "policy.batch": 32,
+        "replay.capacity": 100_000,
+    }
 
-    double: Annotated[bool, Help("The learning network chooses the action that the target network judges.")] = True
-    dueling: Annotated[bool, Help("A head for the state, and one for what actions add to it."), KEPT] = False
+    double: Annotated[
+        bool, Help("The learning network chooses the action that the target network judges.")
+    ] = True
+    dueling: Annotated[
+        bool, Help("A head for the state, and one for what actions add to it."), KEPT
+    ] = False
     distribution: Annotated[
-        Literal["none", "c51", "quantile"], Help("Learn the distribution of returns instead of their mean."), KEPT
+        Literal["none", "c51", "quantile"],
+        Help("Learn the distribution of returns instead of their mean."),
+        KEPT,
     ] = "none"
     atoms: Annotated[PositiveInt, Help("Atoms of the distribution."), C51, KEPT] = 51
     v_min: Annotated[float, Help("The lowest return."), C51] = -10.0
     v_max: Annotated[float, Help("The highest return."), C51] = 10.0
     quantiles: Annotated[PositiveInt, Help("Quantiles of the distribution."), QUANTILE, KEPT] = 200
-    kappa: Annotated[PositiveFloat, Help("Where the Huber function becomes linear."), QUANTILE] = 1.0
-    error: Annotated[Literal["huber", "mse"], Help("Function of the TD error."), Read("distribution", "none")] = "huber"
+    kappa: Annotated[PositiveFloat, Help("Where the Huber function becomes linear."), QUANTILE] = (
+        1.0
+    )
+    error: Annotated[
+        Literal["huber", "mse"], Help("Function of the TD error."), Read("distribution", "none")
+    ] = "huber"
     epsilon_start: Annotated[
-        UnitInterval, Help("Share of random actions at first."), Read("epsilon_steps", why="epsilon does not change")
+        UnitInterval,
+        Help("Share of random actions at first."),
+        Read("epsilon_steps", why="epsilon does not change"),
     ] = 1.0
     epsilon: Annotated[UnitInterval, Help("Share of random actions at last, in every env.")] = 0.05
-    epsilon_steps: Annotated[NonNegativeInt, Help("Env steps from the one share to the other, linearly.")] = 50_000
+    epsilon_steps: Annotated[
+        NonNegativeInt, Help("Env steps from the one share to the other, linearly.")
+    ] = 50_000
     target_every: PositiveInt = 250
 
     def network(self, spec: EnvSpec) -> QNetwork:
         if self.distribution == "c51" and not (self.v_min < self.v_max and self.atoms > 1):
             got = f"v_min={self.v_min:g}, v_max={self.v_max:g}, atoms={self.atoms}"
-            raise ValueError(f"algorithm.distribution=c51: expected v_min < v_max and two atoms or more, got {got}")
+            raise ValueError(
+                "algorithm.distribution=c51: expected v_min < v_max and two atoms or more, got "
+                f"{got}"
+            )
         bins = {"none": 1, "c51": self.atoms, "quantile": self.quantiles}[self.distribution]
-        return QNetwork(spec, hidden=self.hidden, activation=self.activation, torso=self.torso, dueling=self.dueling, bins=bins)
+        return QNetwork(
+            spec,
+            hidden=self.hidden,
+            activation=self.activation,
+            torso=self.torso,
+            dueling=self.dueling,
+            bins=bins,
+        )
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         share = min(step / self.epsilon_steps, 1.0) if self.epsilon_steps else 1.0
-        return {"epsilon": torch.full((len(stream),), self.epsilon_start + share * (self.epsilon - self.epsilon_start))}
+        return {
+            "epsilon": torch.full(
+                (len(stream),), self.epsilon_start + share * (self.epsilon - self.epsilon_start)
+            )
+        }
 
     def act(
         self, net: QNetwork, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
@@ -93,7 +134,9 @@ class DQN(OffPolicyAlgorithm):
         action, _ = epsilon_greedy(net, self.mean(net(obs)), obs, explore["epsilon"], noise)
         return action, {}, state
 
-    def propensity(self, net: QNetwork, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+    def propensity(
+        self, net: QNetwork, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
+    ) -> Tensor | None:
         return epsilon_propensity(net, self.mean(net(obs)), obs, explore["epsilon"], action)
 
     def best(self, net: QNetwork, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
@@ -109,7 +152,15 @@ class DQN(OffPolicyAlgorithm):
         """The returns [atoms] that c51 gives probabilities to."""
         return torch.linspace(self.v_min, self.v_max, self.atoms, device=like.device)
 
-    def targets(self, net: QNetwork, target_net: QNetwork, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
+    def targets(
+        self,
+        net: QNetwork,
+        target_net: QNetwork,
+        data: Trajectory,
+        *,
+        rng: torch.Generator,
+        pool: Pool,
+    ) -> Tree:
         """{"target": y [B, bins]}: a value, the probabilities of atoms, or quantiles."""
         reward, discount, obs = self.ahead(data)
         out = target_net(obs)
@@ -123,19 +174,32 @@ class DQN(OffPolicyAlgorithm):
         return {"target": project(returns, following.softmax(-1), support)}
 
     def loss(
-        self, net: QNetwork, target_net: QNetwork, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: QNetwork,
+        target_net: QNetwork,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
         """L above, summed over items; no gradient flows into y."""
         data, target = batch.data, batch.targets["target"]
         taken = net.taken(net(tree.index(data.obs, 0)), data.action[0])
         q = self.mean(taken)
-        wanted = (target * self.support(target)).sum(-1) if self.distribution == "c51" else target.mean(-1)
+        wanted = (
+            (target * self.support(target)).sum(-1)
+            if self.distribution == "c51"
+            else target.mean(-1)
+        )
         if self.distribution == "c51":
             terms = -(target * taken.log_softmax(-1)).sum(-1)
         elif self.distribution == "quantile":
             terms = quantile_huber(taken, target, self.kappa)
         else:
-            terms = (F.huber_loss if self.error == "huber" else half_square)(q, wanted, reduction="none")
+            terms = (F.huber_loss if self.error == "huber" else half_square)(
+                q, wanted, reduction="none"
+            )
         td_error = (wanted - q).abs()
         return weighed(batch.weight, terms, priority=td_error, loss=terms, td_error=td_error, q=q)
 
@@ -145,20 +209,25 @@ def half_square(a: Tensor, b: Tensor, reduction: str = "none") -> Tensor:
 
 
 def project(returns: Tensor, probability: Tensor, support: Tensor) -> Tensor:
-    """The distribution of ``returns`` [B, m] with ``probability`` [B, m] on the evenly spaced ``support`` [n] -> [B, n].
+    """The distribution of ``returns`` [B, m] with ``probability`` [B, m] on the evenly spaced
+    ``support`` [n] -> [B, n].
 
-    A return beyond an end goes to that end; one between two atoms is split between them by its distance to each:
+    A return beyond an end goes to that end; one between two atoms is split between them by its
+    distance to each:
 
         p_i = sum_j [1 - |clip(y_j) - z_i| / dz]_0^1 p_j        (Bellemare et al. 2017, Eq. 7)
     """
     spacing = (support[-1] - support[0]) / (len(support) - 1)
     clipped = returns.clamp(support[0], support[-1])
-    share = (1 - (clipped.unsqueeze(-2) - support.unsqueeze(-1)).abs() / spacing).clamp(0, 1)  # [B, n, m]
+    # [B, n, m]
+    share = (1 - (clipped.unsqueeze(-2) - support.unsqueeze(-1)).abs() / spacing).clamp(0, 1)
     return (share * probability.unsqueeze(-2)).sum(-1)
 
 
 def quantile_huber(theta: Tensor, target: Tensor, kappa: float) -> Tensor:
-    """The quantile regression loss of the quantiles ``theta`` [B, n] against samples ``target`` [B, m] -> [B]."""
+    """The quantile regression loss of the quantiles ``theta`` [B, n] against samples ``target`` [B,
+    m] -> [B].
+    """
     tau = (torch.arange(theta.shape[-1], device=theta.device) + 0.5) / theta.shape[-1]
     u = target.unsqueeze(-2) - theta.unsqueeze(-1)  # [B, n, m]
     huber = F.huber_loss(u, torch.zeros_like(u), reduction="none", delta=kappa) / kappa

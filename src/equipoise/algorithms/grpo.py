@@ -1,8 +1,10 @@
-"""Group-relative policy optimisation (Shao et al. 2024, arXiv:2402.03300): what a sample is worth among samples of its prompt.
+"""Group-relative policy optimisation (Shao et al. 2024, arXiv:2402.03300): what a sample is worth
+among samples of its prompt.
 
     A = (R - mean of the group) / (deviation of the group + 1e-4)
 
-at every token of a sample, in the clipped loss of ``_text``. What goes by other names are settings of it:
+at every token of a sample, in the clipped loss of ``_text``. What goes by other names are settings
+of it:
 
     Dr. GRPO (Liu et al. 2025, arXiv:2503.20783)    scale_rewards=none, loss_type=dr_grpo
     DAPO (Yu et al. 2025, arXiv:2503.14476)         epsilon_high=0.28, equal_groups=skip, refills=8
@@ -11,8 +13,9 @@ at every token of a sample, in the clipped loss of ``_text``. What goes by other
 
 A sample that no reward judged (None) is in no mean or deviation and has A = 0.
 
-Deviations: none to speak of. The divergence from the reference is off unless asked for, as in most later work.
-"""
+Deviations: none to speak of. The divergence from the reference is off unless asked for, as in most
+later work.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -33,14 +36,20 @@ LEAST_DEVIATION = 1e-4  # added to it, as in TRL
 class GRPO(PolicyText):
     num_generations: Annotated[int, Range(2)] = 8
     scale_rewards: Annotated[
-        Literal["group", "batch", "none"], Help("Deviation that divides the advantages: the group's, the batch's, or none.")
+        Literal["group", "batch", "none"],
+        Help("Deviation that divides the advantages: the group's, the batch's, or none."),
     ] = "group"
     importance: Annotated[
-        Literal["token", "sequence"], Help("Ratio of each token, or one of the whole sample: the geometric mean (GSPO).")
+        Literal["token", "sequence"],
+        Help("Ratio of each token, or one of the whole sample: the geometric mean (GSPO)."),
     ] = "token"
-    surrogate: Annotated[Literal["ppo", "cispo"], Help("Clip the objective, or the weight of the log-probability.")] = "ppo"
+    surrogate: Annotated[
+        Literal["ppo", "cispo"], Help("Clip the objective, or the weight of the log-probability.")
+    ] = "ppo"
 
-    def advantage(self, data: Packed, reward: Tensor, kept: Tensor, seen: dict[str, Tensor], pool: Pool) -> Tree:
+    def advantage(
+        self, data: Packed, reward: Tensor, kept: Tensor, seen: dict[str, Tensor], pool: Pool
+    ) -> Tree:
         total = per_sample(reward, data)
         centred = total - group_mean(value=total, group=data.group)
         if self.scale_rewards == "group":

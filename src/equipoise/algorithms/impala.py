@@ -1,7 +1,9 @@
-"""IMPALA (Espeholt et al. 2018, arXiv:1802.01561): an actor-critic on V-trace targets, one pass over each batch.
+"""IMPALA (Espeholt et al. 2018, arXiv:1802.01561): an actor-critic on V-trace targets, one pass
+over each batch.
 
-Deviations from the paper: the loss is the mean over real rows, not the sum over the batch, so the learning rate does not
-depend on the size of a batch; the defaults are for small control problems, the recipes name the paper's for Atari.
+Deviations from the paper: the loss is the mean over real rows, not the sum over the batch, so the
+learning rate does not depend on the size of a batch; the defaults are for small control problems,
+the recipes name the paper's for Atari.
 """
 
 from __future__ import annotations
@@ -24,16 +26,31 @@ class IMPALA(ActorCriticAlgorithm):
     max_sensible_lag: ClassVar[float | None] = 16.0
 
     lambda_: Annotated[UnitInterval, Help("Lambda of the V-trace targets.")] = 1.0
-    clip_rho: Annotated[NonNegativeFloat, Help("Bound of the importance weight of a row's error (rho).")] = 1.0
-    clip_c: Annotated[NonNegativeFloat, Help("Bound of the importance weights of a trace (c).")] = 1.0
-    clip_pg_rho: Annotated[NonNegativeFloat, Help("Bound of the importance weight of the policy's gradient.")] = 1.0
+    clip_rho: Annotated[
+        NonNegativeFloat, Help("Bound of the importance weight of a row's error (rho).")
+    ] = 1.0
+    clip_c: Annotated[NonNegativeFloat, Help("Bound of the importance weights of a trace (c).")] = (
+        1.0
+    )
+    clip_pg_rho: Annotated[
+        NonNegativeFloat, Help("Bound of the importance weight of the policy's gradient.")
+    ] = 1.0
     entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.01
     value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
 
     def loss(
-        self, net: ActorCritic, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: ActorCritic,
+        target_net: object,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
-        """Paper, section 4.2: rho (r + gamma v' - V) grad log pi, (v - V)^2 / 2, and the entropy, summed over real rows."""
+        """Paper, section 4.2: rho (r + gamma v' - V) grad log pi, (v - V)^2 / 2, and the entropy,
+        summed over real rows.
+        """
         data = batch.data
         rows = data.reward.shape[0]
         out = net.unroll(data.obs, data.first, data.state)[0]
@@ -41,14 +58,27 @@ class IMPALA(ActorCriticAlgorithm):
         logp = policy.logp(data.action)
         log_rho = logp.detach() - data.behaviour["logp"]
         corrected = vtrace(
-            reward=data.reward, discount=data.discount(self.gamma), value=value, log_rho=log_rho,
-            lambda_=self.lambda_, clip_rho=self.clip_rho, clip_c=self.clip_c, clip_pg_rho=self.clip_pg_rho, mask=data.mask,
-        )  # fmt: skip
+            reward=data.reward,
+            discount=data.discount(self.gamma),
+            value=value,
+            log_rho=log_rho,
+            lambda_=self.lambda_,
+            clip_rho=self.clip_rho,
+            clip_c=self.clip_c,
+            clip_pg_rho=self.clip_pg_rho,
+            mask=data.mask,
+        )
         policy_loss = -corrected.advantage * logp
         error = (corrected.target - value[:rows]).square()
         entropy = policy.entropy()
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
         rho = log_rho.exp()
         return over_real_rows(
-            data.mask, terms, policy_loss=policy_loss, value_error=error, entropy=entropy, rho=rho, rho_squared=rho.square()
+            data.mask,
+            terms,
+            policy_loss=policy_loss,
+            value_error=error,
+            entropy=entropy,
+            rho=rho,
+            rho_squared=rho.square(),
         )

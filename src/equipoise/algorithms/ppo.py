@@ -1,11 +1,13 @@
-"""Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347) with GAE (Schulman et al. 2015, arXiv:1506.02438).
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347) with GAE (Schulman et al.
+2015, arXiv:1506.02438).
 
-Deviations from the paper's code, in the order of their effect: advantages are normalised once a batch, not once a
-minibatch, so that sums over minibatches and learners add up exactly; values are computed by the learner at the start of a
-batch, not by the actors; value clipping is off by default.
+Deviations from the paper's code, in the order of their effect: advantages are normalised once a
+batch, not once a minibatch, so that sums over minibatches and learners add up exactly; values are
+computed by the learner at the start of a batch, not by the actors; value clipping is off by
+default.
 
-``target_kl`` is Stable-Baselines3's: a minibatch on which the mean of (r - 1) - log r exceeds 1.5 ``target_kl`` is the batch's
-last one, and no step is taken for it.
+``target_kl`` is Stable-Baselines3's: a minibatch on which the mean of (r - 1) - log r exceeds 1.5
+``target_kl`` is the batch's last one, and no step is taken for it.
 """
 
 from __future__ import annotations
@@ -46,18 +48,25 @@ class PPO(ActorCriticAlgorithm):
 
     lambda_: Annotated[UnitInterval, Help("Lambda of GAE.")] = 0.95
     clip: Annotated[NonNegativeFloat, Help("Bound of the probability ratio, around 1.")] = 0.2
-    anneal_clip: Annotated[bool, Help("The clip goes to 0 with the learning rate's schedule.")] = False
+    anneal_clip: Annotated[bool, Help("The clip goes to 0 with the learning rate's schedule.")] = (
+        False
+    )
     value_clip: Annotated[
-        NonNegativeFloat, Help("Bound of a new value around the value at the start of the batch. 0: off.")
+        NonNegativeFloat,
+        Help("Bound of a new value around the value at the start of the batch. 0: off."),
     ] = 0.0
     entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.0
     value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
-    normalize_advantage: Annotated[bool, Help("Scale the advantages of a batch to mean 0 and deviation 1.")] = True
+    normalize_advantage: Annotated[
+        bool, Help("Scale the advantages of a batch to mean 0 and deviation 1.")
+    ] = True
     target_kl: Annotated[
-        PositiveFloat | None, Help("The rest of a batch is left out once approx_kl is 1.5 times as much. none: never.")
+        PositiveFloat | None,
+        Help("The rest of a batch is left out once approx_kl is 1.5 times as much. none: never."),
     ] = None
     value_warmup: Annotated[
-        NonNegativeInt, Help("Updates at first that change the value alone. After a start from bc: 10.")
+        NonNegativeInt,
+        Help("Updates at first that change the value alone. After a start from bc: 10."),
     ] = 0
     epochs: PositiveInt = 10
     minibatches: PositiveInt = 4
@@ -68,35 +77,73 @@ class PPO(ActorCriticAlgorithm):
             return []
         return [one for name, one in net.named_parameters() if not name.startswith("value_")]
 
-    def targets(self, net: ActorCritic, target_net: object, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
+    def targets(
+        self,
+        net: ActorCritic,
+        target_net: object,
+        data: Trajectory,
+        *,
+        rng: torch.Generator,
+        pool: Pool,
+    ) -> Tree:
         value = net.unroll(data.obs, data.first, data.state)[0].value
-        out = gae(reward=data.reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask)
-        advantage = standardized(out.advantage, data.mask, pool) if self.normalize_advantage else out.advantage
+        out = gae(
+            reward=data.reward,
+            discount=data.discount(self.gamma),
+            value=value,
+            lambda_=self.lambda_,
+            mask=data.mask,
+        )
+        advantage = (
+            standardized(out.advantage, data.mask, pool)
+            if self.normalize_advantage
+            else out.advantage
+        )
         return {"advantage": advantage, "target": out.target, "value": value[:-1]}
 
     def loss(
-        self, net: ActorCritic, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: ActorCritic,
+        target_net: object,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
-        """L = -min(r A, clip(r) A) + value (V - target)^2 / 2 - entropy H (paper, equations 7 and 9), summed over real rows."""
+        """L = -min(r A, clip(r) A) + value (V - target)^2 / 2 - entropy H (paper, equations 7 and
+        9), summed over real rows.
+        """
         data, targets = batch.data, batch.targets
         rows = data.reward.shape[0]
-        policy, value = net.unroll(tree.index(data.obs, slice(rows)), data.first[:rows], data.state)[0]
+        policy, value = net.unroll(
+            tree.index(data.obs, slice(rows)), data.first[:rows], data.state
+        )[0]
         clip = self.clip * (1.0 - step) if self.anneal_clip else self.clip
         log_ratio = policy.logp(data.action) - data.behaviour["logp"]
         ratio = log_ratio.exp()
         advantage = targets["advantage"]
-        policy_loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - clip, 1.0 + clip))
+        policy_loss = torch.maximum(
+            -advantage * ratio, -advantage * ratio.clamp(1.0 - clip, 1.0 + clip)
+        )
         error = (value - targets["target"]).square()
         if self.value_clip > 0:
-            near = targets["value"] + (value - targets["value"]).clamp(-self.value_clip, self.value_clip)
+            near = targets["value"] + (value - targets["value"]).clamp(
+                -self.value_clip, self.value_clip
+            )
             error = torch.maximum(error, (near - targets["target"]).square())
         entropy = policy.entropy()
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
         kl = (ratio - 1.0) - log_ratio
         out = over_real_rows(
-            data.mask, terms, policy_loss=policy_loss, value_error=error, entropy=entropy,
-            approx_kl=kl, clip_fraction=((ratio - 1.0).abs() > clip).float(),
-        )  # fmt: skip
+            data.mask,
+            terms,
+            policy_loss=policy_loss,
+            value_error=error,
+            entropy=entropy,
+            approx_kl=kl,
+            clip_fraction=((ratio - 1.0).abs() > clip).float(),
+        )
         if self.target_kl is None:
             return out
         return replace(out, excess=((kl.detach() - 1.5 * self.target_kl) * data.mask).sum())

@@ -1,22 +1,26 @@
-"""R2D2 (Kapturowski et al., ICLR 2019, openreview.net/forum?id=r1lyTjAqYX): recurrent Q-learning from replayed sequences.
+"""R2D2 (Kapturowski et al., ICLR 2019, openreview.net/forum?id=r1lyTjAqYX): recurrent Q-learning
+from replayed sequences.
 
-An item is a window of ``burn_in`` + ``length`` + ``n_step`` rows that begins where a recurrent state was stored. The network
-and the target network are unrolled from that state over the burn-in, without a gradient, and then over the rest, of which the
-first ``length`` rows are learned from (section 3). With h the rescaling of values (``returns/rescale.py``),
+An item is a window of ``burn_in`` + ``length`` + ``n_step`` rows that begins where a recurrent
+state was stored. The network and the target network are unrolled from that state over the burn-in,
+without a gradient, and then over the rest, of which the first ``length`` rows are learned from
+(section 3). With h the rescaling of values (``returns/rescale.py``),
 
     y_t = h(sum_{i<k} gamma^i r_{t+i} + gamma^k h^-1(Q'(s_{t+k}, a*)))      a* = argmax_a Q(s_{t+k}, a)           (section 2.3)
     L = w sum_t (y_t - Q(s_t, a_t))^2 / 2,    priority = eta max_t |y_t - Q(s_t, a_t)| + (1 - eta) mean_t |y_t - Q(s_t, a_t)|
 
-over the rows t of the window that are real, k = min(n, rows until the episode ends). Env i of N acts at random with
-epsilon^(1 + alpha i / (N - 1)); an item's first priority is by the Q that its actor said (both as in Ape-X).
+over the rows t of the window that are real, k = min(n, rows until the episode ends). Env i of N
+acts at random with epsilon^(1 + alpha i / (N - 1)); an item's first priority is by the Q that its
+actor said (both as in Ape-X).
 
-``target=retrace`` replaces the n-step return by Retrace (``returns/retrace.py``) of the greedy policy, in the same space. There
-c = lambda min(1, pi / mu) is lambda where the greedy action was taken and else 0: no acting policy can have made it more
-likely than the greedy policy does.
+``target=retrace`` replaces the n-step return by Retrace (``returns/retrace.py``) of the greedy
+policy, in the same space. There c = lambda min(1, pi / mu) is lambda where the greedy action was
+taken and else 0: no acting policy can have made it more likely than the greedy policy does.
 
-Deviations: the network sees neither the last action nor the last reward; both dueling heads are linear; the loss is a mean over
-real rows (the paper's Adam epsilon, 1e-3, and bound of the gradient are of sums over 80 rows).
-"""
+Deviations: the network sees neither the last action nor the last reward; both dueling heads are
+linear; the loss is a mean over real rows (the paper's Adam epsilon, 1e-3, and bound of the gradient
+are of sums over 80 rows).
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,7 +33,12 @@ from torch import Tensor
 
 from equipoise import tree
 from equipoise.algorithms._memory import Remembers
-from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, epsilon_propensity, ladder
+from equipoise.algorithms._off_policy import (
+    OffPolicyAlgorithm,
+    epsilon_greedy,
+    epsilon_propensity,
+    ladder,
+)
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.cores import CoreKind
 from equipoise.nets.q import QNetwork, greedy
@@ -54,34 +63,54 @@ class R2D2(OffPolicyAlgorithm, Remembers):
     default_optimizer: ClassVar[Optimizer] = replace(
         OffPolicyAlgorithm.default_optimizer, learning_rate=1e-4, epsilon=1e-5, max_grad_norm=1.0
     )
-    defaults: ClassVar[Mapping[str, object]] = {  # windows overlap by half of the rows that are learned from
-        "policy.unroll": 40, "policy.batch": 32, "replay.capacity": 500_000, "replay.updates": 1,
-        "replay.selector": "prioritized", "replay.alpha": 0.9, "replay.beta": 0.6,
-        "placement.actors": 2, "placement.envs_per_actor": 16,
+    # windows overlap by half of the rows that are learned from
+    defaults: ClassVar[Mapping[str, object]] = {
+        "policy.unroll": 40,
+        "policy.batch": 32,
+        "replay.capacity": 500_000,
+        "replay.updates": 1,
+        "replay.selector": "prioritized",
+        "replay.alpha": 0.9,
+        "replay.beta": 0.6,
+        "placement.actors": 2,
+        "placement.envs_per_actor": 16,
         "placement.max_lag": None,
-    }  # fmt: skip
+    }
 
     hidden: tuple[PositiveInt, ...] = (128,)
-    dueling: Annotated[bool, Help("A head for the state, and one for what actions add to it."), KEPT] = True
+    dueling: Annotated[
+        bool, Help("A head for the state, and one for what actions add to it."), KEPT
+    ] = True
     core: CoreKind = "lstm"
     core_size: PositiveInt = 128
-    burn_in: Annotated[NonNegativeInt, Help("Rows of a window that only bring the recurrent state up to date."), KEPT] = 40
+    burn_in: Annotated[
+        NonNegativeInt,
+        Help("Rows of a window that only bring the recurrent state up to date."),
+        KEPT,
+    ] = 40
     length: Annotated[
         PositiveInt,
         Help("Rows of a window that are learned from; windows begin every unroll rows."),
         KEPT,
     ] = 80
-    stored_state: Annotated[bool, Help("Windows begin with the state that the actor had. false: with zeros.")] = True
+    stored_state: Annotated[
+        bool, Help("Windows begin with the state that the actor had. false: with zeros.")
+    ] = True
     gamma: UnitInterval = 0.997
     n_step: PositiveInt = 5
     target: Annotated[Literal["nstep", "retrace"], Help("The returns that are learned.")] = "nstep"
     lambda_: Annotated[UnitInterval, Help("Lambda of Retrace."), Read("target", "retrace")] = 0.95
     rescale: Annotated[bool, Help("Learn h(Q) in place of Q.")] = True
-    eta: Annotated[UnitInterval, Help("Share of the greatest error in a priority; the rest is the mean's.")] = 0.9
+    eta: Annotated[
+        UnitInterval, Help("Share of the greatest error in a priority; the rest is the mean's.")
+    ] = 0.9
     epsilon: Annotated[
-        UnitInterval, Help("Share of random actions in the first env; the other envs' shares are powers of it.")
+        UnitInterval,
+        Help("Share of random actions in the first env; the other envs' shares are powers of it."),
     ] = 0.4
-    epsilon_alpha: Annotated[NonNegativeFloat, Help("The power of the last env is 1 and this.")] = 7.0
+    epsilon_alpha: Annotated[NonNegativeFloat, Help("The power of the last env is 1 and this.")] = (
+        7.0
+    )
     target_every: PositiveInt = 2500
 
     @property
@@ -90,9 +119,13 @@ class R2D2(OffPolicyAlgorithm, Remembers):
 
     def network(self, spec: EnvSpec) -> QNetwork:
         return QNetwork(
-            spec, hidden=self.hidden, activation=self.activation, torso=self.torso, dueling=self.dueling,
+            spec,
+            hidden=self.hidden,
+            activation=self.activation,
+            torso=self.torso,
+            dueling=self.dueling,
             **self.memory,
-        )  # fmt: skip
+        )
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         return {"epsilon": ladder(stream, streams, self.epsilon, self.epsilon_alpha)}
@@ -104,7 +137,9 @@ class R2D2(OffPolicyAlgorithm, Remembers):
         action, behaviour = epsilon_greedy(net, q.squeeze(-1), obs, explore["epsilon"], noise)
         return action, behaviour, state
 
-    def propensity(self, net: QNetwork, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+    def propensity(
+        self, net: QNetwork, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
+    ) -> Tensor | None:
         q, _ = net.step(obs, first, state)
         return epsilon_propensity(net, q.squeeze(-1), obs, explore["epsilon"], action)
 
@@ -115,12 +150,15 @@ class R2D2(OffPolicyAlgorithm, Remembers):
     def priority(self, data: Trajectory) -> Tensor:
         """Priorities [N] of windows, by the Q that the actor recorded."""
         q, value = (data.behaviour[name][self.burn_in :] for name in ("q", "value"))
-        same = torch.ones_like(q[:-1], dtype=torch.bool)  # retrace: as if every action had been the best
+        # retrace: as if every action had been the best
+        same = torch.ones_like(q[:-1], dtype=torch.bool)
         target = self.of_rows(data, q[:-1], value, same)
         return self.mixed((target - q[: self.length]).abs(), self._real(data))
 
     def unrolled(self, net: QNetwork, data: Trajectory) -> Tensor:
-        """Return Q [length + n_step, B, actions] of the rows after the burn-in; no gradient goes through the burn-in."""
+        """Return Q [length + n_step, B, actions] of the rows after the burn-in; no gradient goes
+        through the burn-in.
+        """
         state = data.state if self.stored_state else tree.map(torch.zeros_like, data.state)
         burn, rows = slice(self.burn_in), slice(self.burn_in, self.item_rows)
         if self.burn_in:
@@ -130,19 +168,27 @@ class R2D2(OffPolicyAlgorithm, Remembers):
         return q.squeeze(-1)
 
     def of_rows(self, data: Trajectory, q: Tensor, value: Tensor, best: Tensor) -> Tensor:
-        """y [length, B] from the rows after the burn-in: ``value`` [length + n, B] and, for all but the last,
-        ``q`` of the taken action and whether it was the ``best``.
+        """y [length, B] from the rows after the burn-in: ``value`` [length + n, B] and, for all but
+        the last, ``q`` of the taken action and whether it was the ``best``.
         """
         rows = slice(self.burn_in, self.item_rows - 1)
         reward, discount, mask = data.reward[rows], data.discount(self.gamma)[rows], data.mask[rows]
         if self.rescale:
             q, value = unscale(q), unscale(value)
         if self.target == "nstep":
-            target = nstep(reward=reward, discount=discount, value=value, n=self.n_step, mask=mask).target
+            target = nstep(
+                reward=reward, discount=discount, value=value, n=self.n_step, mask=mask
+            ).target
         else:
             log_rho = torch.where(best, 0.0, -torch.inf)
             target = retrace(
-                reward=reward, discount=discount, q=q, value=value, log_rho=log_rho, lambda_=self.lambda_, mask=mask
+                reward=reward,
+                discount=discount,
+                q=q,
+                value=value,
+                log_rho=log_rho,
+                lambda_=self.lambda_,
+                mask=mask,
             ).target
         target = target[: self.length]
         return rescale(target) if self.rescale else target
@@ -155,19 +201,31 @@ class R2D2(OffPolicyAlgorithm, Remembers):
     def _real(self, data: Trajectory) -> Tensor:
         return data.mask[self.burn_in : self.burn_in + self.length]  # type: ignore[no-any-return]
 
-    def discrepancy(self, mine: Tensor, q: Tensor, data: Trajectory) -> dict[str, tuple[Tensor, Tensor]]:
-        """The distance |Q(s_t, a_t) - the actor's Q| / max |Q|, in the first and the last learned row.
+    def discrepancy(
+        self, mine: Tensor, q: Tensor, data: Trajectory
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """The distance |Q(s_t, a_t) - the actor's Q| / max |Q|, in the first and the last learned
+        row.
 
-        Section 3's Delta Q, of the action that was taken in place of the norm over all: how far replayed states are from those
-        that the actor had, and its weights from these.
+        Section 3's Delta Q, of the action that was taken in place of the norm over all: how far
+        replayed states are from those that the actor had, and its weights from these.
         """
         rows, mask = slice(self.burn_in, self.burn_in + self.length), self._real(data)
-        apart = (q - data.behaviour["q"][rows]).abs() / mine[: self.length].abs().amax((0, 2)).clamp(min=1e-6)
+        apart = (q - data.behaviour["q"][rows]).abs() / mine[: self.length].abs().amax(
+            (0, 2)
+        ).clamp(min=1e-6)
         named = {"discrepancy/first": 0, "discrepancy/last": -1}
         return {name: ((apart * mask)[row].sum(), mask[row].sum()) for name, row in named.items()}
 
     def loss(
-        self, net: QNetwork, target_net: QNetwork, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: QNetwork,
+        target_net: QNetwork,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
         """L above; no gradient flows into y."""
         data = batch.data
@@ -178,15 +236,24 @@ class R2D2(OffPolicyAlgorithm, Remembers):
             allowed = net.allowed(tree.index(data.obs, rows), net.actions)
             best = greedy(mine, None if allowed is None else allowed.view(mine.shape))
             taken = data.action[rows] - net.start
-            target = self.of_rows(data, at(theirs, taken)[:-1], at(theirs, best), (taken == best)[:-1])
+            target = self.of_rows(
+                data, at(theirs, taken)[:-1], at(theirs, best), (taken == best)[:-1]
+            )
         q = at(mine[: self.length], taken[: self.length])
         error = (target - q) * mask
         count = mask.sum()
         with torch.no_grad():
             shown = {"loss": 0.5 * error.square(), "td_error": error.abs(), "q": q * mask}
-            metrics = {name: (x.sum(), count) for name, x in shown.items()} | self.discrepancy(mine, q, data)
+            metrics = {name: (x.sum(), count) for name, x in shown.items()} | self.discrepancy(
+                mine, q, data
+            )
             priority = self.mixed(error.abs(), mask)
-        return LossOutput(loss=(0.5 * error.square() * batch.weight).sum(), count=count, metrics=metrics, priority=priority)
+        return LossOutput(
+            loss=(0.5 * error.square() * batch.weight).sum(),
+            count=count,
+            metrics=metrics,
+            priority=priority,
+        )
 
 
 def at(q: Tensor, action: Tensor) -> Tensor:

@@ -1,23 +1,28 @@
-"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1801.01290, and with a learned temperature arXiv:1812.05905).
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1801.01290, and with a learned temperature
+arXiv:1812.05905).
 
-Twin critics Q_i, an actor pi, a temperature alpha; s' is the observation ``n_step`` rows on, R the rewards until there:
+Twin critics Q_i, an actor pi, a temperature alpha; s' is the observation ``n_step`` rows on, R the
+rewards until there:
 
     y       = R + gamma^n E_{a' ~ pi(s')} [min_i Q'_i(s', a') - alpha log pi(a'|s')]
     L_Q     = w sum_i (Q_i(s, a) - y)^2 / 2
     L_pi    = w E_{a ~ pi(s)} [alpha log pi(a|s) - min_i Q_i(s, a)]
     L_alpha = w log(alpha) (H(pi(s')) - target entropy)
 
-(1812.05905, Eqs. 5, 9, 18). Box actions: E is of one reparametrised sample of a Gaussian bent into the bounds by tanh,
-entropies are of actions scaled to -1 .. 1, and the target is -dim unless set. Discrete actions (Christodoulou 2019,
-arXiv:1910.07207): E is the sum over all actions, and the target is 0.98 log of the number of actions that are allowed. Actor
-and critics share nothing; the target network is of the critics alone.
+(1812.05905, Eqs. 5, 9, 18). Box actions: E is of one reparametrised sample of a Gaussian bent into
+the bounds by tanh, entropies are of actions scaled to -1 .. 1, and the target is -dim unless set.
+Discrete actions (Christodoulou 2019, arXiv:1910.07207): E is the sum over all actions, and the
+target is 0.98 log of the number of actions that are allowed. Actor and critics share nothing; the
+target network is of the critics alone.
 
-With ``sde_every`` the noise of Box actions is a function of the state that is drawn anew every so many steps of a stream
-(generalised state-dependent exploration, Raffin et al. 2021, arXiv:2005.05719; ``nets/actor.py``). What is learned stays as it
-stands above, pi being the distribution over all such functions.
+With ``sde_every`` the noise of Box actions is a function of the state that is drawn anew every so
+many steps of a stream (generalised state-dependent exploration, Raffin et al. 2021,
+arXiv:2005.05719; ``nets/actor.py``). What is learned stays as it stands above, pi being the
+distribution over all such functions.
 
-Deviations: the temperature is judged at s', where y has needed log pi already, and is learned as its logarithm (as in the
-authors' code); a return of several steps has the entropy of its last one only; the first ``random_steps`` are uniform.
+Deviations: the temperature is judged at s', where y has needed log pi already, and is learned as
+its logarithm (as in the authors' code); a return of several steps has the entropy of its last one
+only; the first ``random_steps`` are uniform.
 """
 
 from __future__ import annotations
@@ -60,7 +65,8 @@ from equipoise.types import (
     Tree,
 )
 
-OF_UNIFORM = 0.98  # share of the greatest entropy that a Discrete policy keeps (Christodoulou 2019, code)
+# share of the greatest entropy that a Discrete policy keeps (Christodoulou 2019, code)
+OF_UNIFORM = 0.98
 
 
 class SoftActorCritic(nn.Module):
@@ -68,7 +74,9 @@ class SoftActorCritic(nn.Module):
 
     log_temperature: Tensor
 
-    def __init__(self, actor: Any, critic: Any, bounds: Bounds | None, *, temperature: float, learned: bool) -> None:
+    def __init__(
+        self, actor: Any, critic: Any, bounds: Bounds | None, *, temperature: float, learned: bool
+    ) -> None:
         super().__init__()
         self.actor, self.critic, self.bounds = actor, critic, bounds
         log_temperature = torch.tensor(math.log(temperature))
@@ -83,23 +91,34 @@ class SoftActorCritic(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class SAC(OffPolicyAlgorithm):
-    # One stream and an update a step, as the authors have it: more streams are as many steps without news.
+    # One stream and an update a step, as the authors have it: more streams are as many steps
+    # without news.
     defaults: ClassVar[Mapping[str, object]] = {"replay.updates": 1, "placement.envs_per_actor": 1}
 
-    temperature: Annotated[PositiveFloat, Help("Weight of the entropy at first; for good where it is not learned.")] = 1.0
-    learn_temperature: Annotated[bool, Help("Follow the target entropy with the temperature."), KEPT] = True
+    temperature: Annotated[
+        PositiveFloat, Help("Weight of the entropy at first; for good where it is not learned.")
+    ] = 1.0
+    learn_temperature: Annotated[
+        bool, Help("Follow the target entropy with the temperature."), KEPT
+    ] = True
     target_entropy: Annotated[
         float | None,
         Help("Entropy to aim at, in nats. none: -dim for a Box, 0.98 log(actions) for a Discrete."),
         Read("learn_temperature", why="the temperature stays as it is"),
     ] = None
-    random_steps: Annotated[NonNegativeInt, Help("Env steps of uniform actions at the start.")] = 1_000
+    random_steps: Annotated[NonNegativeInt, Help("Env steps of uniform actions at the start.")] = (
+        1_000
+    )
     value_warmup: Annotated[
-        NonNegativeInt, Help("Updates at first that change the critics alone. After a start from bc: 5,000.")
+        NonNegativeInt,
+        Help("Updates at first that change the critics alone. After a start from bc: 5,000."),
     ] = 0
     sde_every: Annotated[
         NonNegativeInt,
-        Help("Box: steps of a stream for which the noise is one function of the state (gSDE). 0: each step has its own noise."),
+        Help(
+            "Box: steps of a stream for which the noise is one function of the state (gSDE). 0: "
+            "each step has its own noise."
+        ),
         KEPT,
     ] = 0
     sde_log_std: Annotated[
@@ -115,13 +134,22 @@ class SAC(OffPolicyAlgorithm):
         if isinstance(spec.action, spaces.Box):
             bounds = Bounds(spec.action, "sac")
             gaussian = self.gaussian(spec, bounds.size)
-            return self.joined(gaussian, TwinCritic(spec, action_size=bounds.size, **self.shape), bounds)
+            return self.joined(
+                gaussian, TwinCritic(spec, action_size=bounds.size, **self.shape), bounds
+            )
         if not isinstance(spec.action, spaces.Discrete):
-            raise ValueError(f"action space: sac expected a Box or a Discrete, got {spec.action}{taken_by(spec.action)}")
+            raise ValueError(
+                "action space: sac expected a Box or a Discrete, got "
+                f"{spec.action}{taken_by(spec.action)}"
+            )
         if self.sde_every:
-            raise ValueError(f"algorithm.sde_every: expected 0 where actions are no Box, got {self.sde_every}")
+            raise ValueError(
+                f"algorithm.sde_every: expected 0 where actions are no Box, got {self.sde_every}"
+            )
         categorical = CategoricalActor(spec, **self.shape)
-        return self.joined(categorical, TwinCritic(spec, outputs=categorical.actions, **self.shape), None)
+        return self.joined(
+            categorical, TwinCritic(spec, outputs=categorical.actions, **self.shape), None
+        )
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -134,12 +162,15 @@ class SAC(OffPolicyAlgorithm):
             return GaussianActor(spec, size=size, **self.shape, **given)
         if not self.hidden:
             raise ValueError(
-                "algorithm.sde_every: expected a hidden layer in algorithm.hidden, of which the noise is a function, got none"
+                "algorithm.sde_every: expected a hidden layer in algorithm.hidden, of which the "
+                "noise is a function, got none"
             )
         return StateNoiseActor(spec, size=size, log_std=self.sde_log_std, **self.shape, **given)
 
     def joined(self, actor: nn.Module, critic: nn.Module, bounds: Bounds | None) -> SoftActorCritic:
-        return SoftActorCritic(actor, critic, bounds, temperature=self.temperature, learned=self.learn_temperature)
+        return SoftActorCritic(
+            actor, critic, bounds, temperature=self.temperature, learned=self.learn_temperature
+        )
 
     def groups(self, net: Any) -> dict[str, list[Parameter]]:
         groups = {"critic": list(net.critic.parameters()), "actor": list(net.actor.parameters())}
@@ -158,7 +189,14 @@ class SAC(OffPolicyAlgorithm):
         return (net.actor.log_std.numel(), self.sde_every) if self.sde_every else (0, 1)
 
     def act(
-        self, net: SoftActorCritic, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+        self,
+        net: SoftActorCritic,
+        obs: Tree,
+        first: Tensor,
+        state: Tree,
+        *,
+        explore: Tree,
+        noise: Tensor,
     ) -> tuple[Tree, Tree, Tree]:
         if net.bounds is not None:
             if self.sde_every:
@@ -169,27 +207,47 @@ class SAC(OffPolicyAlgorithm):
         logits, allowed = net.actor(obs)
         action = Categorical(logits.t()).sample(noise)
         if "random" in explore:
-            action = torch.where(explore["random"], any_of(noise[:, 0], net.actor.actions, allowed), action)
+            action = torch.where(
+                explore["random"], any_of(noise[:, 0], net.actor.actions, allowed), action
+            )
         return action + net.actor.start, {}, state
 
     def propensity(
-        self, net: SoftActorCritic, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
+        self,
+        net: SoftActorCritic,
+        obs: Tree,
+        first: Tensor,
+        state: Tree,
+        action: Tree,
+        *,
+        explore: Tree,
     ) -> Tensor | None:
         if net.bounds is not None:
-            drawn, uniform = net.bounds.squashed(*net.actor(obs)).logp(action), -net.bounds.log_volume(action)
+            drawn, uniform = (
+                net.bounds.squashed(*net.actor(obs)).logp(action),
+                -net.bounds.log_volume(action),
+            )
         else:
             (logits, allowed), at = net.actor(obs), action - net.actor.start
             drawn = logits.log_softmax(-1).gather(1, at.unsqueeze(1)).squeeze(1)
             uniform = uniform_probability(logits, allowed, at).log()
         return torch.where(explore["random"], uniform, drawn) if "random" in explore else drawn
 
-    def best(self, net: SoftActorCritic, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+    def best(
+        self, net: SoftActorCritic, obs: Tree, first: Tensor, state: Tree
+    ) -> tuple[Tree, Tree]:
         if net.bounds is not None:
             return net.bounds.to_env(net.actor(obs)[0].tanh()), state
         return net.actor(obs)[0].argmax(-1) + net.actor.start, state
 
     def targets(
-        self, net: SoftActorCritic, target_net: TwinCritic, data: Trajectory, *, rng: torch.Generator, pool: Pool
+        self,
+        net: SoftActorCritic,
+        target_net: TwinCritic,
+        data: Trajectory,
+        *,
+        rng: torch.Generator,
+        pool: Pool,
     ) -> Tree:
         """{"target": y, "spare": how far the entropy of pi(s') is above its target}, [B] each."""
         reward, discount, obs = self.ahead(data)
@@ -203,14 +261,28 @@ class SAC(OffPolicyAlgorithm):
             logits, allowed = net.actor(obs)
             p, entropy = policy(logits)
             value = (p * target_net(obs).amin(0)).sum(-1)
-            aim = OF_UNIFORM * torch.log(torch.full_like(value, net.actor.actions) if allowed is None else allowed.sum(-1))
+            aim = OF_UNIFORM * torch.log(
+                torch.full_like(value, net.actor.actions) if allowed is None else allowed.sum(-1)
+            )
         aim = aim if self.target_entropy is None else torch.full_like(aim, self.target_entropy)
-        return {"target": reward + discount * (value + temperature * entropy), "spare": entropy - aim}
+        return {
+            "target": reward + discount * (value + temperature * entropy),
+            "spare": entropy - aim,
+        }
 
     def loss(
-        self, net: SoftActorCritic, target_net: TwinCritic, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: SoftActorCritic,
+        target_net: TwinCritic,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
-        """L_Q, L_pi or L_alpha above, summed over items, each with a gradient to its own group only."""
+        """L_Q, L_pi or L_alpha above, summed over items, each with a gradient to its own group
+        only.
+        """
         weight, obs = batch.weight, tree.index(batch.data.obs, 0)
         if group == "critic":
             return self.critic_loss(net, obs, batch)
@@ -235,7 +307,14 @@ class SAC(OffPolicyAlgorithm):
         error = q - batch.targets["target"]
         terms = 0.5 * error.square().sum(0)
         td_error = error.abs().mean(0)
-        return weighed(batch.weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q.mean(0))
+        return weighed(
+            batch.weight,
+            terms,
+            priority=td_error,
+            critic_loss=terms,
+            td_error=td_error,
+            q=q.mean(0),
+        )
 
     def believed(self, q: Tensor) -> Tensor:
         """What y goes on with [B], of Q'_i(s', a') [2, B]."""

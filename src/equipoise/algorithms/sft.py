@@ -2,7 +2,8 @@
 
     L = -log pi(token) - entropy H
 
-over the chosen tokens of a step, each with the same weight. Every completion is another's, so nothing is said of rewards.
+over the chosen tokens of a step, each with the same weight. Every completion is another's, so
+nothing is said of rewards.
 
 Deviations: none.
 """
@@ -29,13 +30,26 @@ class SFT(TextLearns):
         "placement.envs_per_actor": 1
     }  # a completion is learned from once, not in a group
 
-    entropy: Annotated[NonNegativeFloat, Help("Weight of the entropy of each token's distribution.")] = 0.0
+    entropy: Annotated[
+        NonNegativeFloat, Help("Weight of the entropy of each token's distribution.")
+    ] = 0.0
 
     def loss(
-        self, net: Decoder, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: Decoder,
+        target_net: object,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
         """L above, summed over chosen tokens."""
         chosen = batch.data.chosen
         logp, entropy = token_logp(net, batch.data, temperature=self.temperature)
         terms = torch.where(chosen, -logp - self.entropy * entropy, 0.0)
-        return LossOutput(loss=terms.sum(), count=chosen.sum(), metrics=over(chosen, {"loss": -logp, "entropy": entropy}))
+        return LossOutput(
+            loss=terms.sum(),
+            count=chosen.sum(),
+            metrics=over(chosen, {"loss": -logp, "entropy": entropy}),
+        )

@@ -1,17 +1,20 @@
-"""TD3, twin delayed deep deterministic policy gradient (Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1).
+"""TD3, twin delayed deep deterministic policy gradient (Fujimoto et al. 2018, arXiv:1802.09477,
+algorithm 1).
 
-Twin critics Q_i and a deterministic actor mu, a target network of each; s' is the observation ``n_step`` rows on, R the rewards
-until there; actions are scaled to -1 .. 1:
+Twin critics Q_i and a deterministic actor mu, a target network of each; s' is the observation
+``n_step`` rows on, R the rewards until there; actions are scaled to -1 .. 1:
 
     a'   = clip(mu'(s') + clip(N(0, target_noise), -noise_clip, noise_clip), -1, 1)
     y    = R + gamma^n min_i Q'_i(s', a')
     L_Q  = w sum_i (Q_i(s, a) - y)^2 / 2
     L_mu = -w Q_1(s, mu(s)),  in every ``delay``-th update
 
-Actions get normal noise of deviation ``noise`` and are clipped. The targets follow every ``target_every`` updates; the paper's
-d is both numbers. The actor's turn follows from the version, which the learner counts anyway: nothing is remembered here.
+Actions get normal noise of deviation ``noise`` and are clipped. The targets follow every
+``target_every`` updates; the paper's d is both numbers. The actor's turn follows from the version,
+which the learner counts anyway: nothing is remembered here.
 
-Deviations: the first ``random_steps`` of all streams together are uniform; the loss of a critic is half a square.
+Deviations: the first ``random_steps`` of all streams together are uniform; the loss of a critic is
+half a square.
 """
 
 from __future__ import annotations
@@ -25,7 +28,13 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from equipoise import tree
-from equipoise.algorithms._off_policy import OffPolicyAlgorithm, at_random, standard_normal, uniform_where, weighed
+from equipoise.algorithms._off_policy import (
+    OffPolicyAlgorithm,
+    at_random,
+    standard_normal,
+    uniform_where,
+    weighed,
+)
 from equipoise.facts import Help, Read
 from equipoise.nets.actor import Bounds, DeterministicActor, normal
 from equipoise.nets.twin import TwinCritic
@@ -47,7 +56,9 @@ from equipoise.types import (
 class ActorAndCritic(nn.Module):
     """The actor and the critics, which share nothing; ``bounds`` are those of the actions."""
 
-    def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str) -> None:
+    def __init__(
+        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str
+    ) -> None:
         super().__init__()
         self.bounds = Bounds(spec.action, "td3")
         shape: dict[str, Any] = {"hidden": hidden, "activation": activation, "torso": torso}
@@ -61,32 +72,52 @@ class ActorAndCritic(nn.Module):
 @dataclass(frozen=True, kw_only=True)
 class TD3(OffPolicyAlgorithm):
     delay: Annotated[PositiveInt, Help("Updates of the critics to one of the actor.")] = 2
-    noise: Annotated[NonNegativeFloat, Help("Deviation of the noise that explores, in halves of the Box.")] = 0.1
-    target_noise: Annotated[NonNegativeFloat, Help("Deviation of the noise that smooths the target.")] = 0.2
+    noise: Annotated[
+        NonNegativeFloat, Help("Deviation of the noise that explores, in halves of the Box.")
+    ] = 0.1
+    target_noise: Annotated[
+        NonNegativeFloat, Help("Deviation of the noise that smooths the target.")
+    ] = 0.2
     noise_clip: Annotated[
-        NonNegativeFloat, Help("Bound of the noise that smooths the target."), Read("target_noise", why="there is none")
+        NonNegativeFloat,
+        Help("Bound of the noise that smooths the target."),
+        Read("target_noise", why="there is none"),
     ] = 0.5
-    random_steps: Annotated[NonNegativeInt, Help("Env steps of uniform actions at the start.")] = 1_000
+    random_steps: Annotated[NonNegativeInt, Help("Env steps of uniform actions at the start.")] = (
+        1_000
+    )
     value_warmup: Annotated[
-        NonNegativeInt, Help("Updates at first that change the critics alone. After a start from bc: 5,000.")
+        NonNegativeInt,
+        Help("Updates at first that change the critics alone. After a start from bc: 5,000."),
     ] = 0
     target_every: PositiveInt = 2
     tau: Fraction = 0.005
 
     def network(self, spec: EnvSpec) -> ActorAndCritic:
-        return ActorAndCritic(spec, hidden=self.hidden, activation=self.activation, torso=self.torso)
+        return ActorAndCritic(
+            spec, hidden=self.hidden, activation=self.activation, torso=self.torso
+        )
 
     def groups(self, net: Any) -> dict[str, list[Parameter]]:
         return {"critic": list(net.critic.parameters()), "actor": list(net.actor.parameters())}
 
     def due(self, group: str, version: int) -> bool:
-        return group == "critic" or (version >= self.value_warmup and (version + 1) % self.delay == 0)
+        return group == "critic" or (
+            version >= self.value_warmup and (version + 1) % self.delay == 0
+        )
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         return at_random(stream, self.random_steps, step)
 
     def act(
-        self, net: ActorAndCritic, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+        self,
+        net: ActorAndCritic,
+        obs: Tree,
+        first: Tensor,
+        state: Tree,
+        *,
+        explore: Tree,
+        noise: Tensor,
     ) -> tuple[Tree, Tree, Tree]:
         action = net.actor(obs)
         if self.noise > 0:
@@ -94,19 +125,38 @@ class TD3(OffPolicyAlgorithm):
         return net.bounds.to_env(uniform_where(explore, action, noise)), {}, state
 
     def propensity(
-        self, net: ActorAndCritic, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
+        self,
+        net: ActorAndCritic,
+        obs: Tree,
+        first: Tensor,
+        state: Tree,
+        action: Tree,
+        *,
+        explore: Tree,
     ) -> Tensor | None:
-        """A density within the Box; of a number that was clipped to a bound the probability that it was."""
+        """A density within the Box; of a number that was clipped to a bound the probability that it
+        was.
+        """
         if self.noise == 0:
             return None
         drawn = net.bounds.clipped_logp(net.actor(obs), self.noise, action)
-        return torch.where(explore["random"], -net.bounds.log_volume(action), drawn) if "random" in explore else drawn
+        return (
+            torch.where(explore["random"], -net.bounds.log_volume(action), drawn)
+            if "random" in explore
+            else drawn
+        )
 
     def best(self, net: ActorAndCritic, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         return net.bounds.to_env(net.actor(obs)), state
 
     def targets(
-        self, net: ActorAndCritic, target_net: ActorAndCritic, data: Trajectory, *, rng: torch.Generator, pool: Pool
+        self,
+        net: ActorAndCritic,
+        target_net: ActorAndCritic,
+        data: Trajectory,
+        *,
+        rng: torch.Generator,
+        pool: Pool,
     ) -> Tree:
         """{"target": y [B]}."""
         reward, discount, obs = self.ahead(data)
@@ -116,7 +166,14 @@ class TD3(OffPolicyAlgorithm):
         return {"target": reward + discount * target_net.critic(obs, action).amin(0)}
 
     def loss(
-        self, net: ActorAndCritic, target_net: ActorAndCritic, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: ActorAndCritic,
+        target_net: ActorAndCritic,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
         """L_Q or L_mu above, summed over items, each with a gradient to its own group only."""
         data, obs = batch.data, tree.index(batch.data.obs, 0)
@@ -125,6 +182,13 @@ class TD3(OffPolicyAlgorithm):
             error = q - batch.targets["target"]
             terms = 0.5 * error.square().sum(0)
             td_error = error.abs().mean(0)
-            return weighed(batch.weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q.mean(0))
+            return weighed(
+                batch.weight,
+                terms,
+                priority=td_error,
+                critic_loss=terms,
+                td_error=td_error,
+                q=q.mean(0),
+            )
         terms = -net.critic.least(obs, net.actor(obs), members=1)
         return weighed(batch.weight, terms, actor_loss=terms)

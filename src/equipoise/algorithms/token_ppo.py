@@ -1,13 +1,16 @@
-"""Proximal policy optimisation of text (Ouyang et al. 2022, arXiv:2203.02155): a token is a step, and a critic judges each.
+"""Proximal policy optimisation of text (Ouyang et al. 2022, arXiv:2203.02155): a token is a step,
+and a critic judges each.
 
     r_n = [n is the sample's last] reward - beta log pi(n) / reference(n),   A = GAE(r, V) over chosen tokens
 
-in the clipped loss of ``_text``, with value (V - (A + V_start))^2 / 2 beside it, over the same tokens by the same weights. V_n
-is of what had been seen when token n was drawn. The critic is a head on the policy's hidden states, one optimiser for both; or
-a decoder of its own, which begins as a copy of the policy and has an optimiser of its own, as in SAC.
+in the clipped loss of ``_text``, with value (V - (A + V_start))^2 / 2 beside it, over the same
+tokens by the same weights. V_n is of what had been seen when token n was drawn. The critic is a
+head on the policy's hidden states, one optimiser for both; or a decoder of its own, which begins as
+a copy of the policy and has an optimiser of its own, as in SAC.
 
-Deviations: a sample that a limit cut is worth nothing beyond the cut; advantages are scaled once a step, not once a minibatch.
-"""
+Deviations: a sample that a limit cut is worth nothing beyond the cut; advantages are scaled once a
+step, not once a minibatch.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -25,14 +28,25 @@ from equipoise.facts import KEPT, Help
 from equipoise.nets.layout import Layout
 from equipoise.nets.token_logp import token_logp
 from equipoise.returns import token_gae
-from equipoise.types import Batch, LossOutput, NonNegativeFloat, Packed, Pool, TextSpec, Tree, UnitInterval
+from equipoise.types import (
+    Batch,
+    LossOutput,
+    NonNegativeFloat,
+    Packed,
+    Pool,
+    TextSpec,
+    Tree,
+    UnitInterval,
+)
 
 
 class Critic(nn.Module):
     """V [N] of what had been seen when each token was drawn; 0 at first."""
 
     def __init__(self, size: int, body: Any = None) -> None:
-        """``size``: of hidden states; ``body``: what makes them; None: the policy's own are given."""
+        """``size``: of hidden states; ``body``: what makes them; None:
+        the policy's own are given.
+        """
         super().__init__()
         self.body, self.head = body, nn.Linear(size, 1)
         nn.init.zeros_(self.head.weight)
@@ -46,13 +60,19 @@ class Critic(nn.Module):
 @dataclass(frozen=True, kw_only=True)
 class TokenPPO(PolicyText):
     critic: Annotated[
-        Literal["head", "own"], Help("The critic: a head on the policy, or a network of its own with its own optimiser."), KEPT
+        Literal["head", "own"],
+        Help("The critic: a head on the policy, or a network of its own with its own optimiser."),
+        KEPT,
     ] = "head"
     gamma: Annotated[UnitInterval, Help("Discount of a token.")] = 1.0
     lambda_: Annotated[UnitInterval, Help("Lambda of GAE.")] = 0.95
     value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
-    value_clip: Annotated[NonNegativeFloat, Help("Bound of a new value around that at the start of the step. 0: off.")] = 0.0
-    normalize_advantage: Annotated[bool, Help("Scale the advantages of a step to mean 0 and deviation 1.")] = True
+    value_clip: Annotated[
+        NonNegativeFloat, Help("Bound of a new value around that at the start of the step. 0: off.")
+    ] = 0.0
+    normalize_advantage: Annotated[
+        bool, Help("Scale the advantages of a step to mean 0 and deviation 1.")
+    ] = True
     kl: Literal["k1", "k2", "k3"] = "k1"
     kl_in: Literal["loss", "reward"] = "reward"
 
@@ -76,23 +96,41 @@ class TokenPPO(PolicyText):
         hidden = net.hidden(data, layout) if self.critic == "head" else None
         return super().look(net, target_net, data) | {"value": net.critic(data, layout, hidden)}
 
-    def advantage(self, data: Packed, reward: Tensor, kept: Tensor, seen: dict[str, Tensor], pool: Pool) -> Tree:
+    def advantage(
+        self, data: Packed, reward: Tensor, kept: Tensor, seen: dict[str, Tensor], pool: Pool
+    ) -> Tree:
         judged = spread(~per_sample(reward, data).isnan(), data)
         out = token_gae(
-            reward=reward.nan_to_num(0.0), value=seen["value"], gamma=self.gamma, lambda_=self.lambda_,
-            sample=data.sample, chosen=data.chosen,
-        )  # fmt: skip
-        advantage = standardized(out.advantage, kept, pool) if self.normalize_advantage else out.advantage
-        return {"advantage": advantage, "target": torch.where(judged, out.target, seen["value"])}  # else there is no error
+            reward=reward.nan_to_num(0.0),
+            value=seen["value"],
+            gamma=self.gamma,
+            lambda_=self.lambda_,
+            sample=data.sample,
+            chosen=data.chosen,
+        )
+        advantage = (
+            standardized(out.advantage, kept, pool) if self.normalize_advantage else out.advantage
+        )
+        # else there is no error
+        return {"advantage": advantage, "target": torch.where(judged, out.target, seen["value"])}
 
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: Any,
+        target_net: Any,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
         layout = Layout.of(batch.data)
         if group == "critic":
             return self.value_loss(net.critic(batch.data, layout), batch)
         hidden = net.hidden(batch.data, layout)
-        said = token_logp(net, batch.data, temperature=self.temperature, layout=layout, hidden=hidden)
+        said = token_logp(
+            net, batch.data, temperature=self.temperature, layout=layout, hidden=hidden
+        )
         out = self.policy_loss(*said, batch)
         if group == "policy":
             return out
@@ -103,8 +141,12 @@ class TokenPPO(PolicyText):
         targets = batch.targets
         error = (value - targets["target"]).square()
         if self.value_clip:
-            near = targets["value"] + (value - targets["value"]).clamp(-self.value_clip, self.value_clip)
+            near = targets["value"] + (value - targets["value"]).clamp(
+                -self.value_clip, self.value_clip
+            )
             error = torch.maximum(error, (near - targets["target"]).square())
         terms = torch.where(targets["kept"], 0.5 * self.value * error, 0.0)
         metrics = over(targets["kept"], {"value_error": error, "value": value})
-        return LossOutput(loss=(terms * targets["weight"]).sum(), count=targets["count"].sum(), metrics=metrics)
+        return LossOutput(
+            loss=(terms * targets["weight"]).sum(), count=targets["count"].sum(), metrics=metrics
+        )

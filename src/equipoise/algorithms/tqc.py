@@ -1,7 +1,9 @@
-"""TQC, truncated quantile critics (Kuznetsov et al. 2020, arXiv:2005.04269): SAC whose critics learn quantiles of the return.
+"""TQC, truncated quantile critics (Kuznetsov et al. 2020, arXiv:2005.04269): SAC whose critics
+learn quantiles of the return.
 
-N critics have M quantiles theta_im each. The N M quantiles of the target critics at (s', a') are sorted, and the largest
-``drop`` N of them are left out, so that how far a target is held down is set finely. With z_(1) <= z_(2) <= ... in that order,
+N critics have M quantiles theta_im each. The N M quantiles of the target critics at (s', a') are
+sorted, and the largest ``drop`` N of them are left out, so that how far a target is held down is
+set finely. With z_(1) <= z_(2) <= ... in that order,
 
     y_k   = R + gamma^n (z_(k) - alpha log pi(a'|s')),  k = 1 .. N (M - drop)
     L_Z   = w mean_i mean_m mean_k |tau_m - 1{y_k < theta_im}| huber_1(y_k - theta_im)
@@ -32,14 +34,26 @@ from equipoise.types import Batch, EnvSpec, LossOutput, NonNegativeInt, Positive
 class TQC(SAC):
     critics: Annotated[PositiveInt, Help("Critics."), KEPT] = 2
     quantiles: Annotated[PositiveInt, Help("Quantiles of a critic."), KEPT] = 25
-    drop: Annotated[NonNegativeInt, Help("Quantiles a critic, of all critics' largest, that a target leaves out.")] = 2
+    drop: Annotated[
+        NonNegativeInt,
+        Help("Quantiles a critic, of all critics' largest, that a target leaves out."),
+    ] = 2
 
     def network(self, spec: EnvSpec) -> SoftActorCritic:
         if self.drop >= self.quantiles:
-            raise ValueError(f"algorithm.drop: expected less than algorithm.quantiles={self.quantiles}, got {self.drop}")
+            raise ValueError(
+                f"algorithm.drop: expected less than algorithm.quantiles={self.quantiles}, got "
+                f"{self.drop}"
+            )
         bounds = Bounds(spec.action, "tqc")
         actor = self.gaussian(spec, bounds.size)
-        critic = TwinCritic(spec, action_size=bounds.size, outputs=self.quantiles, members=self.critics, **self.shape)
+        critic = TwinCritic(
+            spec,
+            action_size=bounds.size,
+            outputs=self.quantiles,
+            members=self.critics,
+            **self.shape,
+        )
         return self.joined(actor, critic, bounds)
 
     def believed(self, q: Tensor) -> Tensor:
@@ -52,7 +66,9 @@ class TQC(SAC):
         terms = quantile_huber(theta, y, 1.0).mean(0) / self.quantiles
         q = theta.mean((0, 2))
         td_error = (y.mean(-1) - q).abs()
-        return weighed(batch.weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q)
+        return weighed(
+            batch.weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q
+        )
 
     def value(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
         return net.critic.mean(obs, action)  # type: ignore[no-any-return]

@@ -15,6 +15,24 @@ from equipoise.api.watching import watch
 from equipoise.api.writing import Answer, generate
 
 __all__ = [
-    "Answer", "Exported", "NothingToDo", "Played", "Player", "check", "collect", "configured", "evaluate", "export", "forecast",
-    "generate", "load", "play", "plot", "program", "resume", "train", "watch", "whatif",
-]  # fmt: skip
+    "Answer",
+    "Exported",
+    "NothingToDo",
+    "Played",
+    "Player",
+    "check",
+    "collect",
+    "configured",
+    "evaluate",
+    "export",
+    "forecast",
+    "generate",
+    "load",
+    "play",
+    "plot",
+    "program",
+    "resume",
+    "train",
+    "watch",
+    "whatif",
+]

@@ -1,7 +1,9 @@
-"""A program on its way: what the user gave, and the named steps by which that becomes a checked ``Program``.
+"""A program on its way: what the user gave, and the named steps by which that becomes a checked
+``Program``.
 
-A draft begins with a recipe (``from_recipe``) or with a file (``from_file``) and then goes through ``STEPS``, the same for
-both. Each step takes a draft and returns the next one; ValueError where something that was given cannot be.
+A draft begins with a recipe (``from_recipe``) or with a file (``from_file``) and then goes through
+``STEPS``, the same for both. Each step takes a draft and returns the next one; ValueError where
+something that was given cannot be.
 """
 
 from __future__ import annotations
@@ -23,9 +25,22 @@ from equipoise.language.tasks import BUILT_IN
 from equipoise.programs.config_file import read_config
 from equipoise.programs.fields import alter, replaced, shorts, valued
 from equipoise.programs.peer_names import key_of_peer, option_of_peer, words_of_peer
-from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names, text_algorithm_names
+from equipoise.programs.program import (
+    algorithm_class,
+    algorithm_name,
+    algorithm_names,
+    text_algorithm_names,
+)
 from equipoise.programs.refusals import check, check_read, check_replays, problems, unread
-from equipoise.programs.settings import Settings, apply_settings, asked, convert, field_types, pairs, setting_types
+from equipoise.programs.settings import (
+    Settings,
+    apply_settings,
+    asked,
+    convert,
+    field_types,
+    pairs,
+    setting_types,
+)
 from equipoise.types import (
     Algorithm,
     EnvFactory,
@@ -40,7 +55,8 @@ from equipoise.types import (
 )
 
 Fields = Mapping[str, Any]  # by the names of options
-Given = str | Algorithm | Policy | Frozen  # what stands for a policy: the name of an algorithm, or more of it
+# what stands for a policy: the name of an algorithm, or more of it
+Given = str | Algorithm | Policy | Frozen
 
 OF_POLICY = ("unroll", "batch", "publish_every")
 
@@ -54,7 +70,8 @@ class Draft:
     fields: Fields  # typed from the step ``options`` on
     settings: Settings = ()
     env_kwargs: Fields = field(default_factory=dict)
-    policies: Mapping[str, Given] = field(default_factory=dict)  # several; empty: those of ``program``
+    # several; empty: those of ``program``
+    policies: Mapping[str, Given] = field(default_factory=dict)
     algorithm: str | None = None  # as it was given, where it was
 
     @property
@@ -70,21 +87,33 @@ class Draft:
         return dataclasses.replace(self, program=program)
 
 
-# ----------------------------------------------------------------------------------------------------------- beginnings
+# --------------------------------------------------------------------------------------- beginnings
 
 
 def from_recipe(
-    target: str, algorithm: str | None, policies: Mapping[str, Given], *, recipe: bool, settings: Settings,
-    env_kwargs: Fields | None, fields: Fields,
-) -> Draft:  # fmt: skip
-    """The draft that begins with the recipe for this env and algorithm, or with the algorithm's defaults if there is none."""
+    target: str,
+    algorithm: str | None,
+    policies: Mapping[str, Given],
+    *,
+    recipe: bool,
+    settings: Settings,
+    env_kwargs: Fields | None,
+    fields: Fields,
+) -> Draft:
+    """The draft that begins with the recipe for this env and algorithm, or with the algorithm's
+    defaults if there is none.
+    """
     if (named := target.lower()) in algorithm_names():
         raise ValueError(
-            f"env {target!r}: expected an env, got the name of an algorithm: equipoise train ENV --algorithm {named}"
+            f"env {target!r}: expected an env, got the name of an algorithm: equipoise train ENV "
+            f"--algorithm {named}"
         )
     if target in BUILT_IN and not (algorithm is not None and algorithm_class(algorithm).needs_task):
         named = ", ".join(text_algorithm_names())
-        raise ValueError(f"{target}: expected an algorithm for this task of text, one of {named}, got {algorithm or 'none'}")
+        raise ValueError(
+            f"{target}: expected an algorithm for this task of text, one of {named}, got "
+            f"{algorithm or 'none'}"
+        )
     name = algorithm or _usual(policies.values())
     tuned = recipes.find(target, name) if recipe else None
     return Draft(
@@ -98,7 +127,9 @@ def from_recipe(
     )
 
 
-def from_file(file: str | os.PathLike[str], trust: Sequence[str], settings: Settings, fields: Fields) -> Draft:
+def from_file(
+    file: str | os.PathLike[str], trust: Sequence[str], settings: Settings, fields: Fields
+) -> Draft:
     """The draft that begins with the program of a file, which says every size itself."""
     base = read_config(Path(file), trusted=trust)
     return Draft(program=base, begun="file", fields=_not_none(fields), settings=settings)
@@ -109,7 +140,7 @@ def _not_none(fields: Fields) -> Fields:
     return {name: value for name, value in fields.items() if value is not None or name == "max_lag"}
 
 
-# ---------------------------------------------------------------------------------------------------------------- steps
+# -------------------------------------------------------------------------------------------- steps
 
 
 def options(draft: Draft) -> Draft:
@@ -118,22 +149,29 @@ def options(draft: Draft) -> Draft:
     given = read_fields(draft.fields, base, OF_POLICY)
     run = {name: value for name, value in given.items() if name not in OF_POLICY}
     if tasks := [one.algorithm for one in learning(base).values() if one.algorithm.needs_task]:
-        wrong = [name for name in ("action_mask", "metrics") if name in run] + ["env_kwargs"] * bool(draft.env_kwargs)
+        wrong = [name for name in ("action_mask", "metrics") if name in run] + [
+            "env_kwargs"
+        ] * bool(draft.env_kwargs)
         if wrong:
             name = algorithm_name(type(tasks[0]))
-            raise ValueError(f"{wrong[0]}: expected none with {name}, which learns from a task and steps no env")
+            raise ValueError(
+                f"{wrong[0]}: expected none with {name}, which learns from a task and steps no env"
+            )
     made = alter(base, **run)
     if draft.env_kwargs:
         made = replaced(made, {"source.env.kwargs": {**made.env.kwargs, **draft.env_kwargs}})
     sizes = {name: value for name, value in given.items() if name in OF_POLICY}
     policies = {
-        name: dataclasses.replace(one, **sizes) if isinstance(one, Policy) else one for name, one in made.policies.items()
+        name: dataclasses.replace(one, **sizes) if isinstance(one, Policy) else one
+        for name, one in made.policies.items()
     }
     if draft.policies:
         _check_algorithm(draft)
         like = next(one for one in policies.values() if isinstance(one, Policy))
         policies = {name: _policy(one, like) for name, one in draft.policies.items()}
-    return dataclasses.replace(draft, program=dataclasses.replace(made, policies=policies), fields=given)
+    return dataclasses.replace(
+        draft, program=dataclasses.replace(made, policies=policies), fields=given
+    )
 
 
 def settings(draft: Draft) -> Draft:
@@ -152,7 +190,10 @@ def agreement(draft: Draft) -> Draft:
         if name not in given or (given[name] == AUTO.word and name in base.placement.auto):
             continue
         if (now := getattr(one, name) if name in OF_POLICY else valued(base, key)) != given[name]:
-            raise ValueError(f"{name}: expected to be given once, got {given[name]!r} and, by the setting {key}, {now!r}")
+            raise ValueError(
+                f"{name}: expected to be given once, got {given[name]!r} and, by the setting "
+                f"{key}, {now!r}"
+            )
     return draft
 
 
@@ -166,39 +207,62 @@ def sizes(draft: Draft) -> Draft:
 
 
 def batch(draft: Draft) -> Draft:
-    """A batch that was not given is one unroll of every stream, unless the recipe's suits the streams."""
+    """A batch that was not given is one unroll of every stream, unless the recipe's suits the
+    streams.
+    """
     base, place = draft.program, draft.program.placement
-    envs, whole = base.actors * place.envs_per_actor, any(isinstance(one, Policy) for one in draft.policies.values())
-    if not envs or base.source.played is None or whole or "batch" in draft.fields or any(map(_sets_batch, draft.keys)):
+    envs, whole = (
+        base.actors * place.envs_per_actor,
+        any(isinstance(one, Policy) for one in draft.policies.values()),
+    )
+    if (
+        not envs
+        or base.source.played is None
+        or whole
+        or "batch" in draft.fields
+        or any(map(_sets_batch, draft.keys))
+    ):
         return draft
     policies = dict(base.policies)
     for name, policy in learning(base).items():
         if policy.replay is not None:
             continue
-        idle = place.max_lag is not None and envs > policy.batch * (place.max_lag + 1)  # some actors always would be
+        # some actors always would be
+        idle = place.max_lag is not None and envs > policy.batch * (place.max_lag + 1)
         if draft.begun == "defaults" or policy.batch % place.envs_per_actor or idle:
             policies[name] = dataclasses.replace(policy, batch=envs)
     return draft.having(dataclasses.replace(base, policies=policies))
 
 
 def group(draft: Draft) -> Draft:
-    """An actor's streams are one group of samples, where the algorithm learns from groups and nothing else was given."""
+    """An actor's streams are one group of samples, where the algorithm learns from groups and
+    nothing else was given.
+    """
     found = (policy.algorithm.group_size for policy in learning(draft.program).values())
     size = next((size for size in found if size is not None), None)
-    return draft if size is None or draft.sets("envs_per_actor") else draft.having(alter(draft.program, envs_per_actor=size))
+    return (
+        draft
+        if size is None or draft.sets("envs_per_actor")
+        else draft.having(alter(draft.program, envs_per_actor=size))
+    )
 
 
 def minibatches(draft: Draft) -> Draft:
-    """Cut a large batch, unless a recipe, a whole policy or an ``Algorithm`` says its minibatches."""
+    """Cut a large batch, unless a recipe,
+    a whole policy or an ``Algorithm`` says its minibatches.
+    """
     said = any(isinstance(one, Policy | Algorithm) for one in draft.policies.values())
     if draft.begun == "recipe" or said or draft.sets("minibatches"):
         return draft
     cuts = {name: cut(policy) for name, policy in learning(draft.program).items()}
-    return draft.having(dataclasses.replace(draft.program, policies={**draft.program.policies, **cuts}))
+    return draft.having(
+        dataclasses.replace(draft.program, policies={**draft.program.policies, **cuts})
+    )
 
 
 def inference(draft: Draft) -> Draft:
-    """If ``inference`` is auto the program is central, so that it may have central's settings; if it cannot be, it is local.
+    """If ``inference`` is auto the program is central, so that it may have central's settings; if
+    it cannot be, it is local.
 
     ValueError says why it cannot be central, where a setting of central inference was given.
     """
@@ -206,7 +270,11 @@ def inference(draft: Draft) -> Draft:
         return draft
     central = draft.having(alter(draft.program, inference="central"))
     if problems(central.program) or unread(central.program, draft.keys):
-        return checks(central) if any("inference_" in name for name in (*draft.fields, *draft.keys)) else draft
+        return (
+            checks(central)
+            if any("inference_" in name for name in (*draft.fields, *draft.keys))
+            else draft
+        )
     return draft.having(alter(central.program, inference=AUTO.word))
 
 
@@ -217,7 +285,14 @@ def checks(draft: Draft) -> Draft:
     return draft
 
 
-STEPS: tuple[Callable[[Draft], Draft], ...] = (options, settings, agreement, sizes, inference, checks)
+STEPS: tuple[Callable[[Draft], Draft], ...] = (
+    options,
+    settings,
+    agreement,
+    sizes,
+    inference,
+    checks,
+)
 
 
 def finished(draft: Draft) -> Program:
@@ -227,21 +302,33 @@ def finished(draft: Draft) -> Program:
     return draft.program
 
 
-# -------------------------------------------------------------------------------------------------------------- options
+# ------------------------------------------------------------------------------------------ options
 
 
 def read_fields(fields: Fields, base: Program, also: Sequence[str] = ()) -> dict[str, Any]:
-    """Fields of a ``Program``, and of ``also``, in their types; TypeError for a name that is none of them."""
+    """Fields of a ``Program``, and of ``also``, in their types; TypeError for a name that is none
+    of them.
+    """
     settable = setting_types(base)
-    kinds = {name: fact.kind for name, (_, fact) in shorts().items()} | {name: settable[name] for name in also}
+    kinds = {name: fact.kind for name, (_, fact) in shorts().items()} | {
+        name: settable[name] for name in also
+    }
     kinds |= {name: field_types(Program)[name] for name in ("policies", "route")}
     of_run = {name: fact for name, (_, fact) in shorts().items()}
     for name in sorted(fields.keys() - kinds.keys()):
         for room in ("algorithm", "optimizer", "rewards"):
             if (key := f"{room}.{name}") in settable:
-                raise TypeError(f"{name!r} is the {room}'s: expected settings={{{key!r}: {fields[name]!r}}}")
-        raise TypeError(f"unknown option {name!r}{_peer_hint(name, fields[name], settable) or hint(name, kinds)}")
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in fields.items()}
+                raise TypeError(
+                    f"{name!r} is the {room}'s: expected settings={{{key!r}: {fields[name]!r}}}"
+                )
+        raise TypeError(
+            "unknown option "
+            f"{name!r}{_peer_hint(name, fields[name], settable) or hint(name, kinds)}"
+        )
+    plain = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in fields.items()
+    }
     return {
         name: value
         if name == "policies"
@@ -253,45 +340,64 @@ def read_fields(fields: Fields, base: Program, also: Sequence[str] = ()) -> dict
 
 
 def _peer_hint(name: str, value: Any, settable: Collection[str]) -> str:
-    """What peers call so, as an argument, as a setting or in words; empty where it is not theirs."""
+    """What peers call so, as an argument, as a setting or in words;
+    empty where it is not theirs.
+    """
     if option := option_of_peer(name):
         return f"; it is {option!r} here"
     key, note = key_of_peer(name, settable)
     if not key:
         return f"; {words}" if (words := words_of_peer(name)) else ""
-    short = {key: name for name, (key, _) in shorts().items()}.get(key) or key.removeprefix("policy.")
+    short = {key: name for name, (key, _) in shorts().items()}.get(key) or key.removeprefix(
+        "policy."
+    )
     said = f"{short!r}" if "." not in short else f"settings={{{key!r}: {value!r}}}"
     return f"; it is {said} here" + (f" ({note})" if note else "")
 
 
-# ------------------------------------------------------------------------------------------------------------- policies
+# ----------------------------------------------------------------------------------------- policies
 
 
 def _check_algorithm(draft: Draft) -> None:
     """ValueError for an algorithm that none of several policies has."""
-    if draft.algorithm is not None and algorithm_class(draft.algorithm) not in (theirs := _algorithms(draft.policies.values())):
+    if draft.algorithm is not None and algorithm_class(draft.algorithm) not in (
+        theirs := _algorithms(draft.policies.values())
+    ):
         names = ", ".join(sorted(map(algorithm_name, theirs)))
         raise ValueError(
-            f"algorithm: expected one that a policy has ({names}), since there are policies, got {draft.algorithm!r}"
+            f"algorithm: expected one that a policy has ({names}), since there are policies, got "
+            f"{draft.algorithm!r}"
         )
 
 
 def _usual(policies: Iterable[Any]) -> str:
     """The algorithm whose defaults a program has, where none is named."""
     classes = [
-        algorithm_class(one) if isinstance(one, str) else type(one) for one in policies if isinstance(one, str | Algorithm)
+        algorithm_class(one) if isinstance(one, str) else type(one)
+        for one in policies
+        if isinstance(one, str | Algorithm)
     ]
-    return algorithm_name(classes[0]) if classes and all(cls.needs_replay for cls in classes) else "ppo"
+    return (
+        algorithm_name(classes[0])
+        if classes and all(cls.needs_replay for cls in classes)
+        else "ppo"
+    )
 
 
 def _algorithms(policies: Iterable[Any]) -> set[type[Algorithm]]:
     """The classes of those that learn."""
-    named = (given.algorithm if isinstance(given, Policy) else given for given in policies if not isinstance(given, Frozen))
+    named = (
+        given.algorithm if isinstance(given, Policy) else given
+        for given in policies
+        if not isinstance(given, Frozen)
+    )
     return {algorithm_class(one) if isinstance(one, str) else type(one) for one in named}
 
 
 def _sets_batch(key: str) -> bool:
-    return key in ("batch", "policy.batch") or (key.startswith("policies.") and key.endswith(".batch"))
+    return key in ("batch", "policy.batch") or (
+        key.startswith("policies.") and key.endswith(".batch")
+    )
 
 
 def _policy(given: str | Algorithm | Policy | Frozen, like: Policy) -> Policy | Frozen:
@@ -302,30 +408,54 @@ def _policy(given: str | Algorithm | Policy | Frozen, like: Policy) -> Policy | 
         if algorithm_class(given) is type(like.algorithm):  # the recipe's settings fit
             return like
         given = algorithm_class(given)()
-    return dataclasses.replace(like, algorithm=given, optimizer=given.default_optimizer, rewards=Rewards())
+    return dataclasses.replace(
+        like, algorithm=given, optimizer=given.default_optimizer, rewards=Rewards()
+    )
 
 
 MEASURED = {"placement.precision": AUTO.word, "placement.threads": AUTO.word}
-QUEUE = {"policy.unroll": 64, "policy.batch": 32, "placement.actors": 2, "placement.envs_per_actor": 16, "placement.max_lag": 1}
+QUEUE = {
+    "policy.unroll": 64,
+    "policy.batch": 32,
+    "placement.actors": 2,
+    "placement.envs_per_actor": 16,
+    "placement.max_lag": 1,
+}
 TEXT = {  # groups of eight samples, 32 of them an update
-    "policy.unroll": 1, "policy.batch": 256, "placement.actors": 1, "placement.envs_per_actor": 8, "placement.max_lag": 1,
-}  # fmt: skip
-WORLDS = {"placement.actors": 1, "placement.envs_per_actor": 1}  # one world: a stream without one gives nothing
+    "policy.unroll": 1,
+    "policy.batch": 256,
+    "placement.actors": 1,
+    "placement.envs_per_actor": 8,
+    "placement.max_lag": 1,
+}
+# one world: a stream without one gives nothing
+WORLDS = {"placement.actors": 1, "placement.envs_per_actor": 1}
 REPLAY = {  # four streams, and an update a step
-    "policy.unroll": 1, "policy.batch": 256, "replay.updates": 4,
-    "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1,
-}  # fmt: skip
+    "policy.unroll": 1,
+    "policy.batch": 256,
+    "replay.updates": 4,
+    "placement.actors": 1,
+    "placement.envs_per_actor": 4,
+    "placement.max_lag": 1,
+}
 # Over these, where the env is on a device: one rollout of many streams.
 ON_DEVICE = {"policy.unroll": 32, "placement.actors": 1, "placement.envs_per_actor": 1_024}
 REPLAY_ON_DEVICE = {"placement.actors": 1, "placement.envs_per_actor": 64, "replay.updates": 64}
 
 
 def _default(target: str, algorithm: str) -> Program:
-    """What a run without a recipe starts from: the defaults of the algorithm over those of its kind."""
+    """What a run without a recipe starts from: the defaults of the algorithm over those of its
+    kind.
+    """
     cls = algorithm_class(algorithm)
-    policy = Policy(algorithm=cls(), unroll=1, batch=1, replay=ReplaySettings() if cls.needs_replay else None)
+    policy = Policy(
+        algorithm=cls(), unroll=1, batch=1, replay=ReplaySettings() if cls.needs_replay else None
+    )
     if cls.needs_task:
-        return apply_settings(Program(source=TaskSource(task=target), policies={"main": policy}), {**TEXT, **cls.defaults})
+        return apply_settings(
+            Program(source=TaskSource(task=target), policies={"main": policy}),
+            {**TEXT, **cls.defaults},
+        )
     start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})
     usual, there = (REPLAY, REPLAY_ON_DEVICE) if cls.needs_replay else (QUEUE, ON_DEVICE)
     there = WORLDS if start.outside else there if start.env.on_device else {}

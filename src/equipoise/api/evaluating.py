@@ -45,10 +45,12 @@ def evaluate(
     trust: Sequence[str] = (),
     tell: Callable[[Evaluating], object] = lambda progress: None,
 ) -> Evaluation:
-    """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's ``videos/``.
+    """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's
+    ``videos/``.
 
-    ``settings``: arguments of the env that differ from those of training, such as ``"env.gravity=5"``. ``tell`` is called
-    after every step with the progress. ``trust``: modules and ``module:callable`` that a run from elsewhere may import.
+    ``settings``: arguments of the env that differ from those of training, such as
+    ``"env.gravity=5"``. ``tell`` is called after every step with the progress. ``trust``: modules
+    and ``module:callable`` that a run from elsewhere may import.
 
     ValueError for an env of other spaces, and if the env failed in every episode.
     """
@@ -56,63 +58,99 @@ def evaluate(
         raise ValueError(f"expected at least one episode, got {episodes}")
     if is_url(directory):
         if video:
-            raise ValueError(f"{directory}: video: expected a local run directory, which the video is written into, got a URL")
+            raise ValueError(
+                f"{directory}: video: expected a local run directory, which the video is written "
+                "into, got a URL"
+            )
         with local(directory) as here:
             return evaluate(
-                here, episodes=episodes, deterministic=deterministic, seed=seed, best=best, settings=settings, trust=trust,
+                here,
+                episodes=episodes,
+                deterministic=deterministic,
+                seed=seed,
+                best=best,
+                settings=settings,
+                trust=trust,
                 tell=tell,
-            )  # fmt: skip
+            )
     program = RunDirectory.open(directory, trusted=trust).program
     settings = dict(pairs(settings))
     if other := [key for key in settings if not key.startswith("env.")]:
-        raise ValueError(f"{other[0]}: expected env.KEY, an argument of the env, since a policy is evaluated as it is")
+        raise ValueError(
+            f"{other[0]}: expected env.KEY, an argument of the env, since a policy is evaluated as "
+            "it is"
+        )
     if settings and program.source.played is None:
         raise ValueError(f"{directory}: expected a run with an env for env.KEY, got one without")
     program = apply_settings(program, settings)
     if source_of(program).writes:
         if video:
-            raise ValueError(f"{directory}: video: expected a policy that acts in an env, got one that writes text")
+            raise ValueError(
+                f"{directory}: video: expected a policy that acts in an env, got one that writes "
+                "text"
+            )
         if not deterministic:
             raise ValueError(
-                f"{directory}: expected greedy answers of a policy that writes text; 'equipoise generate' draws some"
+                f"{directory}: expected greedy answers of a policy that writes text; 'equipoise "
+                "generate' draws some"
             )
         return _examined(directory, episodes=episodes, best=best, trust=trust, tell=tell)
     loaded = read_policies(directory, best=best, trust=trust)
     spec, step = loaded.playable[loaded.first].spec, step_of(loaded.meta)
     if video and len(spec.agents) > 1:
-        raise ValueError("video: expected an env of one agent, got one of " + ", ".join(spec.agents))
+        raise ValueError(
+            "video: expected an env of one agent, got one of " + ", ".join(spec.agents)
+        )
     if video and program.env.on_device:
-        raise ValueError(f"video: expected an env that draws itself, got {program.env.target}, whose states are tensors")
+        raise ValueError(
+            f"video: expected an env that draws itself, got {program.env.target}, whose states are "
+            "tensors"
+        )
     exam = evaluator(
-        program, loaded.policies, episodes=episodes, seed=derive_seed(seed, "evaluate"),
-        deterministic=deterministic, step=step,
-    )  # fmt: skip
+        program,
+        loaded.policies,
+        episodes=episodes,
+        seed=derive_seed(seed, "evaluate"),
+        deterministic=deterministic,
+        step=step,
+    )
     try:
         check_env_fits(program, exam, loaded)
-        with one_thread():  # rows are few: more threads would wait for each other, long where cores are busy
+        # rows are few: more threads would wait for each other, long where cores are busy
+        with one_thread():
             while not exam.done:
                 exam.tick()
                 tell(evaluating(exam))
     finally:
         exam.close()
     meta = loaded.meta
-    returns = result(exam, learns=loaded.learns, env_steps=int(meta["env_steps"]), version=int(meta["version"]))
+    returns = result(
+        exam, learns=loaded.learns, env_steps=int(meta["env_steps"]), version=int(meta["version"])
+    )
     if not returns.episodes:
-        raise ValueError(f"{directory}: {gave_up(episodes)}; 'equipoise check {program.env.target}' may say why")
+        raise ValueError(
+            f"{directory}: {gave_up(episodes)}; 'equipoise check {program.env.target}' may say why"
+        )
     if video:
         from equipoise.console.video import record
 
         folder = RunDirectory.found(directory).videos
         player = Player(loaded.policies[loaded.first], spec, meta=meta, seed=seed)
         play = partial(player.act, deterministic=deterministic)
-        record(program.env, play, folder / f"evaluation-step_{step}.mp4", seed=seed, begin=player.reset)
+        record(
+            program.env, play, folder / f"evaluation-step_{step}.mp4", seed=seed, begin=player.reset
+        )
     return returns
 
 
 def _examined(
-    directory: str | os.PathLike[str], *, episodes: int, best: bool, trust: Sequence[str],
+    directory: str | os.PathLike[str],
+    *,
+    episodes: int,
+    best: bool,
+    trust: Sequence[str],
     tell: Callable[[Evaluating], object],
-) -> Evaluation:  # fmt: skip
+) -> Evaluation:
     """Held-out prompts of the run's task, answered greedily."""
     program, _, net = writer(directory, best=best, trust=trust)
     name, *_ = learning(program)
@@ -124,9 +162,13 @@ def _examined(
     finally:
         exam.close()
     if not exam.returns[name]:
-        raise ValueError(f"{directory}: expected judged answers, got none: the reward failed for each of them")
+        raise ValueError(
+            f"{directory}: expected judged answers, got none: the reward failed for each of them"
+        )
     meta = read_meta(weights_of(directory, best=best))
-    return result(exam, learns=[name], env_steps=int(meta["env_steps"]), version=int(meta["version"]))
+    return result(
+        exam, learns=[name], env_steps=int(meta["env_steps"]), version=int(meta["version"])
+    )
 
 
 def check_env_fits(program: Program, exam: Evaluator, loaded: Loaded) -> None:
@@ -137,7 +179,8 @@ def check_env_fits(program: Program, exam: Evaluator, loaded: Loaded) -> None:
             if place := differ(what, getattr(made, what), getattr(one.spec, what)):
                 where, wanted, got = place
                 raise ValueError(
-                    f"{program.env.target}: {where}: expected what the policy {name!r} was trained with, {wanted}, got {got}; "
+                    f"{program.env.target}: {where}: expected what the policy {name!r} was trained "
+                    f"with, {wanted}, got {got}; "
                     "has the env changed?"
                 )
 
@@ -152,13 +195,15 @@ def collect(
     best: bool = False,
     trust: Sequence[str] = (),
 ) -> Dataset:
-    """Fresh episodes of the weights that ``load`` takes, saved as a new Minari data set: its id, or a directory of its own.
+    """Fresh episodes of the weights that ``load`` takes, saved as a new Minari data set: its id, or
+    a directory of its own.
 
-    An id ends in -vN and lies in Minari's folder; every other ``dataset`` is a path, from the working directory. What was meant
-    is said by ``place`` of what this returns.
+    An id ends in -vN and lies in Minari's folder; every other ``dataset`` is a path, from the
+    working directory. What was meant is said by ``place`` of what this returns.
 
-    Actions are drawn as at the end of training, unless ``deterministic``. ValueError where something is there already, for an
-    env of several agents, and where an episode's last observation is not seen.
+    Actions are drawn as at the end of training, unless ``deterministic``. ValueError where
+    something is there already, for an env of several agents, and where an episode's last
+    observation is not seen.
     """
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
@@ -166,12 +211,18 @@ def collect(
     program = RunDirectory.open(directory, trusted=trust).program
     loaded = read_policies(directory, best=best, trust=trust)
     played, step = loaded.playable[loaded.first], step_of(loaded.meta)
-    datasets.writable(name, played.spec.observation, played.spec.action)  # before anything is played
+    # before anything is played
+    datasets.writable(name, played.spec.observation, played.spec.action)
     recorder = Recorder(played.spec, min(episodes, STREAMS))
     exam = evaluator(
-        program, loaded.policies, episodes=episodes, seed=derive_seed(seed, "collect"), deterministic=deterministic,
-        step=step, recorder=recorder,
-    )  # fmt: skip
+        program,
+        loaded.policies,
+        episodes=episodes,
+        seed=derive_seed(seed, "collect"),
+        deterministic=deterministic,
+        step=step,
+        recorder=recorder,
+    )
 
     def play() -> Iterator[datasets.Episode]:
         made = 0
@@ -181,20 +232,37 @@ def collect(
                 made += 1
                 yield datasets.Episode(**recorder.done.popleft())
         if not made:
-            raise ValueError(f"{directory}: {gave_up(episodes)}; 'equipoise check {program.env.target}' may say why")
+            raise ValueError(
+                f"{directory}: {gave_up(episodes)}; 'equipoise check {program.env.target}' may say "
+                "why"
+            )
 
-    params = tree.joined({name: tree.named_tensors(policy.net) for name, policy in loaded.policies.items()})
+    params = tree.joined(
+        {name: tree.named_tensors(policy.net) for name, policy in loaded.policies.items()}
+    )
     about = {
-        "run": RunDirectory.found(directory).path.absolute().name, "params_sha256": params_sha256(params),
-        "step": step, "deterministic": deterministic, "seed": seed,
-        "env": {"target": program.env.target, "kwargs": dict(program.env.kwargs), "action_mask": program.env.action_mask},
+        "run": RunDirectory.found(directory).path.absolute().name,
+        "params_sha256": params_sha256(params),
+        "step": step,
+        "deterministic": deterministic,
+        "seed": seed,
+        "env": {
+            "target": program.env.target,
+            "kwargs": dict(program.env.kwargs),
+            "action_mask": program.env.action_mask,
+        },
         "stacks": {path: dataclasses.asdict(stack) for path, stack in played.spec.stacks.items()},
-    }  # fmt: skip
+    }
     try:
         check_env_fits(program, exam, loaded)
         return datasets.write(
-            name, play(), observation=played.spec.observation, action=played.spec.action, env=program.env,
-            algorithm=algorithm_name(type(played.algorithm)), about=about,
-        )  # fmt: skip
+            name,
+            play(),
+            observation=played.spec.observation,
+            action=played.spec.action,
+            env=program.env,
+            algorithm=algorithm_name(type(played.algorithm)),
+            about=about,
+        )
     finally:
         exam.close()

@@ -38,7 +38,8 @@ class Exported:
     parity: Parity | None = None  # how far its graph is from torch
     source: str = ""  # the observations on which they were compared
     note: str = ""  # why these were made up
-    precision: str = "fp32"  # in which the run acts; the graph and the torch policy that it is compared with are fp32
+    # in which the run acts; the graph and the torch policy that it is compared with are fp32
+    precision: str = "fp32"
 
 
 def export(
@@ -52,13 +53,16 @@ def export(
     graph: bool = True,
     trust: Sequence[str] = (),
 ) -> Exported:
-    """Write the weights that ``load`` takes as a new folder: ``policy.onnx``, weights, spec, ``edge.py``, hashes.
+    """Write the weights that ``load`` takes as a new folder: ``policy.onnx``, weights, spec,
+    ``edge.py``, hashes.
 
-    The graph is compared with torch on ``rows`` observations (10,000; 2,000 of large ones), and refused where it differs
-    (``Differs``). They are played in the run's own env, or ``recorded`` as for ``play``; without an env they are made up.
-    Without a ``graph`` there are weights alone, which torch can serve. ``policy``: of several, by default the first.
+    The graph is compared with torch on ``rows`` observations (10,000; 2,000 of large ones), and
+    refused where it differs (``Differs``). They are played in the run's own env, or ``recorded`` as
+    for ``play``; without an env they are made up. Without a ``graph`` there are weights alone,
+    which torch can serve. ``policy``: of several, by default the first.
 
-    A run on text gives ``config.json`` and ``model.safetensors`` instead, which ``transformers`` loads.
+    A run on text gives ``config.json`` and ``model.safetensors`` instead, which ``transformers``
+    loads.
     """
     if is_url(to):
         raise ValueError(f"{to}: expected a new directory on this machine, got a URL")
@@ -68,40 +72,66 @@ def export(
     with local(directory) as here:
         source = weights_of(here, best=best)
         spec = parse_json(checkpoint.read(source, checkpoint.SPEC), source / checkpoint.SPEC)
-        if any(isinstance(one, Mapping) and "text" in one for one in spec.get("policies", {}).values()):
+        if any(
+            isinstance(one, Mapping) and "text" in one for one in spec.get("policies", {}).values()
+        ):
             return Exported(path=export_model(here, place, best=best, trust=trust))
         loaded = read_policies(here, best=best, trust=trust)
         name = loaded.first if policy is None else policy
         if name not in loaded.policies:
-            raise ValueError(f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}")
+            raise ValueError(
+                f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}"
+            )
         one, step = loaded.playable[name], step_of(loaded.meta)
         wanted = observations.wanted_rows(one.spec) if rows is None else rows
         seen, note = _seen(here, loaded, name, recorded, wanted, trust)
         parity = artifacts.write(
-            place, name, one, loaded.policies[name], step=step, lineage=lineage(here, loaded, name), seen=seen, rows=wanted,
+            place,
+            name,
+            one,
+            loaded.policies[name],
+            step=step,
+            lineage=lineage(here, loaded, name),
+            seen=seen,
+            rows=wanted,
             graph=graph,
-        )  # fmt: skip
+        )
     return Exported(
-        path=place, version=checkpoint.identity(place), parity=parity, source=seen.source, note=note, precision=one.precision
+        path=place,
+        version=checkpoint.identity(place),
+        parity=parity,
+        source=seen.source,
+        note=note,
+        precision=one.precision,
     )
 
 
 def _seen(
-    here: str | os.PathLike[str], loaded: Loaded, name: str, recorded: str | os.PathLike[str] | None, rows: int,
+    here: str | os.PathLike[str],
+    loaded: Loaded,
+    name: str,
+    recorded: str | os.PathLike[str] | None,
+    rows: int,
     trust: Sequence[str],
-) -> tuple[Seen, str]:  # fmt: skip
+) -> tuple[Seen, str]:
     """Observations, and why they had to be made up."""
     spec = loaded.playable[name].spec
     if recorded is not None:
-        return observations.recorded((one.obs for one in recordings(recorded, spec)), os.fspath(recorded), rows=rows), ""
+        return observations.recorded(
+            (one.obs for one in recordings(recorded, spec)), os.fspath(recorded), rows=rows
+        ), ""
     try:
         program = RunDirectory.open(here, trusted=trust).program
         if data := program.source.recorded:
-            return observations.recorded((one.obs for one in recordings(data, spec)), f"data set {data}", rows=rows), ""
+            return observations.recorded(
+                (one.obs for one in recordings(data, spec)), f"data set {data}", rows=rows
+            ), ""
         if program.outside:  # nobody knows when a world will come
             why = f"the worlds of {program.env.target} are outside; --recorded FILE takes rows"
             return observations.sampled(spec, loaded.policies[name].net, rows=rows), why
-        return observations.played(program, loaded.policies, name, rows=rows, step=step_of(loaded.meta)), ""
+        return observations.played(
+            program, loaded.policies, name, rows=rows, step=step_of(loaded.meta)
+        ), ""
     except (FileNotFoundError, trusting.Untrusted) as error:
         why = str(error)
     except Exception as error:  # the env of a user, or what its package needs, may raise anything
@@ -121,7 +151,10 @@ def lineage(here: str | os.PathLike[str], loaded: Loaded, name: str) -> dict[str
         "step": step_of(loaded.meta),
         "data": data.get("sha256"),
         "parent": said.get("parent"),
-        "evaluation": {key: evaluation[key] for key in ("mean", "std", "episodes") if key in evaluation} or None,
+        "evaluation": {
+            key: evaluation[key] for key in ("mean", "std", "episodes") if key in evaluation
+        }
+        or None,
         "algorithm": algorithm_name(type(loaded.playable[name].algorithm)),
         "params_sha256": params_sha256(tree.named_tensors(loaded.policies[name].net)),
         "commit": said.get("commit"),
@@ -130,14 +163,22 @@ def lineage(here: str | os.PathLike[str], loaded: Loaded, name: str) -> dict[str
 
 
 def _last_evaluation(run: Path | None, step: int) -> Mapping[str, Any]:
-    """The evaluation of a run's last weights, where they are those of this step; {} where there is none."""
+    """The evaluation of a run's last weights, where they are those of this step; {} where there is
+    none.
+    """
     if run is None or not (run / SUMMARY).is_file():
         return {}
     said = read_json(run / SUMMARY)
-    last = isinstance(said, Mapping) and said.get("status") == "completed" and said.get("env_steps") == step
+    last = (
+        isinstance(said, Mapping)
+        and said.get("status") == "completed"
+        and said.get("env_steps") == step
+    )
     return (said.get("evaluation") or {}) if last else {}
 
 
 def _run_of(path: Path) -> Path | None:
     """The run directory that this is, or whose checkpoint this is."""
-    return next((one for one in (path, *path.absolute().parents[:3]) if (one / RUN).is_file()), None)
+    return next(
+        (one for one in (path, *path.absolute().parents[:3]) if (one / RUN).is_file()), None
+    )

@@ -24,28 +24,40 @@ if TYPE_CHECKING:
 
 __all__ = ["Forecast", "forecast", "forecast_curve"]
 
-REST = 26.0  # bytes of a step besides its observation: action, reward, versions and flags (docs/scaling.md)
+# bytes of a step besides its observation: action, reward, versions and flags (docs/scaling.md)
+REST = 26.0
 MOST = 10_000  # actors of a curve
 
 
 def forecast(
-    cluster: str | os.PathLike[str], *, run: str | os.PathLike[str] | None = None, trust: Sequence[str] = ()
+    cluster: str | os.PathLike[str],
+    *,
+    run: str | os.PathLike[str] | None = None,
+    trust: Sequence[str] = (),
 ) -> Forecast:
     """Forecast a run on the machines that a TOML file describes.
 
-    ``run``: the directory of a run whose workers measured what a step and a batch cost; else the file's ``[work]`` says so.
+    ``run``: the directory of a run whose workers measured what a step and a batch cost; else the
+    file's ``[work]`` says so.
     """
     described, ring, sizes, at_home = _described(cluster, run, trust)
     return simulated(ring, described, sizes, at_home=at_home)
 
 
 def forecast_curve(
-    cluster: str | os.PathLike[str], *, run: str | os.PathLike[str] | None = None, trust: Sequence[str] = ()
+    cluster: str | os.PathLike[str],
+    *,
+    run: str | os.PathLike[str] | None = None,
+    trust: Sequence[str] = (),
 ) -> list[Forecast]:
-    """Forecast it with fewer and more of the machines for actors, from one of each kind up to 10,000 actors."""
+    """Forecast it with fewer and more of the machines for actors, from one of each kind up to
+    10,000 actors.
+    """
     described, ring, sizes, at_home = _described(cluster, run, trust)
     if not described.nodes:
-        raise ValueError(f"{cluster}: expected nodes for a curve over their number, got none; add [[nodes]]")
+        raise ValueError(
+            f"{cluster}: expected nodes for a curve over their number, got none; add [[nodes]]"
+        )
     found: dict[int, Forecast] = {}
     each = sum(one.actors * one.count for one in described.nodes)
     factor = 1 / max(one.count for one in described.nodes)
@@ -62,11 +74,15 @@ def _described(
     try:
         data = parse_toml(Path(cluster).read_bytes(), os.fspath(cluster))
     except OSError as error:
-        raise ValueError(f"{cluster}: expected a cluster file, got none that can be read ({error.strerror})") from None
+        raise ValueError(
+            f"{cluster}: expected a cluster file, got none that can be read ({error.strerror})"
+        ) from None
     described, ring, sizes = read(data, str(cluster))
     if (run is None) == (ring is None):
         got = "both" if run is not None else "neither"
-        raise ValueError(f"{cluster}: expected what the work costs from a run or from [work], got {got}")
+        raise ValueError(
+            f"{cluster}: expected what the work costs from a run or from [work], got {got}"
+        )
     at_home = 0
     if run is not None:
         directory = RunDirectory.open(Path(run), trusted=trust)
@@ -82,12 +98,18 @@ def _described(
 def _sizes(run: RunDirectory, trust: Sequence[str]) -> Bytes:
     """The bytes of a step and of a version; of a stack of frames the newest one crosses."""
     step = 0.0
-    for one in playable.from_json(read_json(run.path / SPEC), run.path / SPEC, trusted=trust).values():
+    for one in playable.from_json(
+        read_json(run.path / SPEC), run.path / SPEC, trusted=trust
+    ).values():
         whole = nbytes(observation_spec(one.spec.observation))
-        step += len(one.spec.places) * (whole / max((stack.frames for stack in one.spec.stacks.values()), default=1) + REST)
+        step += len(one.spec.places) * (
+            whole / max((stack.frames for stack in one.spec.stacks.values()), default=1) + REST
+        )
     newest = run.latest_checkpoint()
     if newest is None:
-        raise ValueError(f"{run.path}: expected a checkpoint, which says how large the weights are, got none")
+        raise ValueError(
+            f"{run.path}: expected a checkpoint, which says how large the weights are, got none"
+        )
     return Bytes(step=step, version=float((newest / WEIGHTS).stat().st_size))
 
 

@@ -26,29 +26,40 @@ __all__ = ["Loaded", "Player", "load", "read_policies", "weights_of"]
 
 
 class Player:
-    """A trained policy: one observation in, one action out, or a batch of each. It keeps a recurrent policy's state."""
+    """A trained policy: one observation in, one action out, or a batch of each. It keeps a
+    recurrent policy's state.
+    """
 
-    def __init__(self, policy: FixedPolicy, spec: EnvSpec, *, meta: Mapping[str, Any], seed: int = 0) -> None:
-        """``meta`` is what the checkpoint says of itself; ``seed``: of the actions that are drawn."""
+    def __init__(
+        self, policy: FixedPolicy, spec: EnvSpec, *, meta: Mapping[str, Any], seed: int = 0
+    ) -> None:
+        """``meta`` is what the checkpoint says of itself; ``seed``:
+        of the actions that are drawn.
+        """
         self.policy, self.spec, self.meta = policy, spec, meta
         self._seed, self._reader = seed, reader_of(spec)
         self._playing: Playing | None = None
         self._begins = True
 
     def __repr__(self) -> str:
-        return f"<Player of step {step_of(self.meta):,}: {self.spec.observation} -> {self.spec.action}>"
+        return (
+            f"<Player of step {step_of(self.meta):,}: {self.spec.observation} -> "
+            f"{self.spec.action}>"
+        )
 
     def reset(self) -> None:
         """The next observation begins an episode."""
         self._begins = True
 
     def act(self, obs: Any, *, deterministic: bool = True, first: Any = None) -> Any:
-        """The action for an observation of the env's space, or for a batch of them (one more axis in front).
+        """The action for an observation of the env's space, or for a batch of them (one more axis
+        in front).
 
-        Where the mask comes from ``info``, the observation is {"obs": ..., "action_mask": ...}: ``envs.masks.InfoMask`` makes
-        it. ``first`` [B] bool: which rows begin an episode; all of them do at first and after ``reset``. The action is what
-        ``env.step`` takes, of a batch what a vector env's takes. ValueError for what is no observation, for a mask that allows
-        nothing, and for another number of rows than a recurrent policy keeps states of.
+        Where the mask comes from ``info``, the observation is {"obs": ..., "action_mask": ...}:
+        ``envs.masks.InfoMask`` makes it. ``first`` [B] bool: which rows begin an episode; all of
+        them do at first and after ``reset``. The action is what ``env.step`` takes, of a batch what
+        a vector env's takes. ValueError for what is no observation, for a mask that allows nothing,
+        and for another number of rows than a recurrent policy keeps states of.
         """
         batch, single = read_rows(self.spec, obs, self._reader)
         count = len(tree.leaves(batch)[0])
@@ -62,16 +73,26 @@ class Player:
         return form.one(done) if single else form.together(done)
 
     def _streams(self, count: int) -> Playing:
-        """The streams as the last call left them; others where all begin anew, or where there is nothing to keep of them."""
+        """The streams as the last call left them; others where all begin anew, or where there is
+        nothing to keep of them.
+        """
         before = self._playing
-        if before is not None and len(before.streams) != count and not self._begins and tree.leaves(before.state):
+        if (
+            before is not None
+            and len(before.streams) != count
+            and not self._begins
+            and tree.leaves(before.state)
+        ):
             raise ValueError(
-                f"obs: expected as many rows as before, {len(before.streams)}, since the policy is recurrent and keeps a state "
+                f"obs: expected as many rows as before, {len(before.streams)}, since the policy is "
+                "recurrent and keeps a state "
                 f"for each, got {count}; reset() forgets them"
             )
         if before is None or len(before.streams) != count:
             row, step = (0 if before is None else before.row), step_of(self.meta)
-            self._playing = Playing(self.policy, np.arange(count), seed=self._seed, step=step, row=row)
+            self._playing = Playing(
+                self.policy, np.arange(count), seed=self._seed, step=step, row=row
+            )
         assert self._playing is not None
         return self._playing
 
@@ -93,12 +114,18 @@ class Loaded:
         return next(iter(self.playable))
 
 
-def read_policies(directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()) -> Loaded:
-    """Read the policies of a run, or of one checkpoint; no env is made, and its package is not needed."""
+def read_policies(
+    directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()
+) -> Loaded:
+    """Read the policies of a run, or of one checkpoint; no env is made, and its package is not
+    needed.
+    """
     source = weights_of(directory, best=best)
     params, meta = checkpoint.load(source)
     where = source / checkpoint.SPEC
-    found = playable.from_json(parse_json(checkpoint.read(source, checkpoint.SPEC), where), where, trusted=trust)
+    found = playable.from_json(
+        parse_json(checkpoint.read(source, checkpoint.SPEC), where), where, trusted=trust
+    )
     if not found:
         raise ValueError(f"{where}: expected at least one policy, got none")
     policies = {name: one.policy() for name, one in found.items()}
@@ -106,10 +133,13 @@ def read_policies(directory: str | os.PathLike[str], *, best: bool = False, trus
     return Loaded(playable=found, policies=policies, meta=meta)
 
 
-def weights_of(directory: str | os.PathLike[str], *, best: bool = False, whole: bool = False) -> Path:
+def weights_of(
+    directory: str | os.PathLike[str], *, best: bool = False, whole: bool = False
+) -> Path:
     """The checkpoint of a run whose weights are to be played or begun with, or this one.
 
-    ``best``: that of the best evaluation. ``whole``: the newest that holds the states of all workers.
+    ``best``: that of the best evaluation. ``whole``: the newest that holds the states of all
+    workers.
     """
     if (path := Path(directory).expanduser() / checkpoint.MANIFEST).is_file():
         return path.parent
@@ -119,9 +149,13 @@ def weights_of(directory: str | os.PathLike[str], *, best: bool = False, whole: 
     found = run.best_checkpoint() if best else run.result_checkpoint()
     if found is None and best:
         how = "train with --evaluate-every STEPS or --stop-at RETURN"
-        raise FileNotFoundError(f"{run.path}: expected the weights of an evaluation, got none; {how}")
+        raise FileNotFoundError(
+            f"{run.path}: expected the weights of an evaluation, got none; {how}"
+        )
     if found is None:
-        raise FileNotFoundError(f"{run.path}: expected a checkpoint in it, got none; has the run ended?")
+        raise FileNotFoundError(
+            f"{run.path}: expected a checkpoint in it, got none; has the run ended?"
+        )
     return found
 
 
@@ -133,10 +167,12 @@ def load(
     seed: int = 0,
     trust: Sequence[str] = (),
 ) -> Player:
-    """A policy of a run directory or of one checkpoint: the weights that solved the run, else the newest. No env is made.
+    """A policy of a run directory or of one checkpoint: the weights that solved the run, else the
+    newest. No env is made.
 
-    ``policy``: which one, by default the first. ``best``: the weights of the best evaluation. ``seed``: of the actions that
-    ``act(..., deterministic=False)`` draws. ``trust``: modules and ``module:callable`` that a run from elsewhere may import.
+    ``policy``: which one, by default the first. ``best``: the weights of the best evaluation.
+    ``seed``: of the actions that ``act(..., deterministic=False)`` draws. ``trust``: modules and
+    ``module:callable`` that a run from elsewhere may import.
     """
     with local(directory) as here:
         loaded = read_policies(here, best=best, trust=trust)

@@ -17,15 +17,21 @@ __all__ = ["plot"]
 
 
 def plot(
-    *runs: str | os.PathLike[str] | Run, x: str = "steps", y: str = "return", out: str | os.PathLike[str] | None = None
+    *runs: str | os.PathLike[str] | Run,
+    x: str = "steps",
+    y: str = "return",
+    out: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Draw the learning curves of runs -> a matplotlib ``Figure``, which a notebook shows; needs the extra "plot".
+    """Draw the learning curves of runs -> a matplotlib ``Figure``, which a notebook shows; needs
+    the extra "plot".
 
-    A run is a ``Run``, its directory, a folder with runs, or "NAME=DIRECTORY". Runs of one name, or that differ in nothing
-    but the seed, are one curve: their mean, with the 95 % interval over the runs. A run of a folder that cannot be read, has no
-    such number, or shares no place of ``x`` with the others, is left out with a warning. ``x``: "steps", "wall" (seconds) or
-    "updates"; ``y``: "return", "evaluation", "length", "lag", "steps_per_s", "updates_per_s", "learner/METRIC" or "info/NAME".
-    ``out``: a file (.svg, .png, .pdf) into which the figure is also written. ValueError where a run has no such number.
+    A run is a ``Run``, its directory, a folder with runs, or "NAME=DIRECTORY". Runs of one name, or
+    that differ in nothing but the seed, are one curve: their mean, with the 95 % interval over the
+    runs. A run of a folder that cannot be read, has no such number, or shares no place of ``x``
+    with the others, is left out with a warning. ``x``: "steps", "wall" (seconds) or "updates";
+    ``y``: "return", "evaluation", "length", "lag", "steps_per_s", "updates_per_s", "learner/METRIC"
+    or "info/NAME". ``out``: a file (.svg, .png, .pdf) into which the figure is also written.
+    ValueError where a run has no such number.
     """
     if not runs:
         raise ValueError("plot: expected at least one run, got none")

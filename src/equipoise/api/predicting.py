@@ -22,12 +22,17 @@ __all__ = ["Prediction", "whatif"]
 
 
 def whatif(
-    directory: str | os.PathLike[str], *, settings: Settings = (), trust: Sequence[str] = (), **options: Any
+    directory: str | os.PathLike[str],
+    *,
+    settings: Settings = (),
+    trust: Sequence[str] = (),
+    **options: Any,
 ) -> Prediction:
-    """Predict steps/s, lag and shares of a run with other settings, from what its workers measured; without any, what helps.
+    """Predict steps/s, lag and shares of a run with other settings, from what its workers measured;
+    without any, what helps.
 
-    ``settings`` and ``options`` are as in ``train``. ValueError where the run measured too little, the settings cannot be, or
-    the model does not know what one of them does.
+    ``settings`` and ``options`` are as in ``train``. ValueError where the run measured too little,
+    the settings cannot be, or the model does not know what one of them does.
     """
     run = RunDirectory.open(Path(directory), trusted=trust)
     known = measured(run)
@@ -37,12 +42,23 @@ def whatif(
     changes = {key: (was, now) for key, (was, now) in differences(known.program, program).items()}
     if not changes:
         found = remedies(known, allowed=check)
-        return Prediction(measured=known.measured, now=known.outcome, asked=None, change=None, changes={}, remedies=found)
+        return Prediction(
+            measured=known.measured,
+            now=known.outcome,
+            asked=None,
+            change=None,
+            changes={},
+            remedies=found,
+        )
     asked_for = predict(changed(known, program))
     return Prediction(
-        measured=known.measured, now=known.outcome, asked=asked_for, changes=changes, remedies=(),
+        measured=known.measured,
+        now=known.outcome,
+        asked=asked_for,
+        changes=changes,
+        remedies=(),
         change=remedy(known, "", "", asked_for, most=bound(known, program)),
-    )  # fmt: skip
+    )
 
 
 def _setting(name: str, value: Any) -> tuple[str, Any]:

@@ -35,8 +35,9 @@ def probe(
 ) -> list[Probed]:
     """Try the first ``top`` remedies of a run, each in short runs in turns with the run as it is.
 
-    ``seconds``: the length of each of these runs, also on a busy machine. None: 15 s, and a ValueError unless the machine is
-    idle. ValueError also if the run measured too little. Nothing of the run is changed; KeyboardInterrupt leaves nothing.
+    ``seconds``: the length of each of these runs, also on a busy machine. None: 15 s, and a
+    ValueError unless the machine is idle. ValueError also if the run measured too little. Nothing
+    of the run is changed; KeyboardInterrupt leaves nothing.
     """
     if seconds is not None and not 0 < seconds < float("inf"):
         raise ValueError(f"seconds: expected more than 0, got {seconds:g}")
@@ -49,34 +50,63 @@ def probe(
         return []
     if seconds is None and (taken := busy()) > (1 - IDLE) * usable():
         raise ValueError(
-            f"expected a machine that is idle, got one with {taken:.1f} of {usable()} cores at work: measurements next "
+            f"expected a machine that is idle, got one with {taken:.1f} of {usable()} cores at "
+            "work: measurements next "
             "to other processes mean little; stop those, or try it all the same with --seconds 60"
         )
     each = EACH_S if seconds is None else seconds
     tell(f"{2 * len(found)} short runs in turns, for at most {2 * each * len(found):.0f} s")
     with Interrupt() as interrupt:
-        tried = [_tried(one, known.program, programs[one.change], each, interrupt, tell) for one in found]
+        tried = [
+            _tried(one, known.program, programs[one.change], each, interrupt, tell) for one in found
+        ]
     if all(one.said.startswith(NOTHING) for one in tried):
-        raise ValueError(f"{directory}: expected a run that learns within {each:.0f} s, got none; --seconds {4 * each:.0f}")
+        raise ValueError(
+            f"{directory}: expected a run that learns within {each:.0f} s, got none; --seconds "
+            f"{4 * each:.0f}"
+        )
     return tried
 
 
 def _tried(
-    one: Remedy, now: Program, program: Program, each: float, interrupt: Interrupt, tell: Callable[[str], object]
-) -> Probed:  # fmt: skip
+    one: Remedy,
+    now: Program,
+    program: Program,
+    each: float,
+    interrupt: Interrupt,
+    tell: Callable[[str], object],
+) -> Probed:
     """Measure one change in turns with the run as it is."""
     until = time.monotonic() + 2 * each
-    race = raced({NOW: now, one.change: program}, interrupt, until=until, turns=TURNS, far=float("inf"), tell=tell)
+    race = raced(
+        {NOW: now, one.change: program},
+        interrupt,
+        until=until,
+        turns=TURNS,
+        far=float("inf"),
+        tell=tell,
+    )
     interrupt.check()
-    gains = [b / a for a, b in zip(race.rates[NOW], race.rates[one.change], strict=False) if a and b]
+    gains = [
+        b / a for a, b in zip(race.rates[NOW], race.rates[one.change], strict=False) if a and b
+    ]
     best, said = race.best, ""
     if NOW not in best:
         said = f"{NOTHING} in {each:.0f} s"
     elif one.change not in best:
         error = race.failed.get(one.change)
-        said = f"no two updates in {each:.0f} s; --seconds {4 * each:.0f}" if error is None else f"failed: {error}"
+        said = (
+            f"no two updates in {each:.0f} s; --seconds {4 * each:.0f}"
+            if error is None
+            else f"failed: {error}"
+        )
     return Probed(
-        change=one.change, predicted=one.gain, low=one.low, high=one.high, said=said,
+        change=one.change,
+        predicted=one.gain,
+        low=one.low,
+        high=one.high,
+        said=said,
         gain=None if said else best[one.change] / best[NOW],
-        least=min(gains) if gains and not said else None, most=max(gains) if gains and not said else None,
-    )  # fmt: skip
+        least=min(gains) if gains and not said else None,
+        most=max(gains) if gains and not said else None,
+    )

@@ -1,4 +1,6 @@
-"""Playing recorded observations: ``play``. No env is made, so the env's package need not be installed."""
+"""Playing recorded observations: ``play``. No env is made, so the env's package need not be
+installed.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,10 @@ class Played:
     action: Tree  # [N, ...] of all rows, as ``env.step`` takes it
     first: Any  # [N] bool, where episodes begin
     step: int  # of training, which the weights are of
-    same: dict[str, float]  # by path, of whole numbers: the share of rows whose recorded action is the policy's
-    distance: dict[str, float]  # by path, of other numbers: the mean distance from the recorded action
+    # by path, of whole numbers: the share of rows whose recorded action is the policy's
+    same: dict[str, float]
+    # by path, of other numbers: the mean distance from the recorded action
+    distance: dict[str, float]
 
     @property
     def rows(self) -> int:
@@ -56,9 +60,13 @@ class Played:
         return int(self.first.sum())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the actions as an npz file: "action", or "action/KEY" for each part, and "first"."""
+        """Write the actions as an npz file: "action", or "action/KEY" for each part,
+        and "first".
+        """
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **dict(tree.items({"action": self.action, "first": self.first})))
+        np.savez_compressed(
+            buffer, **dict(tree.items({"action": self.action, "first": self.first}))
+        )
         write_atomic(Path(path), buffer.getvalue())
 
 
@@ -72,11 +80,13 @@ def play(
     best: bool = False,
     trust: Sequence[str] = (),
 ) -> Played:
-    """Play recorded observations with the weights that ``load`` takes, each episode from its beginning.
+    """Play recorded observations with the weights that ``load`` takes, each episode from its
+    beginning.
 
-    ``recorded`` is a Minari data set (an id, or a directory), or an npz file with the rows of a stream: "obs" [N, ...] (or
-    "obs/KEY" for each part), and if there are any "action" [N, ...] and "first" [N] (where episodes begin; else the first row
-    alone). ``trust`` is that of ``load``. ValueError where it is not of the spaces that the policy was trained with.
+    ``recorded`` is a Minari data set (an id, or a directory), or an npz file with the rows of a
+    stream: "obs" [N, ...] (or "obs/KEY" for each part), and if there are any "action" [N, ...] and
+    "first" [N] (where episodes begin; else the first row alone). ``trust`` is that of ``load``.
+    ValueError where it is not of the spaces that the policy was trained with.
     """
     loaded = read_policies(directory, best=best, trust=trust)
     name = loaded.first if policy is None else policy
@@ -89,7 +99,9 @@ def play(
     found: list[Tree | None] = []
     for number, group in enumerate(_groups(episodes)):
         streams = np.arange(number * STREAMS, number * STREAMS + len(group))
-        playing = Playing(loaded.policies[name], streams, deterministic=deterministic, seed=seed, step=step)
+        playing = Playing(
+            loaded.policies[name], streams, deterministic=deterministic, seed=seed, step=step
+        )
         actions += _side_by_side(playing, spec, group)
         found += [one.action for one in group]
     if not actions:
@@ -99,14 +111,22 @@ def play(
     first[np.cumsum([0, *lengths[:-1]])] = True
     action = _joined(actions)
     there = [one for one in found if one is not None]
-    same, distance = _compare(action, _joined(there), place) if len(there) == len(found) else ({}, {})
+    same, distance = (
+        _compare(action, _joined(there), place) if len(there) == len(found) else ({}, {})
+    )
     return Played(action=action, first=first, step=step, same=same, distance=distance)
 
 
 def recordings(recorded: str | os.PathLike[str], spec: EnvSpec) -> Iterator[Recording]:
-    """The episodes of an npz file or of a Minari data set; ValueError where they are not of the spaces of ``spec``."""
+    """The episodes of an npz file or of a Minari data set; ValueError where they are not of the
+    spaces of ``spec``.
+    """
     place = os.fspath(recorded)
-    return _of_file(Path(place).expanduser(), spec) if place.endswith(".npz") else _of_dataset(place, spec)
+    return (
+        _of_file(Path(place).expanduser(), spec)
+        if place.endswith(".npz")
+        else _of_dataset(place, spec)
+    )
 
 
 def _groups(episodes: Iterator[Recording]) -> Iterable[list[Recording]]:
@@ -115,13 +135,19 @@ def _groups(episodes: Iterator[Recording]) -> Iterable[list[Recording]]:
 
 
 def _side_by_side(playing: Playing, spec: EnvSpec, group: list[Recording]) -> list[Tree]:
-    """The actions of each episode; those that are over wait for the longest, with their last row."""
+    """The actions of each episode; those that are over wait for the longest,
+    with their last row.
+    """
     lengths = [len(tree.leaves(one.obs)[0]) for one in group]
     form, rows = ActionForm(spec.action, len(group)), []
     for t in range(max(lengths)):
-        obs = tree.map(lambda *parts: np.stack(parts), *(
-            tree.index(one.obs, min(t, length - 1)) for one, length in zip(group, lengths, strict=True)
-        ))  # fmt: skip
+        obs = tree.map(
+            lambda *parts: np.stack(parts),
+            *(
+                tree.index(one.obs, min(t, length - 1))
+                for one, length in zip(group, lengths, strict=True)
+            ),
+        )
         rows.append(form(playing(obs, np.full(len(group), t == 0))))
     whole = tree.map(lambda *parts: np.stack(parts), *rows)
     return [tree.map(lambda x: x[:length, i], whole) for i, length in enumerate(lengths)]  # noqa: B023
@@ -139,7 +165,9 @@ def _compare(action: Tree, recorded: Tree, place: str) -> tuple[dict[str, float]
     for path, x in mine.items():
         if path not in theirs or theirs[path].shape != x.shape:
             got = f"{list(theirs[path].shape)}" if path in theirs else f"{sorted(theirs)}"
-            raise ValueError(f"{place}: {path}: expected recorded actions of shape {list(x.shape)}, got {got}")
+            raise ValueError(
+                f"{place}: {path}: expected recorded actions of shape {list(x.shape)}, got {got}"
+            )
         rows = (len(x), -1)
         if x.dtype.kind == "f":
             gap = x.reshape(rows).astype(np.float64) - theirs[path].reshape(rows)
@@ -154,7 +182,9 @@ def _of_file(path: Path, spec: EnvSpec) -> Iterator[Recording]:
     arrays = read_arrays(path)
     if "obs" not in arrays or (unknown := arrays.keys() - set(KEYS)):
         got = f"the unknown {sorted(unknown)}" if "obs" in arrays else f"{sorted(arrays)}"
-        raise ValueError(f"{path}: expected the arrays obs, action and first (obs at least), got {got}")
+        raise ValueError(
+            f"{path}: expected the arrays obs, action and first (obs at least), got {got}"
+        )
     try:
         obs, single = read_rows(spec, arrays["obs"])
     except ValueError as error:
@@ -166,10 +196,15 @@ def _of_file(path: Path, spec: EnvSpec) -> Iterator[Recording]:
     for name, x in tree.items({key: arrays[key] for key in ("first", "action") if key in arrays}):
         if x.shape[:1] != (count,) or (name == "first" and x.ndim > 1):
             wanted = [count] if name == "first" else f"[{count}, ...]"
-            raise ValueError(f"{path}: {name}: expected shape {wanted}, as many rows as obs has, got {list(x.shape)}")
+            raise ValueError(
+                f"{path}: {name}: expected shape {wanted}, as many rows as obs has, got "
+                f"{list(x.shape)}"
+            )
         if (wrong := ~np.isfinite(x)).any():
             row = int(wrong.reshape(count, -1).any(axis=1).argmax())
-            raise ValueError(f"{path}: {name}: expected finite numbers, got {x[wrong].flat[0]} in row {row}")
+            raise ValueError(
+                f"{path}: {name}: expected finite numbers, got {x[wrong].flat[0]} in row {row}"
+            )
     if isinstance(first, dict) or not np.isin(first, (0, 1)).all():
         raise ValueError(f"{path}: first: expected one array of 0 and 1, got others")
     first = np.asarray(first, np.bool_)
@@ -178,7 +213,9 @@ def _of_file(path: Path, spec: EnvSpec) -> Iterator[Recording]:
         begins = np.concatenate([[0], begins])
     for start, end in zip(begins, [*begins[1:], count], strict=True):
         rows = slice(int(start), int(end))
-        yield Recording(obs=tree.index(obs, rows), action=None if action is None else tree.index(action, rows))
+        yield Recording(
+            obs=tree.index(obs, rows), action=None if action is None else tree.index(action, rows)
+        )
 
 
 def _of_dataset(name: str, spec: EnvSpec) -> Iterator[Recording]:
@@ -187,7 +224,10 @@ def _of_dataset(name: str, spec: EnvSpec) -> Iterator[Recording]:
     for what in ("observation", "action"):
         if place := differ(what, getattr(found, what), getattr(spec, what)):
             where, wanted, got = place
-            raise ValueError(f"data set {name}: {where}: expected what the policy was trained with, {wanted}, got {got}")
+            raise ValueError(
+                f"data set {name}: {where}: expected what the policy was trained with, {wanted}, "
+                f"got {got}"
+            )
     for one in found:
         obs, _ = read_rows(spec, tree.map(lambda x: x[:-1], one.obs))
         yield Recording(obs=obs, action=one.action)

@@ -1,10 +1,11 @@
 """Sizes for a slow env, and for one of many agents: how many actors and envs, and how long unrolls.
 
-The defaults are for envs of one agent and less than a millisecond a step. With 2 actors of 16 envs and unrolls of 64 rows, an
-env of 100 ms a step would give its first batch after two minutes; one of 12 agents would make batches that take 12 times the
-memory and the learner's time. One env is therefore made and stepped for a moment. The sizes that the user did not name follow
-from what was seen, and are a part of the program that ``run.json`` keeps. A verdict advises another value of one size; who
-follows it names that one, and the others stay fitted.
+The defaults are for envs of one agent and less than a millisecond a step. With 2 actors of 16 envs
+and unrolls of 64 rows, an env of 100 ms a step would give its first batch after two minutes; one of
+12 agents would make batches that take 12 times the memory and the learner's time. One env is
+therefore made and stepped for a moment. The sizes that the user did not name follow from what was
+seen, and are a part of the program that ``run.json`` keeps. A verdict advises another value of one
+size; who follows it names that one, and the others stay fitted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ MEASURE_S, STEPS = 1.0, 32  # the measurement ends after so long, or so many ste
 UPDATE_S = 5.0  # that the rows of a batch may take
 SHORTEST = 16  # rows of an unroll
 MOST_MINIBATCHES = 32
-WAITS = 0.5  # an env that computes for less than this share of a step waits for something outside, and needs no core
+# an env that computes for less than this share of a step waits for something outside, and needs no
+# core
+WAITS = 0.5
 MOST_WAITING = 8  # actors of an env that waits
 PLACES = {"actors", "envs_per_actor"}  # who names both has said how the run is placed
 OTHERS = {"updates", "starts_at", "inference"}  # who names one of them has a plan of their own
@@ -46,13 +49,17 @@ CUTS = {"minibatches", "policies"}  # who names one may have said the minibatche
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds of a step and of a reset of one env, the share of both in which this process computes, and its agents."""
+    """Seconds of a step and of a reset of one env, the share of both in which this process
+    computes, and its agents.
+    """
 
     step_s: float
     reset_s: float
     computes: float
     agents: int = 1
-    scale: str = ""  # a sentence on observations that no network can use as they are, though their space does not say so
+    # a sentence on observations that no network can use as they are, though their space does not
+    # say so
+    scale: str = ""
 
     @property
     def slow(self) -> bool:
@@ -60,7 +67,9 @@ class Pace:
 
 
 def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[Program, str]:
-    """As ``_fitted``; the sentence also names an env without a recipe in a family that has recipes."""
+    """As ``_fitted``; the sentence also names an env without a recipe in a
+    family that has recipes.
+    """
     made, said = _fitted(program, given, recipe=recipe)
     return made, "\n".join(one for one in (untuned(program) if recipe else "", said) if one)
 
@@ -68,24 +77,32 @@ def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[P
 def untuned(program: Program) -> str:
     """A sentence where an Atari game has no recipe for its algorithm; "" for all else."""
     one = next(iter(learning(program).values()), None)
-    if program.source.played is None or one is None or not program.name.removeprefix("python:").startswith("ALE/"):
+    if (
+        program.source.played is None
+        or one is None
+        or not program.name.removeprefix("python:").startswith("ALE/")
+    ):
         return ""
     algorithm = algorithm_name(type(one.algorithm))
     if recipes.find(program.name, algorithm) is not None:
         return ""
     tuned = sorted(f"{env} with {name}" for env, name in recipes.RECIPES if env.startswith("ALE/"))
     return (
-        f"no recipe for {program.name} with {algorithm}: it begins with general defaults, which are not tuned for Atari; there "
-        f"are recipes for {', '.join(tuned)}, and --save-config FILE writes the settings of one of these, to begin from"
+        f"no recipe for {program.name} with {algorithm}: it begins with general defaults, which "
+        "are not tuned for Atari; there "
+        f"are recipes for {', '.join(tuned)}, and --save-config FILE writes the settings of one of "
+        "these, to begin from"
     )
 
 
 def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[Program, str]:
-    """The program with sizes that fit a slow env, and a sentence on them; as it was, and "", where nothing is to be done.
+    """The program with sizes that fit a slow env, and a sentence on them; as it was, and "", where
+    nothing is to be done.
 
-    ``given``: what the user said, by the names of options and the keys of settings. ``recipe``: was one laid under that, if
-    there is one? Nothing is done where they asked for ``max_lag=0``: then nothing that is measured may decide what is computed.
-    Worlds outside are not measured: they connect to the run, later.
+    ``given``: what the user said, by the names of options and the keys of settings. ``recipe``: was
+    one laid under that, if there is one? Nothing is done where they asked for ``max_lag=0``: then
+    nothing that is measured may decide what is computed. Worlds outside are not measured: they
+    connect to the run, later.
     """
     named = {key.rpartition(".")[2] for key in given}
     lockstep = "max_lag" in named and program.placement.max_lag == 0
@@ -112,10 +129,23 @@ def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[
     place, policy = made.placement, next(iter(learning(made).values()))
     if made == program:
         return program, scale
-    why = f"takes {_said(pace.step_s)} a step and {_said(pace.reset_s)} a reset" if pace.slow else f"has {pace.agents} agents"
-    sizes = {"actors": place.actors, "envs_per_actor": place.envs_per_actor, "unroll": policy.unroll, "batch": policy.batch}
-    shown = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in sizes.items() if name not in named)
-    return made, f"{program.name} {why}, so the defaults are {shown}" + (f"\n{scale}" if scale else "")
+    why = (
+        f"takes {_said(pace.step_s)} a step and {_said(pace.reset_s)} a reset"
+        if pace.slow
+        else f"has {pace.agents} agents"
+    )
+    sizes = {
+        "actors": place.actors,
+        "envs_per_actor": place.envs_per_actor,
+        "unroll": policy.unroll,
+        "batch": policy.batch,
+    }
+    shown = " ".join(
+        f"--{name.replace('_', '-')} {value}" for name, value in sizes.items() if name not in named
+    )
+    return made, f"{program.name} {why}, so the defaults are {shown}" + (
+        f"\n{scale}" if scale else ""
+    )
 
 
 def _algorithm(program: Program) -> str:
@@ -127,7 +157,8 @@ class NotMeasured(Exception):
 
 
 def measured(program: Program) -> Pace | None:
-    """Step one env for a moment; None if it cannot be made or ends its process, which the run will report.
+    """Step one env for a moment; None if it cannot be made or ends its process, which the run will
+    report.
 
     NotMeasured names any other error of the env.
     """
@@ -142,12 +173,15 @@ def measured(program: Program) -> Pace | None:
             return _pace(env, program.schedule.seed)
         except Exception as error:
             why = str(error) if isinstance(error, WrongValue) else raised(error)
-            raise NotMeasured(f"{program.name} could not be measured, so no default is fitted to its pace: {why}") from error
+            raise NotMeasured(
+                f"{program.name} could not be measured, so no default is fitted to its pace: {why}"
+            ) from error
     return None
 
 
 def _close(env: SyncEnv) -> None:
-    with contextlib.suppress(Exception):  # it is no part of the pace, and the run closes envs of its own
+    # it is no part of the pace, and the run closes envs of its own
+    with contextlib.suppress(Exception):
         env.close()
 
 
@@ -155,24 +189,43 @@ def _pace(env: SyncEnv, seed: int) -> Pace:
     reset = _Spent()
     ts = env.recv()
     reset_s, reset_computed = reset.seconds()
-    drawn = Drawn(env, STEPS, seed)  # members of the space that the mask allows, as a policy's actions are
+    # members of the space that the mask allows, as a policy's actions are
+    drawn = Drawn(env, STEPS, seed)
     stepping, until, steps = _Spent(), time.perf_counter() + MEASURE_S, 0
-    while steps < STEPS and time.perf_counter() < until and not (ts.terminated[0] or ts.truncated[0]):
+    while (
+        steps < STEPS and time.perf_counter() < until and not (ts.terminated[0] or ts.truncated[0])
+    ):
         env.send(drawn(steps, ts), ts.stream)
         ts = env.recv()
         steps += 1
     stepped_s, computed = stepping.seconds()
     computes = (reset_computed + computed) / (reset_s + stepped_s)
     agents, joint = _agents(env), isinstance(env, LoopEnv) and isinstance(env.envs[0], Joint)
-    space, obs = (env.spec.observation["agents"], ts.obs["agents"]) if joint else (env.spec.observation, ts.obs)  # type: ignore[index]
-    return Pace(stepped_s / max(steps, 1), reset_s, computes, agents, scales.said(scales.large_seen(space, obs)))
+    space, obs = (
+        (env.spec.observation["agents"], ts.obs["agents"])  # type: ignore[index]
+        if joint
+        else (env.spec.observation, ts.obs)
+    )
+    return Pace(
+        stepped_s / max(steps, 1),
+        reset_s,
+        computes,
+        agents,
+        scales.said(scales.large_seen(space, obs)),
+    )
 
 
 class _Spent:
-    """What this thread spends from now on, without what it waits for a core: other processes are not the env's doing."""
+    """What this thread spends from now on, without what it waits for a core: other processes are
+    not the env's doing.
+    """
 
     def __init__(self) -> None:
-        self._began, self._late, self._computed = time.perf_counter(), run_delay_s(), time.process_time()
+        self._began, self._late, self._computed = (
+            time.perf_counter(),
+            run_delay_s(),
+            time.process_time(),
+        )
 
     def seconds(self) -> tuple[float, float]:
         """Seconds in all, and those on a core."""
@@ -182,7 +235,9 @@ class _Spent:
 
 @contextlib.contextmanager
 def _exits_raised() -> Iterator[None]:
-    """Let an env that calls ``os._exit`` raise instead: a worker may die of it, but here it would end the command unsaid."""
+    """Let an env that calls ``os._exit`` raise instead: a worker may die of it, but here it would
+    end the command unsaid.
+    """
 
     def leave(status: int) -> NoReturn:
         raise SystemExit(status)
@@ -206,25 +261,34 @@ def _sized(program: Program, policy: Policy, pace: Pace, named: Set[str]) -> Pro
         cores = usable()
         actors = min(MOST_WAITING, max(cores, 4)) if pace.computes < WAITS else cores
     if "envs_per_actor" not in named:
-        if pace.slow:  # the envs of one actor are stepped and reset one after the other: more of them make nothing faster
+        # the envs of one actor are stepped and reset one after the other: more of them make nothing
+        # faster
+        if pace.slow:
             envs = 1 if pace.reset_s >= SLOW_RESET_S or pace.step_s >= 10 * SLOW_STEP_S else 4
-        envs = max(min(envs, place.envs_per_actor // pace.agents), 1)  # each agent is a stream, as an env of one agent is
+        # each agent is a stream, as an env of one agent is
+        envs = max(min(envs, place.envs_per_actor // pace.agents), 1)
     if policy.replay is not None:  # an update for each row, as where one env is stepped alone
         rows = actors * envs * policy.unroll
         changed = replace(policy, replay=replace(policy.replay, updates=rows))
     else:
         longest = round(UPDATE_S / (pace.step_s * envs)) if pace.slow else policy.unroll
         unroll = policy.unroll if "unroll" in named else max(min(policy.unroll, longest), SHORTEST)
-        changed = replace(policy, unroll=unroll, batch=policy.batch if "batch" in named else actors * envs)
+        changed = replace(
+            policy, unroll=unroll, batch=policy.batch if "batch" in named else actors * envs
+        )
         changed = changed if named & CUTS else cut(changed)
     (name,) = learning(program)
-    sizes = {key: value for key, value in (("actors", actors), ("envs_per_actor", envs)) if key not in named}
+    sizes = {
+        key: value
+        for key, value in (("actors", actors), ("envs_per_actor", envs))
+        if key not in named
+    }
     return replace(alter(program, **sizes), policies={**program.policies, name: changed})
 
 
 def cut(policy: Policy) -> Policy:
-    """Cut a large batch into more minibatches than the algorithm's default, since a step of many rows learns little more than
-    one of 64.
+    """Cut a large batch into more minibatches than the algorithm's default, since a step of many
+    rows learns little more than one of 64.
     """
     algorithm = policy.algorithm
     if not algorithm.minibatch_rows:

@@ -12,8 +12,9 @@ __all__ = ["watch"]
 def watch(run: Run) -> dict[str, Any]:
     """Train to the end with the live view -> the summary of the run.
 
-    In a notebook the view is one picture in the cell's output. Ctrl-C, or the notebook's stop button, saves the run and returns
-    as well: ``summary["status"]`` is then "interrupted", and ``resume`` goes on with it. What a worker raises is raised.
+    In a notebook the view is one picture in the cell's output. Ctrl-C, or the notebook's stop
+    button, saves the run and returns as well: ``summary["status"]`` is then "interrupted", and
+    ``resume`` goes on with it. What a worker raises is raised.
     """
     from equipoise.console.notebook import NotebookView, in_notebook
     from equipoise.console.terminal import View

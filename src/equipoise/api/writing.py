@@ -1,4 +1,6 @@
-"""A trained model that writes: ``generate`` has it answer prompts, ``export_model`` saves it as other libraries load it."""
+"""A trained model that writes: ``generate`` has it answer prompts, ``export_model`` saves it as
+other libraries load it.
+"""
 
 from __future__ import annotations
 
@@ -43,32 +45,43 @@ class Answer:
     chat: bool = False  # is the prompt messages, and not a text that goes on?
 
 
-def writer(directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()) -> tuple[Program, Voice, Any]:
-    """The program of a run on text, its tokenizer with the facts, and its network with the weights that ``load`` would take.
+def writer(
+    directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()
+) -> tuple[Program, Voice, Any]:
+    """The program of a run on text, its tokenizer with the facts, and its network with the weights
+    that ``load`` would take.
 
-    Only the run's own files are read: its prompts, its reward and the model that it began with may be gone.
+    Only the run's own files are read: its prompts, its reward and the model that it began with may
+    be gone.
     """
     with local(directory) as here:
         return _writer(here, best, trust)
 
 
-def _writer(directory: str | os.PathLike[str], best: bool, trust: Sequence[str]) -> tuple[Program, Voice, Any]:
+def _writer(
+    directory: str | os.PathLike[str], best: bool, trust: Sequence[str]
+) -> tuple[Program, Voice, Any]:
     program = RunDirectory.open(directory, trusted=trust, only=("algorithm", "torso")).program
     if not source_of(program).writes:
         raise ValueError(
-            f"{directory}: expected a run on text (equipoise train sort --algorithm grpo), got one of {program.name}"
+            f"{directory}: expected a run on text (equipoise train sort --algorithm grpo), got one "
+            f"of {program.name}"
         )
     name, *_ = learning(program)
     source = weights_of(directory, best=best)
     file = source / checkpoint.SPEC
-    spec = playable.text_spec(parse_json(checkpoint.read(source, checkpoint.SPEC), file), name, str(file))
+    spec = playable.text_spec(
+        parse_json(checkpoint.read(source, checkpoint.SPEC), file), name, str(file)
+    )
     net = network(program, RunSpec(env=spec, policies={name: spec}), name)
     playable.fill({name: net}, checkpoint.load(source)[0], str(source))
     return program, voice(spec, RunDirectory.found(directory).path), net
 
 
 def _asked(prompt: Prompt, number: int, chat: bool) -> Prompt:
-    """A prompt as the model was trained with: a text is a user's message to a model of chats, or JSON of all messages."""
+    """A prompt as the model was trained with: a text is a user's message to a model of chats, or
+    JSON of all messages.
+    """
     at = f"prompt {number + 1}" if number else "prompt"
     if not isinstance(prompt, str):
         return messages.read_prompt(plain(prompt, at), at)
@@ -83,16 +96,25 @@ def _asked(prompt: Prompt, number: int, chat: bool) -> Prompt:
 
 
 def generate(
-    directory: str | os.PathLike[str], prompts: Sequence[Prompt], *, samples: int = 1, greedy: bool = False, seed: int = 0,
-    limit: int | None = None, best: bool = False, trust: Sequence[str] = (),
-) -> list[Answer]:  # fmt: skip
-    """``samples`` completions of each prompt, at the temperature that the run trained with, or the likeliest tokens.
+    directory: str | os.PathLike[str],
+    prompts: Sequence[Prompt],
+    *,
+    samples: int = 1,
+    greedy: bool = False,
+    seed: int = 0,
+    limit: int | None = None,
+    best: bool = False,
+    trust: Sequence[str] = (),
+) -> list[Answer]:
+    """``samples`` completions of each prompt, at the temperature that the run trained with, or the
+    likeliest tokens.
 
-    A prompt is a text, or messages ``{"role", "content"}``, which the model's chat template makes a text of. To a model that
-    was trained on messages a text is what its user asks; JSON of messages is read as such.
+    A prompt is a text, or messages ``{"role", "content"}``, which the model's chat template makes a
+    text of. To a model that was trained on messages a text is what its user asks; JSON of messages
+    is read as such.
 
-    ``limit``: tokens of a completion at most, as in training if not given. ValueError for a prompt that the model has no tokens
-    for, or no room.
+    ``limit``: tokens of a completion at most, as in training if not given. ValueError for a prompt
+    that the model has no tokens for, or no room.
     """
     if samples < 1:
         raise ValueError(f"samples: expected at least 1, got {samples}")
@@ -109,30 +131,43 @@ def generate(
     room = room_for(text.config, most)
     if room < 1:
         most_of_all = text.config.max_position_embeddings - 1
-        raise ValueError(f"limit: expected at most {most_of_all:,} tokens, the model's context without a prompt, got {most:,}")
+        raise ValueError(
+            f"limit: expected at most {most_of_all:,} tokens, the model's context without a "
+            f"prompt, got {most:,}"
+        )
     for prompt, one in zip(prompts, tokens, strict=True):
         if not 0 < len(one) <= room:
             raise ValueError(
-                f"prompt {shortened(repr(prompt))}: expected 1 to {room:,} tokens, beside {most:,} of a completion, got "
+                f"prompt {shortened(repr(prompt))}: expected 1 to {room:,} tokens, beside {most:,} "
+                "of a completion, got "
                 f"{len(one):,}"
             )
     rows = max(samples, min(samples * len(prompts), TOGETHER))
-    engine = source.engine(text, policy.algorithm, net, greedy=greedy, rows=rows, length=max(map(len, tokens)) + most)
+    engine = source.engine(
+        text, policy.algorithm, net, greedy=greedy, rows=rows, length=max(map(len, tokens)) + most
+    )
     for group, one in enumerate(tokens):
         engine.submit(group, one, samples, limit=most)
     found: dict[tuple[int, int], Answer] = {}
     while engine.live or engine.waiting:
         for done in engine.step():
             found[done.group, done.index] = Answer(
-                prompt=prompts[done.group], text=text.tokenizer.decode(done.token.tolist()), logp=float(done.logp.sum()),
-                tokens=len(done.token), ended=done.stop in (Stop.EOS, Stop.TEXT),
+                prompt=prompts[done.group],
+                text=text.tokenizer.decode(done.token.tolist()),
+                logp=float(done.logp.sum()),
+                tokens=len(done.token),
+                ended=done.stop in (Stop.EOS, Stop.TEXT),
                 chat=not isinstance(asked[done.group], str),
-            )  # fmt: skip
+            )
     return [found[key] for key in sorted(found)]
 
 
-def export_model(directory: str | os.PathLike[str], to: Path, *, best: bool = False, trust: Sequence[str] = ()) -> Path:
-    """Write the model as ``config.json`` and ``model.safetensors`` into a new directory, which ``transformers`` loads."""
+def export_model(
+    directory: str | os.PathLike[str], to: Path, *, best: bool = False, trust: Sequence[str] = ()
+) -> Path:
+    """Write the model as ``config.json`` and ``model.safetensors`` into a new directory, which
+    ``transformers`` loads.
+    """
     _, text, net = writer(directory, best=best, trust=trust)
     params = {name: x for name, x in net.named_parameters() if not name.startswith("critic.")}
     files.write(to, net.config, params, eos=text.spec.eos, special=text.tokenizer.special)

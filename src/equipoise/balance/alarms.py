@@ -1,8 +1,8 @@
 """Alarms: signs, in what a run says of itself, that it goes nowhere as it is.
 
-Each rule is a pure function of a short window of numbers. It returns the evidence in words, or "" where there is none.
-``Alarms`` keeps the windows. A late alarm is better than a false one, so every sign has to last. docs/alarms.md says which
-numbers a rule uses and why.
+Each rule is a pure function of a short window of numbers. It returns the evidence in words, or ""
+where there is none. ``Alarms`` keeps the windows. A late alarm is better than a false one, so every
+sign has to last. docs/alarms.md says which numbers a rule uses and why.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ from equipoise.balance.shares import Shares
 
 RECORDS = 10  # looks at the learner's numbers that a collapse lasts
 FEW = 5  # the same for lag and importance weights, which say what they say at once
-EPISODES = 20  # that end in the window of a collapse, so that the return is that of the collapsed policy
+# that end in the window of a collapse, so that the return is that of the collapsed policy
+EPISODES = 20
 EXPLODED, EXPLODING = 100.0, 3  # times the scale of the returns, and looks at it
-ROOTS = {"value_error": 0.5, "critic_loss": 0.5, "td_error": 1.0, "q": 1.0, "surprise": 1.0}  # power with the unit of returns
+# power with the unit of returns
+ROOTS = {"value_error": 0.5, "critic_loss": 0.5, "td_error": 1.0, "q": 1.0, "surprise": 1.0}
 LEAST_SAMPLE = 0.1  # of the rows are effective
-DISAGREES = 1.05  # mean factor between the probabilities of what drew a token and of what learns from it, by the same weights
+# mean factor between the probabilities of what drew a token and of what learns from it, by the same
+# weights
+DISAGREES = 1.05
 SAMPLES, UPDATES = (0.01, 20_000.0), 40.0  # of a replay: samples of a row, and updates an env step
 FROZEN_S = 5.0  # that an actor began unrolls with weights older than the published ones
 BELOW = 0.2  # of the run's steps below random play
 BELOW_EPISODES = 100
-MEMORY = ((1.0, 500_000.0), (20.0, 150_000.0))  # (seconds between samples, bytes a second) of a leak
+# (seconds between samples, bytes a second) of a leak
+MEMORY = ((1.0, 500_000.0), (20.0, 150_000.0))
 SAMPLES_KEPT = 31  # of the memory of a worker: 30 times the seconds above
 MB = 1e6
 
@@ -49,7 +54,9 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """Returns of the first episodes of every stream: what the policy did before it had learned much."""
+    """Returns of the first episodes of every stream: what the policy did before it had learned
+    much.
+    """
 
     episodes: int
     mean: float
@@ -73,9 +80,11 @@ class Limits:
     steps: int
     unroll: int
     policies: Mapping[str, PolicyLimits]  # those that learn
-    samples: float | None = None  # how often a row of the replay is learned from, on average; None: no replay
+    # how often a row of the replay is learned from, on average; None: no replay
+    samples: float | None = None
     updates: float = 0.0  # an env step, with a replay
-    filling: Mapping[str, float] = field(default_factory=dict)  # bytes that a worker's memory may grow by, by its title
+    # bytes that a worker's memory may grow by, by its title
+    filling: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +99,10 @@ class Moment:
     lag_mean: float
     metrics: Mapping[str, float]
     first: First | None = None
-    acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by who acts: version and end row of its open unroll
-    memory: Mapping[str, float] = field(default_factory=dict)  # bytes of the memory of each worker under way, by its title
+    # by who acts: version and end row of its open unroll
+    acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # bytes of the memory of each worker under way, by its title
+    memory: Mapping[str, float] = field(default_factory=dict)
     balance: Mapping[str, Shares] = field(default_factory=dict)
 
 
@@ -105,13 +116,20 @@ class Seen:
     wall_s: float
 
 
-# ------------------------------------------------------------------------------------------------------------------- rules
+# -------------------------------------------------------------------------------------------- rules
 
 
 def collapse(
-    entropy: Sequence[float], returns: Sequence[float], episodes: Sequence[int], *, least: float, first: First, best: float
-) -> str:  # fmt: skip
-    """Hardly any entropy is left, and the return is near that of the first episodes, or lost over half of what was gained.
+    entropy: Sequence[float],
+    returns: Sequence[float],
+    episodes: Sequence[int],
+    *,
+    least: float,
+    first: First,
+    best: float,
+) -> str:
+    """Hardly any entropy is left, and the return is near that of the first episodes, or lost over
+    half of what was gained.
 
     ``best``: the best return so far.
     """
@@ -120,38 +138,62 @@ def collapse(
     if max(returns) > first.mean + max(first.std, best - first.mean) / 2:
         return ""
     return (
-        f"the entropy fell to {entropy[-1]:.3g} (below {least:.3g} hardly anything is left to chance), and the return is "
-        f"{returns[-1]:.4g}, after {first.mean:.4g} in the first {first.episodes} episodes and {best:.4g} at best"
+        f"the entropy fell to {entropy[-1]:.3g} (below {least:.3g} hardly anything is left to "
+        "chance), and the return is "
+        f"{returns[-1]:.4g}, after {first.mean:.4g} in the first {first.episodes} episodes and "
+        f"{best:.4g} at best"
     )
 
 
 def exploding(values: Sequence[float], scale: float) -> str:
-    """An error of the values, in the unit of returns, is far above every return, and does not fall."""
+    """An error of the values, in the unit of returns, is far above every return,
+    and does not fall.
+    """
     last = [abs(x) if math.isfinite(x) else math.inf for x in values][-EXPLODING:]
     if len(last) < EXPLODING or min(last) <= EXPLODED * scale or last[-1] < last[0]:
         return ""
-    return f"{last[-1]:.3g}, which is over {EXPLODED:.0f} times the largest return or first value, {scale:.3g}"
+    return (
+        f"{last[-1]:.3g}, which is over {EXPLODED:.0f} times the largest return or first value, "
+        f"{scale:.3g}"
+    )
 
 
 def small_sample(shares: Sequence[float]) -> str:
-    """The importance weights leave few rows that count. ``shares``: effective sample size by rows, 0..1."""
+    """The importance weights leave few rows that count. ``shares``: effective sample size by rows,
+    0..1.
+    """
     if len(shares) < FEW or max(shares[-FEW:]) >= LEAST_SAMPLE:
         return ""
-    return f"the importance weights leave {shares[-1]:.1%} of the rows effective (alarm below {LEAST_SAMPLE:.0%})"
+    return (
+        f"the importance weights leave {shares[-1]:.1%} of the rows effective (alarm below "
+        f"{LEAST_SAMPLE:.0%})"
+    )
 
 
 def disagreeing(factors: Sequence[float]) -> str:
-    """An engine draws tokens by other probabilities than the learner's. ``factors``: mean of exp |difference of their logs|."""
+    """An engine draws tokens by other probabilities than the learner's. ``factors``: mean of exp
+    |difference of their logs|.
+    """
     if len(factors) < EXPLODING or min(factors[-EXPLODING:]) <= DISAGREES:
         return ""
-    return f"the probabilities that drew tokens are off by a factor of {factors[-1]:.3f} on average (alarm above {DISAGREES})"
+    return (
+        f"the probabilities that drew tokens are off by a factor of {factors[-1]:.3f} on "
+        f"average (alarm above {DISAGREES})"
+    )
 
 
 def lagging(lags: Sequence[float], limits: PolicyLimits) -> str:
     """Experience is older than the algorithm's correction bears."""
-    if limits.max_sensible_lag is None or len(lags) < FEW or min(lags[-FEW:]) <= limits.max_sensible_lag:
+    if (
+        limits.max_sensible_lag is None
+        or len(lags) < FEW
+        or min(lags[-FEW:]) <= limits.max_sensible_lag
+    ):
         return ""
-    return f"experience is {lags[-1]:.1f} versions old on average, and {limits.algorithm} bears {limits.max_sensible_lag:g}"
+    return (
+        f"experience is {lags[-1]:.1f} versions old on average, and {limits.algorithm} bears "
+        f"{limits.max_sensible_lag:g}"
+    )
 
 
 def ratio(samples: float | None, updates: float) -> str:
@@ -160,7 +202,8 @@ def ratio(samples: float | None, updates: float) -> str:
     if samples is None or (low <= samples <= high and updates <= UPDATES):
         return ""
     return (
-        f"a row is learned from {_plain(samples)} times on average, with {_plain(updates)} updates an env step; usual are "
+        f"a row is learned from {_plain(samples)} times on average, with {_plain(updates)} updates "
+        "an env step; usual are "
         f"{low:g} to {high:,.0f} times, and at most {UPDATES:g} updates"
     )
 
@@ -170,14 +213,25 @@ def _plain(x: float) -> str:
 
 
 def frozen(since: Seen | None, now: Seen, unroll: int) -> str:
-    """Two unrolls and more were begun after ``since``, with a version that was older than the published one even then."""
-    if since is None or now.row - since.row < 2 * unroll or (ago := now.wall_s - since.wall_s) < FROZEN_S:
+    """Two unrolls and more were begun after ``since``, with a version that was older than the
+    published one even then.
+    """
+    if (
+        since is None
+        or now.row - since.row < 2 * unroll
+        or (ago := now.wall_s - since.wall_s) < FROZEN_S
+    ):
         return ""
-    return f"it acts by version {now.version}, as it did {ago:.0f} s ago; version {now.published} is published"
+    return (
+        f"it acts by version {now.version}, as it did {ago:.0f} s ago; version {now.published} "
+        "is published"
+    )
 
 
 def leaking(samples: Sequence[tuple[float, float]], rate: float) -> str:
-    """Memory grew in each third of the window, at ``rate`` bytes a second or faster. ``samples``: (seconds, bytes)."""
+    """Memory grew in each third of the window, at ``rate`` bytes a second or faster. ``samples``:
+    (seconds, bytes).
+    """
     if len(samples) < SAMPLES_KEPT:
         return ""
     marks = [samples[i * (SAMPLES_KEPT - 1) // 3] for i in range(4)]
@@ -185,17 +239,22 @@ def leaking(samples: Sequence[tuple[float, float]], rate: float) -> str:
         return ""
     (began, before), (ended, after) = samples[0], samples[-1]
     grew, took = after - before, ended - began
-    return f"its memory grew by {grew / MB:.0f} MB in {took:.0f} s, {grew / took / MB:.2g} MB/s, to {after / MB:,.0f} MB"
+    return (
+        f"its memory grew by {grew / MB:.0f} MB in {took:.0f} s, {grew / took / MB:.2g} MB/s, "
+        f"to {after / MB:,.0f} MB"
+    )
 
 
 def random_play(first: First) -> float:
     """The return below which a policy is clearly worse than the first episodes were."""
     if first.episodes < EPISODES:
         return -math.inf
-    return first.mean - first.std * (0.25 + 3.0 / math.sqrt(first.episodes)) - 0.05 * abs(first.mean)
+    return (
+        first.mean - first.std * (0.25 + 3.0 / math.sqrt(first.episodes)) - 0.05 * abs(first.mean)
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------------- windows
+# ------------------------------------------------------------------------------------------ windows
 
 
 Found = Iterator[tuple[str, str, str, str]]  # name, owner, evidence, action
@@ -207,14 +266,21 @@ class Alarms:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.raised: list[Alarm] = []
-        self._metrics: Mapping[str, float] | None = None  # those of the last look at the learner's numbers
-        self._looks: dict[tuple[str, str], deque[float]] = defaultdict(lambda: deque(maxlen=RECORDS))  # by policy and number
-        self._scale: dict[tuple[str, str], float] = {}  # the largest of the first looks, where no return is known
+        # those of the last look at the learner's numbers
+        self._metrics: Mapping[str, float] | None = None
+        # by policy and number
+        self._looks: dict[tuple[str, str], deque[float]] = defaultdict(
+            lambda: deque(maxlen=RECORDS)
+        )
+        # the largest of the first looks, where no return is known
+        self._scale: dict[tuple[str, str], float] = {}
         self._return = 0.0  # the largest without its sign; 0: none is known
         self._best = -math.inf  # return
         self._old: dict[str, Seen] = {}  # by who acts: since when newer weights are published
         self._below: Moment | None = None  # since when the return is below random play
-        self._memory: dict[tuple[str, float], deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=SAMPLES_KEPT))
+        self._memory: dict[tuple[str, float], deque[tuple[float, float]]] = defaultdict(
+            lambda: deque(maxlen=SAMPLES_KEPT)
+        )
         self._base: dict[str, float] = {}
 
     def look(self, now: Moment) -> list[Alarm]:
@@ -222,16 +288,32 @@ class Alarms:
         before = len(self.raised)
         for rule in (self._learning, self._ratio, self._acting, self._returns, self._leaks):
             for name, owner, evidence, action in rule(now):
-                if evidence and not any((one.name, one.owner) == (name, owner) for one in self.raised):
-                    alarm = Alarm(name=name, owner=owner, evidence=evidence, action=action, step=now.step, wall_s=now.wall_s)
+                if evidence and not any(
+                    (one.name, one.owner) == (name, owner) for one in self.raised
+                ):
+                    alarm = Alarm(
+                        name=name,
+                        owner=owner,
+                        evidence=evidence,
+                        action=action,
+                        step=now.step,
+                        wall_s=now.wall_s,
+                    )
                     self.raised.append(alarm)
         return self.raised[before:]
 
     def failed(self, said: str, *, step: int, wall_s: float) -> Alarm:
-        """Note an update whose loss or gradient was not finite, which ends the run; ``said``: the error's words."""
+        """Note an update whose loss or gradient was not finite, which ends the run; ``said``: the
+        error's words.
+        """
         action = "a lower optimizer.learning_rate, optimizer.max_grad_norm or rewards.clip may help"
         alarm = Alarm(
-            name="loss not finite", owner="learner", evidence=said.partition(";")[0], action=action, step=step, wall_s=wall_s
+            name="loss not finite",
+            owner="learner",
+            evidence=said.partition(";")[0],
+            action=action,
+            step=step,
+            wall_s=wall_s,
         )
         self.raised.append(alarm)
         return alarm
@@ -243,41 +325,77 @@ class Alarms:
         self._metrics = now.metrics
         self._best = max(self._best, -math.inf if now.return_mean is None else now.return_mean)
         first = now.first or First(episodes=0, mean=0.0, std=0.0)
-        self._return = max(self._return, abs(now.return_mean or 0.0), abs(first.mean) + 3 * first.std)
+        self._return = max(
+            self._return, abs(now.return_mean or 0.0), abs(first.mean) + 3 * first.std
+        )
         several = len(self._limits.policies) > 1
         for policy, limits in self._limits.policies.items():
             room, owner = f"{policy}/" if several else "", f"policy {policy}"
-            said = {name.removeprefix(room): x for name, x in now.metrics.items() if name.startswith(room)}
-            yield ("lag too large", owner, lagging(self._add(policy, "lag", now.lag_mean), limits),
-                   "a lower --max-lag, a faster learner or fewer actors make experience fresher")  # fmt: skip
+            said = {
+                name.removeprefix(room): x
+                for name, x in now.metrics.items()
+                if name.startswith(room)
+            }
+            yield (
+                "lag too large",
+                owner,
+                lagging(self._add(policy, "lag", now.lag_mean), limits),
+                "a lower --max-lag, a faster learner or fewer actors make experience fresher",
+            )
             if "rho" in said and "rho_squared" in said:
                 share = effective(said["rho"], said["rho_squared"])
-                yield ("weights collapsed", owner, small_sample(self._add(policy, "sample", share)),
-                       "a lower --max-lag or optimizer.learning_rate keeps the policies nearer to each other")  # fmt: skip
+                yield (
+                    "weights collapsed",
+                    owner,
+                    small_sample(self._add(policy, "sample", share)),
+                    "a lower --max-lag or optimizer.learning_rate keeps the policies nearer to "
+                    "each other",
+                )
             if "token_mult_prob_error" in said:
-                yield ("engine disagrees", owner, disagreeing(self._add(policy, "gate", said["token_mult_prob_error"])),
-                       "source.on_update=recompute, where samples span versions; else look at the engine")  # fmt: skip
+                yield (
+                    "engine disagrees",
+                    owner,
+                    disagreeing(self._add(policy, "gate", said["token_mult_prob_error"])),
+                    "source.on_update=recompute, where samples span versions; else look at the "
+                    "engine",
+                )
             yield from self._collapse(now, policy, limits, said)
             for name, power in ROOTS.items():
                 if name in said:
                     yield from self._exploding(policy, name, abs(said[name]) ** power, limits.scale)
 
-    def _collapse(self, now: Moment, policy: str, limits: PolicyLimits, said: Mapping[str, float]) -> Found:
-        if now.first is None or now.return_mean is None or limits.least_entropy is None or "entropy" not in said:
+    def _collapse(
+        self, now: Moment, policy: str, limits: PolicyLimits, said: Mapping[str, float]
+    ) -> Found:
+        if (
+            now.first is None
+            or now.return_mean is None
+            or limits.least_entropy is None
+            or "entropy" not in said
+        ):
             return
         entropy = self._add(policy, "entropy", said["entropy"])
         returns = self._add(policy, "return", now.return_mean)
         episodes = [int(x) for x in self._add(policy, "episodes", now.episodes)]
-        evidence = collapse(entropy, returns, episodes, least=limits.least_entropy, first=now.first, best=self._best)
-        action = "a lower optimizer.learning_rate, or a larger algorithm.entropy, keeps it exploring; begin anew"
+        evidence = collapse(
+            entropy, returns, episodes, least=limits.least_entropy, first=now.first, best=self._best
+        )
+        action = (
+            "a lower optimizer.learning_rate, or a larger algorithm.entropy, keeps it "
+            "exploring; begin anew"
+        )
         yield "entropy collapsed", f"policy {policy}", evidence, action
 
     def _exploding(self, policy: str, name: str, value: float, factor: float) -> Found:
         values, before = self._add(policy, name, value), self._scale.get((policy, name), 1.0)
         if not self._return and len(values) <= EXPLODING and math.isfinite(value):
-            self._scale[policy, name] = before = max(before, value)  # no episode has said yet how large values may be
+            # no episode has said yet how large values may be
+            self._scale[policy, name] = before = max(before, value)
         said = exploding(values, max(self._return * factor, 1.0) if self._return else before)
-        action = "a lower optimizer.learning_rate, optimizer.max_grad_norm or rewards.clip may help; begin anew"
+        action = (
+            "a lower optimizer.learning_rate, optimizer.max_grad_norm or rewards.clip may "
+            "help; begin anew"
+        )
         yield "loss exploding", f"policy {policy}", f"{name} came to {said}" if said else "", action
 
     def _add(self, policy: str, name: str, value: float) -> list[float]:
@@ -287,10 +405,17 @@ class Alarms:
 
     def _ratio(self, now: Moment) -> Found:
         action = "replay.updates, policy.batch and policy.unroll decide it"
-        yield "replay ratio out of range", "replay", ratio(self._limits.samples, self._limits.updates), action
+        yield (
+            "replay ratio out of range",
+            "replay",
+            ratio(self._limits.samples, self._limits.updates),
+            action,
+        )
 
     def _acting(self, now: Moment) -> Found:
-        """An actor that goes on beginning unrolls with weights older than those published before they began."""
+        """An actor that goes on beginning unrolls with weights older than those published before
+        they began.
+        """
         for who, (version, row) in now.acting.items():
             seen, since = Seen(version, row, now.published, now.wall_s), self._old.get(who)
             if since is not None and (version != since.version or row < since.row):
@@ -301,8 +426,13 @@ class Alarms:
                 self._old.pop(who, None)
                 continue
             self._old[who] = since
-            yield ("old weights", who, frozen(since, seen, self._limits.unroll),
-                   "it does not take newer weights; begin anew, and report it if no code of yours is in its way")  # fmt: skip
+            yield (
+                "old weights",
+                who,
+                frozen(since, seen, self._limits.unroll),
+                "it does not take newer weights; begin anew, and report it if no code of yours is "
+                "in its way",
+            )
 
     def _returns(self, now: Moment) -> Found:
         """The return is below that of random play for long, and does not rise."""
@@ -313,12 +443,20 @@ class Alarms:
         since = self._below
         if since is None or mean > (since.return_mean or 0.0) + 0.1 * first.std:
             self._below = since = now
-        if now.step - since.step < BELOW * self._limits.steps or now.episodes - since.episodes < BELOW_EPISODES:
+        if (
+            now.step - since.step < BELOW * self._limits.steps
+            or now.episodes - since.episodes < BELOW_EPISODES
+        ):
             return
-        yield ("below random play", self._all,
-               f"the return is {mean:.4g} after {now.step:,} steps, and was {first.mean:.4g} in the first {first.episodes} "
-               f"episodes (deviation {first.std:.3g})",
-               "look at the sign of the rewards and at what ends an episode; a lower learning rate may help")  # fmt: skip
+        yield (
+            "below random play",
+            self._all,
+            f"the return is {mean:.4g} after {now.step:,} steps, and was {first.mean:.4g} in the "
+            f"first {first.episodes} "
+            f"episodes (deviation {first.std:.3g})",
+            "look at the sign of the rewards and at what ends an episode; a lower learning rate "
+            "may help",
+        )
 
     @property
     def _all(self) -> str:
@@ -328,7 +466,8 @@ class Alarms:
 
     def _leaks(self, now: Moment) -> Found:
         """A worker whose memory grows all the time, beyond what it may fill."""
-        for who in self._base.keys() - now.memory.keys():  # it starts, again perhaps, or compiles: its memory is not watched
+        # it starts, again perhaps, or compiles: its memory is not watched
+        for who in self._base.keys() - now.memory.keys():
             del self._base[who]
             for every, _ in MEMORY:
                 self._memory.pop((who, every), None)
@@ -343,7 +482,12 @@ class Alarms:
                     continue
                 window.append((now.wall_s, size))
                 if size - base > self._limits.filling.get(who, 0.0):
-                    yield "memory grows", who, leaking(window, rate), _look_for(now.balance.get(who))
+                    yield (
+                        "memory grows",
+                        who,
+                        leaking(window, rate),
+                        _look_for(now.balance.get(who)),
+                    )
 
 
 def _look_for(shares: Shares | None) -> str:
@@ -354,7 +498,9 @@ def _look_for(shares: Shares | None) -> str:
 
 
 def effective(rho: float, rho_squared: float) -> float:
-    """Effective sample size by rows, 0..1 (Kong 1992): (mean of rho)^2 / (mean of rho^2); 0 where a weight overflowed."""
+    """Effective sample size by rows, 0..1 (Kong 1992): (mean of rho)^2 / (mean of rho^2); 0 where a
+    weight overflowed.
+    """
     if not (math.isfinite(rho) and math.isfinite(rho_squared)) or rho_squared <= 0:
         return 0.0
     return min(rho * rho / rho_squared, 1.0)

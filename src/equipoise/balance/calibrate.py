@@ -11,12 +11,15 @@ from equipoise.balance.model import HOME, Node, Outcome, Ring, Work, predict
 from equipoise.balance.shares import Shares, add
 from equipoise.types import Policy, Program, learning
 
-MISSING = 0.5  # share of the time that other processes had the cores, from which on nothing is predicted
+# share of the time that other processes had the cores, from which on nothing is predicted
+MISSING = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """A ring with measured costs. ``fit`` and ``unexplained`` say how far the model is from what was measured."""
+    """A ring with measured costs. ``fit`` and ``unexplained`` say how far the model is from what
+    was measured.
+    """
 
     ring: Ring
     program: Program
@@ -24,8 +27,10 @@ class Calibrated:
     outcome: Outcome  # what the model says of the ring as it is
     writes: float = 0.0  # share of the learners' computing that goes into writing a replay's rows
     sums: float = 0.0  # seconds of a batch in which learners wait for nothing but sums
-    missing: float = 0.0  # share of the time that passed while workers waited for cores which other processes had
-    overlap: float = float("inf")  # the most that both sides at once can gain, by how long each of them waits for the other
+    # share of the time that passed while workers waited for cores which other processes had
+    missing: float = 0.0
+    # the most that both sides at once can gain, by how long each of them waits for the other
+    overlap: float = float("inf")
 
     @property
     def fit(self) -> float:
@@ -38,7 +43,8 @@ class Calibrated:
         if self.missing < MISSING:
             return ""
         return (
-            f"other processes had the cores for {self.missing:.0%} of the time, so what a change gains cannot be told from "
+            f"other processes had the cores for {self.missing:.0%} of the time, so what a change "
+            "gains cannot be told from "
             "what its workers did; run it while the machine is idle"
         )
 
@@ -49,23 +55,34 @@ class Calibrated:
 
 
 def calibrate(
-    program: Program, balance: Mapping[str, Shares], *, cores: float, machines: Mapping[str, str] | None = None
+    program: Program,
+    balance: Mapping[str, Shares],
+    *,
+    cores: float,
+    machines: Mapping[str, str] | None = None,
 ) -> Calibrated | None:
-    """A ring from what workers measured; None where too little was done to say, where no env is stepped, or where there is
-    something that the model does not know (``beyond``).
+    """A ring from what workers measured; None where too little was done to say, where no env is
+    stepped, or where there is something that the model does not know (``beyond``).
 
     ``machines``: of each worker that is not at home, by its title, which machine has it.
     """
     away = machines or {}
-    actors = {title: one for title, one in balance.items() if one.side == "sampling" and not one.serves}
+    actors = {
+        title: one for title, one in balance.items() if one.side == "sampling" and not one.serves
+    }
     servers = [one for one in balance.values() if one.serves]
     learners = [one for one in balance.values() if one.side == "learning"]
     shards = [one for one in balance.values() if one.side == "keeping"]
-    if not actors or not learners or min(one.done for one in (*actors.values(), *servers, *learners)) < 1.0:
+    if (
+        not actors
+        or not learners
+        or min(one.done for one in (*actors.values(), *servers, *learners)) < 1.0
+    ):
         return None
     if beyond(balance, away):
         return None
-    seconds = max(one.total for one in actors.values())  # the others may have waited for the last of them to begin
+    # the others may have waited for the last of them to begin
+    seconds = max(one.total for one in actors.values())
     sums = min(one.spent("all-reduce") / one.done for one in learners)
     rounds = learners[0].done
     names = sorted(set(away.values()))
@@ -74,7 +91,9 @@ def calibrate(
         steps=steps_of_block(program),
         per_batch=blocks_of_batch(program),
         max_lag=program.placement.max_lag,
-        actors=tuple(_work(one, one.done, waits=0.0 if servers else one.starved) for one in actors.values()),
+        actors=tuple(
+            _work(one, one.done, waits=0.0 if servers else one.starved) for one in actors.values()
+        ),
         halves=program.placement.halves,
         servers=tuple(_work(one, one.done) for one in servers),
         learn=(
@@ -96,45 +115,74 @@ def calibrate(
         for who in groups
         if (alike := {t: one for t, one in balance.items() if (one.side, one.serves) == who})
     ]
-    missing = min(sum(lost) if ring.max_lag == 0 else max(lost), 1.0)  # in lockstep one side's waiting is the other's as well
-    if ring.max_lag == 0 and measured < outcome.steps_per_s:  # where sides take turns, what no work explains is their turning
-        batch_s = ring.per_batch * ring.steps / measured * (1 - missing)  # with the cores that others had
-        ring = replace(ring, handover_s=max(batch_s - ring.per_batch * ring.steps / outcome.steps_per_s, 0.0))
+    # in lockstep one side's waiting is the other's as well
+    missing = min(sum(lost) if ring.max_lag == 0 else max(lost), 1.0)
+    # where sides take turns, what no work explains is their turning
+    if ring.max_lag == 0 and measured < outcome.steps_per_s:
+        # with the cores that others had
+        batch_s = ring.per_batch * ring.steps / measured * (1 - missing)
+        ring = replace(
+            ring, handover_s=max(batch_s - ring.per_batch * ring.steps / outcome.steps_per_s, 0.0)
+        )
         outcome = predict(ring)
-    busy = max(1 - add(learners).share("starved"), 1 - add(servers or actors.values()).share("blocked"))
-    writes = sum(one.spent("insert") for one in learners) / max(sum(one.worked - one.asleep for one in learners), 1e-9)
+    busy = max(
+        1 - add(learners).share("starved"), 1 - add(servers or actors.values()).share("blocked")
+    )
+    writes = sum(one.spent("insert") for one in learners) / max(
+        sum(one.worked - one.asleep for one in learners), 1e-9
+    )
     return Calibrated(
-        ring=ring, program=program, measured=measured, outcome=outcome, writes=min(max(writes, 0.0), 1.0), sums=sums,
-        missing=missing, overlap=1 / max(busy, 1e-9),
-    )  # fmt: skip
+        ring=ring,
+        program=program,
+        measured=measured,
+        outcome=outcome,
+        writes=min(max(writes, 0.0), 1.0),
+        sums=sums,
+        missing=missing,
+        overlap=1 / max(busy, 1e-9),
+    )
 
 
 def _lost(outcome: Outcome, alike: Mapping[str, Shares]) -> float:
-    """The share of time that workers waited for a core, beyond what those of the ring explain themselves; by title."""
+    """The share of time that workers waited for a core, beyond what those of the ring explain
+    themselves; by title.
+    """
     known = [outcome.workers[title].preempted for title in alike if title in outcome.workers]
-    return max(add(alike.values()).share("preempted") - (statistics.fmean(known) if known else 0.0), 0.0)
+    return max(
+        add(alike.values()).share("preempted") - (statistics.fmean(known) if known else 0.0), 0.0
+    )
 
 
 def beyond(balance: Mapping[str, Shares], machines: Mapping[str, str]) -> str:
     """What the model does not know of workers on several machines; "" where it knows all.
 
-    It knows learners and shards at home alone, and inference workers on the machines of their actors.
+    It knows learners and shards at home alone, and inference workers on the machines of their
+    actors.
     """
-    if learning := [title for title in machines if title in balance and balance[title].side in ("learning", "keeping")]:
+    if learning := [
+        title
+        for title in machines
+        if title in balance and balance[title].side in ("learning", "keeping")
+    ]:
         return f"{learning[0]} on another machine than the first learner"
     inside = {machines.get(title) for title, one in balance.items() if one.serves}
-    if inside and not inside >= {machines.get(title) for title, one in balance.items() if one.side == "sampling"}:
+    if inside and not inside >= {
+        machines.get(title) for title, one in balance.items() if one.side == "sampling"
+    }:
         return "central inference on another machine than its actors"
     return ""
 
 
 def _nodes(ring: Ring) -> tuple[Node, ...]:
-    """The machines of the actors. Each has a core for each of its actors and inference workers, as a cluster reserves them.
+    """The machines of the actors. Each has a core for each of its actors and inference workers, as
+    a cluster reserves them.
 
     What its link carries is not known.
     """
     there = [*ring.at, *(ring.node_of_server(server) for server in range(len(ring.servers)))]
-    return tuple(Node(cores=max(there.count(node), 1)) for node in range(max(ring.at, default=HOME) + 1))
+    return tuple(
+        Node(cores=max(there.count(node), 1)) for node in range(max(ring.at, default=HOME) + 1)
+    )
 
 
 def _spread(at: Sequence[int], actors: int) -> tuple[int, ...]:
@@ -152,19 +200,31 @@ def steps_of_block(program: Program) -> int:
 
 
 def blocks_of_batch(program: Program) -> int:
-    """Blocks that are learned from together: a batch of the queue, or with a replay a round, which has one of each group."""
+    """Blocks that are learned from together: a batch of the queue, or with a replay a round, which
+    has one of each group.
+    """
     policy = next(iter(learning(program).values()))
-    return program.groups if policy.replay is not None else policy.batch // program.placement.group_envs
+    return (
+        program.groups
+        if policy.replay is not None
+        else policy.batch // program.placement.group_envs
+    )
 
 
 def _work(one: Shares, pieces: float, *, waits: float = 0.0) -> Work:
-    """A worker's seconds for each of so many pieces of work. ``waits``: for an env that steps meanwhile."""
+    """A worker's seconds for each of so many pieces of work. ``waits``: for an env that steps
+    meanwhile.
+    """
     asleep = min(max(one.asleep, 0.0), one.worked)
-    return Work(cpu_s=max(one.worked - asleep, 0.0) / pieces, sleep_s=max(asleep + waits, 0.0) / pieces)
+    return Work(
+        cpu_s=max(one.worked - asleep, 0.0) / pieces, sleep_s=max(asleep + waits, 0.0) / pieces
+    )
 
 
 def _learn(one: Shares, sums: float, threads: int) -> Work:
-    """A learner's part of a batch. How long it waits for the others' parts of sums follows from theirs, but for ``sums``."""
+    """A learner's part of a batch. How long it waits for the others' parts of sums follows from
+    theirs, but for ``sums``.
+    """
     asleep = max(one.asleep - one.spent("all-reduce"), 0.0)
     works = max(one.worked - max(one.asleep, one.spent("all-reduce")), 0.0)
     return Work(cpu_s=works / one.done, sleep_s=asleep / one.done + max(sums, 0.0), threads=threads)
@@ -177,7 +237,10 @@ def changed(known: Calibrated, program: Program) -> Ring:
     """
     before, ring = known.program, known.ring
     if unknown := unpredictable(before, program):
-        raise ValueError(f"{unknown[0]}: the model does not know what a change of it does; change it in a short run")
+        raise ValueError(
+            f"{unknown[0]}: the model does not know what a change of it does; change it in a short "
+            "run"
+        )
     old, new = _policy(before), _policy(program)
     place, was = program.placement, before.placement
     envs = place.group_envs * new.unroll / (was.group_envs * old.unroll)
@@ -219,15 +282,23 @@ def changed(known: Calibrated, program: Program) -> Ring:
     return replace(made, nodes=_nodes(made))
 
 
-# What several learners cost (benchmarks/learners.py, two cores): a share of a learner's computing does not shrink with its part
-# of the batch, and a step waits for the sums.
+# What several learners cost (benchmarks/learners.py, two cores): a share of a learner's computing
+# does not shrink with its part of the batch, and a step waits for the sums.
 FIXED, SUM_S = 0.5, 0.004
 PREDICTED = frozenset(
     {
-        "placement.actors", "placement.envs_per_actor", "placement.max_lag", "placement.learners",
-        "placement.inference_workers", "policy.unroll", "policy.batch", "algorithm.epochs", "replay.updates", "replay.shards",
+        "placement.actors",
+        "placement.envs_per_actor",
+        "placement.max_lag",
+        "placement.learners",
+        "placement.inference_workers",
+        "policy.unroll",
+        "policy.batch",
+        "algorithm.epochs",
+        "replay.updates",
+        "replay.shards",
     }
-)  # fmt: skip
+)
 
 
 def _share(learners: int) -> float:
@@ -244,7 +315,11 @@ def _steps(policy: Any) -> int:
 
 def unpredictable(before: Program, after: Program) -> list[str]:
     """The settings that differ and whose effect on steps/s the model does not know."""
-    found = [key for room in ("source", "placement", "route") for key in _differences(room, before, after)]
+    found = [
+        key
+        for room in ("source", "placement", "route")
+        for key in _differences(room, before, after)
+    ]
     if before.policies.keys() != after.policies.keys():
         found.append("policies")
     for name, one in before.policies.items():
@@ -259,19 +334,33 @@ def unpredictable(before: Program, after: Program) -> list[str]:
 def _differences_of_policies(one: Policy, other: Policy) -> list[str]:
     parts = ("algorithm", "optimizer", "rewards", "replay")
     found = [key for part in parts for key in _differences(part, one, other)]
-    found += [f"policy.{name}" for name in ("unroll", "batch", "publish_every") if getattr(one, name) != getattr(other, name)]
-    if one.replay is not None and other.replay is not None and (one.replay.shards > 1) != (other.replay.shards > 1):
+    found += [
+        f"policy.{name}"
+        for name in ("unroll", "batch", "publish_every")
+        if getattr(one, name) != getattr(other, name)
+    ]
+    if (
+        one.replay is not None
+        and other.replay is not None
+        and (one.replay.shards > 1) != (other.replay.shards > 1)
+    ):
         # One shard is none: the learner keeps the rows itself, and nobody measured what that takes.
         found.append("replay.shards, from one or to one")
     return found
 
 
 def _differences(room: str, before: Any, after: Any) -> list[str]:
-    """The fields of this part of two dataclasses that differ; the part itself where its types do."""
+    """The fields of this part of two dataclasses that differ;
+    the part itself where its types do.
+    """
     one, other = getattr(before, room), getattr(after, room)
     if type(one) is not type(other) or not is_dataclass(one):
         return [room] if one != other else []
-    return [f"{room}.{field.name}" for field in fields(one) if getattr(one, field.name) != getattr(other, field.name)]
+    return [
+        f"{room}.{field.name}"
+        for field in fields(one)
+        if getattr(one, field.name) != getattr(other, field.name)
+    ]
 
 
 def _policy(program: Program) -> Any:
@@ -280,5 +369,6 @@ def _policy(program: Program) -> Any:
 
 def _mean(works: Any) -> Work:
     return Work(
-        cpu_s=statistics.fmean(work.cpu_s for work in works), sleep_s=statistics.fmean(work.sleep_s for work in works)
-    )  # fmt: skip
+        cpu_s=statistics.fmean(work.cpu_s for work in works),
+        sleep_s=statistics.fmean(work.sleep_s for work in works),
+    )

@@ -1,4 +1,6 @@
-"""How a run would do on machines that nobody has rented yet: the model of the ring, with nodes and links between them."""
+"""How a run would do on machines that nobody has rented yet: the model of the ring, with nodes and
+links between them.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,34 @@ BUSY = 0.9  # a part that works so much of the time is what the run is bound by
 POSITIVE, SHARE = Number(1e-9, 1e12), Number(0, 1e12)
 COUNT = Number(1, 100_000, whole=True)
 LEARNERS: Schema = {
-    "cores": COUNT, "speed?": POSITIVE, "learner_speed?": POSITIVE, "mbit?": POSITIVE, "dollars_per_hour?": SHARE,
-}  # fmt: skip
+    "cores": COUNT,
+    "speed?": POSITIVE,
+    "learner_speed?": POSITIVE,
+    "mbit?": POSITIVE,
+    "dollars_per_hour?": SHARE,
+}
 NODES: Schema = {
-    "count?": COUNT, "actors": COUNT, "cores": COUNT, "speed?": POSITIVE, "mbit?": POSITIVE, "latency_ms?": SHARE,
-    "dollars_per_hour?": SHARE, "lost_per_hour?": SHARE, "back_s?": SHARE,
-}  # fmt: skip
+    "count?": COUNT,
+    "actors": COUNT,
+    "cores": COUNT,
+    "speed?": POSITIVE,
+    "mbit?": POSITIVE,
+    "latency_ms?": SHARE,
+    "dollars_per_hour?": SHARE,
+    "lost_per_hour?": SHARE,
+    "back_s?": SHARE,
+}
 WORK: Schema = {
-    "unroll": COUNT, "envs": COUNT, "blocks": COUNT, "max_lag": Either((Number(0, 1000, whole=True), Text(among=("none",)))),
-    "step_us": POSITIVE, "sleep_us?": SHARE, "learn_ms": POSITIVE, "bytes_per_step": SHARE, "version_bytes": SHARE,
-}  # fmt: skip
+    "unroll": COUNT,
+    "envs": COUNT,
+    "blocks": COUNT,
+    "max_lag": Either((Number(0, 1000, whole=True), Text(among=("none",)))),
+    "step_us": POSITIVE,
+    "sleep_us?": SHARE,
+    "learn_ms": POSITIVE,
+    "bytes_per_step": SHARE,
+    "version_bytes": SHARE,
+}
 CLUSTER: Schema = {"home": LEARNERS, "nodes?": Items(NODES, 1000), "work?": WORK}
 
 
@@ -60,11 +80,18 @@ class Cluster:
 
     @property
     def dollars_per_hour(self) -> float:
-        return self.home.dollars_per_hour + sum(one.count * one.dollars_per_hour for one in self.nodes)
+        return self.home.dollars_per_hour + sum(
+            one.count * one.dollars_per_hour for one in self.nodes
+        )
 
     def times(self, factor: float) -> Cluster:
         """So many times the machines for actors, one of each kind at least."""
-        return replace(self, nodes=tuple(replace(one, count=max(round(one.count * factor), 1)) for one in self.nodes))
+        return replace(
+            self,
+            nodes=tuple(
+                replace(one, count=max(round(one.count * factor), 1)) for one in self.nodes
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,42 +115,72 @@ class Forecast:
 
 
 def read(data: Mapping[str, Any], where: str) -> tuple[Cluster, Ring | None, Bytes | None]:
-    """A cluster file -> the cluster, and of a ``[work]`` the ring of one actor and its bytes; ValueError for another one."""
+    """A cluster file -> the cluster, and of a ``[work]`` the ring of one actor and its bytes;
+    ValueError for another one.
+    """
     check(data, CLUSTER, where)
-    cluster = Cluster(home=Home(**data["home"]), nodes=tuple(Machines(**one) for one in data.get("nodes", ())))
+    cluster = Cluster(
+        home=Home(**data["home"]), nodes=tuple(Machines(**one) for one in data.get("nodes", ()))
+    )
     if (work := data.get("work")) is None:
         return cluster, None, None
     steps = work["unroll"] * work["envs"]
     ring = Ring(
-        steps=steps, per_batch=work["blocks"], max_lag=None if work["max_lag"] == "none" else work["max_lag"],
-        actors=(Work(cpu_s=steps * work["step_us"] / 1e6, sleep_s=work["unroll"] * work.get("sleep_us", 0.0) / 1e6),),
-        learn=(Work(cpu_s=0.0, sleep_s=work["learn_ms"] / 1e3),), cores=1,
-    )  # fmt: skip
+        steps=steps,
+        per_batch=work["blocks"],
+        max_lag=None if work["max_lag"] == "none" else work["max_lag"],
+        actors=(
+            Work(
+                cpu_s=steps * work["step_us"] / 1e6,
+                sleep_s=work["unroll"] * work.get("sleep_us", 0.0) / 1e6,
+            ),
+        ),
+        learn=(Work(cpu_s=0.0, sleep_s=work["learn_ms"] / 1e3),),
+        cores=1,
+    )
     return cluster, ring, Bytes(step=work["bytes_per_step"], version=work["version_bytes"])
 
 
 def forecast(ring: Ring, cluster: Cluster, sizes: Bytes, *, at_home: int = 0) -> Forecast:
-    """Forecast the ring's usual actor on the machines of a cluster; ``at_home``: so many actors are on home's cores."""
+    """Forecast the ring's usual actor on the machines of a cluster; ``at_home``: so many actors are
+    on home's cores.
+    """
     if ring.servers and cluster.nodes:
-        raise ValueError("nodes: expected a run whose actors act themselves, got one with central inference; train with local")
+        raise ValueError(
+            "nodes: expected a run whose actors act themselves, got one with central inference; "
+            "train with local"
+        )
     usual, home, block = ring.usual, cluster.home, ring.steps * sizes.step
     nodes, actors, at = list[Node](), list[Work](), list[int]()
     for one in cluster.nodes:
         node = Node(
-            cores=one.cores, block_s=block * 8e-6 / one.mbit, version_s=sizes.version * 8e-6 / one.mbit,
-            latency_s=one.latency_ms / 1e3, lost_s=3600 / one.lost_per_hour if one.lost_per_hour else 0.0, back_s=one.back_s,
-        )  # fmt: skip
+            cores=one.cores,
+            block_s=block * 8e-6 / one.mbit,
+            version_s=sizes.version * 8e-6 / one.mbit,
+            latency_s=one.latency_ms / 1e3,
+            lost_s=3600 / one.lost_per_hour if one.lost_per_hour else 0.0,
+            back_s=one.back_s,
+        )
         at += [len(nodes) + number for number in range(one.count) for _ in range(one.actors)]
         nodes += [node] * one.count
         actors += [replace(usual, cpu_s=usual.cpu_s / one.speed)] * (one.actors * one.count)
     actors += [replace(usual, cpu_s=usual.cpu_s / home.speed)] * at_home
     at += [HOME] * at_home
-    learn = tuple(replace(work.times(1 / home.learner_speed), threads=work.threads) for work in ring.learn)
+    learn = tuple(
+        replace(work.times(1 / home.learner_speed), threads=work.threads) for work in ring.learn
+    )
     made = replace(
-        ring, actors=tuple(actors), learn=learn, cores=home.cores, nodes=tuple(nodes), at=tuple(at),
-        handover_s=0.0 if ring.nodes else ring.handover_s,  # between machines it is the links' time, which the cluster says
-        home_block_s=block * 8e-6 / home.mbit, home_version_s=sizes.version * 8e-6 / home.mbit,
-    )  # fmt: skip
+        ring,
+        actors=tuple(actors),
+        learn=learn,
+        cores=home.cores,
+        nodes=tuple(nodes),
+        at=tuple(at),
+        # between machines it is the links' time, which the cluster says
+        handover_s=0.0 if ring.nodes else ring.handover_s,
+        home_block_s=block * 8e-6 / home.mbit,
+        home_version_s=sizes.version * 8e-6 / home.mbit,
+    )
     return _told(predict(made, events=EVENTS), made, cluster, sizes)
 
 
@@ -131,12 +188,22 @@ def _told(outcome: Outcome, ring: Ring, cluster: Cluster, sizes: Bytes) -> Forec
     acting = [one.worked for one in outcome.workers.values() if one.steps]
     learner = outcome.workers["learner"].worked
     rate = outcome.steps_per_s
-    into, out = rate * sizes.step * 8e-6 * bool(ring.nodes), outcome.fetches_per_s * sizes.version * 8e-6
+    into, out = (
+        rate * sizes.step * 8e-6 * bool(ring.nodes),
+        outcome.fetches_per_s * sizes.version * 8e-6,
+    )
     mbit, mean = max(into, out), sum(acting) / len(acting)
     shares = {"the learner": learner, "the actors": mean, "home's link": mbit / cluster.home.mbit}
     bound = max(shares, key=lambda name: shares[name])
     return Forecast(
-        actors=len(ring.actors), steps_per_s=rate, lag=outcome.lag, learner=learner, acting=mean, home_mbit=mbit,
+        actors=len(ring.actors),
+        steps_per_s=rate,
+        lag=outcome.lag,
+        learner=learner,
+        acting=mean,
+        home_mbit=mbit,
         bound=bound if shares[bound] >= BUSY else "the lag bound or latency",
-        dollars_per_million=cluster.dollars_per_hour / 3600 / rate * 1e6 if cluster.dollars_per_hour and rate else None,
-    )  # fmt: skip
+        dollars_per_million=cluster.dollars_per_hour / 3600 / rate * 1e6
+        if cluster.dollars_per_hour and rate
+        else None,
+    )

@@ -1,9 +1,11 @@
-"""The governor: small measured steps of what a run may change while it goes on, within the user's limits.
+"""The governor: small measured steps of what a run may change while it goes on, within the user's
+limits.
 
-A lever is a number between limits: how many actors act, how many versions old rows may be. A step doubles or halves one of
-them, or makes it half as large again or a third smaller once that does not pay. It is measured over several versions and kept
-where it pays: one that costs more (actors, lag) where it makes ``GAINS`` times the updates/s, one that costs less where
-``KEEPS`` times the best so far are left. Where no step pays, the values stay until the speed leaves the band ``AWAY`` around
+A lever is a number between limits: how many actors act, how many versions old rows may be. A step
+doubles or halves one of them, or makes it half as large again or a third smaller once that does not
+pay. It is measured over several versions and kept where it pays: one that costs more (actors, lag)
+where it makes ``GAINS`` times the updates/s, one that costs less where ``KEEPS`` times the best so
+far are left. Where no step pays, the values stay until the speed leaves the band ``AWAY`` around
 what they made, twice in a row; then the search begins anew.
 
 Pure: it is told the time and the newest version, and answers with the values that are to be.
@@ -16,7 +18,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-WINDOW_S, SETTLE_S = 2.5, 0.5  # of a measurement, and before it, in which what was under way comes to its end
+# of a measurement, and before it, in which what was under way comes to its end
+WINDOW_S, SETTLE_S = 2.5, 0.5
 VERSIONS, FLUSH = 4, 2  # versions of a measurement at least; versions besides the lag before it
 GAINS, KEEPS, AWAY = 1.05, 0.97, 0.25
 DISTURBED_S = 30.0  # a step whose measurement is disturbed for so long is undone
@@ -81,7 +84,8 @@ class Governor:
     decisions: list[Decision] = field(default_factory=list)
     _window: _Window | None = None
     _version: int = -1
-    _rate: float | None = None  # versions a second of ``values``, without what is being tried; None: not known
+    # versions a second of ``values``, without what is being tried; None: not known
+    _rate: float | None = None
     _best: float = 0.0  # since the search began
     _tried: set[tuple[str, int]] = field(default_factory=set)  # values that did not pay from here
     _holds: bool = False  # is nothing tried any more
@@ -91,9 +95,12 @@ class Governor:
     _disturbed_at: float | None = None
     _news: str = ""
 
-    def look(self, at: float, version: int, *, waited: float = 0.0, disturbed: bool = False) -> bool:
-        """``waited``: the share of the last seconds in which the learners waited for rows. ``disturbed``: what is measured now
-        says nothing, for example since an evaluation goes on. -> Were ``values`` changed?
+    def look(
+        self, at: float, version: int, *, waited: float = 0.0, disturbed: bool = False
+    ) -> bool:
+        """``waited``: the share of the last seconds in which the learners waited for rows.
+        ``disturbed``: what is measured now says nothing, for example since an evaluation goes on.
+        -> Were ``values`` changed?
         """
         if self._window is None or disturbed:
             self._window, self._version = _Window(at, version), version
@@ -131,7 +138,9 @@ class Governor:
     @property
     def kept(self) -> dict[str, int]:
         """The values without what is being tried."""
-        return self.values | ({self.decisions[-1].lever: self.decisions[-1].before} if self._trying else {})
+        return self.values | (
+            {self.decisions[-1].lever: self.decisions[-1].before} if self._trying else {}
+        )
 
     @property
     def _trying(self) -> bool:
@@ -176,19 +185,34 @@ class Governor:
             after = self.levers[name].stepped(before, up, fine)
             if after == before or (name, after) in self._tried:
                 continue
-            reason = f"the learners waited {waited:.0%} of the time: would {'more help' if up else 'less do'}?"
+            reason = (
+                f"the learners waited {waited:.0%} of the time: would "
+                f"{'more help' if up else 'less do'}?"
+            )
             self.decisions.append(
-                Decision(wall_s=at, lever=name, before=before, after=after, reason=reason, rate_before=self._rate)
+                Decision(
+                    wall_s=at,
+                    lever=name,
+                    before=before,
+                    after=after,
+                    reason=reason,
+                    rate_before=self._rate,
+                )
             )
             self.values[name] = after
             return
-        self._holds, self._rate = True, None  # it is measured again: the machine may have changed since
+        # it is measured again: the machine may have changed since
+        self._holds, self._rate = True, None
 
     def _tell(self, rate: float) -> None:
-        if self._holds and self._first and self.values != self._told:  # else a run of days would tell it hundreds of times
+        # else a run of days would tell it hundreds of times
+        if self._holds and self._first and self.values != self._told:
             self._told = dict(self.values)
-            now = ", ".join(f"{name}={value} of {self.levers[name].high}" for name, value in self.values.items())
+            now = ", ".join(
+                f"{name}={value} of {self.levers[name].high}" for name, value in self.values.items()
+            )
             self._news = (
-                f"balance: {now} after {len(self.decisions)} steps, {rate / self._first:.2f} times the updates/s of the "
+                f"balance: {now} after {len(self.decisions)} steps, {rate / self._first:.2f} times "
+                "the updates/s of the "
                 "beginning; they stay so until the speed changes"
             )

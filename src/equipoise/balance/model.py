@@ -1,9 +1,11 @@
-"""A model of the ring: from what a piece of work takes to steps/s, the shares of the time, and the lag.
+"""A model of the ring: from what a piece of work takes to steps/s, the shares of the time, and the
+lag.
 
-The laws are those of the queue (``experience/queue/queue.py``): a block is one unroll of one group of envs, and the place of a
-block is dealt again when the batch that was there has been learned from. So a bound on the lag holds workers back here where it
-does in a run. All workers of a machine share its cores. What is not in the model: caches and memory bandwidth, and the
-difference between one unroll and the next.
+The laws are those of the queue (``experience/queue/queue.py``): a block is one unroll of one group
+of envs, and the place of a block is dealt again when the batch that was there has been learned
+from. So a bound on the lag holds workers back here where it does in a run. All workers of a machine
+share its cores. What is not in the model: caches and memory bandwidth, and the difference between
+one unroll and the next.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from dataclasses import dataclass, field, replace
 
 from equipoise.balance.simulation import Cores, Gate, Process, Simulation, Use
 
-CHUNKS = 4  # pieces of a block, each with weights of its own moment, and between which cores and servers are shared
+# pieces of a block, each with weights of its own moment, and between which cores and servers are
+# shared
+CHUNKS = 4
 EVENTS = 60_000  # most of a prediction: about a quarter of a second
 WARM, MOST_WARM = 3, 60  # batches in each place before anything is measured, and batches at most
 MEASURED = 12  # batches that are measured at least, and of each actor so many blocks:
@@ -28,7 +32,9 @@ LOSSES = 5  # mean times between the losses of a node that are measured at least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one piece of work takes: seconds of computing with a core for each thread, and seconds elsewhere."""
+    """What one piece of work takes: seconds of computing with a core for each thread, and seconds
+    elsewhere.
+    """
 
     cpu_s: float
     sleep_s: float = 0.0
@@ -50,7 +56,8 @@ class Node:
     block_s: float = 0.0  # that a block needs on its link to home, if nothing else is on it
     version_s: float = 0.0  # a version on the way back
     latency_s: float = 0.0  # of a message
-    lost_s: float = 0.0  # mean time until it is lost, with the blocks that are begun there; 0: never
+    # mean time until it is lost, with the blocks that are begun there; 0: never
+    lost_s: float = 0.0
     back_s: float = 0.0  # until there is another one
 
 
@@ -61,15 +68,19 @@ class Ring:
     steps: int  # env steps of a block
     per_batch: int  # blocks of a batch, of all learners together
     max_lag: int | None
-    actors: tuple[Work, ...]  # each one's part of a block: its envs, and without ``servers`` its acting
-    halves: int = 1  # groups of envs of an actor, of which one is stepped while the other is acted for
+    # each one's part of a block: its envs, and without ``servers`` its acting
+    actors: tuple[Work, ...]
+    # groups of envs of an actor, of which one is stepped while the other is acted for
+    halves: int = 1
     servers: tuple[Work, ...] = ()  # the inference workers' part of a block
-    learn: tuple[Work, ...]  # a batch: the learners', and that of their replay's shards, side by side
+    # a batch: the learners', and that of their replay's shards, side by side
+    learn: tuple[Work, ...]
     learners: int = 1  # the first of ``learn``
     handover_s: float = 0.0  # of a batch that the learner waits for: what passes besides work
     cores: float
     nodes: tuple[Node, ...] = ()
-    at: tuple[int, ...] = ()  # of each actor: which of the nodes it is on, or HOME; empty: all are at home
+    # of each actor: which of the nodes it is on, or HOME; empty: all are at home
+    at: tuple[int, ...] = ()
     home_block_s: float = 0.0  # that a block needs on home's link
     home_version_s: float = 0.0  # and a version to one node
 
@@ -80,12 +91,20 @@ class Ring:
 
     def node_of_server(self, server: int) -> int:
         """Where this inference worker is: with the first of the actors that it acts for."""
-        return self.at[-(-(server * len(self.actors) + 1) // len(self.servers)) - 1] if self.at else HOME
+        return (
+            self.at[-(-(server * len(self.actors) + 1) // len(self.servers)) - 1]
+            if self.at
+            else HOME
+        )
 
     @property
     def places(self) -> int:
         groups = len(self.actors) * self.halves
-        return 2 * max(groups, self.per_batch) if self.max_lag is None else self.per_batch * (self.max_lag + 1)
+        return (
+            2 * max(groups, self.per_batch)
+            if self.max_lag is None
+            else self.per_batch * (self.max_lag + 1)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +129,16 @@ class Outcome:
 
 
 def predict(ring: Ring, *, events: int = EVENTS) -> Outcome:
-    """Simulate the ring until it runs evenly, and measure it then, for so many ``events`` at most."""
+    """Simulate the ring until it runs evenly, and measure it then,
+    for so many ``events`` at most.
+    """
     return _Run(ring).outcome(events)
 
 
 class _Clock:
-    """Seconds of one worker by state; what is not added is the rest. ``groups`` of envs that it steps, if it does."""
+    """Seconds of one worker by state; what is not added is the rest. ``groups`` of envs that it
+    steps, if it does.
+    """
 
     def __init__(self, groups: int) -> None:
         self.groups = groups
@@ -141,12 +164,18 @@ class _Run:
         self._ring, self._simulation = ring, Simulation()
         self._cores = Cores(self._simulation, ring.cores)
         self._groups = len(ring.actors) * ring.halves
-        self._tokens: list[deque[int]] = [deque() for _ in range(self._groups if ring.max_lag == 0 else 1)]
+        self._tokens: list[deque[int]] = [
+            deque() for _ in range(self._groups if ring.max_lag == 0 else 1)
+        ]
         self._lags: dict[int, float] = {}  # by block that is complete: the mean version of its rows
         self._order: deque[int] = deque()  # in which blocks came to be complete
         self._next = self._version = self._fetched = 0
         self._lag_sum = self._published = 0.0  # when the newest version was
-        self._dealt, self._complete, self._busy = Gate(self._simulation), Gate(self._simulation), Gate(self._simulation)
+        self._dealt, self._complete, self._busy = (
+            Gate(self._simulation),
+            Gate(self._simulation),
+            Gate(self._simulation),
+        )
         self._taken = [False] * len(ring.actors)  # an actor steps one of its groups at a time
         self._serving = [False] * len(ring.servers)
         self._blocks = [0] * len(ring.actors)
@@ -154,9 +183,12 @@ class _Run:
         self._part = Gate(self._simulation)
         self._begun = 0  # batches that were begun to be learned from
         self._learned = [0] * len(ring.learn)
-        self._up, self._down = Cores(self._simulation, 1.0), Cores(self._simulation, 1.0)  # home's link, each way
+        # home's link, each way
+        self._up, self._down = Cores(self._simulation, 1.0), Cores(self._simulation, 1.0)
         self._nodes = [_Node(self._simulation, node) for node in ring.nodes]
-        self._node = [None if at == HOME else self._nodes[at] for at in ring.at or (HOME,) * len(ring.actors)]
+        self._node = [
+            None if at == HOME else self._nodes[at] for at in ring.at or (HOME,) * len(ring.actors)
+        ]
         servers = [ring.node_of_server(server) for server in range(len(ring.servers))]
         self._serves_on = [self._cores if at == HOME else self._nodes[at].cores for at in servers]
         for number, node in enumerate(self._nodes):
@@ -169,7 +201,9 @@ class _Run:
                 self._simulation.start(self._acts(actor, actor * ring.halves + half, clock))
         for k, work in enumerate(ring.learn):
             title = f"learner {k}" if k < ring.learners else f"shard {k - ring.learners}"
-            self._simulation.start(self._learns(k, work, self._clock("learner" if title == "learner 0" else title)))
+            self._simulation.start(
+                self._learns(k, work, self._clock("learner" if title == "learner 0" else title))
+            )
 
     def _clock(self, title: str, groups: int = 0) -> _Clock:
         return self._clocks.setdefault(title, _Clock(groups))
@@ -178,11 +212,15 @@ class _Run:
         ring, simulation = self._ring, self._simulation
         warm = min(max(WARM * -(-ring.places // ring.per_batch), 2), MOST_WARM)
         last = warm + MEASURED
-        # With a bound all places may be learned from in a row, and written again together: whole such rounds count.
+        # With a bound all places may be learned from in a row, and written again together: whole
+        # such rounds count.
         together = 1 if ring.max_lag is None else ring.max_lag + 1
         went = self._until(warm, events)
         blocks = list(self._blocks)
-        before, lag_before = {title: clock.values() for title, clock in self._clocks.items()}, self._lag_sum
+        before, lag_before = (
+            {title: clock.values() for title, clock in self._clocks.items()},
+            self._lag_sum,
+        )
         at = self._published
         version, fetched = self._version, self._fetched
         enough = False
@@ -192,23 +230,33 @@ class _Run:
             long = simulation.now - at >= LOSSES * max(
                 (node.lost_s + node.back_s for node in ring.nodes if node.lost_s), default=0
             )
-            enough = simulation.events > events or (self._version >= last and each >= BLOCKS and long)
+            enough = simulation.events > events or (
+                self._version >= last and each >= BLOCKS and long
+            )
         span, batches = self._published - at, self._version - version
         if not went or span <= 0.0:
             return Outcome(steps_per_s=0.0, lag=0.0)
         workers = {}
         for title, clock in self._clocks.items():
-            spent = [(b - a) / (simulation.now - at) for a, b in zip(before[title], clock.values(), strict=True)]
+            spent = [
+                (b - a) / (simulation.now - at)
+                for a, b in zip(before[title], clock.values(), strict=True)
+            ]
             waits = max(clock.groups, 1)  # each of them waits, and one at a time works
             workers[title] = Spent(
-                worked=spent[0], preempted=max(spent[1], 0.0), starved=spent[2] / waits, blocked=spent[3] / waits,
+                worked=spent[0],
+                preempted=max(spent[1], 0.0),
+                starved=spent[2] / waits,
+                blocked=spent[3] / waits,
                 steps=clock.groups > 0,
-            )  # fmt: skip
+            )
         rate = batches * ring.per_batch * ring.steps / span
         return Outcome(
-            steps_per_s=rate, lag=(self._lag_sum - lag_before) / max(batches * ring.per_batch, 1), workers=workers,
+            steps_per_s=rate,
+            lag=(self._lag_sum - lag_before) / max(batches * ring.per_batch, 1),
+            workers=workers,
             fetches_per_s=(self._fetched - fetched) / span,
-        )  # fmt: skip
+        )
 
     def _until(self, version: int, events: int) -> bool:
         """Simulate until this version, or until so many events -> can it go on?"""
@@ -222,7 +270,9 @@ class _Run:
             self._tokens[sequence % len(self._tokens)].append(sequence)
         self._dealt.open(None if len(self._tokens) > 1 else len(sequences))
 
-    def _works(self, work: Work, share: float, clock: _Clock, cores: Cores | None = None) -> Process:
+    def _works(
+        self, work: Work, share: float, clock: _Clock, cores: Cores | None = None
+    ) -> Process:
         """Do a share of this work, on the cores of home or of another machine, and elsewhere."""
         began = self._simulation.now
         # Time passes with all work: processes that need none would go on for ever at one moment.
@@ -236,7 +286,8 @@ class _Run:
         ring, simulation = self._ring, self._simulation
         node = self._node[actor]
         mine = self._tokens[group % len(self._tokens)]
-        server = ((actor + 1) * len(ring.servers) - 1) // len(ring.actors)  # each acts for actors that follow each other
+        # each acts for actors that follow each other
+        server = ((actor + 1) * len(ring.servers) - 1) // len(ring.actors)
         serves = self._clock(f"inference {server}") if ring.servers else clock
         for _ in itertools.count():
             began = simulation.now
@@ -255,7 +306,9 @@ class _Run:
                 while self._taken[actor]:
                     yield self._busy
                 self._taken[actor] = True
-                yield from self._works(ring.actors[actor], 1 / CHUNKS, clock, None if node is None else node.cores)
+                yield from self._works(
+                    ring.actors[actor], 1 / CHUNKS, clock, None if node is None else node.cores
+                )
                 self._taken[actor] = False
                 self._busy.open()
                 if ring.servers:
@@ -263,7 +316,9 @@ class _Run:
                     while self._serving[server]:
                         yield self._busy
                     self._serving[server] = True
-                    yield from self._works(ring.servers[server], 1 / CHUNKS, serves, self._serves_on[server])
+                    yield from self._works(
+                        ring.servers[server], 1 / CHUNKS, serves, self._serves_on[server]
+                    )
                     self._serving[server] = False
                     self._busy.open()
                     clock.starved += simulation.now - began
@@ -284,12 +339,15 @@ class _Run:
     def _sends(self, actor: int, node: _Node, sequence: int, versions: float) -> Process:
         """A block goes home, while its actor goes on."""
         yield Use(self._up, self._ring.home_block_s)
-        yield Use(node.up, max(node.of.block_s - self._ring.home_block_s, 0.0))  # both carry it at once, the slower one longer
+        # both carry it at once, the slower one longer
+        yield Use(node.up, max(node.of.block_s - self._ring.home_block_s, 0.0))
         yield node.of.latency_s
         self._arrives(actor, sequence, versions)
 
     def _fetches(self, node: _Node) -> Process:
-        """An actor begins once its node has the version of now; one of its actors gets it for all."""
+        """An actor begins once its node has the version of now;
+        one of its actors gets it for all.
+        """
         wanted = self._version
         while node.version < wanted:
             if node.fetching:
@@ -313,7 +371,9 @@ class _Run:
             node.gate.open()
 
     def _batch(self) -> list[int] | None:
-        """The blocks of the next batch, in the order in which they were dealt, or without a bound in that of completion."""
+        """The blocks of the next batch, in the order in which they were dealt, or without a bound
+        in that of completion.
+        """
         ring = self._ring
         if ring.max_lag is None:
             found = list(itertools.islice(self._order, ring.per_batch))
@@ -327,7 +387,9 @@ class _Run:
         return found
 
     def _learns(self, rank: int, work: Work, clock: _Clock) -> Process:
-        """One of those who work on a batch: it is begun by the first of them, and over when the last one is through."""
+        """One of those who work on a batch: it is begun by the first of them, and over when the
+        last one is through.
+        """
         simulation = self._simulation
         for number in itertools.count():
             began = simulation.now

@@ -1,4 +1,6 @@
-"""What would help a run, by how much, and what it costs: the model's answers for the changes that a user can make."""
+"""What would help a run, by how much, and what it costs: the model's answers for the changes that a
+user can make.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from equipoise.types import Placement, Program, learning
 
 HELPS = 1.05  # what gains less is not worth a word
 NEARLY = 0.97  # of two changes the cheaper is named first where it gains so much of the other's
-MARGIN = 0.12  # of a prediction; with half of what the model was off for the run as it is, or could not explain by work
+# of a prediction; with half of what the model was off for the run as it is, or could not explain by
+# work
+MARGIN = 0.12
 NAMED = 1.1  # what gains less where it is relieved does not hold a run back
 
 
@@ -56,8 +60,11 @@ class Probed:
     said: str  # what came of it, where that is no number
 
 
-def remedies(known: Calibrated, *, allowed: Callable[[Program], object] = lambda program: None) -> list[Remedy]:
-    """The changes that help: actors to mend, settings, and then the machine, of each the best first.
+def remedies(
+    known: Calibrated, *, allowed: Callable[[Program], object] = lambda program: None
+) -> list[Remedy]:
+    """The changes that help: actors to mend, settings, and then the machine, of each the best
+    first.
 
     ``allowed`` raises ValueError for a Program that cannot be.
     """
@@ -71,15 +78,23 @@ def remedies(known: Calibrated, *, allowed: Callable[[Program], object] = lambda
         settings.append(remedy(known, change, costs, predict(ring), most=bound(known, program)))
     mended = []
     if behind := _behind(known.ring):
-        who = "actor " + " and ".join(map(str, behind[:3])) + ("" if len(behind) <= 3 else f" and {len(behind) - 3} more")
-        mended.append(remedy(known, f"{who} as fast as the others", "", predict(_mended(known.ring, behind))))
+        who = (
+            "actor "
+            + " and ".join(map(str, behind[:3]))
+            + ("" if len(behind) <= 3 else f" and {len(behind) - 3} more")
+        )
+        mended.append(
+            remedy(known, f"{who} as fast as the others", "", predict(_mended(known.ring, behind)))
+        )
     for change, costs, ring in machines(known.ring):
         machine.append(remedy(known, change, costs, predict(ring)))
     return [*_ranked(mended), *_ranked(settings), *_ranked(machine)]
 
 
 def _ranked(found: Sequence[Remedy]) -> list[Remedy]:
-    """Return those that help, from the order of their costs: a cheaper one that gains nearly as much stays first."""
+    """Return those that help, from the order of their costs: a cheaper one that gains nearly as
+    much stays first.
+    """
     found = [one for one in found if one.gain >= HELPS]
     ranked: list[Remedy] = []
     while found:
@@ -95,33 +110,47 @@ def advice(found: Sequence[Remedy]) -> str:
     if not found:
         return f"no change of one setting would make {HELPS:.2f} times the steps/s"
     best = found[0]
-    return f"{best.change} would make about {best.gain:.1f} times the steps/s" + (f" ({best.costs})" if best.costs else "")
+    return f"{best.change} would make about {best.gain:.1f} times the steps/s" + (
+        f" ({best.costs})" if best.costs else ""
+    )
 
 
 def bound(known: Calibrated, program: Program) -> float:
-    """The most that a change can gain: if it gives up lockstep alone, at most the time that the sides wait for each other."""
+    """The most that a change can gain: if it gives up lockstep alone, at most the time that the
+    sides wait for each other.
+    """
     alone = _place(program, max_lag=known.program.placement.max_lag) == known.program
     return known.overlap if alone and known.ring.max_lag == 0 else float("inf")
 
 
-def remedy(known: Calibrated, change: str, costs: str, outcome: Outcome, *, most: float = float("inf")) -> Remedy:
+def remedy(
+    known: Calibrated, change: str, costs: str, outcome: Outcome, *, most: float = float("inf")
+) -> Remedy:
     """The remedy of a change with this predicted outcome; its gain is at most ``most``."""
     gain = min(outcome.steps_per_s / known.outcome.steps_per_s, most)
-    off = min(MARGIN + abs(1.0 - known.fit) / 2 + known.unexplained / 2, 1.0)  # of a ring without its cores it fits less
+    # of a ring without its cores it fits less
+    off = min(MARGIN + abs(1.0 - known.fit) / 2 + known.unexplained / 2, 1.0)
     return Remedy(
-        change=change, costs=costs, steps_per_s=gain * known.measured, gain=gain, low=gain * (1 - off), high=gain * (1 + off)
-    )  # fmt: skip
+        change=change,
+        costs=costs,
+        steps_per_s=gain * known.measured,
+        gain=gain,
+        low=gain * (1 - off),
+        high=gain * (1 + off),
+    )
 
 
 def cause(known: Calibrated) -> str:
-    """What holds the ring back: the part of it whose relief would gain most; "" where none would gain much.
+    """What holds the ring back: the part of it whose relief would gain most; "" where none would
+    gain much.
 
     One of "straggler", "lag", "servers", "learners", "shards" and "actors".
     """
     ring = known.ring
     relieved = {
-        "learners": _faster(ring, learners=0.5), "actors": replace(ring, actors=tuple(work.times(0.5) for work in ring.actors)),
-    }  # fmt: skip
+        "learners": _faster(ring, learners=0.5),
+        "actors": replace(ring, actors=tuple(work.times(0.5) for work in ring.actors)),
+    }
     if ring.servers:
         relieved["servers"] = replace(ring, servers=tuple(work.times(0.5) for work in ring.servers))
     if len(ring.learn) > ring.learners:
@@ -130,7 +159,10 @@ def cause(known: Calibrated) -> str:
         relieved["lag"] = replace(ring, max_lag=max(2 * ring.max_lag, 2))
         if behind := _behind(ring):
             relieved["straggler"] = _mended(ring, behind)
-    gains = {name: predict(other).steps_per_s / known.outcome.steps_per_s for name, other in relieved.items()}
+    gains = {
+        name: predict(other).steps_per_s / known.outcome.steps_per_s
+        for name, other in relieved.items()
+    }
     most = max(gains, key=lambda name: gains[name])
     return most if gains[most] >= NAMED else ""
 
@@ -142,33 +174,64 @@ def _behind(ring: Ring) -> list[int]:
 
 def _mended(ring: Ring, behind: Sequence[int]) -> Ring:
     """The ring in which those are as fast as the others."""
-    return replace(ring, actors=tuple(ring.usual if k in behind else work for k, work in enumerate(ring.actors)))
+    return replace(
+        ring,
+        actors=tuple(ring.usual if k in behind else work for k, work in enumerate(ring.actors)),
+    )
 
 
 def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
-    """Changes of settings: what to type, what it costs, and the Program with it. The cheapest come first."""
+    """Changes of settings: what to type, what it costs, and the Program with it. The cheapest come
+    first.
+    """
     place = program.placement
     policy = next(iter(learning(program).values()))
     if policy.replay is None:
-        lags = (1, 2) if place.max_lag == 0 else (place.max_lag + 1, 2 * place.max_lag + 1) if place.max_lag else ()
+        lags = (
+            (1, 2)
+            if place.max_lag == 0
+            else (place.max_lag + 1, 2 * place.max_lag + 1)
+            if place.max_lag
+            else ()
+        )
         for lag in dict.fromkeys(lags):
-            yield f"--max-lag {lag}", f"rows up to {lag} version{'s' * (lag > 1)} old", _place(program, max_lag=lag)
+            yield (
+                f"--max-lag {lag}",
+                f"rows up to {lag} version{'s' * (lag > 1)} old",
+                _place(program, max_lag=lag),
+            )
         if place.max_lag:
-            yield "--max-lag none", "rows as old as the slowest actor makes them", _place(program, max_lag=None)
+            yield (
+                "--max-lag none",
+                "rows as old as the slowest actor makes them",
+                _place(program, max_lag=None),
+            )
     elif place.max_lag == 0:
         yield "--max-lag 1", "acting is up to one version behind", _place(program, max_lag=1)
     if place.inference == "central":
         count = 2 * place.inference_workers
         if count <= place.actors:
             costs = f"{count} processes that act"
-            yield f"--set placement.inference_workers={count}", costs, _place(program, inference_workers=count)
+            yield (
+                f"--set placement.inference_workers={count}",
+                costs,
+                _place(program, inference_workers=count),
+            )
     if policy.replay is not None:
         if (count := 2 * policy.replay.shards) > 2:
             shards = replace(policy, replay=replace(policy.replay, shards=count))
-            yield f"--set replay.shards={count}", f"{count} processes that keep rows", _policy(program, shards)
+            yield (
+                f"--set replay.shards={count}",
+                f"{count} processes that keep rows",
+                _policy(program, shards),
+            )
         if (updates := policy.replay.updates // 2) >= 1:
             fewer = replace(policy, replay=replace(policy.replay, updates=updates))
-            yield f"--set replay.updates={updates}", "half the updates for each row", _policy(program, fewer)
+            yield (
+                f"--set replay.updates={updates}",
+                "half the updates for each row",
+                _policy(program, fewer),
+            )
     for count in (2 * place.actors, 4 * place.actors)[: 1 if policy.replay is not None else 2]:
         costs = f"{count} processes that step envs"
         if policy.replay is not None:
@@ -184,7 +247,11 @@ def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
         yield f"--learners {count}", "", _place(program, learners=count)
     if (epochs := getattr(policy.algorithm, "epochs", 1) // 2) >= 1:
         fewer = replace(policy, algorithm=replace(policy.algorithm, epochs=epochs))
-        yield f"--set algorithm.epochs={epochs}", "fewer passes over each batch", _policy(program, fewer)
+        yield (
+            f"--set algorithm.epochs={epochs}",
+            "fewer passes over each batch",
+            _policy(program, fewer),
+        )
 
 
 def machines(ring: Ring) -> Iterator[tuple[str, str, Ring]]:
@@ -198,7 +265,10 @@ def machines(ring: Ring) -> Iterator[tuple[str, str, Ring]]:
 def _faster(ring: Ring, *, learners: float = 1.0, shards: float = 1.0) -> Ring:
     """The ring whose learners, or shards, take so much of their time."""
     count = ring.learners
-    learn = (*(work.times(learners) for work in ring.learn[:count]), *(work.times(shards) for work in ring.learn[count:]))
+    learn = (
+        *(work.times(learners) for work in ring.learn[:count]),
+        *(work.times(shards) for work in ring.learn[count:]),
+    )
     return replace(ring, learn=learn)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
-Side = Literal["sampling", "learning", "keeping", "beside"]  # of the ring: "keeping" a replay's rows; "beside" it
+# of the ring: "keeping" a replay's rows; "beside" it
+Side = Literal["sampling", "learning", "keeping", "beside"]
 STATES = ("worked", "preempted", "starved", "blocked")
 BEHIND = 2.0  # an actor is behind that takes so many times as long for its rows as the usual one
 
@@ -19,9 +20,12 @@ class Shares:
     preempted: float = 0.0  # could have worked, waited for a core
     starved: float = 0.0  # waited for upstream
     blocked: float = 0.0  # waited for downstream
-    asleep: float = 0.0  # part of worked: on no core and waiting for none, as an env that waits for something outside
-    done: float = 0.0  # pieces of work: blocks of rows of who samples, batches or rounds of the others
-    parts: Mapping[str, float] = field(default_factory=dict)  # of worked and preempted: seconds of each part of its work
+    # part of worked: on no core and waiting for none, as an env that waits for something outside
+    asleep: float = 0.0
+    # pieces of work: blocks of rows of who samples, batches or rounds of the others
+    done: float = 0.0
+    # of worked and preempted: seconds of each part of its work
+    parts: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, float] = field(default_factory=dict)  # how often each part came
     kind: str = ""  # the worker's kind
     side: Side = "beside"
@@ -37,11 +41,15 @@ class Shares:
         return seconds / self.total if self.total > 0 else 0.0
 
     def spent(self, part: str) -> float:
-        """The seconds of a part of the work, at most those that were worked: waiting for a core counts in parts as well."""
+        """The seconds of a part of the work, at most those that were worked: waiting for a core
+        counts in parts as well.
+        """
         return min(self.parts.get(part, 0.0), self.worked)
 
     def part(self, name: str) -> float:
-        """The share of a part of the work in the worker's time, 0..1; 0 where there is no such part."""
+        """The share of a part of the work in the worker's time, 0..1; 0 where there is no such
+        part.
+        """
         return min(self.parts.get(name, 0.0) / self.total, 1.0) if self.total > 0 else 0.0
 
 
@@ -51,19 +59,30 @@ def add(workers: Iterable[Shares]) -> Shares:
     seconds = {name: sum(getattr(row, name) for row in rows) for name in SECONDS}
     parts = dict.fromkeys(name for row in rows for name in row.parts)
     return Shares(
-        **seconds, parts={name: sum(row.parts.get(name, 0.0) for row in rows) for name in parts},
+        **seconds,
+        parts={name: sum(row.parts.get(name, 0.0) for row in rows) for name in parts},
         counts={name: sum(row.counts.get(name, 0.0) for row in rows) for name in parts},
-    )  # fmt: skip
+    )
 
 
 def less(now: Shares, then: Shares) -> Shares:
     """What a worker spent between two moments."""
-    busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)  # a killed worker's last tick counts no more
+    # a killed worker's last tick counts no more
+    busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)
     preempted = min(max(now.preempted - then.preempted, 0.0), busy)
     rest = {name: getattr(now, name) - getattr(then, name) for name in SECONDS}
-    rest |= {"worked": busy - preempted, "preempted": preempted, "asleep": min(rest["asleep"], busy - preempted)}
+    rest |= {
+        "worked": busy - preempted,
+        "preempted": preempted,
+        "asleep": min(rest["asleep"], busy - preempted),
+    }
     parts = {name: x - then.parts.get(name, 0.0) for name, x in now.parts.items()}
-    return replace(now, **rest, parts=parts, counts={name: x - then.counts.get(name, 0.0) for name, x in now.counts.items()})
+    return replace(
+        now,
+        **rest,
+        parts=parts,
+        counts={name: x - then.counts.get(name, 0.0) for name, x in now.counts.items()},
+    )
 
 
 SECONDS = tuple(f.name for f in fields(Shares) if f.type == "float")

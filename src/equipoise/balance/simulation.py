@@ -1,8 +1,9 @@
 """A simulation of processes that share cores: what ``model.py`` is written in.
 
-A process is a generator. It yields a number to sleep so many seconds, a ``Use`` to compute on a machine's cores, or a ``Gate``
-to wait until somebody opens it. Cores are shared evenly: where more threads compute than there are cores, each gets its part
-of them (processor sharing), as Linux's scheduler does over more than some milliseconds.
+A process is a generator. It yields a number to sleep so many seconds, a ``Use`` to compute on a
+machine's cores, or a ``Gate`` to wait until somebody opens it. Cores are shared evenly: where more
+threads compute than there are cores, each gets its part of them (processor sharing), as Linux's
+scheduler does over more than some milliseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class Use:
 
 
 class Gate:
-    """Processes wait here until it is opened; then they go on, and look for themselves what they find."""
+    """Processes wait here until it is opened; then they go on, and look for themselves what they
+    find.
+    """
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -43,17 +46,24 @@ Process = Generator["float | Use | Gate", None, None]
 
 
 class Cores:
-    """The cores of one machine; with one core it is a link, which all that is under way on it shares."""
+    """The cores of one machine; with one core it is a link, which all that is under way on it
+    shares.
+    """
 
     def __init__(self, simulation: Simulation, count: float) -> None:
         self._simulation, self._count = simulation, count
-        self._jobs: list[tuple[float, int, int, Process]] = []  # a heap: when its work is done, by the clock of ``_served``
-        self._served = 0.0  # seconds of service that a thread which was here from the beginning would have had
+        # a heap: when its work is done, by the clock of ``_served``
+        self._jobs: list[tuple[float, int, int, Process]] = []
+        # seconds of service that a thread which was here from the beginning would have had
+        self._served = 0.0
         self._at, self._rate, self._threads = 0.0, 1.0, 0
 
     def add(self, process: Process, use: Use) -> None:
         self._serve()
-        heapq.heappush(self._jobs, (self._served + use.seconds, self._simulation.number(), use.threads, process))
+        heapq.heappush(
+            self._jobs,
+            (self._served + use.seconds, self._simulation.number(), use.threads, process),
+        )
         self._change(use.threads)
 
     def finish(self) -> None:
@@ -71,7 +81,11 @@ class Cores:
     def _change(self, threads: int) -> None:
         self._threads += threads
         self._rate = min(1.0, self._count / self._threads) if self._threads else 1.0
-        when = self._at + max(self._jobs[0][0] - self._served, 0.0) / self._rate if self._jobs else None
+        when = (
+            self._at + max(self._jobs[0][0] - self._served, 0.0) / self._rate
+            if self._jobs
+            else None
+        )
         self._simulation.awaits(self, when)
 
 
@@ -83,8 +97,10 @@ class Simulation:
         self.events = 0
         self.ready: deque[Process] = deque()
         self._numbers = 0  # so that equal times are dealt with in the order of their making
-        self._times: list[tuple[float, int, Any]] = []  # a heap of sleepers, and of cores whose next job ends then
-        self._current: dict[int, int] = {}  # the entry of each machine's cores that counts; others are out of date
+        # a heap of sleepers, and of cores whose next job ends then
+        self._times: list[tuple[float, int, Any]] = []
+        # the entry of each machine's cores that counts; others are out of date
+        self._current: dict[int, int] = {}
 
     def number(self) -> int:
         self._numbers += 1
@@ -100,7 +116,9 @@ class Simulation:
         self.ready.append(process)
 
     def step(self) -> bool:
-        """Let all that may go on do so, and then let time pass until the next event -> is there any?"""
+        """Let all that may go on do so, and then let time pass until the next event -> is there
+        any?
+        """
         while self.ready:
             self._resume(self.ready.popleft())
         while self._times:

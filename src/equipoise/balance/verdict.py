@@ -1,4 +1,6 @@
-"""The cause that holds a run back, its evidence and what to do about it; and the sentence that is made of them."""
+"""The cause that holds a run back, its evidence and what to do about it; and the sentence that is
+made of them.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,29 @@ from typing import Literal
 from equipoise.balance.shares import BEHIND, Shares, add
 
 RESETS = 0.3  # resets that take so much of the actors' time are what holds the run back
-OURS = 0.75  # workers that wait for cores, and have less than this share of them, wait for other processes
+# workers that wait for cores, and have less than this share of them, wait for other processes
+OURS = 0.75
 SEEN = 0.05  # of a side's time: what the model names has to be seen at least so much
 WAIT = 0.15  # a side that waits for less of its time than this is as good as busy
 
 Cause = Literal[
-    "All-reduce-bound", "Balanced", "CPU-bound", "Inference-bound", "Learning-bound", "Limiter-bound", "Lockstep", "Offline",
-    "One thread", "Replay-bound", "Resetting", "Sampling-bound", "Starting", "Straggler", "Too early to say", "Uneven",
-]  # fmt: skip
+    "All-reduce-bound",
+    "Balanced",
+    "CPU-bound",
+    "Inference-bound",
+    "Learning-bound",
+    "Limiter-bound",
+    "Lockstep",
+    "Offline",
+    "One thread",
+    "Replay-bound",
+    "Resetting",
+    "Sampling-bound",
+    "Starting",
+    "Straggler",
+    "Too early to say",
+    "Uneven",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +47,12 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        return self.cause + (f": {self.evidence}" if self.evidence else "") + (f"; {self.advice}" if self.advice else "") + "."
+        return (
+            self.cause
+            + (f": {self.evidence}" if self.evidence else "")
+            + (f"; {self.advice}" if self.advice else "")
+            + "."
+        )
 
 
 EARLY = Verdict("Too early to say")
@@ -39,37 +61,71 @@ NOTHING_YET = Verdict("Too early to say", "no env was stepped")
 
 
 def verdict(
-    balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False,
-    offline: bool = False, threads: int | None = None, paid: int | None = None, envs: int | None = None,
-    advice: str | None = None, cause: str | None = None,
-) -> Verdict:  # fmt: skip
-    """What the workers' shares say, by the side of the ring that each is on; those beside it are not judged.
+    balance: Mapping[str, Shares],
+    *,
+    max_lag: int | None = 0,
+    cores: int | None = None,
+    one_thread: bool = False,
+    offline: bool = False,
+    threads: int | None = None,
+    paid: int | None = None,
+    envs: int | None = None,
+    advice: str | None = None,
+    cause: str | None = None,
+) -> Verdict:
+    """What the workers' shares say, by the side of the ring that each is on; those beside it are
+    not judged.
 
-    Under central inference an actor only steps envs; the workers that act for them say whether they wait for the learner.
+    Under central inference an actor only steps envs; the workers that act for them say whether they
+    wait for the learner.
 
-    ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in one thread (the serial
-    runtime), so no worker waits and the only question is where the time goes. ``offline``: there are no actors.
-    ``threads`` of the learner, if known. ``paid``: the updates that a round of a replay's rows pays for; None: no replay.
-    ``envs`` of an actor, if known. ``cause`` and ``advice``: what the model found (``remedies.py``), in place of what the rules
-    say. Where other processes have the cores it is the rules', since no model knows those.
+    ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in
+    one thread (the serial runtime), so no worker waits and the only question is where the time
+    goes. ``offline``: there are no actors. ``threads`` of the learner, if known. ``paid``: the
+    updates that a round of a replay's rows pays for; None: no replay. ``envs`` of an actor, if
+    known. ``cause`` and ``advice``: what the model found (``remedies.py``), in place of what the
+    rules say. Where other processes have the cores it is the rules', since no model knows those.
     """
     found = _finding(
-        balance, max_lag=max_lag, cores=cores, one_thread=one_thread, offline=offline, threads=threads, paid=paid, envs=envs,
+        balance,
+        max_lag=max_lag,
+        cores=cores,
+        one_thread=one_thread,
+        offline=offline,
+        threads=threads,
+        paid=paid,
+        envs=envs,
         cause=cause,
-    )  # fmt: skip
+    )
     of_others = found.cause == "CPU-bound" and cores is not None and _used(balance) < OURS * cores
-    return found if advice is None or of_others or not found.advice else replace(found, advice=advice)
+    return (
+        found if advice is None or of_others or not found.advice else replace(found, advice=advice)
+    )
 
 
 def _used(balance: Mapping[str, Shares]) -> float:
-    """The cores that the workers have had; of a learner with several threads only one is counted."""
-    return sum(one.share("worked") - one.share("asleep") for one in balance.values() if one.side != "beside")
+    """The cores that the workers have had;
+    of a learner with several threads only one is counted.
+    """
+    return sum(
+        one.share("worked") - one.share("asleep")
+        for one in balance.values()
+        if one.side != "beside"
+    )
 
 
 def _finding(
-    balance: Mapping[str, Shares], *, max_lag: int | None, cores: int | None, one_thread: bool, offline: bool,
-    threads: int | None, paid: int | None, envs: int | None, cause: str | None,
-) -> Verdict:  # fmt: skip
+    balance: Mapping[str, Shares],
+    *,
+    max_lag: int | None,
+    cores: int | None,
+    one_thread: bool,
+    offline: bool,
+    threads: int | None,
+    paid: int | None,
+    envs: int | None,
+    cause: str | None,
+) -> Verdict:
     """What the rules say."""
     workers = list(balance.values())
     actors = [one for one in workers if one.side == "sampling" and not one.serves]
@@ -85,21 +141,46 @@ def _finding(
     if one_thread:
         return _one_thread(add([*actors, *servers]), add([*learners, *shards]))
     waits, held = learning.share("starved"), sampling.share("blocked")
-    # Waiting for a core comes first: on a full machine a worker that is preempted makes the others starve or block, and
-    # what would help them (more actors, more lag) would make it worse. But not where the learner works, most of the time, at
-    # what would hold the actors up with a core for each as well, nor where the learner waits for actors whose envs wait longer
-    # for something outside than anybody does for a core.
+    # Waiting for a core comes first: on a full machine a worker that is preempted makes the others
+    # starve or block, and what would help them (more actors, more lag) would make it worse. But not
+    # where the learner works, most of the time, at what would hold the actors up with a core for
+    # each as well, nor where the learner waits for actors whose envs wait longer for something
+    # outside than anybody does for a core.
     preempted = max(one.share("preempted") for one in (sampling, learning, add(actors), *shards))
     outside = waits >= WAIT and add(actors).share("asleep") > preempted
-    crowded, works = preempted >= WAIT and not outside, learning.worked >= learning.preempted and waits < WAIT
+    crowded, works = (
+        preempted >= WAIT and not outside,
+        learning.worked >= learning.preempted and waits < WAIT,
+    )
     if crowded and not (works and _held_with_cores(held, learning.share("worked")) >= WAIT):
-        return _cpu_bound(preempted, _used(balance), len(actors), len(learners) + len(shards) + len(servers), cores, threads)
+        return _cpu_bound(
+            preempted,
+            _used(balance),
+            len(actors),
+            len(learners) + len(shards) + len(servers),
+            cores,
+            threads,
+        )
     busy = max((one.share("worked") for one in (*shards, *servers)), default=0.0)
     behind = _behind(balance) if max_lag is not None and waits >= WAIT else None
     resets = add(actors)
-    seen = {"learners": max(held, learning.part("all-reduce")), "actors": waits, "servers": waits, "shards": waits}
-    if cause is None or seen.get(cause, 1.0) < SEEN:  # the model was asked some seconds ago, and of now it is not true
-        cause = _cause(waits, held, resets, busy=busy >= 1 - WAIT, keeps=bool(shards), serves=bool(servers), behind=behind)
+    seen = {
+        "learners": max(held, learning.part("all-reduce")),
+        "actors": waits,
+        "servers": waits,
+        "shards": waits,
+    }
+    # the model was asked some seconds ago, and of now it is not true
+    if cause is None or seen.get(cause, 1.0) < SEEN:
+        cause = _cause(
+            waits,
+            held,
+            resets,
+            busy=busy >= 1 - WAIT,
+            keeps=bool(shards),
+            serves=bool(servers),
+            behind=behind,
+        )
     if cause == "shards":
         evidence = f"a shard is at work {_percent(busy)} of the time and the learner waits"
         return Verdict("Replay-bound", evidence, "use more replay.shards")
@@ -122,17 +203,31 @@ def _finding(
         return _summing(balance)
     if cause == "learners":
         faster = ["a faster device"] if crowded else ["more learner threads", "a faster device"]
-        return _learning_bound(held, faster) if paid is None else _held_by_a_replay(held, learning, paid, faster)
+        return (
+            _learning_bound(held, faster)
+            if paid is None
+            else _held_by_a_replay(held, learning, paid, faster)
+        )
     return Verdict("Balanced", "the actors and the learner are both busy")
 
 
 def _cause(
-    waits: float, held: float, actors: Shares, *, busy: bool, keeps: bool, serves: bool, behind: tuple[str, float] | None
-) -> str:  # fmt: skip
-    """What holds the run back by who waits for whom: a name as of ``remedies.cause``, "resets", or ""."""
+    waits: float,
+    held: float,
+    actors: Shares,
+    *,
+    busy: bool,
+    keeps: bool,
+    serves: bool,
+    behind: tuple[str, float] | None,
+) -> str:
+    """What holds the run back by who waits for whom: a name as of ``remedies.cause``, "resets", or
+    "".
+    """
     if waits >= WAIT and busy and (keeps or serves):
         return "shards" if keeps else "servers"
-    # Where actors wait for each other's resets they wait for the learner as well: the larger share is the cause.
+    # Where actors wait for each other's resets they wait for the learner as well: the larger share
+    # is the cause.
     if waits >= WAIT and actors.part("reset") >= max(RESETS, held):
         return "resets"
     if waits >= WAIT and behind is not None:
@@ -143,18 +238,29 @@ def _cause(
 
 
 def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) -> Verdict:
-    evidence, advice = f"the learner waits {_percent(waits)} of the time for experience", "add actors or envs per actor"
+    evidence, advice = (
+        f"the learner waits {_percent(waits)} of the time for experience",
+        "add actors or envs per actor",
+    )
     if env >= WAIT:
         evidence += f", and the actors {_percent(env)} for their envs"
         advice = "use a faster env or more actors"
     elif cores is not None and actors >= cores:  # another actor would only share a core
-        advice = f"add envs per actor ({_count(actors, 'actor')} on {_count(cores, 'core')} already)"
+        advice = (
+            f"add envs per actor ({_count(actors, 'actor')} on {_count(cores, 'core')} already)"
+        )
     return Verdict("Sampling-bound", evidence, advice)
 
 
 def _behind(balance: Mapping[str, Shares]) -> tuple[str, float] | None:
-    """The actor that takes longest for its rows, and how many times as long as the usual one; None where none is behind."""
-    actors = {name: one for name, one in balance.items() if one.side == "sampling" and not one.serves and one.done}
+    """The actor that takes longest for its rows, and how many times as long as the usual one; None
+    where none is behind.
+    """
+    actors = {
+        name: one
+        for name, one in balance.items()
+        if one.side == "sampling" and not one.serves and one.done
+    }
     took = {name: (one.total - one.blocked) / one.done for name, one in actors.items()}
     usual = statistics.median_low(took.values()) if len(took) > 1 else 0.0
     if not usual or max(took.values()) < BEHIND * usual:
@@ -168,28 +274,48 @@ def _straggling(behind: tuple[str, float], held: float, max_lag: int) -> Verdict
     name, times = behind
     return Verdict(
         "Straggler",
-        f"{name} takes {times:.1f} times as long for its rows as the others, and they wait {_percent(held)} of the time",
+        f"{name} takes {times:.1f} times as long for its rows as the others, and they wait "
+        f"{_percent(held)} of the time",
         f"see what slows {name}, or use --max-lag none" + (", or 1" if max_lag == 0 else ""),
     )
 
 
 def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) -> Verdict:
-    """Most of the actors' time goes into resets, which one actor does in turn and several actors side by side."""
+    """Most of the actors' time goes into resets, which one actor does in turn and several actors
+    side by side.
+    """
     resetting = actors.parts.get("reset", 0.0)
     each = resetting / max(actors.counts.get("reset", 0.0), 1.0)
-    evidence = f"{_percent(actors.part('reset'))} of the actors' time goes into resets of {_seconds(each)} each"
-    fewer = "" if envs == 1 else " and half the --envs-per-actor" if envs is None else f" --envs-per-actor {-(-envs // 2)}"
+    evidence = (
+        f"{_percent(actors.part('reset'))} of the actors' time goes into resets of "
+        f"{_seconds(each)} each"
+    )
+    fewer = (
+        ""
+        if envs == 1
+        else " and half the --envs-per-actor"
+        if envs is None
+        else f" --envs-per-actor {-(-envs // 2)}"
+    )
     more = f"use --actors {2 * count}{fewer}, since the resets of one actor follow each other"
     if actors.asleep >= resetting / 2:  # they wait for something outside, so a core is no limit
         return Verdict("Resetting", f"{evidence}, which wait for something", more)
     if cores is not None and count >= cores:
-        return Verdict("Resetting", f"{evidence}, on all {_count(cores, 'core')}", "make resets cheaper, or episodes longer")
+        return Verdict(
+            "Resetting",
+            f"{evidence}, on all {_count(cores, 'core')}",
+            "make resets cheaper, or episodes longer",
+        )
     return Verdict("Resetting", evidence, more)
 
 
 def _summing(balance: Mapping[str, Shares]) -> Verdict:
-    """Where the learners wait for each other in their steps: for one of them, or for the sums themselves."""
-    waits = {name: one.part("all-reduce") for name, one in balance.items() if one.side == "learning"}
+    """Where the learners wait for each other in their steps: for one of them, or for the sums
+    themselves.
+    """
+    waits = {
+        name: one.part("all-reduce") for name, one in balance.items() if one.side == "learning"
+    }
     behind, most = min(waits, key=lambda name: waits[name]), max(waits.values())
     if waits[behind] < most / 2:
         return Verdict(
@@ -210,7 +336,9 @@ def _seconds(x: float) -> str:
 
 
 def _held_with_cores(held: float, worked: float) -> float:
-    """The actors' share of waiting for the learner, were a round as long as what the learner does in it, and theirs as now."""
+    """The actors' share of waiting for the learner, were a round as long as what the learner does
+    in it, and theirs as now.
+    """
     return 1.0 - (1.0 - held) / worked if worked > 0 else 0.0
 
 
@@ -220,12 +348,15 @@ def _learning_bound(held: float, faster: Sequence[str]) -> Verdict:
 
 
 def _held_by_a_replay(held: float, learning: Shares, paid: int, faster: Sequence[str]) -> Verdict:
-    """The learner is behind with the updates that are paid for, so its limiter lets no more rows in; or with the rows."""
+    """The learner is behind with the updates that are paid for, so its limiter lets no more rows
+    in; or with the rows.
+    """
     waiting = f"the actors wait {_percent(held)} of the time for the learner"
     if learning.spent("insert") >= learning.worked / 2:
         return Verdict(
             "Learning-bound",
-            f"{waiting}, and {_percent(learning.part('insert'))} of its time goes into writing their rows",
+            f"{waiting}, and {_percent(learning.part('insert'))} of its time goes into writing "
+            "their rows",
             "use longer unrolls, or more envs per actor in place of actors",
         )
     owed, fewer = ("update", ()) if paid == 1 else (f"{paid:,} updates", ("fewer replay.updates",))
@@ -234,29 +365,44 @@ def _held_by_a_replay(held: float, learning: Shares, paid: int, faster: Sequence
 
 
 def _lockstep(waits: float, held: float, max_lag: int | None) -> Verdict:
-    evidence = f"the learner waits {_percent(waits)} of the time and the actors {_percent(held)}, in turn"
+    evidence = (
+        f"the learner waits {_percent(waits)} of the time and the actors {_percent(held)}, in turn"
+    )
     if max_lag == 0:
         return Verdict("Lockstep", evidence, "raise --max-lag to overlap them")
     if max_lag is None:
-        return Verdict("Uneven", f"{evidence}, though the lag is free", "use smaller batches or unrolls")
+        return Verdict(
+            "Uneven", f"{evidence}, though the lag is free", "use smaller batches or unrolls"
+        )
     return Verdict("Uneven", evidence, f"raise --max-lag above {max_lag} or use smaller batches")
 
 
 def _cpu_bound(
     preempted: float, used: float, actors: int, others: int, cores: int | None, threads: int | None
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     workers = actors + others
-    share = f"{_count(workers, 'worker')} share {_count(cores, 'core')}" if cores else f"{workers} workers share too few cores"
+    share = (
+        f"{_count(workers, 'worker')} share {_count(cores, 'core')}"
+        if cores
+        else f"{workers} workers share too few cores"
+    )
     fewer = " or ".join(["actors"] * (actors > 1) + ["threads"] * (threads != 1))
-    if cores is not None and threads == 1 and used < OURS * cores:  # fewer workers would leave them even less
-        advice = f"they get {used:.2f} of these, and other processes the rest: stop those, or add cores"
+    # fewer workers would leave them even less
+    if cores is not None and threads == 1 and used < OURS * cores:
+        advice = (
+            f"they get {used:.2f} of these, and other processes the rest: stop those, or add cores"
+        )
     elif fewer:
         advice = f"use fewer {fewer}"
     elif cores is not None and cores >= workers:
-        advice = "a core for each would do, so something else keeps them busy: stop that, or add cores"
+        advice = (
+            "a core for each would do, so something else keeps them busy: stop that, or add cores"
+        )
     else:
         advice = "add cores, or let both take turns with --on serial"
-    return Verdict("CPU-bound", f"{share} and wait up to {_percent(preempted)} of the time for one", advice)
+    return Verdict(
+        "CPU-bound", f"{share} and wait up to {_percent(preempted)} of the time for one", advice
+    )
 
 
 def _one_thread(sampling: Shares, learning: Shares) -> Verdict:
@@ -264,7 +410,11 @@ def _one_thread(sampling: Shares, learning: Shares) -> Verdict:
     if busy <= 0:
         return EARLY
     sample, learn = _percent(sampling.worked / busy), _percent(learning.worked / busy)
-    return Verdict("One thread", f"{sample} of the time samples, {learn} learns", "--on process runs them side by side")
+    return Verdict(
+        "One thread",
+        f"{sample} of the time samples, {learn} learns",
+        "--on process runs them side by side",
+    )
 
 
 def _use(*what: str) -> str:

@@ -1,4 +1,6 @@
-"""One run under attack: started from the command line, with workers found by name, and judged by the run directory."""
+"""One run under attack: started from the command line, with workers found by name, and judged by
+the run directory.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,12 @@ ACTORS, ENVS, UNROLL = 2, 8, 8
 DEADLINE_S = 3.0  # a worker whose tick takes longer hangs
 CHECKPOINT_EVERY = 5120  # steps, 40 updates
 POLL_S = 0.01
-TITLE = re.compile(rf"equipoise ({'|'.join(kind.name for kind in KINDS)}|proxy)( \d+)?")  # a worker's, in ps
-LEAVE_S = 60.0  # for a run that was told to leave: a last checkpoint, and workers that do not answer
-GONE_S, SERVERS_GONE_S = 2.0, 20.0  # all workers of a killed driver have ended by the first, Python's servers by the second
+# a worker's, in ps
+TITLE = re.compile(rf"equipoise ({'|'.join(kind.name for kind in KINDS)}|proxy)( \d+)?")
+# for a run that was told to leave: a last checkpoint, and workers that do not answer
+LEAVE_S = 60.0
+# all workers of a killed driver have ended by the first, Python's servers by the second
+GONE_S, SERVERS_GONE_S = 2.0, 20.0
 FAR_GONE_S = 5.0  # the same of workers on other machines, which hear of it over their link
 
 
@@ -55,7 +60,9 @@ class Rows:
 
 
 class Nodes(Protocol):
-    """Other machines on which a run has workers. They are played on this one, so that their processes can be found."""
+    """Other machines on which a run has workers. They are played on this one, so that their
+    processes can be found.
+    """
 
     @property
     def words(self) -> Sequence[str]:
@@ -71,7 +78,14 @@ class Attack:
     ``nodes``: where the actors are; None: in processes of the driver's machine.
     """
 
-    def __init__(self, place: Path, *, limit_s: float, inference: Inference = "local", nodes: Nodes | None = None) -> None:
+    def __init__(
+        self,
+        place: Path,
+        *,
+        limit_s: float,
+        inference: Inference = "local",
+        nodes: Nodes | None = None,
+    ) -> None:
         self.inference: Inference = inference
         self._nodes = nodes
         self.out, self.flag = place / "run", place / "trouble"
@@ -81,7 +95,8 @@ class Attack:
         self._process: subprocess.Popen[bytes] | None = None
         self.sessions: list[int] = []  # one for each command
         self.began_at = math.inf  # when the first fault began
-        self.severs = False  # may blocks be taken away from actors that live on? Their episodes go on, with a gap
+        # may blocks be taken away from actors that live on? Their episodes go on, with a gap
+        self.severs = False
         self._beats_file = place / "beats"
         self.beats = Beats.create(self._beats_file)
 
@@ -91,15 +106,37 @@ class Attack:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    # ---------------------------------------------------------------------------------------------------------- commands
+    # ------------------------------------------------------------------------------------- commands
 
     def train(
-        self, *settings: str, before: str = "", algorithm: str = "Ruling", max_lag: str = "1", actors: int = ACTORS,
+        self,
+        *settings: str,
+        before: str = "",
+        algorithm: str = "Ruling",
+        max_lag: str = "1",
+        actors: int = ACTORS,
         updates: int = 50,
-    ) -> None:  # fmt: skip
-        """Train on the ruler, proving every row, until told to leave. ``before``: Python code to begin with."""
-        words = ["train", "equipoise.chaos.envs:Faulty", "--algorithm", f"equipoise.chaos.ruling:{algorithm}", "--no-recipe"]
-        words += ["--actors", str(actors), "--envs-per-actor", str(ENVS), "--unroll", str(UNROLL), "--max-lag", max_lag]
+    ) -> None:
+        """Train on the ruler, proving every row, until told to leave. ``before``: Python code to
+        begin with.
+        """
+        words = [
+            "train",
+            "equipoise.chaos.envs:Faulty",
+            "--algorithm",
+            f"equipoise.chaos.ruling:{algorithm}",
+            "--no-recipe",
+        ]
+        words += [
+            "--actors",
+            str(actors),
+            "--envs-per-actor",
+            str(ENVS),
+            "--unroll",
+            str(UNROLL),
+            "--max-lag",
+            max_lag,
+        ]
         words += [
             "--inference",
             self.inference,
@@ -117,7 +154,10 @@ class Attack:
         ]
         given += [f"env.flag={self.flag}", *settings]
         words += () if self._nodes is None else self._nodes.words
-        self._run([*words, *(word for text in given for word in ("--set", text)), "--out", str(self.out)], before)
+        self._run(
+            [*words, *(word for text in given for word in ("--set", text)), "--out", str(self.out)],
+            before,
+        )
         self.updates(updates)
 
     def resume(self) -> None:
@@ -127,14 +167,19 @@ class Attack:
     def _run(self, words: Sequence[str], before: str = "") -> None:
         code = f"{before}\nfrom equipoise.cli import main\nmain()"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code, *words, "--quiet"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-c", code, *words, "--quiet"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
         self.sessions.append(self._process.pid)
 
     def _listen(self, printed: IO[bytes]) -> None:
-        """Read the output until the last process that may print has ended. No file: the disk of the run may be full."""
+        """Read the output until the last process that may print has ended. No file: the disk of the
+        run may be full.
+        """
         with printed:
             while data := os.read(printed.fileno(), 65536):
                 self._printed += data
@@ -149,7 +194,9 @@ class Attack:
         """Wait until all workers are there."""
         program = RunDirectory.open(self.out).program
         expected = program.placement.learners + program.actors + (self._nodes is not None)
-        expected += sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
+        expected += sum(
+            one.replay.shards for one in learning(program).values() if one.replay is not None
+        )
         if program.placement.inference == "central":
             expected += program.placement.inference_workers
         self.wait(lambda: len(self.workers()) == expected, "all workers to be there")
@@ -182,7 +229,13 @@ class Attack:
             far = [command(pid) for pid in self._far()]
             if not near and not far:
                 return
-            limit_s = GONE_S if any(name.startswith("equipoise ") for name in near) else FAR_GONE_S if far else SERVERS_GONE_S
+            limit_s = (
+                GONE_S
+                if any(name.startswith("equipoise ") for name in near)
+                else FAR_GONE_S
+                if far
+                else SERVERS_GONE_S
+            )
             if time.monotonic() - began > limit_s:
                 raise Wrong(f"left behind after {limit_s:.0f} s: {', '.join(near + far)}")
             time.sleep(POLL_S)
@@ -190,13 +243,15 @@ class Attack:
     def _far(self) -> Collection[int]:
         return () if self._nodes is None else self._nodes.pids()
 
-    # ------------------------------------------------------------------------------------------------------------ waiting
+    # -------------------------------------------------------------------------------------- waiting
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         while not condition():
             self._living()
             if time.monotonic() > self._until:
-                raise Wrong(f"waited for {what} until the limit of {self._limit_s:.0f} s; {self.said()}")
+                raise Wrong(
+                    f"waited for {what} until the limit of {self._limit_s:.0f} s; {self.said()}"
+                )
             time.sleep(POLL_S)
 
     def go_on(self, seconds: float) -> None:
@@ -216,12 +271,14 @@ class Attack:
         return self._process
 
     def said(self) -> str:
-        """Return the first row that does not prove itself, or the last line that the run printed."""
+        """Return the first row that does not prove itself,
+        or the last line that the run printed.
+        """
         text = self._printed.decode(errors="replace").strip().splitlines()
         lines = [line for line in text if line.startswith("chaos: ")][:1] or text[-1:]
         return f"it said: {lines[0][:300]}" if lines else "it said nothing"
 
-    # ------------------------------------------------------------------------------------------------------------- faults
+    # --------------------------------------------------------------------------------------- faults
 
     def begin(self) -> None:
         """Note that the fault is there from now on."""
@@ -236,7 +293,9 @@ class Attack:
             self.flag.unlink()
 
     def workers(self) -> dict[str, int]:
-        """Return {"actor 0": pid, ...}: the living workers of the present command, without the driver."""
+        """Return {"actor 0": pid, ...}: the living workers of the present command, without the
+        driver.
+        """
         found = {}
         for pid in (*members(self.sessions[-1]), *self._far()):
             name = command(pid)
@@ -271,7 +330,7 @@ class Attack:
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if size < 0 else size, hard))
 
-    # ------------------------------------------------------------------------------------------------------------ judging
+    # -------------------------------------------------------------------------------------- judging
 
     def newest(self) -> Path | None:
         return latest(self.out / "checkpoints", whole=True)
@@ -288,10 +347,14 @@ class Attack:
         return summary
 
     def resumed_at(self) -> int:
-        """Return the step that the last resume went on from; the resume writes it with its first report."""
+        """Return the step that the last resume went on from; the resume writes it with its first
+        report.
+        """
 
         def resumed() -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = json.loads((self.out / "run.json").read_text()).get("resumed", [])
+            found: list[dict[str, Any]] = json.loads((self.out / "run.json").read_text()).get(
+                "resumed", []
+            )
             return found
 
         self.wait(resumed, "the resume's first report")
@@ -302,7 +365,9 @@ class Attack:
         return sum(text in note for note in self.summary["notes"])
 
     def rows(self) -> Rows:
-        """Compare the counts of the queue (or the shards) with the ledger's, for a run that ended with a whole checkpoint."""
+        """Compare the counts of the queue (or the shards) with the ledger's, for a run that ended
+        with a whole checkpoint.
+        """
         source, summary = self.newest(), self.summary
         if source is None:
             raise Wrong(f"no whole checkpoint; {self.said()}")
@@ -310,22 +375,34 @@ class Attack:
         counts = dict(zip(COUNTS, params["ledger.counts"].tolist(), strict=True))
         queue = summary["rows"]
         unaccounted = abs(queue["inserted"] - queue["sampled"] - queue["dropped"] - queue["held"])
-        in_shards = {name: queue[name] for name in LEDGER if name in queue}  # the fate of sampled rows
+        # the fate of sampled rows
+        in_shards = {name: queue[name] for name in LEDGER if name in queue}
         if in_shards:
             unaccounted += abs(queue["sampled"] - sum(in_shards.values()))
-        elif summary["env_steps"] == meta["env_steps"]:  # not where publishes are lost: the summary counts what was published
+        # not where publishes are lost: the summary counts what was published
+        elif summary["env_steps"] == meta["env_steps"]:
             unaccounted += abs(queue["sampled"] - counts["rows"])
-        vanished = max(counts["missing"] - queue["dropped"], 0)  # a gap in a stream that no dead actor explains
+        # a gap in a stream that no dead actor explains
+        vanished = max(counts["missing"] - queue["dropped"], 0)
         if counts["orphans"] and not self.severs:
-            raise Wrong(f"{counts['orphans']} windows begin within an episode whose rows before them never came")
+            raise Wrong(
+                f"{counts['orphans']} windows begin within an episode whose rows before them never "
+                "came"
+            )
         return Rows(
-            proven=counts["rows"], lost=unaccounted + vanished, duplicated=counts["duplicated"], torn=counts["torn"],
-            dropped=queue["dropped"] + in_shards.get("lost", 0), aborted=counts["aborted"],
-        )  # fmt: skip
+            proven=counts["rows"],
+            lost=unaccounted + vanished,
+            duplicated=counts["duplicated"],
+            torn=counts["torn"],
+            dropped=queue["dropped"] + in_shards.get("lost", 0),
+            aborted=counts["aborted"],
+        )
 
 
 def members(session: int) -> list[int]:
-    """Return the living processes of a session; all workers of a command and their servers belong to it."""
+    """Return the living processes of a session; all workers of a command and their servers belong
+    to it.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -341,6 +418,12 @@ def members(session: int) -> list[int]:
 
 def command(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+            .strip()
+        )
     except OSError:  # it ended while we looked
         return ""

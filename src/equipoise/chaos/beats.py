@@ -1,4 +1,6 @@
-"""The moments of the learner's updates, in a file that both sides map: it outlives the learner and costs no messages."""
+"""The moments of the learner's updates, in a file that both sides map: it outlives the learner and
+costs no messages.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ MOST = 1 << 18  # updates; the file is sparse
 
 
 class Beats:
-    """An array: element 0 counts the updates, the others are their moments on the monotonic clock, which processes share."""
+    """An array: element 0 counts the updates, the others are their moments on the monotonic clock,
+    which processes share.
+    """
 
     def __init__(self, path: Path) -> None:
         self._values = np.memmap(path, np.float64, mode="r+", shape=(MOST + 1,))
@@ -35,7 +39,9 @@ class Beats:
     def pause_s(self, since: float) -> float:
         """The longest time between two updates, the second of which came after ``since``."""
         if self.count > MOST:
-            raise ValueError(f"expected at most {MOST} updates, got {self.count}: their moments are overwritten")
+            raise ValueError(
+                f"expected at most {MOST} updates, got {self.count}: their moments are overwritten"
+            )
         moments = np.array(self._values[1 : self.count + 1])
         pauses = np.diff(moments)[moments[1:] > since]
         return float(pauses.max()) if len(pauses) else float("inf")

@@ -1,4 +1,6 @@
-"""The ruler with faults: an env that hangs, raises or gives nan now and then, as long as a flag file exists."""
+"""The ruler with faults: an env that hangs, raises or gives nan now and then, as long as a flag
+file exists.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ DISTANCE = 37  # steps between the faults of neighbours, so that they do not coi
 
 
 class Faulty(Ruler):
-    """A ruler that observes (stream, episode, t, life): no two lives of a stream, each begun with a seed, show the same row.
+    """A ruler that observes (stream, episode, t, life): no two lives of a stream, each begun with a
+    seed, show the same row.
 
-    Every ``every`` steps of one stream in ``among`` it has ``trouble``, as long as the file ``flag`` exists.
+    Every ``every`` steps of one stream in ``among`` it has ``trouble``, as long as the file
+    ``flag`` exists.
     """
 
     snapshot_attributes: tuple[str, ...] = (*Ruler.snapshot_attributes, "life")
@@ -43,7 +47,9 @@ class Faulty(Ruler):
         self._every, self._flag = every, Path(flag)
         self._steps = stream * DISTANCE
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
         if seed is not None:
             self.life = seed % LIVES
         return super().reset(seed=seed, options=options)

@@ -1,4 +1,6 @@
-"""The faults. Each one attacks a run and says what must follow; that every row is accounted for is judged for all of them."""
+"""The faults. Each one attacks a run and says what must follow; that every row is accounted for is
+judged for all of them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def need(condition: object, why: str) -> None:
 
 
 def kill_in_turn(attack: Attack, workers: Sequence[str], seconds: float) -> int:
-    """Kill these workers in turn, each at least once, until the time is over -> how many were killed."""
+    """Kill these workers in turn, each at least once, until the time is over -> how many were
+    killed.
+    """
     until, n = time.monotonic() + seconds, 0
     while time.monotonic() < until or n < len(workers):
         worker = workers[n % len(workers)]
@@ -40,7 +44,10 @@ def kill_actor(attack: Attack, seconds: float) -> None:
     attack.train()
     n = kill_in_turn(attack, ["actor 0", "actor 1"], seconds)
     attack.end()
-    need(attack.noted("was killed by SIGKILL; replaced") >= n, f"{n} actors were killed, and fewer replaced")
+    need(
+        attack.noted("was killed by SIGKILL; replaced") >= n,
+        f"{n} actors were killed, and fewer replaced",
+    )
 
 
 def stop_actor(attack: Attack, seconds: float) -> None:
@@ -69,7 +76,10 @@ def kill_learner(attack: Attack, seconds: float) -> None:
         n += 1
         attack.updates(3 * CHECKPOINT_EVERY // (2 * ENVS * UNROLL))
     attack.end()
-    need(attack.noted("learner was killed by SIGKILL; the run goes on"), "no note of a learner that was killed")
+    need(
+        attack.noted("learner was killed by SIGKILL; the run goes on"),
+        "no note of a learner that was killed",
+    )
 
 
 def kill_one_of_two_learners(attack: Attack, seconds: float) -> None:
@@ -81,7 +91,10 @@ def kill_one_of_two_learners(attack: Attack, seconds: float) -> None:
         n += 1
         attack.updates(20)
     attack.end()
-    need(attack.noted("was killed by SIGKILL; replaced") >= n, f"{n} learners were killed, and fewer replaced")
+    need(
+        attack.noted("was killed by SIGKILL; replaced") >= n,
+        f"{n} learners were killed, and fewer replaced",
+    )
     need(not attack.noted("warning: actor"), "an actor was lost as well")
 
 
@@ -93,17 +106,29 @@ def stop_learner(attack: Attack, seconds: float) -> None:
 
 
 def kill_shard(attack: Attack, seconds: float) -> None:
-    settings = (f"replay.shards={SHARDS}", "replay.capacity=6000", "replay.selector=prioritized", "replay.updates=4")
+    settings = (
+        f"replay.shards={SHARDS}",
+        "replay.capacity=6000",
+        "replay.selector=prioritized",
+        "replay.updates=4",
+    )
     attack.train(*settings, algorithm="Replayed", actors=SHARDS)
     every = [f"shard {k}" for k in range(SHARDS)]
     n = kill_in_turn(attack, every, seconds)
-    for worker, pid in [(worker, attack.signal(worker, signal.SIGKILL)) for worker in every]:  # most likely amid a round
+    # most likely amid a round
+    for worker, pid in [(worker, attack.signal(worker, signal.SIGKILL)) for worker in every]:
         attack.replaced(worker, pid)
         n += 1
     attack.end()
-    need(attack.noted("was killed by SIGKILL; its rows are lost; replaced") >= n, f"{n} shards were killed, and fewer replaced")
+    need(
+        attack.noted("was killed by SIGKILL; its rows are lost; replaced") >= n,
+        f"{n} shards were killed, and fewer replaced",
+    )
     need(not attack.noted("learner"), "the learner failed as well")
-    need(attack.summary["rows"]["lost"], f"{n} shards were killed, and the run says that no row was lost")
+    need(
+        attack.summary["rows"]["lost"],
+        f"{n} shards were killed, and the run says that no row was lost",
+    )
 
 
 def kill_inference(attack: Attack, seconds: float) -> None:
@@ -111,7 +136,10 @@ def kill_inference(attack: Attack, seconds: float) -> None:
     attack.train("placement.inference_workers=2")
     n = kill_in_turn(attack, ["inference 0", "inference 1"], seconds)
     attack.end()
-    need(attack.noted("was killed by SIGKILL; replaced") >= n, f"{n} inference workers were killed, and fewer replaced")
+    need(
+        attack.noted("was killed by SIGKILL; replaced") >= n,
+        f"{n} inference workers were killed, and fewer replaced",
+    )
 
 
 def kill_driver(attack: Attack, seconds: float) -> None:
@@ -129,12 +157,17 @@ def terminate_driver(attack: Attack, seconds: float) -> None:
     attack.terminate()
     left_at = attack.summary["env_steps"]
     attack.resume()
-    need(attack.resumed_at() == left_at, f"left at step {left_at}, went on from {attack.resumed_at()}")
+    need(
+        attack.resumed_at() == left_at,
+        f"left at step {left_at}, went on from {attack.resumed_at()}",
+    )
     attack.end()
 
 
 def full_disk(attack: Attack, seconds: float) -> None:
-    """A file-size limit of 64 bytes: writes fail half-way, as on a full disk, for every process of the run and its log."""
+    """A file-size limit of 64 bytes: writes fail half-way, as on a full disk, for every process of
+    the run and its log.
+    """
     attack.train()
     attack.wait(attack.newest, "a checkpoint")
     attack.limit_files(64)
@@ -154,11 +187,19 @@ def torn_checkpoint(attack: Attack, seconds: float) -> None:
     attack.kill_driver()
     newest = attack.newest()
     assert newest is not None
-    os.truncate(newest / "learner.safetensors", (newest / "learner.safetensors").stat().st_size // 2)
+    os.truncate(
+        newest / "learner.safetensors", (newest / "learner.safetensors").stat().st_size // 2
+    )
     whole = attack.newest()
-    need(whole is not None and whole != newest, f"expected an older checkpoint than {newest.name}, got {whole}")
+    need(
+        whole is not None and whole != newest,
+        f"expected an older checkpoint than {newest.name}, got {whole}",
+    )
     attack.resume()
-    need(f"step_{attack.resumed_at()}" == getattr(whole, "name", ""), f"went on from step {attack.resumed_at()}, not {whole}")
+    need(
+        f"step_{attack.resumed_at()}" == getattr(whole, "name", ""),
+        f"went on from step {attack.resumed_at()}, not {whole}",
+    )
     attack.end()
 
 
@@ -168,7 +209,10 @@ def drop_weights(attack: Attack, seconds: float) -> None:
     attack.wait(attack.recorded, "a record of the lag")
     attack.end()
     lag = attack.summary["lag"]["max"]
-    need(lag >= lossy.LOST // 2, f"{lossy.LOST} publishes in a row were lost, and the run says that no lag was above {lag}")
+    need(
+        lag >= lossy.LOST // 2,
+        f"{lossy.LOST} publishes in a row were lost, and the run says that no lag was above {lag}",
+    )
 
 
 def raise_env(attack: Attack, seconds: float) -> None:
@@ -177,7 +221,12 @@ def raise_env(attack: Attack, seconds: float) -> None:
 
 
 def nonfinite_env(attack: Attack, seconds: float) -> None:
-    attack.train("env.trouble=nonfinite", "env.every=1000", "algorithm.aborts=true", "source.on_nonfinite=drop")
+    attack.train(
+        "env.trouble=nonfinite",
+        "env.every=1000",
+        "algorithm.aborts=true",
+        "source.on_nonfinite=drop",
+    )
     _troubled(attack, seconds)
 
 
@@ -195,15 +244,39 @@ FAULTS = (
     Fault(name="stop-actor", what="an actor is stopped (SIGSTOP) for good", do=stop_actor),
     Fault(name="hang-env", what="an env hangs in a step", do=hang_env),
     Fault(name="kill-learner", what="the learner is killed, again and again", do=kill_learner),
-    Fault(name="kill-one-learner", what="one of 2 learners is killed, again and again", do=kill_one_of_two_learners),
+    Fault(
+        name="kill-one-learner",
+        what="one of 2 learners is killed, again and again",
+        do=kill_one_of_two_learners,
+    ),
     Fault(name="stop-learner", what="the learner is stopped for good", do=stop_learner),
-    Fault(name="kill-shard", what=f"a replay's {SHARDS} shards are killed, in turn and then all at once", do=kill_shard),
-    Fault(name="kill-inference", what="one of 2 inference workers is killed, again and again", do=kill_inference),
+    Fault(
+        name="kill-shard",
+        what=f"a replay's {SHARDS} shards are killed, in turn and then all at once",
+        do=kill_shard,
+    ),
+    Fault(
+        name="kill-inference",
+        what="one of 2 inference workers is killed, again and again",
+        do=kill_inference,
+    ),
     Fault(name="kill-driver", what="everything is killed at once, and resumed", do=kill_driver),
-    Fault(name="terminate-driver", what="the run is told to leave (SIGTERM), and resumed", do=terminate_driver),
+    Fault(
+        name="terminate-driver",
+        what="the run is told to leave (SIGTERM), and resumed",
+        do=terminate_driver,
+    ),
     Fault(name="full-disk", what="no file can be written for a while", do=full_disk),
-    Fault(name="torn-checkpoint", what="killed, the newest checkpoint cut in half, and resumed", do=torn_checkpoint),
-    Fault(name="drop-weights", what=f"{lossy.LOST} publishes of every {2 * lossy.LOST} are lost", do=drop_weights),
+    Fault(
+        name="torn-checkpoint",
+        what="killed, the newest checkpoint cut in half, and resumed",
+        do=torn_checkpoint,
+    ),
+    Fault(
+        name="drop-weights",
+        what=f"{lossy.LOST} publishes of every {2 * lossy.LOST} are lost",
+        do=drop_weights,
+    ),
     Fault(name="raise-env", what="envs raise now and then", do=raise_env),
     Fault(name="nonfinite-env", what="envs give nan now and then", do=nonfinite_env),
 )

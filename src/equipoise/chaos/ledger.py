@@ -1,8 +1,9 @@
-"""The fate of every row: a ledger that lives in the learner's network, so that a checkpoint keeps it.
+"""The fate of every row: a ledger that lives in the learner's network, so that a checkpoint keeps
+it.
 
-A learner that is killed takes its memory along. The ledger's numbers are buffers of the network: a resume brings them back
-as they were at the checkpoint, and rows that are made anew after it are due again. So a duplicate, a gap and a row out of
-place are seen across every restart.
+A learner that is killed takes its memory along. The ledger's numbers are buffers of the network: a
+resume brings them back as they were at the checkpoint, and rows that are made anew after it are due
+again. So a duplicate, a gap and a row out of place are seen across every restart.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ NONE = -(1 << 40)
 
 
 class Ledger(nn.Module):
-    """The due row and the last windows of each stream. Windows come in order, except where a dead actor held the place."""
+    """The due row and the last windows of each stream. Windows come in order, except where a dead
+    actor held the place.
+    """
 
     due: Tensor
     start: Tensor
@@ -34,26 +37,36 @@ class Ledger(nn.Module):
         super().__init__()
         self.register_buffer("due", torch.zeros(streams, dtype=torch.int64))
         self.register_buffer("start", torch.full((streams, RECENT), NONE))
-        self.register_buffer("begin", torch.zeros(streams, RECENT, FIELDS))  # the first observation of a window
-        self.register_buffer("end", torch.zeros(streams, RECENT, FIELDS))  # the observation after its last row
+        # the first observation of a window
+        self.register_buffer("begin", torch.zeros(streams, RECENT, FIELDS))
+        # the observation after its last row
+        self.register_buffer("end", torch.zeros(streams, RECENT, FIELDS))
         self.register_buffer("version", torch.zeros(streams, RECENT, dtype=torch.int64))
         self.register_buffer("counts", torch.zeros(len(COUNTS), dtype=torch.int64))
 
     def enter(self, data: Trajectory, *, aborts: bool, replayed: bool = False) -> list[str]:
-        """Prove a batch and count -> what is wrong with it, as sentences. ``aborts``: a failure may cut an episode short.
+        """Prove a batch and count -> what is wrong with it, as sentences. ``aborts``: a failure may
+        cut an episode short.
 
-        ``replayed``: a window may come again with the same rows, or never; the replay says what became of it.
+        ``replayed``: a window may come again with the same rows, or never; the replay says what
+        became of it.
         """
         torn, aborted, wrong = rows(data, aborts=aborts)
         steps, columns = data.shape
-        count = dict.fromkeys(COUNTS, 0) | {"rows": steps * columns, "torn": int(torn.sum()), "aborted": aborted}
+        count = dict.fromkeys(COUNTS, 0) | {
+            "rows": steps * columns,
+            "torn": int(torn.sum()),
+            "aborted": aborted,
+        }
         for b in range(columns):
             wrong += self._window(data, b, count, replayed)
         self.counts += torch.tensor([count[name] for name in COUNTS])
         return wrong
 
     def merge(self, data: Trajectory, before: Tensor, pool: Pool) -> None:
-        """Enter what other learners entered of their streams; ``before``: the counts before this one's batch."""
+        """Enter what other learners entered of their streams; ``before``: the counts before this
+        one's batch.
+        """
         mine = torch.zeros(len(self.due), dtype=torch.bool)
         mine[data.context["stream"]] = True
         there = pool.sum(mine.long()) > 0
@@ -65,7 +78,11 @@ class Ledger(nn.Module):
 
     def _window(self, data: Trajectory, b: int, count: dict[str, int], replayed: bool) -> list[str]:
         """Enter a window if it goes on where its stream was."""
-        steps, stream, start = data.shape[0], int(data.context["stream"][b]), int(data.context["start"][b])
+        steps, stream, start = (
+            data.shape[0],
+            int(data.context["stream"][b]),
+            int(data.context["start"][b]),
+        )
         known = self.start[stream].tolist()
         where = f"stream {stream}, the window from row {start}"
         begin, end, version = data.obs[0, b], data.obs[-1, b], data.version[:, b]
@@ -74,7 +91,9 @@ class Ledger(nn.Module):
             return [f"{where}: it came before"]
         if start in known:
             i = known.index(start)
-            same = torch.equal(self.begin[stream, i], begin) and torch.equal(self.end[stream, i], end)
+            same = torch.equal(self.begin[stream, i], begin) and torch.equal(
+                self.end[stream, i], end
+            )
             if same and self.version[stream, i] == version[-1]:
                 return []
             count["torn"] += 1
@@ -83,9 +102,14 @@ class Ledger(nn.Module):
         if start - steps in known:
             i = known.index(start - steps)
             if not torch.equal(self.end[stream, i], begin):
-                wrong.append(f"{where}: expected {self.end[stream, i].tolist()} to go on from, got {begin.tolist()}")
+                wrong.append(
+                    f"{where}: expected {self.end[stream, i].tolist()} to go on from, got "
+                    f"{begin.tolist()}"
+                )
             if self.version[stream, i] > version[0]:
-                wrong.append(f"{where}: version {int(version[0])} after {int(self.version[stream, i])}")
+                wrong.append(
+                    f"{where}: version {int(version[0])} after {int(self.version[stream, i])}"
+                )
         elif begin[T] != 0 and not replayed:  # its predecessor is still to come
             count["orphans"] += 1
         if start + steps in known:
@@ -93,9 +117,13 @@ class Ledger(nn.Module):
             if begin_of_next := bool(self.begin[stream, i, T] != 0):
                 count["orphans"] -= not replayed
             if begin_of_next and not torch.equal(self.begin[stream, i], end):
-                wrong.append(f"{where}: expected {self.begin[stream, i].tolist()} after it, got {end.tolist()}")
+                wrong.append(
+                    f"{where}: expected {self.begin[stream, i].tolist()} after it, got "
+                    f"{end.tolist()}"
+                )
         due = int(self.due[stream])
-        if not replayed:  # each successor of a dead actor also leaves a gap of one row that was never made
+        # each successor of a dead actor also leaves a gap of one row that was never made
+        if not replayed:
             count["missing"] += (start - due) // steps * steps if start >= due else -steps
         count["torn"] += len(wrong)
         self.due[stream] = max(due, start + steps)
@@ -106,14 +134,18 @@ class Ledger(nn.Module):
 
 
 def rows(data: Trajectory, *, aborts: bool) -> tuple[Array, int, list[str]]:
-    """Return [T, B] bool, the rows that do not prove themselves; the count of aborted episodes; and sentences.
+    """Return [T, B] bool, the rows that do not prove themselves; the count of aborted episodes; and
+    sentences.
 
-    Like ``equipoise.envs.toys.ruler.verify``, from (stream, episode, t, life) of each row, for envs that began anew.
-    The network counts (``ruling.py``), so its state and the version of its weights are proven, too.
+    Like ``equipoise.envs.toys.ruler.verify``, from (stream, episode, t, life) of each row, for envs
+    that began anew. The network counts (``ruling.py``), so its state and the version of its weights
+    are proven, too.
     """
     obs, first = data.obs.numpy(), data.first.numpy()
     finite = np.isfinite(obs).all(-1)
-    stream, number, t, life = np.moveaxis(np.where(finite[..., None], obs, -1).astype(np.int64), -1, 0)
+    stream, number, t, life = np.moveaxis(
+        np.where(finite[..., None], obs, -1).astype(np.int64), -1, 0
+    )
     context = data.context["stream"].numpy()
     length, terminates, _ = ruler.episode(stream, number)
     seam = t[:-1] == length[:-1]
@@ -122,7 +154,10 @@ def rows(data: Trajectory, *, aborts: bool) -> tuple[Array, int, list[str]]:
     cut = seam | abort
     ends = t[1:] == length[:-1]
     action, version = data.action.numpy(), data.version.numpy()
-    seen, stored = data.behaviour["seen"].numpy(), np.where(first[0], 0.0, data.state["seen"].numpy())
+    seen, stored = (
+        data.behaviour["seen"].numpy(),
+        np.where(first[0], 0.0, data.state["seen"].numpy()),
+    )
     torn = np.zeros(mask.shape, np.bool_)
     wrong: list[str] = []
 
@@ -131,7 +166,10 @@ def rows(data: Trajectory, *, aborts: bool) -> tuple[Array, int, list[str]]:
         if bad.any():
             at, b = np.argwhere(bad)[0]
             said = f"expected {np.broadcast_to(expected, bad.shape)[at, b]}, got {got[at, b]}"
-            wrong.append(f"{what} of stream {context[b]}, row {at} of a window, and {bad.sum() - 1} more: {said}")
+            wrong.append(
+                f"{what} of stream {context[b]}, row {at} of a window, and {bad.sum() - 1} more: "
+                f"{said}"
+            )
         np.logical_or(torn, bad if len(bad) == len(torn) else bad[:-1] | bad[1:], out=torn)
 
     compare("finite", finite, True)
@@ -142,10 +180,18 @@ def rows(data: Trajectory, *, aborts: bool) -> tuple[Array, int, list[str]]:
     compare("t beyond its episode", t > length, False)
     compare("first", first, t == 0)
     compare("mask", mask, ~cut)
-    compare("reward", data.reward.numpy(), np.where(cut, np.float32(0), ruler.reward(number[:-1], t[:-1], action)))
+    compare(
+        "reward",
+        data.reward.numpy(),
+        np.where(cut, np.float32(0), ruler.reward(number[:-1], t[:-1], action)),
+    )
     compare("bootstrap", data.bootstrap.numpy(), cut | ~(ends & terminates[:-1]))
     compare("version", version, np.rint(data.behaviour["updates"].numpy()).astype(np.int64))
-    compare("version within a window", np.vstack([version[:1] < version[:1], version[1:] < version[:-1]]), False)
+    compare(
+        "version within a window",
+        np.vstack([version[:1] < version[:1], version[1:] < version[:-1]]),
+        False,
+    )
     compare("state", seen, t[:-1])
     compare("stored state", np.broadcast_to(stored, mask.shape), t[0])
     compare("action", action, (data.behaviour["noise"].numpy() * ruler.ACTIONS).astype(np.int64))

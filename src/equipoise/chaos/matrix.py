@@ -32,7 +32,9 @@ class Result:
 
 
 def chosen(names: Sequence[str]) -> list[Fault]:
-    """Return the chosen faults in the order of the matrix; ValueError names the nearest of an unknown one."""
+    """Return the chosen faults in the order of the matrix; ValueError names the nearest of an
+    unknown one.
+    """
     known = [fault.name for fault in FAULTS]
     for name in names:
         if name not in known:
@@ -40,7 +42,9 @@ def chosen(names: Sequence[str]) -> list[Fault]:
     return [fault for fault in FAULTS if not names or fault.name in names]
 
 
-def inflict(fault: Fault, seconds: float, inference: Inference = "local", nodes: Nodes | None = None) -> Result:
+def inflict(
+    fault: Fault, seconds: float, inference: Inference = "local", nodes: Nodes | None = None
+) -> Result:
     """Run one row. No process is left on this machine, whatever happens."""
     began = time.monotonic()
     rows, recovery, why = None, None, ""
@@ -52,22 +56,37 @@ def inflict(fault: Fault, seconds: float, inference: Inference = "local", nodes:
             fault.do(attack, seconds)
             rows, recovery = attack.rows(), attack.beats.pause_s(attack.began_at)
             if rows.lost or rows.duplicated or rows.torn:
-                why = f"{rows.lost} rows lost, {rows.duplicated} duplicated, {rows.torn} torn; {attack.said()}"
+                why = (
+                    f"{rows.lost} rows lost, {rows.duplicated} duplicated, {rows.torn} torn; "
+                    f"{attack.said()}"
+                )
         except Wrong as error:
             why = str(error)
     return Result(
-        fault=fault.name, passed=not why, rows=rows, recovery_s=recovery, final_return=None,
-        took_s=time.monotonic() - began, why=why,
-    )  # fmt: skip
+        fault=fault.name,
+        passed=not why,
+        rows=rows,
+        recovery_s=recovery,
+        final_return=None,
+        took_s=time.monotonic() - began,
+        why=why,
+    )
 
 
 def matrix(
-    faults: Sequence[Fault], seconds: float, tell: Callable[[str], None], inference: Inference = "local",
+    faults: Sequence[Fault],
+    seconds: float,
+    tell: Callable[[str], None],
+    inference: Inference = "local",
     nodes: Nodes | None = None,
-) -> list[Result]:  # fmt: skip
-    """Run all rows and report each as soon as it is known. ``nodes``: the machines of the actors, if not this one."""
+) -> list[Result]:
+    """Run all rows and report each as soon as it is known. ``nodes``: the machines of the actors,
+    if not this one.
+    """
     if sys.platform != "linux":
-        raise ValueError(f"expected Linux, whose /proc finds the workers of a run, got {sys.platform}")
+        raise ValueError(
+            f"expected Linux, whose /proc finds the workers of a run, got {sys.platform}"
+        )
     tell(_line(HEAD))
     results = []
     for fault in faults:
@@ -82,14 +101,24 @@ def matrix(
 def lines(result: Result) -> list[str]:
     rows = result.rows
     counts = (
-        ["n/a"] * 5 if rows is None else [f"{n:,}" for n in (rows.proven, rows.dropped, rows.lost, rows.duplicated, rows.torn)]
+        ["n/a"] * 5
+        if rows is None
+        else [f"{n:,}" for n in (rows.proven, rows.dropped, rows.lost, rows.duplicated, rows.torn)]
     )
     recovery = "n/a" if result.recovery_s is None else f"{result.recovery_s:.2f}"
-    cells = [result.fault, "pass" if result.passed else "FAIL", *counts, recovery, f"{result.took_s:.1f}"]
+    cells = [
+        result.fault,
+        "pass" if result.passed else "FAIL",
+        *counts,
+        recovery,
+        f"{result.took_s:.1f}",
+    ]
     why = textwrap.wrap(result.why, sum(WIDTHS), initial_indent="    ", subsequent_indent="    ")
     return [_line(cells), *why]
 
 
 def _line(cells: Sequence[str]) -> str:
     first = [f"{cell:<{width}}" for cell, width in zip(cells[:2], WIDTHS[:2], strict=True)]
-    return "".join([*first, *(f"{cell:>{width}}" for cell, width in zip(cells[2:], WIDTHS[2:], strict=True))])
+    return "".join(
+        [*first, *(f"{cell:>{width}}" for cell, width in zip(cells[2:], WIDTHS[2:], strict=True))]
+    )

@@ -1,7 +1,9 @@
-"""An algorithm that learns nothing and checks everything: it proves every row that reaches the learner.
+"""An algorithm that learns nothing and checks everything: it proves every row that reaches the
+learner.
 
-The env is the ruler, so rows prove themselves. The network counts: its state is how many rows of the episode it has seen,
-and its one parameter is the number of updates, so state and version prove themselves, too.
+The env is the ruler, so rows prove themselves. The network counts: its state is how many rows of
+the episode it has seen, and its one parameter is the number of updates, so state and version prove
+themselves, too.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Counter(nn.Module):
 @dataclass(frozen=True, kw_only=True)
 class Ruling(Algorithm):
     # Adam's step is the rate itself while the gradient is always the same.
-    default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=1.0, schedule="constant", epsilon=1e-12, max_grad_norm=0.0)
+    default_optimizer: ClassVar[Optimizer] = Optimizer(
+        learning_rate=1.0, schedule="constant", epsilon=1e-12, max_grad_norm=0.0
+    )
 
     streams: int = 16  # streams of the run
     aborts: bool = False  # an env failure may cut an episode short
@@ -48,17 +52,39 @@ class Ruling(Algorithm):
         return Counter(self.streams)
 
     def act(
-        self, net: Counter, obs: Tree, first: Tree, state: Tree, *, explore: Tree, noise: torch.Tensor
+        self,
+        net: Counter,
+        obs: Tree,
+        first: Tree,
+        state: Tree,
+        *,
+        explore: Tree,
+        noise: torch.Tensor,
     ) -> tuple[Tree, Tree, Tree]:
         seen, state = net.step(obs, first, state)
         action = (noise[:, 0] * ACTIONS).long()
-        return action, {"updates": net.updates.expand(len(first)).clone(), "seen": seen, "noise": noise[:, 0].clone()}, state
+        return (
+            action,
+            {
+                "updates": net.updates.expand(len(first)).clone(),
+                "seen": seen,
+                "noise": noise[:, 0].clone(),
+            },
+            state,
+        )
 
     def best(self, net: Counter, obs: Tree, first: Tree, state: Tree) -> tuple[Tree, Tree]:
         return torch.zeros(len(first), dtype=torch.int64), net.step(obs, first, state)[1]
 
     def loss(
-        self, net: Counter, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: Counter,
+        target_net: object,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput:
         if self.beats:
             beats.opened(self.beats).beat()
@@ -74,12 +100,21 @@ class Ruling(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed(Ruling):
-    """The same with whole unrolls from a replay; priorities favour unrolls that begin late in their episode."""
+    """The same with whole unrolls from a replay; priorities favour unrolls that begin late in their
+    episode.
+    """
 
     needs_replay: ClassVar[bool] = True
 
     def loss(
-        self, net: Counter, target_net: object, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: Counter,
+        target_net: object,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput:
         out = super().loss(net, target_net, batch, group=group, step=step, rng=rng)
         return replace(out, priority=batch.data.obs[0, :, T])

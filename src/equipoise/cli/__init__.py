@@ -1,11 +1,14 @@
-"""The command line. Nothing heavy is imported here before a command runs: ``equipoise --help`` answers at once.
+"""The command line. Nothing heavy is imported here before a command runs: ``equipoise --help``
+answers at once.
 
-Numbers arrive as texts and are read like those of ``--set``: 500k is a number, and an error says what came.
+Numbers arrive as texts and are read like those of ``--set``: 500k is a number, and an error says
+what came.
 
-Exit codes: 0 done, 1 a worker failed, a check found an error or a replay failed in the same way, 2 what was asked for cannot
-be, 3 a replay did not fail in the same way, 130 interrupted by Ctrl-C and 143 by SIGTERM (a run that has begun is saved all the
-same, and ``resume`` goes on with it). A pipe that is closed early (``| head -1``) costs what would have been printed and
-nothing else: a command goes on to its end, and ends with the code that it has with a reader.
+Exit codes: 0 done, 1 a worker failed, a check found an error or a replay failed in the same way, 2
+what was asked for cannot be, 3 a replay did not fail in the same way, 130 interrupted by Ctrl-C and
+143 by SIGTERM (a run that has begun is saved all the same, and ``resume`` goes on with it). A pipe
+that is closed early (``| head -1``) costs what would have been printed and nothing else: a command
+goes on to its end, and ends with the code that it has with a reader.
 """
 
 from __future__ import annotations
@@ -45,16 +48,62 @@ from equipoise.console.help import one_line
 from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
-    "train", "resume", "evaluate", "generate", "export", "serve", "runs", "watch", "report", "plot", "whatif", "probe",
-    "forecast", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "doctor", "trace", "chaos", "completion",
-)  # fmt: skip
-app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
+    "train",
+    "resume",
+    "evaluate",
+    "generate",
+    "export",
+    "serve",
+    "runs",
+    "watch",
+    "report",
+    "plot",
+    "whatif",
+    "probe",
+    "forecast",
+    "envs",
+    "algorithms",
+    "recipes",
+    "collect",
+    "check",
+    "reproduce",
+    "doctor",
+    "trace",
+    "chaos",
+    "completion",
+)
+app.registered_commands.sort(
+    key=lambda command: ORDER.index(getattr(command.callback, "__name__", ""))
+)
 
 __all__ = [
-    "algorithms", "app", "chaos", "check", "collect", "completion", "doctor", "envs", "evaluate", "export", "forecast",
-    "generate", "main", "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "serve", "trace",
-    "train", "watch", "whatif",
-]  # fmt: skip
+    "algorithms",
+    "app",
+    "chaos",
+    "check",
+    "collect",
+    "completion",
+    "doctor",
+    "envs",
+    "evaluate",
+    "export",
+    "forecast",
+    "generate",
+    "main",
+    "plot",
+    "probe",
+    "recipes",
+    "registry",
+    "report",
+    "reproduce",
+    "resume",
+    "runs",
+    "serve",
+    "trace",
+    "train",
+    "watch",
+    "whatif",
+]
 
 
 def look_here_last() -> None:

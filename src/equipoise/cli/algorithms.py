@@ -16,5 +16,7 @@ def algorithms() -> None:
     files = sorted(Path(__file__).parents[1].glob("algorithms/[!_]*.py"))
     width = max(len(file.stem) for file in files)
     for file in files:  # as written, since an import of one costs that of torch
-        said = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
+        said = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition(
+            "\n\n"
+        )[0]
         say(f"{file.stem:<{width}}  {' '.join(said.split())}", indent=" " * (width + 2))

@@ -32,7 +32,8 @@ Prometheus = Annotated[
     str | None,
     typer.Option(
         metavar="[HOST:]PORT",
-        help='Serve metrics for Prometheus (extra "prometheus"), on this machine alone where no HOST is named.',
+        help='Serve metrics for Prometheus (extra "prometheus"), on this machine alone where no '
+        "HOST is named.",
         rich_help_panel=OUT,
     ),
 ]
@@ -55,9 +56,13 @@ def _version(asked: bool) -> None:
 )
 def equipoise(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
-    """Reinforcement learning: actors make experience, learners consume it, and the two are kept in balance."""
+    """Reinforcement learning: actors make experience, learners consume it, and the two are kept in
+    balance.
+    """
     if context.invoked_subcommand is None:
         print(context.get_help())
 

@@ -24,16 +24,25 @@ if TYPE_CHECKING:
   equipoise chaos --list                         what there is""",
 )
 def chaos(
-    faults: Annotated[str, typer.Option(metavar="A,B", help="Which ones, by name. Default: all.")] = "",
-    seconds: Annotated[str, typer.Option(metavar="S", help="How long a fault that comes again is kept up.")] = "4",
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the matrix there as well.")] = None,
-    inference: Annotated[str, typer.Option(metavar="local|central", help="Where actions are chosen in those runs.")] = "local",
+    faults: Annotated[
+        str, typer.Option(metavar="A,B", help="Which ones, by name. Default: all.")
+    ] = "",
+    seconds: Annotated[
+        str, typer.Option(metavar="S", help="How long a fault that comes again is kept up.")
+    ] = "4",
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the matrix there as well.")
+    ] = None,
+    inference: Annotated[
+        str, typer.Option(metavar="local|central", help="Where actions are chosen in those runs.")
+    ] = "local",
     list_: Annotated[bool, typer.Option("--list", help="Name the faults and end.")] = False,
     debug: Debug = False,
 ) -> None:
     """Do to real runs what machines do to them, and prove what became of every row.
 
-    Each fault gets a run of its own, of an env whose rows prove where they belong. Ends with 1 unless all pass.
+    Each fault gets a run of its own, of an env whose rows prove where they belong. Ends with 1
+    unless all pass.
     """
     with plain_errors("equipoise chaos", debug):
         from equipoise.programs.settings import convert
@@ -54,5 +63,10 @@ def chaos(
         results = matrix(picked, kept_up, lambda line: print(line, flush=True), acts)
         passed = all(result.passed for result in results)
         if json is not None:
-            write_atomic(json, json_bytes({"passed": passed, "seconds": kept_up, "inference": acts, "faults": results}))
+            write_atomic(
+                json,
+                json_bytes(
+                    {"passed": passed, "seconds": kept_up, "inference": acts, "faults": results}
+                ),
+            )
     sys.exit(0 if passed else 1)

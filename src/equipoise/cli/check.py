@@ -20,22 +20,37 @@ from equipoise.console.help import Sections, plain_errors
   equipoise check pettingzoo:butterfly/knights_archers_zombies_v11""",
 )
 def check(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="As for train: a Gymnasium id, or module:id, or module:callable.")],
+    env: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV", help="As for train: a Gymnasium id, or module:id, or module:callable."
+        ),
+    ],
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="env.KEY=VALUE", help="An argument of the env, as often as you like.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="env.KEY=VALUE", help="An argument of the env, as often as you like."
+        ),
     ] = None,
-    steps: Annotated[str | None, typer.Option(metavar="N", help="Steps of each of several walks. Default 1500.")] = None,
-    seconds: Annotated[str | None, typer.Option(metavar="N", help="Seconds for all walks together. Default 60.")] = None,
-    seed: Annotated[str, typer.Option(metavar="N", help="Seed of the env and of the random actions.")] = "0",
+    steps: Annotated[
+        str | None, typer.Option(metavar="N", help="Steps of each of several walks. Default 1500.")
+    ] = None,
+    seconds: Annotated[
+        str | None, typer.Option(metavar="N", help="Seconds for all walks together. Default 60.")
+    ] = None,
+    seed: Annotated[
+        str, typer.Option(metavar="N", help="Seed of the env and of the random actions.")
+    ] = "0",
     debug: Debug = False,
 ) -> None:
     """Find out what is wrong with ENV before training does, and what it will cost.
 
-    A child process steps the env, so that an env that crashes, ends its process or hangs is a finding. A slow env is stepped
-    less often, and the report says what was not looked at for want of time. Ctrl-C prints what was found up to then.
+    A child process steps the env, so that an env that crashes, ends its process or hangs is a
+    finding. A slow env is stepped less often, and the report says what was not looked at for want
+    of time. Ctrl-C prints what was found up to then.
 
-    ENV may also be a PettingZoo env. The exit code is 1 if training or a resume would go wrong. It is 0 where there are only
-    notes: things that cost something. It is 130 after Ctrl-C.
+    ENV may also be a PettingZoo env. The exit code is 1 if training or a resume would go wrong. It
+    is 0 where there are only notes: things that cost something. It is 130 after Ctrl-C.
     """
     with plain_errors("equipoise check", debug):
         from equipoise.programs.settings import at_least, convert, env_of
@@ -49,7 +64,9 @@ def check(
         from equipoise.console.findings import WIDTH, lines
         from equipoise.console.place import width_of
         from equipoise.envs.check.report import INTERRUPTED
-        from equipoise.envs.check.supervise import supervise  # not through api, which takes a second to import torch
+
+        # not through api, which takes a second to import torch
+        from equipoise.envs.check.supervise import supervise
 
         line = CheckLine()
         try:

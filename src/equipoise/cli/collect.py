@@ -22,18 +22,30 @@ if TYPE_CHECKING:
   equipoise train CartPole-v1 --algorithm bc --dataset cartpole/expert-v0""",
 )
 def collect(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")
+    ],
     dataset: Annotated[
         str,
-        typer.Option(metavar="ID|DIR", help="A Minari id such as cartpole/expert-v0, or a new directory, for the data set."),
+        typer.Option(
+            metavar="ID|DIR",
+            help="A Minari id such as cartpole/expert-v0, or a new directory, for the data set.",
+        ),
     ],
     episodes: Annotated[str, typer.Option(metavar="N", help="Fresh episodes to play.")] = "100",
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="The most likely action, not one drawn as at the end of training.")
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="The most likely action, not one drawn as at the end of training.",
+        ),
     ] = False,
     seed: Annotated[str, typer.Option(metavar="N", help="Of the episodes.")] = "0",
     best: Annotated[
-        bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")
+        bool,
+        typer.Option(
+            "--best", help="The weights of the run's best evaluation, not its newest ones."
+        ),
     ] = False,
     trust: Trust = None,
     debug: Debug = False,
@@ -46,8 +58,17 @@ def collect(
         from equipoise import api
 
         made = api.collect(
-            directory, dataset, episodes=count, deterministic=deterministic, seed=start, best=best, **vouched(trust)
+            directory,
+            dataset,
+            episodes=count,
+            deterministic=deterministic,
+            seed=start,
+            best=best,
+            **vouched(trust),
         )
         returns = [float(one.reward.sum()) for one in made]
-    print(f"{made.episodes:,} episodes, {made.steps:,} steps, return {sum(returns) / len(returns):,.1f}")
+    print(
+        f"{made.episodes:,} episodes, {made.steps:,} steps, return "
+        f"{sum(returns) / len(returns):,.1f}"
+    )
     print(made.place)

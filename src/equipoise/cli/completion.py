@@ -19,7 +19,10 @@ SHELLS = ("bash", "zsh", "fish")
   zsh    echo 'eval "$(equipoise completion zsh)"' >> ~/.zshrc
   fish   equipoise completion fish > ~/.config/fish/completions/equipoise.fish""",
 )
-def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell.")], debug: Debug = False) -> None:
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
+    debug: Debug = False,
+) -> None:
     """Print what makes a shell complete commands and options."""
     with plain_errors("equipoise completion", debug):
         from typer.completion import get_completion_script  # type: ignore[attr-defined]
@@ -27,5 +30,11 @@ def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", hel
         from equipoise.hints import hint
 
         if shell not in SHELLS:
-            raise ValueError(f"expected one of {', '.join(SHELLS)}, got {shell!r}{hint(shell, SHELLS)}")
-        print(get_completion_script(prog_name="equipoise", complete_var="_EQUIPOISE_COMPLETE", shell=shell))
+            raise ValueError(
+                f"expected one of {', '.join(SHELLS)}, got {shell!r}{hint(shell, SHELLS)}"
+            )
+        print(
+            get_completion_script(
+                prog_name="equipoise", complete_var="_EQUIPOISE_COMPLETE", shell=shell
+            )
+        )

@@ -30,9 +30,12 @@ def facts() -> dict[str, str]:
     memory, (instructions, gpu) = machine(), of_torch()
     found = {name: version or "not installed" for name, version in versions().items()}
     found |= {
-        "platform": f"{platform.system()} {platform.release()}, {platform.machine()}, {' '.join(platform.libc_ver())}",
+        "platform": f"{platform.system()} {platform.release()}, {platform.machine()}, "
+        f"{' '.join(platform.libc_ver())}",
         "processor": f"{processor()}; torch uses {instructions}",
-        "processes": f"no: {reason}; use --on serial" if (reason := unordered()) else "yes: stores keep their order",
+        "processes": f"no: {reason}; use --on serial"
+        if (reason := unordered())
+        else "yes: stores keep their order",
         "cores": f"{usable()} of {os.cpu_count()}",
         "load": " ".join(f"{load:.1f}" for load in os.getloadavg()),
         "memory": f"{size(memory.free)} free of {size(memory.total)}, {memory.name}",
@@ -41,11 +44,16 @@ def facts() -> dict[str, str]:
         "gpu": gpu,
     }
     there, missing = extras()
-    return found | {"extras": ", ".join(there) or "none", "without": ", ".join(missing) or "nothing"}
+    return found | {
+        "extras": ", ".join(there) or "none",
+        "without": ", ".join(missing) or "nothing",
+    }
 
 
 def of_torch() -> tuple[str, str]:
-    """(the instructions that torch uses, the GPUs that it sees). If torch cannot be imported, the first one has the error."""
+    """(the instructions that torch uses, the GPUs that it sees). If torch cannot be imported, the
+    first one has the error.
+    """
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: one of its libraries
@@ -61,7 +69,10 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def size(count: int | None) -> str:
@@ -74,7 +85,10 @@ def shared() -> str:
         room = os.statvfs("/dev/shm")
     except OSError:
         return "no /dev/shm"
-    return f"{size(room.f_bavail * room.f_frsize)} free of {size(room.f_blocks * room.f_frsize)} in /dev/shm"
+    return (
+        f"{size(room.f_bavail * room.f_frsize)} free of {size(room.f_blocks * room.f_frsize)} "
+        "in /dev/shm"
+    )
 
 
 def descriptors() -> str:
@@ -89,9 +103,16 @@ def extras() -> tuple[list[str], list[str]]:
     there: dict[str, bool] = {}
     for line in metadata.requires("equipoise") or ():
         package, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"](\w+)['\"]", line)
-        if package and extra and extra[1] not in ("all", "dev") and not package[0].startswith("equipoise"):
+        if (
+            package
+            and extra
+            and extra[1] not in ("all", "dev")
+            and not package[0].startswith("equipoise")
+        ):
             there[extra[1]] = there.get(extra[1], True) and _is_there(package[0])
-    return [name for name, whole in there.items() if whole], [name for name, whole in there.items() if not whole]
+    return [name for name, whole in there.items() if whole], [
+        name for name, whole in there.items() if not whole
+    ]
 
 
 def _is_there(package: str) -> bool:

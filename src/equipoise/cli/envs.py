@@ -26,11 +26,17 @@ SHOWN = 6  # ids of a group, where all groups are shown
   equipoise envs jax:brax        ids of a library of JAX""",
 )
 def envs(
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="A part of the ids that are listed.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="A part of the ids that are listed.")
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Older versions of an id as well.")] = False,
     modules: Annotated[
         list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="A module of yours, or of a package, that registers ids."),
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="A module of yours, or of a package, that registers ids.",
+        ),
     ] = None,
     debug: Debug = False,
 ) -> None:
@@ -41,11 +47,16 @@ def envs(
             wanted = text.lower()
             if "jax" in wanted:
                 groups["jax"] = _of_jax()
-            found = [env_id for ids in groups.values() for env_id in ids if wanted in env_id.lower()]
+            found = [
+                env_id for ids in groups.values() for env_id in ids if wanted in env_id.lower()
+            ]
             if not found:
                 from equipoise.envs.foreign_ids import meant_by
 
-                raise ValueError(f"no env with {text!r} in its id is installed{meant_by(text) or '; see equipoise envs'}")
+                raise ValueError(
+                    f"no env with {text!r} in its id is "
+                    f"installed{meant_by(text) or '; see equipoise envs'}"
+                )
             print("\n".join(found))
             return
         for name, ids in groups.items():
@@ -75,7 +86,9 @@ def _installed(modules: Iterable[str]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {"gymnasium": [], **{name: [] for name in prefixes}}
     jax = importable("jax")
     for env_id, spec in gymnasium.registry.items():
-        group = next((name for name, begins in prefixes.items() if env_id.startswith(begins)), "gymnasium")
+        group = next(
+            (name for name, begins in prefixes.items() if env_id.startswith(begins)), "gymnasium"
+        )
         # Packages register more, such as PongNoFrameskip-v4, which 'train' knows by another name.
         if env_id.startswith(NEEDS_JAX) and not jax:
             continue
@@ -84,7 +97,9 @@ def _installed(modules: Iterable[str]) -> dict[str, list[str]]:
     for module in modules:
         before = set(gymnasium.registry)
         importlib.import_module(module)
-        groups[module] = [f"{module}:{env_id}" for env_id in sorted(set(gymnasium.registry) - before)]
+        groups[module] = [
+            f"{module}:{env_id}" for env_id in sorted(set(gymnasium.registry) - before)
+        ]
     with contextlib.suppress(ImportError):
         from pettingzoo import parallel_registry
 

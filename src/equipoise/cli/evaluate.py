@@ -27,39 +27,66 @@ if TYPE_CHECKING:
                                                what it would do; needs no env""",
 )
 def evaluate(
-    directory: Annotated[str, typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL.")],
-    episodes: Annotated[str, typer.Option(metavar="N", help="Fresh episodes; 'train' has --evaluate-episodes.")] = "20",
+    directory: Annotated[
+        str,
+        typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL."),
+    ],
+    episodes: Annotated[
+        str, typer.Option(metavar="N", help="Fresh episodes; 'train' has --evaluate-episodes.")
+    ] = "20",
     stochastic: Annotated[
-        bool, typer.Option("--stochastic", help="Draw actions as in training, not the most likely one.")
+        bool,
+        typer.Option("--stochastic", help="Draw actions as in training, not the most likely one."),
     ] = False,
     seed: Annotated[str, typer.Option(metavar="N", help="Of the episodes.")] = "0",
     best: Annotated[
-        bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")
+        bool,
+        typer.Option(
+            "--best", help="The weights of the run's best evaluation, not its newest ones."
+        ),
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="env.KEY=VALUE", help="Another argument of the env than in training; its spaces stay."),
+        typer.Option(
+            "--set",
+            metavar="env.KEY=VALUE",
+            help="Another argument of the env than in training; its spaces stay.",
+        ),
     ] = None,
     video: Annotated[
-        bool, typer.Option("--video", help='Also write a video into DIR/videos (needs the extra "video").')
+        bool,
+        typer.Option(
+            "--video", help='Also write a video into DIR/videos (needs the extra "video").'
+        ),
     ] = False,
     recorded: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|ID",
-            help="Play recorded observations instead of episodes: an npz file with obs [N, ...] (action, first), or a Minari "
+            help="Play recorded observations instead of episodes: an npz file with obs [N, ...] "
+            "(action, first), or a Minari "
             "data set. The env's package is not needed.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="With --recorded: write the actions there, as npz.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the return only, not how far it is.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --recorded: write the actions there, as npz."),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the return only, not how far it is.")
+    ] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Play fresh episodes with the newest weights of a run, or those that solved it, and print their return."""
+    """Play fresh episodes with the newest weights of a run, or those that solved it, and print
+    their return.
+    """
     if recorded is not None:
         if settings:
-            fail(f"--set {settings[0]}: expected fresh episodes, since recorded rows have no env", "equipoise evaluate")
+            fail(
+                f"--set {settings[0]}: expected fresh episodes, since recorded rows have no env",
+                "equipoise evaluate",
+            )
         given = {"deterministic": not stochastic, "best": best, **vouched(trust)}
         play_recorded(directory, recorded, out, seed=seed, video=video, debug=debug, **given)
         return
@@ -67,7 +94,10 @@ def evaluate(
         from equipoise.programs.settings import at_least, convert
 
         if out is not None:
-            raise ValueError(f"--out {out}: expected --recorded FILE with it, since fresh episodes write no actions")
+            raise ValueError(
+                f"--out {out}: expected --recorded FILE with it, since fresh episodes write no "
+                "actions"
+            )
 
         count, start = convert(episodes, int, "--episodes"), at_least(seed, "--seed", 0)
         from equipoise import api
@@ -75,9 +105,16 @@ def evaluate(
 
         told: dict[str, Any] = {} if quiet else {"tell": Progress()}
         result = api.evaluate(
-            place(directory), episodes=count, deterministic=not stochastic, seed=start, best=best, video=video,
-            settings=settings or (), **vouched(trust), **told,
-        )  # fmt: skip
+            place(directory),
+            episodes=count,
+            deterministic=not stochastic,
+            seed=start,
+            best=best,
+            video=video,
+            settings=settings or (),
+            **vouched(trust),
+            **told,
+        )
     policy = "stochastic" if stochastic else "deterministic"
     say(
         f"return {result.mean:,.1f} +/- {result.std:,.1f} over {result.episodes} episodes "
@@ -96,7 +133,14 @@ def evaluate(
 
 
 def play_recorded(
-    directory: str, recorded: str, out: Path | None, *, seed: str, video: bool, debug: bool, **given: Any
+    directory: str,
+    recorded: str,
+    out: Path | None,
+    *,
+    seed: str,
+    video: bool,
+    debug: bool,
+    **given: Any,
 ) -> None:
     """Play recorded observations and print how the actions agree with the recorded ones."""
     with plain_errors("equipoise evaluate", debug):
@@ -105,13 +149,17 @@ def play_recorded(
 
         if video:
             raise ValueError(
-                "--video: expected fresh episodes, since recorded observations are not drawn; leave --recorded out"
+                "--video: expected fresh episodes, since recorded observations are not drawn; "
+                "leave --recorded out"
             )
         start = at_least(seed, "--seed", 0)
         played = api.play(place(directory), recorded, seed=start, **given)
         if out is not None:
             played.save(out)
-    say(f"played {played.rows:,} rows of {played.episodes:,} episodes (weights of step {played.step:,})")
+    say(
+        f"played {played.rows:,} rows of {played.episodes:,} episodes (weights of step "
+        f"{played.step:,})"
+    )
     for path, share in played.same.items():
         print(f"  {path}: {share:.1%} as recorded")
     for path, distance in played.distance.items():

@@ -1,4 +1,6 @@
-"""``equipoise export``: a run's policy as an artifact that acts without torch, or its model as other libraries load it."""
+"""``equipoise export``: a run's policy as an artifact that acts without torch, or its model as
+other libraries load it.
+"""
 
 from __future__ import annotations
 
@@ -23,30 +25,45 @@ from equipoise.console.place import say
   equipoise train sort --algorithm rloo --model model        of a run on text""",
 )
 def export(
-    directory: Annotated[str, typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL.")],
+    directory: Annotated[
+        str,
+        typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL."),
+    ],
     to: Annotated[Path, typer.Argument(metavar="OUT", help="A new directory.")],
-    policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which policy of several.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which policy of several.")
+    ] = None,
     best: Annotated[
-        bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")
+        bool,
+        typer.Option(
+            "--best", help="The weights of the run's best evaluation, not its newest ones."
+        ),
     ] = False,
     recorded: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|ID",
-            help="Observations to compare on, as for evaluate: an npz file or a Minari data set. By default the policy plays "
+            help="Observations to compare on, as for evaluate: an npz file or a Minari data set. "
+            "By default the policy plays "
             "in the run's env.",
         ),
     ] = None,
-    rows: Annotated[str | None, typer.Option(metavar="N", help="Observations to compare on. Default 10000.")] = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="N", help="Observations to compare on. Default 10000.")
+    ] = None,
     no_graph: Annotated[
-        bool, typer.Option("--no-graph", help="Weights alone, for a server with torch.", show_default=False)
+        bool,
+        typer.Option(
+            "--no-graph", help="Weights alone, for a server with torch.", show_default=False
+        ),
     ] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
     """Save a policy as data: policy.onnx, weights, spec, edge.py and hashes.
 
-    The graph is compared with torch, and refused where it differs. A run on text gives its model, as transformers loads it.
+    The graph is compared with torch, and refused where it differs. A run on text gives its model,
+    as transformers loads it.
     """
     with plain_errors("equipoise export", debug):
         from equipoise import api
@@ -54,7 +71,14 @@ def export(
 
         count = None if rows is None else at_least(rows, "--rows")
         found = api.export(
-            place(directory), to, policy=policy, best=best, recorded=recorded, rows=count, graph=not no_graph, **vouched(trust)
+            place(directory),
+            to,
+            policy=policy,
+            best=best,
+            recorded=recorded,
+            rows=count,
+            graph=not no_graph,
+            **vouched(trust),
         )
     if not found.version:
         print(found.path)
@@ -63,7 +87,13 @@ def export(
     if found.note:
         print(f"  observations were made up, since there is no env to play: {found.note}")
     if (one := found.parity) is not None:
-        print(f"  the graph says what torch says on {one.rows:,} rows of {found.source}: {one.equal:.2%} of actions equal, "
-              f"log propensities within {one.logp:.1g}")  # fmt: skip
+        print(
+            f"  the graph says what torch says on {one.rows:,} rows of {found.source}: "
+            f"{one.equal:.2%} of actions equal, "
+            f"log propensities within {one.logp:.1g}"
+        )
         if found.precision != "fp32":
-            print(f"  compared with torch in fp32; the run acts in {found.precision}, which rounds more than the graph")
+            print(
+                f"  compared with torch in fp32; the run acts in {found.precision}, which rounds "
+                "more than the graph"
+            )

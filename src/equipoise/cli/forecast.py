@@ -21,20 +21,31 @@ from equipoise.console.help import Sections, plain_errors
   equipoise forecast docs/forecasts/impala.toml      from numbers alone""",
 )
 def forecast(
-    cluster: Annotated[Path, typer.Argument(metavar="FILE", help="The machines, in TOML (docs/balance.md).")],
+    cluster: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The machines, in TOML (docs/balance.md).")
+    ],
     run: Annotated[
         str | None,
-        typer.Option("--from", metavar="DIR", help="A run on processes, whose workers measured what the work costs."),
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="A run on processes, whose workers measured what the work costs.",
+        ),
     ] = None,
     curve: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw steps/s from one machine of each kind to 10,000 actors: .svg, .png or .pdf."),
+        typer.Option(
+            metavar="FILE",
+            help="Draw steps/s from one machine of each kind to 10,000 actors: .svg, .png or .pdf.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Forecast steps/s, lag, load and price of a run on a cluster, by simulating the ring on its machines and links."""
+    """Forecast steps/s, lag, load and price of a run on a cluster, by simulating the ring on its
+    machines and links.
+    """
     with plain_errors("equipoise forecast", debug):
         from equipoise.api import forecasting
         from equipoise.console.curves import save

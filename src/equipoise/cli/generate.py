@@ -10,8 +10,13 @@ from equipoise.cli.app import Debug, Trust, app, vouched
 from equipoise.console.help import Sections, plain_errors
 from equipoise.console.place import printable
 
-Best = Annotated[bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")]
-Directory = Annotated[str, typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL.")]
+Best = Annotated[
+    bool,
+    typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones."),
+]
+Directory = Annotated[
+    str, typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL.")
+]
 
 
 @app.command(
@@ -23,10 +28,18 @@ Directory = Annotated[str, typer.Argument(metavar="DIR|URL", help="A run directo
 )
 def generate(
     directory: Directory,
-    prompt: Annotated[list[str], typer.Option(metavar="TEXT", help="A prompt, or JSON of messages; as often as you like.")],
+    prompt: Annotated[
+        list[str],
+        typer.Option(metavar="TEXT", help="A prompt, or JSON of messages; as often as you like."),
+    ],
     samples: Annotated[str, typer.Option(metavar="N", help="Completions of each prompt.")] = "1",
-    greedy: Annotated[bool, typer.Option("--greedy", help="The likeliest token each time, instead of drawing.")] = False,
-    limit: Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="Tokens of a completion at most.")] = None,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="The likeliest token each time, instead of drawing.")
+    ] = False,
+    limit: Annotated[
+        str | None,
+        typer.Option("--max-tokens", metavar="N", help="Tokens of a completion at most."),
+    ] = None,
     seed: Annotated[str, typer.Option(metavar="N", help="Of what is drawn.")] = "0",
     best: Best = False,
     trust: Trust = None,
@@ -34,7 +47,8 @@ def generate(
 ) -> None:
     """Have the model of a run on text answer prompts.
 
-    A model that was trained on messages gets its chat template: a prompt is the user's message, or JSON of all messages.
+    A model that was trained on messages gets its chat template: a prompt is the user's message, or
+    JSON of all messages.
     """
     with plain_errors("equipoise generate", debug):
         from equipoise.programs.settings import at_least
@@ -44,7 +58,14 @@ def generate(
         from equipoise import api
 
         found = api.generate(
-            directory, prompt, samples=count, greedy=greedy, seed=start, limit=most, best=best, **vouched(trust)
+            directory,
+            prompt,
+            samples=count,
+            greedy=greedy,
+            seed=start,
+            limit=most,
+            best=best,
+            **vouched(trust),
         )
     for one in found:
         between = "\n" if one.chat else ""

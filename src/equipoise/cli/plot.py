@@ -27,19 +27,27 @@ def plot(
         list[str],
         typer.Argument(
             metavar="RUN...",
-            help="Runs, folders with runs, or NAME=RUN. Runs of one name, or that differ in the seed alone, are one curve.",
+            help="Runs, folders with runs, or NAME=RUN. Runs of one name, or that differ in the "
+            "seed alone, are one curve.",
         ),
     ],
-    x: Annotated[str, typer.Option(metavar="steps|wall|updates", help="The horizontal axis.")] = "steps",
+    x: Annotated[
+        str, typer.Option(metavar="steps|wall|updates", help="The horizontal axis.")
+    ] = "steps",
     y: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="return, evaluation, length, steps_per_s, learner/METRIC or info/NAME, as TensorBoard has them.",
+            help="return, evaluation, length, steps_per_s, learner/METRIC or info/NAME, as "
+            "TensorBoard has them.",
         ),
     ] = "return",
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The picture: .svg, .png or .pdf; a file that is there is replaced.")
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="The picture: .svg, .png or .pdf; a file that is there is replaced.",
+        ),
     ] = Path("curves.svg"),
     debug: Debug = False,
 ) -> None:
@@ -53,5 +61,8 @@ def plot(
             say(f"warning: {printable(sentence)}", file=sys.stderr)
         save(drawn(found, x=x, y=y), out)
         for curve in found:
-            say(f"{printable(curve.name)}: {len(curve.runs)} run{'s' * (len(curve.runs) != 1)}, {curve.said}")
+            say(
+                f"{printable(curve.name)}: {len(curve.runs)} run{'s' * (len(curve.runs) != 1)}, "
+                f"{curve.said}"
+            )
         print(f"wrote {out}")

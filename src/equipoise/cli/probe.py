@@ -20,19 +20,29 @@ from equipoise.console.place import say
   equipoise probe runs/NAME --top 1""",
 )
 def probe(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")
+    ],
     top: Annotated[str, typer.Option(metavar="N", help="How many of the changes are tried.")] = "3",
     seconds: Annotated[
-        str | None, typer.Option(metavar="S", help="Seconds of each run, on a busy machine too. Default: 15, on an idle one.")
+        str | None,
+        typer.Option(
+            metavar="S",
+            help="Seconds of each run, on a busy machine too. Default: 15, on an idle one.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print what came of it only.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print what came of it only.")
+    ] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Try the changes that are predicted to help a run most, each in a short run, and print what was predicted and measured.
+    """Try the changes that are predicted to help a run most, each in a short run, and print what
+    was predicted and measured.
 
-    The run itself is not touched. It takes about 30 s for each, half of it for the run as it is, in turns.
+    The run itself is not touched. It takes about 30 s for each, half of it for the run as it is, in
+    turns.
     """
     with plain_errors("equipoise probe", debug):
         from equipoise.api.probing import probe as tried
@@ -41,6 +51,8 @@ def probe(
 
         tell = (lambda text: None) if quiet or as_json else say
         each = None if seconds is None else convert(seconds, float, "--seconds")
-        found = tried(directory, top=convert(top, int, "--top"), seconds=each, tell=tell, **vouched(trust))
+        found = tried(
+            directory, top=convert(top, int, "--top"), seconds=each, tell=tell, **vouched(trust)
+        )
         for line in (json.dumps(asdict(one)) for one in found) if as_json else probes(found):
             print(line)

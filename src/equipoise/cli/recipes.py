@@ -19,8 +19,12 @@ from equipoise.console.place import say
   equipoise recipes CartPole-v1 --algorithm ppo""",
 )
 def recipes(
-    env: Annotated[str | None, typer.Argument(metavar="[ENV]", help="The env whose recipes are shown whole.")] = None,
-    algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this algorithm.")] = None,
+    env: Annotated[
+        str | None, typer.Argument(metavar="[ENV]", help="The env whose recipes are shown whole.")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only those of this algorithm.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """List the tuned settings that 'train' takes by itself; --no-recipe leaves them out."""
@@ -34,10 +38,19 @@ def recipes(
             raise ValueError(f"no recipe for {env!r}{hint(env, named)}")
         of_algorithm = {of for _, of in RECIPES}
         if algorithm is not None and algorithm not in of_algorithm:
-            raise ValueError(f"no recipe for the algorithm {algorithm!r}{hint(algorithm, of_algorithm)}")
-        found = {key: made for key, made in RECIPES.items() if env in (None, key[0]) and algorithm in (None, key[1])}
+            raise ValueError(
+                f"no recipe for the algorithm {algorithm!r}{hint(algorithm, of_algorithm)}"
+            )
+        found = {
+            key: made
+            for key, made in RECIPES.items()
+            if env in (None, key[0]) and algorithm in (None, key[1])
+        }
         if not found:
-            raise ValueError(f"no recipe for {env} by {algorithm}; there are {', '.join(a for e, a in RECIPES if e == env)}")
+            raise ValueError(
+                f"no recipe for {env} by {algorithm}; there are "
+                f"{', '.join(a for e, a in RECIPES if e == env)}"
+            )
         if env is None:
             by_env: dict[str, list[str]] = {}
             for of, by in found:

@@ -1,4 +1,6 @@
-"""``equipoise registry``: versions of policies in a folder, their aliases, and what was done to them."""
+"""``equipoise registry``: versions of policies in a folder, their aliases, and what was done to
+them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ def _names(context: typer.Context, incomplete: str) -> list[str]:
     from equipoise.registry import RegistryReader
 
     try:
-        return [name for name in RegistryReader(context.params.get("at") or PLACE).names() if name.startswith(incomplete)]
+        return [
+            name
+            for name in RegistryReader(context.params.get("at") or PLACE).names()
+            if name.startswith(incomplete)
+        ]
     except (ValueError, OSError):
         return []
 
@@ -64,15 +70,31 @@ def _aliases(incomplete: str) -> list[str]:
 
 
 At = Annotated[
-    Path, typer.Option("--registry", metavar="DIR", help="The folder of the registry. Default registry.", show_default=False)
+    Path,
+    typer.Option(
+        "--registry",
+        metavar="DIR",
+        help="The folder of the registry. Default registry.",
+        show_default=False,
+    ),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the policy.", autocompletion=_names)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of the policy.", autocompletion=_names)
+]
 Which = Annotated[
-    str, typer.Argument(metavar="VERSION", help="The first digits of a version, or an alias.", autocompletion=_versions)
+    str,
+    typer.Argument(
+        metavar="VERSION",
+        help="The first digits of a version, or an alias.",
+        autocompletion=_versions,
+    ),
 ]
 Expect = Annotated[
     str | None,
-    typer.Option(metavar="VERSION", help="Only if the alias is there now, at least six digits; 'none': if it is not set."),
+    typer.Option(
+        metavar="VERSION",
+        help="Only if the alias is there now, at least six digits; 'none': if it is not set.",
+    ),
 ]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -86,22 +108,32 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
   equipoise registry add artifact cartpole --alias champion --reason "475 in evaluation\"""",
 )
 def add(
-    artifact: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The folder that 'equipoise export' wrote.")],
+    artifact: Annotated[
+        Path, typer.Argument(metavar="ARTIFACT", help="The folder that 'equipoise export' wrote.")
+    ],
     name: Name,
     alias: Annotated[
-        str | None, typer.Option(metavar="ALIAS", help="Move this alias to the version, too.", autocompletion=_aliases)
+        str | None,
+        typer.Option(
+            metavar="ALIAS", help="Move this alias to the version, too.", autocompletion=_aliases
+        ),
     ] = None,
     reason: Reason = "",
-    trial_time: Annotated[str, typer.Option(metavar="S", help="Processor time of the trial.")] = f"{CPU_S:g}",
-    trial_memory: Annotated[str, typer.Option(metavar="BYTES", help="Memory of the trial.")] = str(MEMORY),
+    trial_time: Annotated[
+        str, typer.Option(metavar="S", help="Processor time of the trial.")
+    ] = f"{CPU_S:g}",
+    trial_memory: Annotated[str, typer.Option(metavar="BYTES", help="Memory of the trial.")] = str(
+        MEMORY
+    ),
     as_json: Json = False,
     at: At = PLACE,
     debug: Debug = False,
 ) -> None:
     """Copy an artifact into the registry, as a version of NAME.
 
-    A registry is made where there is none. The version is a hash of all of the artifact. An artifact that is in the registry
-    already is not copied again. A graph is first tried on recorded observations, in a process of its own.
+    A registry is made where there is none. The version is a hash of all of the artifact. An
+    artifact that is in the registry already is not copied again. A graph is first tried on recorded
+    observations, in a process of its own.
     """
     with plain_errors("equipoise registry add", debug):
         from equipoise.registry import Registry, check_alias
@@ -119,7 +151,9 @@ def add(
         if alias is not None:
             to.alias(name, alias, version, reason=reason)
         if as_json:
-            _print({"policy": name, "version": version, "aliases": to.state(name).aliases_of(version)})
+            _print(
+                {"policy": name, "version": version, "aliases": to.state(name).aliases_of(version)}
+            )
         else:
             print(f"{name} {version[:12]}: added" + (f", and {alias} now" if alias else ""))
 
@@ -143,11 +177,19 @@ def list_(as_json: Json = False, at: At = PLACE, debug: Debug = False) -> None:
             _print(found)
             return
         body = [
-            (name, str(len(about["versions"])), *(_short(about["aliases"].get(alias)) for alias in ALIASES))
+            (
+                name,
+                str(len(about["versions"])),
+                *(_short(about["aliases"].get(alias)) for alias in ALIASES),
+            )
             for name, about in found.items()
         ]
         head = ("policy", "versions", *ALIASES)
-        print("\n".join(columns(head, body, left=1, width=width_of(sys.stdout))) if body else "no policies")
+        print(
+            "\n".join(columns(head, body, left=1, width=width_of(sys.stdout)))
+            if body
+            else "no policies"
+        )
 
 
 @registry.command(
@@ -161,7 +203,11 @@ def show(
     name: Name,
     which: Annotated[
         str | None,
-        typer.Argument(metavar="[VERSION]", help="The first digits of a version, or an alias.", autocompletion=_versions),
+        typer.Argument(
+            metavar="[VERSION]",
+            help="The first digits of a version, or an alias.",
+            autocompletion=_versions,
+        ),
     ] = None,
     as_json: Json = False,
     at: At = PLACE,
@@ -169,8 +215,8 @@ def show(
 ) -> None:
     """Show a policy, or one version of it.
 
-    For a policy: aliases, the newest versions, and what was done to it last; --json has all versions and the whole audit. For a
-    version: lineage, files and aliases.
+    For a policy: aliases, the newest versions, and what was done to it last; --json has all
+    versions and the whole audit. For a version: lineage, files and aliases.
     """
     with plain_errors("equipoise registry show", debug):
         from equipoise.registry import RegistryReader
@@ -180,9 +226,15 @@ def show(
             said = reader.show(name, which)
             _print(said) if as_json else _print_lines(_of_version(said))
             return
-        about = {"policy": name, "aliases": reader.aliases(name), "revision": reader.revision(name)} | {
-            "versions": reader.versions(name), "conflicts": reader.conflicts(name), "audit": reader.audit(name),
-        }  # fmt: skip
+        about = {
+            "policy": name,
+            "aliases": reader.aliases(name),
+            "revision": reader.revision(name),
+        } | {
+            "versions": reader.versions(name),
+            "conflicts": reader.conflicts(name),
+            "audit": reader.audit(name),
+        }
         _print(about) if as_json else _print_lines(_of_policy(about))
 
 
@@ -195,7 +247,12 @@ def show(
 )
 def alias(
     name: Name,
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="champion, candidate or shadow.", autocompletion=_aliases)],
+    alias: Annotated[
+        str,
+        typer.Argument(
+            metavar="ALIAS", help="champion, candidate or shadow.", autocompletion=_aliases
+        ),
+    ],
     which: Annotated[
         str,
         typer.Argument(
@@ -209,17 +266,21 @@ def alias(
     at: At = PLACE,
     debug: Debug = False,
 ) -> None:
-    """Move an alias to a version. A server that serves the policy takes the new champion between two batches.
+    """Move an alias to a version. A server that serves the policy takes the new champion between
+    two batches.
 
-    With --expect the alias is moved only if nobody moved it meanwhile; the exit code is 1 where somebody did. What was champion
-    becomes previous.
+    With --expect the alias is moved only if nobody moved it meanwhile; the exit code is 1 where
+    somebody did. What was champion becomes previous.
     """
     with plain_errors("equipoise registry alias", debug):
         from equipoise.registry import Registry
 
         to = Registry(at)
         version = _moved(
-            lambda **given: to.alias(name, alias, None if which == "none" else which, **given), "alias", expect, reason
+            lambda **given: to.alias(name, alias, None if which == "none" else which, **given),
+            "alias",
+            expect,
+            reason,
         )
         print(f"{name} {_short(version)}: {alias} now" if version else f"{name}: no {alias} now")
 
@@ -230,17 +291,22 @@ def alias(
   equipoise registry rollback cartpole
   equipoise registry rollback cartpole --expect 3f2a91 --reason "falls on slopes\"""",
 )
-def rollback(name: Name, expect: Expect = None, reason: Reason = "", at: At = PLACE, debug: Debug = False) -> None:
+def rollback(
+    name: Name, expect: Expect = None, reason: Reason = "", at: At = PLACE, debug: Debug = False
+) -> None:
     """Make the previous champion the champion again.
 
-    Once more goes back further. With --expect only if the champion is that version; the exit code is 1 where it is another one.
+    Once more goes back further. With --expect only if the champion is that version; the exit code
+    is 1 where it is another one.
     """
     with plain_errors("equipoise registry rollback", debug):
         from equipoise.registry import Registry
 
         to = Registry(at)
         print(
-            f"{name} {_short(_moved(lambda **given: to.rollback(name, **given), 'rollback', expect, reason))}: champion again"
+            f"{name} "
+            f"{_short(_moved(lambda **given: to.rollback(name, **given), 'rollback', expect, reason))}: "  # noqa: E501
+            "champion again"
         )
 
 
@@ -251,7 +317,9 @@ def rollback(name: Name, expect: Expect = None, reason: Reason = "", at: At = PL
   equipoise registry verify --registry /mnt/policies --json""",
 )
 def verify(as_json: Json = False, at: At = PLACE, debug: Debug = False) -> None:
-    """Compare every file with its hash. The exit code is 1 where one is damaged, missing or not expected."""
+    """Compare every file with its hash. The exit code is 1 where one is damaged, missing or not
+    expected.
+    """
     with plain_errors("equipoise registry verify", debug):
         from equipoise.registry import Registry
 
@@ -261,7 +329,16 @@ def verify(as_json: Json = False, at: At = PLACE, debug: Debug = False) -> None:
         if as_json:
             _print({"problems": wrong, "conflicts": conflicts})
         else:
-            _print_lines([*wrong, *(line for name, found in conflicts.items() for line in _conflicts(name, found))])
+            _print_lines(
+                [
+                    *wrong,
+                    *(
+                        line
+                        for name, found in conflicts.items()
+                        for line in _conflicts(name, found)
+                    ),
+                ]
+            )
             if not wrong:
                 print("every file is as it was written")
     sys.exit(1 if wrong else 0)
@@ -275,9 +352,16 @@ def verify(as_json: Json = False, at: At = PLACE, debug: Debug = False) -> None:
 )
 def gc(
     older_than: Annotated[
-        str, typer.Option(metavar="DAYS", help="Only versions that were added so long ago. Default 7.", show_default=False)
+        str,
+        typer.Option(
+            metavar="DAYS",
+            help="Only versions that were added so long ago. Default 7.",
+            show_default=False,
+        ),
     ] = "7",
-    dry: Annotated[bool, typer.Option("--dry", help="Remove nothing; print what would go.")] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry", help="Remove nothing; print what would go.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Json = False,
     at: At = PLACE,
@@ -285,7 +369,8 @@ def gc(
 ) -> None:
     """Remove versions that nothing names, after a question.
 
-    A version stays that an alias or the lineage of another one names. The audit keeps what was removed.
+    A version stays that an alias or the lineage of another one names. The audit keeps what was
+    removed.
     """
     with plain_errors("equipoise registry gc", debug):
         from equipoise.console.place import in_ci
@@ -294,23 +379,30 @@ def gc(
 
         to, after_s = Registry(at), 86_400 * float(convert(older_than, float, "--older-than"))
         if not after_s >= 0:
-            raise ValueError(f"--older-than: expected a number of days of at least 0, got {older_than!r}")
+            raise ValueError(
+                f"--older-than: expected a number of days of at least 0, got {older_than!r}"
+            )
         found = to.gc(older_than_s=after_s, dry=True)
         if found and not dry and not yes:
             if not sys.stdin.isatty() or in_ci() or as_json:
                 raise ValueError("gc: expected --yes, since there is nobody to ask, or --dry")
             print("\n".join(found))
-            if input(f"Remove {_count(found)} for good? [y/N] ").strip().lower() not in ("y", "yes"):
+            if input(f"Remove {_count(found)} for good? [y/N] ").strip().lower() not in (
+                "y",
+                "yes",
+            ):
                 fail("nothing was removed", "equipoise registry gc", code=1)
         if not dry:
             found = to.gc(older_than_s=after_s)
         if as_json:
             _print({"dry": dry, "versions": found})
         else:
-            print("\n".join([*found, f"{_count(found)} {'would be removed' if dry else 'removed'}"]))
+            print(
+                "\n".join([*found, f"{_count(found)} {'would be removed' if dry else 'removed'}"])
+            )
 
 
-# --------------------------------------------------------------------------------------------------------------- printing
+# ----------------------------------------------------------------------------------------- printing
 
 
 def _moved(move: Any, command: str, expect: str | None, reason: str) -> str | None:
@@ -355,28 +447,47 @@ def _of_policy(about: dict[str, Any]) -> list[str]:
     for alias, version in about["aliases"].items():
         aliases.setdefault(version, []).append(alias)
     lines = [f"{about['policy']}: {_count(about['versions'])}, the newest first"]
-    shown = [version for place, version in enumerate(about["versions"]) if place < SHOWN or version in aliases]
-    lines += [f"  {version[:12]}  {', '.join(aliases.get(version, []))}".rstrip() for version in shown]
+    shown = [
+        version
+        for place, version in enumerate(about["versions"])
+        if place < SHOWN or version in aliases
+    ]
+    lines += [
+        f"  {version[:12]}  {', '.join(aliases.get(version, []))}".rstrip() for version in shown
+    ]
     lines += _conflicts(about["policy"], about["conflicts"])
-    lines.append(f"what was done, the last {min(SHOWN, len(about['audit']))} of {len(about['audit'])}:")
+    lines.append(
+        f"what was done, the last {min(SHOWN, len(about['audit']))} of {len(about['audit'])}:"
+    )
     for one in about["audit"][-SHOWN:]:
-        what = one["kind"] if one["kind"] != "refused" else f"refused for {one.get('alias', 'an alias')}"
+        what = (
+            one["kind"]
+            if one["kind"] != "refused"
+            else f"refused for {one.get('alias', 'an alias')}"
+        )
         said = one.get("problem") or " ".join(part for part in (one["who"], one["reason"]) if part)
         lines.append(f"  {_when(one['stamp'] / 1e6)}  {what} {_short(one['version'])}  {said}")
     return lines
 
 
 def _of_version(said: dict[str, Any]) -> list[str]:
-    lines = [f"{said['policy']} {said['version']}" + (f"  ({', '.join(said['aliases'])})" if said["aliases"] else "")]
+    lines = [
+        f"{said['policy']} {said['version']}"
+        + (f"  ({', '.join(said['aliases'])})" if said["aliases"] else "")
+    ]
     lines += [f"  {key}: {said[key]}" for key in ("added", "who", "reason", "path") if said[key]]
-    lines += [f"  {key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in said["lineage"].items()]
+    lines += [
+        f"  {key}: {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in said["lineage"].items()
+    ]
     lines += [f"  {name}: {size:,} bytes" for name, size in said["files"].items()]
     return [*lines, f"  problem: {said['problem']}"] if said["problem"] else lines
 
 
 def _conflicts(name: str, found: dict[str, Any]) -> list[str]:
     return [
-        f"note: {alias} of {name} was moved in two copies of this registry, to {' and to '.join(map(_short, versions))}; the "
+        f"note: {alias} of {name} was moved in two copies of this registry, to "
+        f"{' and to '.join(map(_short, versions))}; the "
         "last one holds, and the next move of the alias settles it"
         for alias, versions in found.items()
     ]

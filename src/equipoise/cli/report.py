@@ -20,13 +20,21 @@ from equipoise.console.help import Sections, plain_errors
   equipoise report runs/a runs/b --out ab.html""",
 )
 def report(
-    places: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, or folders with runs.")],
+    places: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Runs, or folders with runs.")
+    ],
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The page, a .html file; an earlier report is replaced, no other file is.")
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="The page, a .html file; an earlier report is replaced, no other file is.",
+        ),
     ] = Path("report.html"),
     debug: Debug = False,
 ) -> None:
-    """Write one HTML page about runs: verdicts, the ring, curves with intervals, lag, workers over time, settings."""
+    """Write one HTML page about runs: verdicts, the ring, curves with intervals, lag, workers over
+    time, settings.
+    """
     with plain_errors("equipoise report", debug):
         from equipoise.console.place import printable, say
         from equipoise.report.page import check_out, page, write
@@ -37,4 +45,7 @@ def report(
         for sentence in warned:
             say(f"warning: {printable(sentence)}", file=sys.stderr)
         write(out, page(runs))
-        print(f"wrote {out}: {len(runs)} run{'s' * (len(runs) != 1)}, {out.stat().st_size / 1000:,.0f} kB")
+        print(
+            f"wrote {out}: {len(runs)} run{'s' * (len(runs) != 1)}, "
+            f"{out.stat().st_size / 1000:,.0f} kB"
+        )

@@ -23,12 +23,18 @@ from equipoise.console.place import printable
   equipoise reproduce CAPSULE --pdb       look around where it failed""",
 )
 def reproduce(
-    path: Annotated[Path, typer.Argument(metavar="CAPSULE|RUN", help="A capsule of a run, or a run: its newest one.")],
-    pdb: Annotated[bool, typer.Option("--pdb", help="Enter Python's debugger where the env fails.")] = False,
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="CAPSULE|RUN", help="A capsule of a run, or a run: its newest one."),
+    ],
+    pdb: Annotated[
+        bool, typer.Option("--pdb", help="Enter Python's debugger where the env fails.")
+    ] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Do again what an env did up to its failure, in this process, or a reward, in one of its own; its module is imported.
+    """Do again what an env did up to its failure, in this process, or a reward, in one of its own;
+    its module is imported.
 
     Exit code 1: the same failure came again. 3: it did not.
     """
@@ -42,7 +48,8 @@ def reproduce(
         capsule = capsules.read(path, trust or ())
         say(f"env       {capsule.env.target} {dict(capsule.env.kwargs) or ''}".rstrip())
         say(
-            f"stream    {'all' if capsule.stream is None else capsule.stream}, step {capsule.step}; "
+            f"stream    {'all' if capsule.stream is None else capsule.stream}, step "
+            f"{capsule.step}; "
             f"{len(tree.leaves(capsule.actions)[0])} actions since its {capsule.start.kind}"
         )
         say(f"failed    {capsule.error}: {capsule.message}")
@@ -54,7 +61,11 @@ def reproduce(
     if error is not None:
         import traceback
 
-        print(printable("".join(traceback.format_exception(error)), lines=True), end="", file=sys.stderr)
+        print(
+            printable("".join(traceback.format_exception(error)), lines=True),
+            end="",
+            file=sys.stderr,
+        )
         if pdb:
             from pdb import post_mortem
 
@@ -62,24 +73,39 @@ def reproduce(
     if played.same:
         say(f"reproduced: {type(error).__name__}: {error}")
         sys.exit(1)
-    came = "nothing was raised" if error is None else f"another exception came, {type(error).__name__}: {error}"
+    came = (
+        "nothing was raised"
+        if error is None
+        else f"another exception came, {type(error).__name__}: {error}"
+    )
     say(f"not reproduced: {played.steps} steps were done and {came}")
     say(f"expected: {capsule.error}: {capsule.message}")
     sys.exit(3)
 
 
 def newest(path: Path) -> Path:
-    """The newest capsule of a run, where ``path`` is a run's directory or its capsules/; else the path itself."""
+    """The newest capsule of a run, where ``path`` is a run's directory or its capsules/; else the
+    path itself.
+    """
     from equipoise.record.paths import CAPSULES
 
     if not os.path.lexists(path):
-        raise FileNotFoundError(f"{path}: expected a capsule or a run with capsules, got no such file or directory")
-    folder = next((one for one in (path / CAPSULES, path) if one.is_dir() and one.name == CAPSULES), None)
+        raise FileNotFoundError(
+            f"{path}: expected a capsule or a run with capsules, got no such file or directory"
+        )
+    folder = next(
+        (one for one in (path / CAPSULES, path) if one.is_dir() and one.name == CAPSULES), None
+    )
     if folder is None:
         return path
-    found = [one for one in folder.iterdir() if one.suffix == ".json" or (one / "capsule.json").is_file()]
+    found = [
+        one for one in folder.iterdir() if one.suffix == ".json" or (one / "capsule.json").is_file()
+    ]
     if not found:
-        raise ValueError(f"{path}: expected a run with a capsule, got none in {folder}; no env and no reward of it has failed")
+        raise ValueError(
+            f"{path}: expected a run with a capsule, got none in {folder}; no env and no reward of "
+            "it has failed"
+        )
     latest = max(found, key=lambda one: (one.stat().st_mtime_ns, one.name))
     if len(found) > 1:
         say(f"capsule   {latest}, the newest of {len(found)}; name another one to reproduce that")
@@ -114,4 +140,8 @@ def imported(target: str) -> str:
     if module:
         return module if module != "envpool" else f"envpool, for its env {rest}"
     entry = registry[name].entry_point if name in registry else None
-    return f"{str(entry).partition(':')[0]}, which Gymnasium names for {name}" if entry else f"nothing: Gymnasium has no {name}"
+    return (
+        f"{str(entry).partition(':')[0]}, which Gymnasium names for {name}"
+        if entry
+        else f"nothing: Gymnasium has no {name}"
+    )

@@ -30,13 +30,21 @@ from equipoise.types import On
 @settings_options(resume=True)
 @leaving()
 def resume(
-    directory: Annotated[str, typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL.")],
+    directory: Annotated[
+        str,
+        typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL."),
+    ],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting to change, such as algorithm.entropy=0."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting to change, such as algorithm.entropy=0."
+        ),
     ] = None,
     on: Annotated[
-        str | None, typer.Option(metavar="serial|process|ray", help="Where it runs. Default: where it ran before.")
+        str | None,
+        typer.Option(
+            metavar="serial|process|ray", help="Where it runs. Default: where it ran before."
+        ),
     ] = None,
     address: Address = None,
     cluster: ClusterSettings = None,
@@ -48,7 +56,8 @@ def resume(
 ) -> None:
     """Go on with a run that was interrupted, killed or has ended, from its newest checkpoint.
 
-    The schedules keep the length that the run began with. What changed is listed; what cannot change is refused.
+    The schedules keep the length that the run began with. What changed is listed; what cannot
+    change is refused.
     """
     with Starting(quiet=quiet) as start:
         with plain_errors("equipoise resume", debug):

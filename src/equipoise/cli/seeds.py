@@ -27,13 +27,21 @@ POLL_S = 0.1
 
 
 def train_seeds(
-    program: Program, count: int, *, jobs: int, out: Path | None, words: Sequence[str], chosen: Mapping[str, Any]
+    program: Program,
+    count: int,
+    *,
+    jobs: int,
+    out: Path | None,
+    words: Sequence[str],
+    chosen: Mapping[str, Any],
 ) -> int:
-    """Train ``count`` runs, ``jobs`` at a time, with the seeds from the program's on -> the exit code, the largest of theirs.
+    """Train ``count`` runs, ``jobs`` at a time, with the seeds from the program's on -> the exit
+    code, the largest of theirs.
 
-    ``words``: options of ``train`` that are no settings. ``chosen``: the record of what was measured for all of them. The runs
-    lie in ``out`` as ``seed_N``, beside ``program.json`` (their settings), ``choices.json`` (that record) and ``seeds.json``
-    (their means and intervals). Ctrl-C ends all of them, and each is saved.
+    ``words``: options of ``train`` that are no settings. ``chosen``: the record of what was
+    measured for all of them. The runs lie in ``out`` as ``seed_N``, beside ``program.json`` (their
+    settings), ``choices.json`` (that record) and ``seeds.json`` (their means and intervals). Ctrl-C
+    ends all of them, and each is saved.
     """
     from equipoise import trust
     from equipoise.console.place import width_of
@@ -47,18 +55,32 @@ def train_seeds(
     write_config(program, place / PROGRAM)
     write_atomic(place / CHOICES, json_bytes(chosen))
     names, _ = trust.of_program(to_json(program))
-    vouched = [word for _, name in names for word in ("--trust", name)]  # the user typed them, or vouched for the file
+    # the user typed them, or vouched for the file
+    vouched = [word for _, name in names for word in ("--trust", name)]
     first = program.schedule.seed
     waiting = [
         (
             place / f"seed_{seed}",
             [
-                sys.executable, "-m", "equipoise", "train", "--config", str(place / PROGRAM), "--choices", str(place / CHOICES),
-                "--seed", str(seed), "--out", str(place / f"seed_{seed}"), *vouched, *words, *(["--quiet"] if jobs > 1 else []),
+                sys.executable,
+                "-m",
+                "equipoise",
+                "train",
+                "--config",
+                str(place / PROGRAM),
+                "--choices",
+                str(place / CHOICES),
+                "--seed",
+                str(seed),
+                "--out",
+                str(place / f"seed_{seed}"),
+                *vouched,
+                *words,
+                *(["--quiet"] if jobs > 1 else []),
             ],
         )
         for seed in range(first, first + count)
-    ]  # fmt: skip
+    ]
     codes = _all(waiting, jobs, quiet="--quiet" in words)
     found = [listing.row(run) for run, _ in waiting if (run / "run.json").is_file()]
     print()
@@ -72,7 +94,9 @@ def train_seeds(
 
 
 def next_commands(place: Path, program: Program, found: Sequence[RunRow]) -> list[str]:
-    """Commands that work on these runs: ``plot`` if an episode has ended and matplotlib is there, and to play one run."""
+    """Commands that work on these runs: ``plot`` if an episode has ended and matplotlib is there,
+    and to play one run.
+    """
     from equipoise.console.terminal import has_learned, play_command
 
     commands = (
@@ -86,14 +110,18 @@ def next_commands(place: Path, program: Program, found: Sequence[RunRow]) -> lis
 
 
 def _default(program: Program) -> Path:
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{program.name}-seeds-{time.strftime('%Y%m%d-%H%M%S')}").lstrip(".-")
+    name = re.sub(
+        r"[^A-Za-z0-9._-]+", "-", f"{program.name}-seeds-{time.strftime('%Y%m%d-%H%M%S')}"
+    ).lstrip(".-")
     return Path("runs") / name
 
 
 def _all(waiting: Sequence[tuple[Path, list[str]]], jobs: int, *, quiet: bool) -> list[int]:
-    """Run all commands, ``jobs`` at a time -> their exit codes. What Ctrl-C or SIGTERM ends ends all of them.
+    """Run all commands, ``jobs`` at a time -> their exit codes. What Ctrl-C or SIGTERM ends ends
+    all of them.
 
-    ``quiet``: the output of a run goes to a file next to its directory, which is named if the run fails.
+    ``quiet``: the output of a run goes to a file next to its directory, which is named if the run
+    fails.
     """
     left, running, codes = list(waiting), dict[Path, subprocess.Popen[bytes]](), list[int]()
     stop: KeyboardInterrupt | None = None
@@ -102,10 +130,15 @@ def _all(waiting: Sequence[tuple[Path, list[str]]], jobs: int, *, quiet: bool) -
             while left and len(running) < jobs and stop is None:
                 run, command = left.pop(0)
                 if not quiet:
-                    print(f"{'seed' if jobs == 1 else 'begin'} {run.name.rpartition('_')[2]}: {run}", flush=True)
+                    print(
+                        f"{'seed' if jobs == 1 else 'begin'} {run.name.rpartition('_')[2]}: {run}",
+                        flush=True,
+                    )
                 with _printed(run).open("wb") if quiet else nullcontext() as file:
                     # In a group of its own: Ctrl-C reaches it once, from here.
-                    running[run] = subprocess.Popen(command, process_group=0, stdout=file, stderr=file)
+                    running[run] = subprocess.Popen(
+                        command, process_group=0, stdout=file, stderr=file
+                    )
             for run, process in list(running.items()):
                 try:
                     code = process.wait(POLL_S / len(running))
@@ -114,13 +147,19 @@ def _all(waiting: Sequence[tuple[Path, list[str]]], jobs: int, *, quiet: bool) -
                 del running[run]
                 codes.append(code if code >= 0 else 128 - code)
                 if quiet and codes[-1]:
-                    print(f"seed {run.name.rpartition('_')[2]}: exit code {codes[-1]}, see {_printed(run)}", file=sys.stderr)
+                    print(
+                        f"seed {run.name.rpartition('_')[2]}: exit code {codes[-1]}, see "
+                        f"{_printed(run)}",
+                        file=sys.stderr,
+                    )
                 elif jobs > 1 and not quiet:
                     print(f"end {run.name.rpartition('_')[2]}: exit code {codes[-1]}", flush=True)
         except KeyboardInterrupt as asked:
             stop = asked
             for process in running.values():
-                process.send_signal(signal.SIGTERM if isinstance(asked, Preempted) else signal.SIGINT)
+                process.send_signal(
+                    signal.SIGTERM if isinstance(asked, Preempted) else signal.SIGINT
+                )
     return codes
 
 
@@ -138,7 +177,13 @@ def _summary(found: Sequence[RunRow]) -> dict[str, object]:
             mean, half = mean_and_half(values)
             means[key] = {"mean": mean, "half_of_95_percent_interval": half, "seeds": len(values)}
     runs = [
-        {"run": row.path.name, "seed": row.seed, "status": row.status, "steps": row.steps, "return_mean": row.return_mean}
+        {
+            "run": row.path.name,
+            "seed": row.seed,
+            "status": row.status,
+            "steps": row.steps,
+            "return_mean": row.return_mean,
+        }
         | {"evaluation": row.evaluation, "wall_s": row.wall_s}
         for row in found
     ]

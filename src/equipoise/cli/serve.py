@@ -29,26 +29,37 @@ Ask it:
 )
 @field_options(Settings, Rules)
 def serve(
-    registry: Annotated[Path, typer.Argument(metavar="REGISTRY", help="A folder that 'equipoise registry' made.")],
-    uds: Annotated[Path | None, typer.Option(metavar="PATH", help="Listen on a unix socket too (framed msgpack).")] = None,
+    registry: Annotated[
+        Path, typer.Argument(metavar="REGISTRY", help="A folder that 'equipoise registry' made.")
+    ],
+    uds: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Listen on a unix socket too (framed msgpack)."),
+    ] = None,
     decisions: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Where decisions and outcomes are kept (SQLite), or none. Default NAME.decisions."),
+        typer.Option(
+            metavar="FILE",
+            help="Where decisions and outcomes are kept (SQLite), or none. Default NAME.decisions.",
+        ),
     ] = None,
     trust: Trust = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help=f"File with the token that requests must carry, or set {TOKEN}.", rich_help_panel=WHO
+            metavar="FILE",
+            help=f"File with the token that requests must carry, or set {TOKEN}.",
+            rich_help_panel=WHO,
         ),
     ] = None,
     debug: Debug = False,
     **given: Any,
 ) -> None:
-    """Serve the champion of a policy: /v1/act and /v1/outcome, /v2 (Open Inference Protocol), /readyz, /metrics, /openapi.json.
+    """Serve the champion of a policy: /v1/act and /v1/outcome, /v2 (Open Inference Protocol),
+    /readyz, /metrics, /openapi.json.
 
-    The process needs no torch and no env. An alias that moves in the registry is followed without losing a request; an
-    episode stays with its version. SIGTERM: answers what was asked, then ends.
+    The process needs no torch and no env. An alias that moves in the registry is followed without
+    losing a request; an episode stays with its version. SIGTERM: answers what was asked, then ends.
     """
     with plain_errors("equipoise serve", debug):
         from equipoise.hints import install
@@ -68,11 +79,16 @@ def serve(
 
         policy = given["policy"]
         settings = Settings(
-            **read_fields(Settings, given), rules=Rules(**read_fields(Rules, given)), uds=uds, trusted=tuple(trust or ()),
+            **read_fields(Settings, given),
+            rules=Rules(**read_fields(Rules, given)),
+            uds=uds,
+            trusted=tuple(trust or ()),
             token=read_token(TOKEN, token_file, "--token-file"),
             decisions=None if decisions == "none" else Path(decisions or f"{policy}.decisions"),
-        )  # fmt: skip
+        )
         logs.to_stderr()
         server.serve(
-            RegistryReader(registry), settings, lambda places: print(f"serving {policy} at {' and '.join(places)}", flush=True)
+            RegistryReader(registry),
+            settings,
+            lambda places: print(f"serving {policy} at {' and '.join(places)}", flush=True),
         )

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 ALARMED = 4  # the exit code of a run that an alarm ended
 
 
-def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint | None = None) -> int:
-    """Show a run of ``command`` to its end; returns the exit code. ``start`` ends once envs are stepped.
+def show(
+    run: Run, view: View, command: str, start: Starting, endpoint: Endpoint | None = None
+) -> int:
+    """Show a run of ``command`` to its end; returns the exit code. ``start`` ends once envs are
+    stepped.
 
     ``endpoint``: is told every report, and closed.
     """
@@ -38,20 +41,29 @@ def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint
     try:
         # The view is left first: closing the run takes a moment and may print.
         aside = prints_aside(run.directory / LOGS, view.console)
-        with nullcontext() if endpoint is None else endpoint, aside as keep_small, Ending(view), run, view:
+        with (
+            nullcontext() if endpoint is None else endpoint,
+            aside as keep_small,
+            Ending(view),
+            run,
+            view,
+        ):
             for report in run:
                 view.update(report)
                 if endpoint is not None:
                     endpoint.update(report)
                 keep_small()
-                if report.taken or report.updates or run.on != "serial":  # serial workers are in the way of reports
+                # serial workers are in the way of reports
+                if report.taken or report.updates or run.on != "serial":
                     start.end()
     except KeyboardInterrupt as error:
         interrupted, preempted = True, isinstance(error, Preempted)
     except WorkerFailed as error:
         failed, said = error, error.sentence
     except (EnvFailed, WrongValue, NoNumber) as error:  # on serial
-        if not isinstance(error if error.__cause__ is None else error.__cause__, WrongValue | NoNumber):
+        if not isinstance(
+            error if error.__cause__ is None else error.__cause__, WrongValue | NoNumber
+        ):
             raise  # the env's own exception: its traceback says where
         said = str(error)
     except CannotStart as error:
@@ -66,12 +78,18 @@ def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint
         fail(said, f"equipoise {command}", code=1)
     if failed is not None:
         print(f"\n{failed.traceback_text}".rstrip(), file=sys.stderr)
-        print(f"equipoise {command}: {failed.worker} {failed.reason}{_because(failed.cause)}", file=sys.stderr)
+        print(
+            f"equipoise {command}: {failed.worker} {failed.reason}{_because(failed.cause)}",
+            file=sys.stderr,
+        )
         return 1
     if preempted:
         return 143
     if run.summary is not None and run.summary["status"] == "alarmed":
-        print(f"equipoise {command}: ended by --on-alarm stop: {run.summary['alarms'][-1]['name']}", file=sys.stderr)
+        print(
+            f"equipoise {command}: ended by --on-alarm stop: {run.summary['alarms'][-1]['name']}",
+            file=sys.stderr,
+        )
         return ALARMED
     return 130 if interrupted else 0
 

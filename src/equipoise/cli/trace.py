@@ -20,14 +20,20 @@ from equipoise.console.help import Sections, plain_errors
   equipoise trace runs/traced --seconds 0.5 --out half.json""",
 )
 def trace(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")
+    ],
     seconds: Annotated[str, typer.Option(metavar="N", help="The last N seconds.")] = "10",
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Where the trace is written. Default: trace.json in DIR.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.json", help="Where the trace is written. Default: trace.json in DIR."
+        ),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Write what each worker of a run last did as a trace, which ui.perfetto.dev and chrome://tracing show.
+    """Write what each worker of a run last did as a trace, which ui.perfetto.dev and
+    chrome://tracing show.
 
     A run keeps it where --set placement.trace_s=N asks for that, at its start or as it is resumed.
     """
@@ -45,12 +51,15 @@ def trace(
         made = chrome(read(directory / FOLDER), last)
         if not any(event["ph"] == "X" for event in made["traceEvents"]):
             raise ValueError(
-                f"{directory}: expected a run with --set placement.trace_s=10 or so, got one that keeps no trace; "
+                f"{directory}: expected a run with --set placement.trace_s=10 or so, got one that "
+                "keeps no trace; "
                 f"'equipoise resume {directory} --set placement.trace_s=10' goes on with one"
             )
         file = directory / "trace.json" if out is None else out
         if out is not None and out.exists() and not _is_trace(out):
-            raise ValueError(f"--out {out}: expected a new file or an earlier trace, got another, which stays")
+            raise ValueError(
+                f"--out {out}: expected a new file or an earlier trace, got another, which stays"
+            )
         write_atomic(file, json.dumps(made, separators=(",", ":")).encode())
         print(f"wrote {file}; https://ui.perfetto.dev shows it (it stays in the browser)")
 

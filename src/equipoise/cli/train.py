@@ -20,7 +20,9 @@ from equipoise.console.starting import Starting
 from equipoise.files import is_url
 from equipoise.types import OUT, WHAT, WHERE, On
 
-ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parents[1].glob("algorithms/[!_]*.py")))
+ALGORITHMS = ", ".join(
+    sorted(file.stem for file in Path(__file__).parents[1].glob("algorithms/[!_]*.py"))
+)
 
 
 @app.command(
@@ -41,21 +43,27 @@ def train(
         str | None,
         typer.Argument(
             metavar="ENV",
-            help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable; device:NAME or jax:LIBRARY/NAME, "
+            help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable; "
+            "device:NAME or jax:LIBRARY/NAME, "
             "thousands of streams at once; a task such as sort; "
             "remote:tcp://HOST:PORT, to which worlds connect.",
         ),
     ] = None,
     algorithm: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"{ALGORITHMS}, or module:Class for your own. Default ppo.", rich_help_panel=WHAT),
+        typer.Option(
+            metavar="NAME",
+            help=f"{ALGORITHMS}, or module:Class for your own. Default ppo.",
+            rich_help_panel=WHAT,
+        ),
     ] = None,
     policies: Annotated[
         list[str] | None,
         typer.Option(
             "--policy",
             metavar="NAME=ALGORITHM",
-            help="One of several policies of a PettingZoo env; NAME=past:OTHER plays past versions of OTHER. Agents go to "
+            help="One of several policies of a PettingZoo env; NAME=past:OTHER plays past versions "
+            "of OTHER. Agents go to "
             "--set route.AGENT=NAME, else to main.",
             rich_help_panel=WHAT,
         ),
@@ -65,7 +73,8 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any setting, as often as you like: algorithm.gamma=0.98, policy.publish_every=2, env.max_episode_steps=200.",
+            help="Any setting, as often as you like: algorithm.gamma=0.98, policy.publish_every=2, "
+            "env.max_episode_steps=200.",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -73,11 +82,13 @@ def train(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="All settings of a run, in place of ENV: TOML, JSON, or the run.json of a run. Options and --set win over it.",
+            help="All settings of a run, in place of ENV: TOML, JSON, or the run.json of a run. "
+            "Options and --set win over it.",
             rich_help_panel=WHAT,
         ),
     ] = None,
-    choices: Annotated[Path | None, typer.Option(hidden=True)] = None,  # what --seeds has measured for --config
+    # what --seeds has measured for --config
+    choices: Annotated[Path | None, typer.Option(hidden=True)] = None,
     save_config: Annotated[
         Path | None,
         typer.Option(
@@ -87,13 +98,18 @@ def train(
         ),
     ] = None,
     recipe: Annotated[
-        bool, typer.Option(help="Begin with the tuned settings for this env, where there are some.", rich_help_panel=WHAT)
+        bool,
+        typer.Option(
+            help="Begin with the tuned settings for this env, where there are some.",
+            rich_help_panel=WHAT,
+        ),
     ] = True,
     on: Annotated[
         str,
         typer.Option(
             metavar="serial|process|ray",
-            help="serial: all in one thread. process: each actor in a process of its own. ray: the same, with actors on the "
+            help="serial: all in one thread. process: each actor in a process of its own. ray: the "
+            "same, with actors on the "
             'machines of a Ray cluster, too (extra "ray"; see --address).',
             rich_help_panel=WHERE,
         ),
@@ -102,13 +118,18 @@ def train(
     cluster: ClusterSettings = None,
     init_from: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Begin with the weights of that run, or checkpoint.", rich_help_panel=WHAT),
+        typer.Option(
+            metavar="DIR",
+            help="Begin with the weights of that run, or checkpoint.",
+            rich_help_panel=WHAT,
+        ),
     ] = None,
     init_what: Annotated[
         str,
         typer.Option(
             metavar="weights|learner",
-            help="What --init-from takes: the weights alone, or the optimiser, target network, statistics and schedule, too.",
+            help="What --init-from takes: the weights alone, or the optimiser, target network, "
+            "statistics and schedule, too.",
             rich_help_panel=WHAT,
         ),
     ] = "weights",
@@ -116,32 +137,48 @@ def train(
         str | None,
         typer.Option(
             metavar="DIR|URL",
-            help="A new directory for the run; at a URL, a copy of it. Default: runs/ENV-ALGORITHM-SEED-TIME.",
+            help="A new directory for the run; at a URL, a copy of it. Default: "
+            "runs/ENV-ALGORITHM-SEED-TIME.",
             rich_help_panel=OUT,
         ),
     ] = None,
     or_resume: Annotated[
-        bool, typer.Option("--or-resume", help="Go on with the run that is at --out, if there is one.", rich_help_panel=OUT)
+        bool,
+        typer.Option(
+            "--or-resume",
+            help="Go on with the run that is at --out, if there is one.",
+            rich_help_panel=OUT,
+        ),
     ] = False,
-    tensorboard: Annotated[bool, typer.Option(help="Write event files into DIR.", rich_help_panel=OUT)] = True,
+    tensorboard: Annotated[
+        bool, typer.Option(help="Write event files into DIR.", rich_help_panel=OUT)
+    ] = True,
     wandb: Annotated[
         str | None,
         typer.Option(
-            metavar="PROJECT", help='Report to Weights & Biases as well (needs the extra "wandb").', rich_help_panel=OUT
+            metavar="PROJECT",
+            help='Report to Weights & Biases as well (needs the extra "wandb").',
+            rich_help_panel=OUT,
         ),
     ] = None,
     prometheus: Prometheus = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.", rich_help_panel=OUT)] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the summary only.", rich_help_panel=OUT)
+    ] = False,
     seeds: Annotated[
         str | None,
         typer.Option(
             metavar="N",
-            help="Train N runs with as many seeds, from --seed on, and print their mean with its interval.",
+            help="Train N runs with as many seeds, from --seed on, and print their mean with its "
+            "interval.",
             rich_help_panel=WHAT,
         ),
     ] = None,
     jobs: Annotated[
-        str, typer.Option(metavar="J", help="With --seeds: runs that go on side by side.", rich_help_panel=WHERE)
+        str,
+        typer.Option(
+            metavar="J", help="With --seeds: runs that go on side by side.", rich_help_panel=WHERE
+        ),
     ] = "1",
     trust: Trust = None,
     debug: Debug = False,
@@ -176,9 +213,16 @@ def train(
 
             all_settings = (*(settings or ()), *more)
             if config is not None:
-                besides: dict[str, Any] = {"ENV": env, "--algorithm": algorithm, "--policy": policies}
+                besides: dict[str, Any] = {
+                    "ENV": env,
+                    "--algorithm": algorithm,
+                    "--policy": policies,
+                }
                 if said := ", ".join(name for name, value in besides.items() if value is not None):
-                    raise ValueError(f"--config says what is trained; expected nothing besides it for that, got {said}")
+                    raise ValueError(
+                        "--config says what is trained; expected nothing besides it for that, got "
+                        f"{said}"
+                    )
                 program = api.configured(config, settings=all_settings, trust=trust or (), **given)
             elif env is None:
                 raise ValueError("expected ENV, such as CartPole-v1, or --config FILE, got neither")
@@ -207,22 +251,50 @@ def train(
                 return
             if seeds is not None:
                 if prometheus is not None:
-                    raise ValueError("--seeds: expected no --prometheus, which serves one run, got it")
+                    raise ValueError(
+                        "--seeds: expected no --prometheus, which serves one run, got it"
+                    )
                 if or_resume or is_url(out):
                     raise ValueError("--seeds: expected a local --out, without --or-resume")
                 count, beside = at_least(seeds, "--seeds"), at_least(jobs, "--jobs")
-                begun = [] if init_from is None else ["--init-from", str(init_from), "--init-what", init_what]
-                logged = [*([] if tensorboard else ["--no-tensorboard"]), *(["--wandb", wandb] if wandb else [])]
-                program, chosen = settled(program, on=where, asked=asked, tell=tell)  # once, and the same for all of them
-                words = ["--on", where, *cluster_words(address, cluster), *begun, *logged, *(["--quiet"] if quiet else [])]
+                begun = (
+                    []
+                    if init_from is None
+                    else ["--init-from", str(init_from), "--init-what", init_what]
+                )
+                logged = [
+                    *([] if tensorboard else ["--no-tensorboard"]),
+                    *(["--wandb", wandb] if wandb else []),
+                ]
+                # once, and the same for all of them
+                program, chosen = settled(program, on=where, asked=asked, tell=tell)
+                words = [
+                    "--on",
+                    where,
+                    *cluster_words(address, cluster),
+                    *begun,
+                    *logged,
+                    *(["--quiet"] if quiet else []),
+                ]
                 into = None if out is None else Path(out)
-                sys.exit(train_seeds(program, count, jobs=beside, out=into, words=words, chosen=chosen))
+                sys.exit(
+                    train_seeds(program, count, jobs=beside, out=into, words=words, chosen=chosen)
+                )
             endpoint = None if prometheus is None else Endpoint(read_address(prometheus))
             order = Order(
-                on=where, cluster=of_cluster, out=None if out is None else place(out), init_from=init_from, init_what=init_what,
-                or_resume=or_resume, trust=trust or (), choices={} if choices is None else read_choices(choices),
-                tensorboard=tensorboard, wandb=wandb, tell=tell, asked=asked,
-            )  # fmt: skip
+                on=where,
+                cluster=of_cluster,
+                out=None if out is None else place(out),
+                init_from=init_from,
+                init_what=init_what,
+                or_resume=or_resume,
+                trust=trust or (),
+                choices={} if choices is None else read_choices(choices),
+                tensorboard=tensorboard,
+                wandb=wandb,
+                tell=tell,
+                asked=asked,
+            )
             try:
                 run = run_of(program, order)
             except api.NothingToDo as done:

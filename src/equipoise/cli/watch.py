@@ -27,25 +27,36 @@ NICE = 5  # runs on the same machine go first
   EQUIPOISE_WATCH_TOKEN=... equipoise watch --host 0.0.0.0""",
 )
 def watch(
-    place: Annotated[Path, typer.Argument(metavar="[RUNS]", help="A folder with runs, or one run.")] = PLACE,
+    place: Annotated[
+        Path, typer.Argument(metavar="[RUNS]", help="A folder with runs, or one run.")
+    ] = PLACE,
     registry: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A registry, whose versions the page shows and moves.")
+        Path | None,
+        typer.Option(metavar="DIR", help="A registry, whose versions the page shows and moves."),
     ] = None,
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes a free one.")] = PORT,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes a free one.")
+    ] = PORT,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen. Beyond this machine it needs a token.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Where to listen. Beyond this machine it needs a token."
+        ),
     ] = "127.0.0.1",
     token_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File with the token that a viewer from elsewhere, and whoever moves a version, must say; by default "
+            help="File with the token that a viewer from elsewhere, and whoever moves a version, "
+            "must say; by default "
             "$EQUIPOISE_WATCH_TOKEN, or a new one.",
         ),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Show runs and versions on one live page in a browser, from their files alone; Ctrl-C ends it."""
+    """Show runs and versions on one live page in a browser, from their files alone;
+    Ctrl-C ends it.
+    """
     with plain_errors("equipoise watch", debug):
         from equipoise.hints import install
 
@@ -53,7 +64,9 @@ def watch(
             from equipoise.watching.page import Page, folder
             from equipoise.watching.server import Server
         except ImportError as error:
-            raise ImportError(f"a page needs starlette and uvicorn: {install('serve')} ({error})") from error
+            raise ImportError(
+                f"a page needs starlette and uvicorn: {install('serve')} ({error})"
+            ) from error
         from equipoise.listening import listen
         from equipoise.watching.guard import TOKEN, check_host
         from equipoise.watching.versions import Versions
@@ -62,11 +75,16 @@ def watch(
         check_host(host, given)
         word = given or secrets.token_urlsafe(16)
         versions = None if registry is None else Versions(registry)
-        page = Page(folder(place, PLACE), versions, host=host, token=word, closed=not is_local(host))
+        page = Page(
+            folder(place, PLACE), versions, host=host, token=word, closed=not is_local(host)
+        )
         listener = listen(host, port)
         os.nice(NICE)
         at = f"[{host}]" if ":" in host else host
-        print(f"watching {place} at http://{at}:{listener.getsockname()[1]}/ (Ctrl-C ends it)", flush=True)
+        print(
+            f"watching {place} at http://{at}:{listener.getsockname()[1]}/ (Ctrl-C ends it)",
+            flush=True,
+        )
         if registry is not None and given is None:
             print(f"token, to move a version: {word}", flush=True)
         Server(page).run([listener])

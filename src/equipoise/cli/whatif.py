@@ -1,4 +1,6 @@
-"""``equipoise whatif``: how fast a run would be with other settings, from what its workers measured."""
+"""``equipoise whatif``: how fast a run would be with other settings, from what its workers
+measured.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,13 @@ from equipoise.console.help import Sections, plain_errors
 from equipoise.console.options import read, settings_options
 
 PREDICTED = (
-    "placement.actors", "placement.envs_per_actor", "placement.max_lag", "placement.learners", "policy.unroll", "policy.batch",
-)  # fmt: skip  # options of train; the others have --set keys
+    "placement.actors",
+    "placement.envs_per_actor",
+    "placement.max_lag",
+    "placement.learners",
+    "policy.unroll",
+    "policy.batch",
+)  # options of train; the others have --set keys
 
 
 @app.command(
@@ -26,19 +33,27 @@ PREDICTED = (
 )
 @settings_options(only=PREDICTED)
 def whatif(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")
+    ],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting to change, such as algorithm.epochs=2 or replay.updates=4."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting to change, such as algorithm.epochs=2 or replay.updates=4.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     trust: Trust = None,
     debug: Debug = False,
     **options: str | None,
 ) -> None:
-    """Predict steps/s, lag and shares of a run with other settings. Nothing is run: a model of the ring is asked.
+    """Predict steps/s, lag and shares of a run with other settings. Nothing is run: a model of the
+    ring is asked.
 
-    The model knows what a piece of work took in this run, and how the queue, the lag and the cores hold workers back.
+    The model knows what a piece of work took in this run, and how the queue, the lag and the cores
+    hold workers back.
     """
     with plain_errors("equipoise whatif", debug):
         given, more = read(options)

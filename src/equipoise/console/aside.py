@@ -1,6 +1,8 @@
-"""What the driver's process prints besides the view: an env of an evaluation, C libraries, all workers of ``--on serial``.
+"""What the driver's process prints besides the view: an env of an evaluation, C libraries, all
+workers of ``--on serial``.
 
-That goes into ``logs/driver.log``, as the lines of worker processes go into theirs, so that nothing hides the view.
+That goes into ``logs/driver.log``, as the lines of worker processes go into theirs, so that nothing
+hides the view.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ DRIVER = "driver"
 
 @contextmanager
 def prints_aside(directory: Path, console: Console) -> Iterator[Callable[[], None]]:
-    """Send what this process prints to the driver's log in ``directory``; yield a function that keeps the log small.
+    """Send what this process prints to the driver's log in ``directory``; yield a function that
+    keeps the log small.
 
-    ``console`` and warnings print on. Nothing is sent elsewhere where stdout is no descriptor, as in a test or a notebook.
+    ``console`` and warnings print on. Nothing is sent elsewhere where stdout is no descriptor, as
+    in a test or a notebook.
     """
     if not is_descriptor(sys.stdout, STDOUT) or not is_descriptor(sys.stderr, STDERR):
         yield _nothing
@@ -42,8 +46,15 @@ def prints_aside(directory: Path, console: Console) -> Iterator[Callable[[], Non
         opened(os.dup(kept[STDERR]), sys.stderr) as err,
     ):
 
-        def warned(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-            print(warnings.formatwarning(message, category, filename, lineno), end="", file=err, flush=True)
+        def warned(
+            message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
+        ) -> None:
+            print(
+                warnings.formatwarning(message, category, filename, lineno),
+                end="",
+                file=err,
+                flush=True,
+            )
 
         try:
             log.begin()
@@ -56,14 +67,17 @@ def prints_aside(directory: Path, console: Console) -> Iterator[Callable[[], Non
                 os.dup2(descriptor, standard)
                 os.close(descriptor)
             console.file, warnings.showwarning = shown, showwarning
-            with suppress(FileNotFoundError):  # a run that could not start has no directory any more
+            # a run that could not start has no directory any more
+            with suppress(FileNotFoundError):
                 if not log.file.stat().st_size:
                     log.file.unlink()
 
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Drop what this process prints meanwhile, because it will be printed again where it is kept."""
+    """Drop what this process prints meanwhile,
+    because it will be printed again where it is kept.
+    """
     if not is_descriptor(sys.stdout, STDOUT) or not is_descriptor(sys.stderr, STDERR):
         yield
         return

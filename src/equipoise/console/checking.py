@@ -1,4 +1,6 @@
-"""How far an env check is: a line on stderr, written over at a terminal, else now and then, since stdout has the report."""
+"""How far an env check is: a line on stderr, written over at a terminal, else now and then, since
+stdout has the report.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ class CheckLine:
 def said(progress: Progress) -> str:
     """For example "12 of 60 s  the first walk: step 412 of 1,500 (3 s in it), 2 findings"."""
     of = f" of {progress.steps:,}" if progress.steps and progress.where.startswith("step ") else ""
-    long = f" ({progress.call_s:.0f} s in it)" if progress.where and progress.call_s >= LONG_S else ""
-    found = f", {progress.findings} finding{'s' * (progress.findings > 1)}" if progress.findings else ""
+    long = (
+        f" ({progress.call_s:.0f} s in it)" if progress.where and progress.call_s >= LONG_S else ""
+    )
+    found = (
+        f", {progress.findings} finding{'s' * (progress.findings > 1)}" if progress.findings else ""
+    )
     where = f": {progress.where}{of}{long}" if progress.where else ""
     return f"{progress.spent_s:.0f} of {progress.seconds:g} s  {progress.probe}{where}{found}"

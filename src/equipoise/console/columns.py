@@ -9,8 +9,12 @@ from equipoise.console.place import printable
 FIRST = 12  # columns that the first entry of a line has at least
 
 
-def columns(head: Sequence[str], body: Sequence[Sequence[str]], *, left: int, width: int | None) -> list[str]:
-    """Lines in which each column is as wide as its longest entry; the first one is cut where a line is wider than ``width``."""
+def columns(
+    head: Sequence[str], body: Sequence[Sequence[str]], *, left: int, width: int | None
+) -> list[str]:
+    """Lines in which each column is as wide as its longest entry; the first one is cut where a line
+    is wider than ``width``.
+    """
     body = [[printable(entry) for entry in row] for row in body]
     widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
     if width is not None and (too_wide := total(widths) - width) > 0:
@@ -20,7 +24,10 @@ def columns(head: Sequence[str], body: Sequence[Sequence[str]], *, left: int, wi
         first = row[0] if len(row[0]) <= widths[0] else f"...{row[0][3 - widths[0] :]}"
         cells = [first, *row[1:]]
         lines.append(
-            "  ".join(f"{x:<{w}}" if i < left else f"{x:>{w}}" for i, (x, w) in enumerate(zip(cells, widths))).rstrip()
+            "  ".join(
+                f"{x:<{w}}" if i < left else f"{x:>{w}}"
+                for i, (x, w) in enumerate(zip(cells, widths))
+            ).rstrip()
         )
     return lines
 

@@ -1,4 +1,6 @@
-"""Learning curves: numbers of runs over steps or time, their mean and their interval over seeds, and a figure of them."""
+"""Learning curves: numbers of runs over steps or time, their mean and their interval over seeds,
+and a figure of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ import numpy as np
 
 from equipoise.hints import hint, install
 from equipoise.programs.settings import convert
-from equipoise.record.described import algorithm_of, checked, directories, env_of, flat, labels, short_name
+from equipoise.record.described import (
+    algorithm_of,
+    checked,
+    directories,
+    env_of,
+    flat,
+    labels,
+    short_name,
+)
 from equipoise.record.directory import RunDirectory
 from equipoise.record.interval import mean_and_half
 from equipoise.record.paths import RUN, near_runs
@@ -31,7 +41,9 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The runs that a line stands for: on ``x`` [N] their ``mean`` and the ends of its 95 % interval, both [N]."""
+    """The runs that a line stands for: on ``x`` [N] their ``mean`` and the ends of its 95 %
+    interval, both [N].
+    """
 
     name: str
     runs: tuple[Path, ...]
@@ -45,15 +57,22 @@ class Curve:
         """The last point in words."""
         if len(self.runs) == 1:
             return f"{self.mean[-1]:,.4g} at the end"
-        return f"{self.mean[-1]:,.4g} at the end (95 % interval {self.low[-1]:,.4g} to {self.high[-1]:,.4g})"
+        return (
+            f"{self.mean[-1]:,.4g} at the end (95 % interval {self.low[-1]:,.4g} to "
+            f"{self.high[-1]:,.4g})"
+        )
 
 
-def curves(runs: Sequence[str], *, x: str = "steps", y: str = "return", warned: list[str] | None = None) -> list[Curve]:
-    """Return a curve for each name, and for runs without one a curve of those that differ in the seed alone.
+def curves(
+    runs: Sequence[str], *, x: str = "steps", y: str = "return", warned: list[str] | None = None
+) -> list[Curve]:
+    """Return a curve for each name, and for runs without one a curve of those that differ in the
+    seed alone.
 
-    A run of a folder is left out if it cannot be read, or shares no place of ``x`` with the runs that it is averaged with.
-    ValueError if there is nothing to draw, or if a run that was named itself cannot be drawn. ``warned``: takes a sentence
-    for each run that is left out, and for damaged lines.
+    A run of a folder is left out if it cannot be read, or shares no place of ``x`` with the runs
+    that it is averaged with. ValueError if there is nothing to draw, or if a run that was named
+    itself cannot be drawn. ``warned``: takes a sentence for each run that is left out, and for
+    damaged lines.
     """
     axis: Axis = convert(x, Axis, "x")
     told: list[str] = [] if warned is None else warned
@@ -96,13 +115,20 @@ def _place(word: str) -> tuple[str, Path]:
 
 
 def _files(place: Path, told: list[str]) -> list[Path]:
-    """The metrics.jsonl of a run, of all runs of a folder, or a file itself. ``told``: takes folders that cannot be read."""
+    """The metrics.jsonl of a run, of all runs of a folder, or a file itself. ``told``: takes
+    folders that cannot be read.
+    """
     if place.is_file():
         return [place]
     if not place.is_dir():
-        raise FileNotFoundError(f"{place}: expected a run, a folder with runs or a metrics.jsonl, got none{near_runs(place)}")
+        raise FileNotFoundError(
+            f"{place}: expected a run, a folder with runs or a metrics.jsonl, got "
+            f"none{near_runs(place)}"
+        )
     if not (found := [directory / METRICS for directory in directories(place, told)]):
-        raise FileNotFoundError(f"{place}: expected a run or a folder with runs, got a folder without{near_runs(place)}")
+        raise FileNotFoundError(
+            f"{place}: expected a run or a folder with runs, got a folder without{near_runs(place)}"
+        )
     return found
 
 
@@ -117,14 +143,22 @@ def _described(file: Path) -> tuple[str, dict[str, str]]:
     return short_name(env_of(program), algorithm_of(program)), found
 
 
-def _together(found: list[tuple[Path, Any, Any]], asked: set[Path], told: list[str]) -> list[tuple[Path, Any, Any]]:
-    """The runs that have numbers at the place where most have; all of them if one of the others was named itself."""
-    at = max((x[0] for _, x, _ in found), key=lambda place: sum(x[0] <= place <= x[-1] for _, x, _ in found))
+def _together(
+    found: list[tuple[Path, Any, Any]], asked: set[Path], told: list[str]
+) -> list[tuple[Path, Any, Any]]:
+    """The runs that have numbers at the place where most have; all of them if one of the others was
+    named itself.
+    """
+    at = max(
+        (x[0] for _, x, _ in found),
+        key=lambda place: sum(x[0] <= place <= x[-1] for _, x, _ in found),
+    )
     others = [(file, x) for file, x, _ in found if not x[0] <= at <= x[-1]]
     if any(file in asked for file, _ in others):
         return found
     told += [
-        f"{file}: expected a run with numbers at {at:g}, as the others of its kind, got one from {x[0]:g} to {x[-1]:g}; "
+        f"{file}: expected a run with numbers at {at:g}, as the others of its kind, got one from "
+        f"{x[0]:g} to {x[-1]:g}; "
         "the run is left out"
         for file, x in others
     ]
@@ -132,20 +166,35 @@ def _together(found: list[tuple[Path, Any, Any]], asked: set[Path], told: list[s
 
 
 def points(lines: Sequence[Mapping[str, Any]], axis: Axis, y: str, file: Path) -> tuple[Any, Any]:
-    """(x, y) of the reports that have the number, both float64 [N] and ``x`` rising; ValueError where none has."""
+    """(x, y) of the reports that have the number, both float64 [N] and ``x`` rising; ValueError
+    where none has.
+    """
     at, values = [], []
     for line in lines:
         try:
             if (value := _value(line, y)) is not None:
-                place = line[AXES[axis].name] if axis == "wall" or y != "evaluation" else _of_evaluation(line, axis)
+                place = (
+                    line[AXES[axis].name]
+                    if axis == "wall" or y != "evaluation"
+                    else _of_evaluation(line, axis)
+                )
                 at.append(_number(place, axis))
                 values.append(value)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{file}: expected reports with the number {y!r}, got one without: {error}") from None
+            raise ValueError(
+                f"{file}: expected reports with the number {y!r}, got one without: {error}"
+            ) from None
     if not at:
         known = sorted({*CURVES, "evaluation"})
         rooms = [(room, line.get(key)) for room, key in ROOMS.items() for line in lines]
-        known += sorted({f"{room}/{name}" for room, names in rooms if isinstance(names, Mapping) for name in names})
+        known += sorted(
+            {
+                f"{room}/{name}"
+                for room, names in rooms
+                if isinstance(names, Mapping)
+                for name in names
+            }
+        )
         why = "none has come yet" if y in known else f"unknown name{hint(y, known)}"
         raise ValueError(f"{file}: expected reports with the number {y!r}; {why}")
     order = np.argsort(np.asarray(at, np.float64), kind="stable")
@@ -177,9 +226,11 @@ def _of_evaluation(line: Mapping[str, Any], axis: Axis) -> float:
 
 
 def averaged(name: str, found: Sequence[tuple[Path, Any, Any]]) -> Curve:
-    """One run as it is; of several the mean and its interval where all of them have begun and none has ended.
+    """One run as it is; of several the mean and its interval where all of them have begun and none
+    has ended.
 
-    ``found``: (file, x [N], y [N]) of each run. ValueError where there is no place that all of them have.
+    ``found``: (file, x [N], y [N]) of each run. ValueError where there is no place that all of them
+    have.
     """
     files = tuple(file for file, _, _ in found)
     if len(found) == 1:
@@ -187,7 +238,10 @@ def averaged(name: str, found: Sequence[tuple[Path, Any, Any]]) -> Curve:
         return Curve(name, files, x, y, y, y)
     begin, end = max(x[0] for _, x, _ in found), min(x[-1] for _, x, _ in found)
     if begin > end:
-        raise ValueError(f"{name}: expected runs that overlap, got one that begins at {begin:g} and one that ends at {end:g}")
+        raise ValueError(
+            f"{name}: expected runs that overlap, got one that begins at {begin:g} and one that "
+            f"ends at {end:g}"
+        )
     grid = np.linspace(begin, end, GRID if end > begin else 1)
     rows = np.stack([np.interp(grid, x, y) for _, x, y in found])
     each = [mean_and_half(column.tolist()) for column in rows.T]
@@ -202,18 +256,30 @@ def drawn(found: Sequence[Curve], *, x: str = "steps", y: str = "return") -> Fig
     for curve in found:
         if len(set(curve.x)) == 1:  # a line of one point has no length
             half = curve.high - curve.mean if len(curve.runs) > 1 else None
-            axes.errorbar(curve.x, curve.mean, half, label=curve.name, marker="o", linestyle="none", capsize=3)
+            axes.errorbar(
+                curve.x, curve.mean, half, label=curve.name, marker="o", linestyle="none", capsize=3
+            )
             continue
-        (line,) = axes.plot(curve.x, curve.mean, label=curve.name, marker="." if len(curve.x) <= FEW else None)
+        (line,) = axes.plot(
+            curve.x, curve.mean, label=curve.name, marker="." if len(curve.x) <= FEW else None
+        )
         if len(curve.runs) > 1:
-            axes.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=line.get_color(), linewidth=0)
+            axes.fill_between(
+                curve.x, curve.low, curve.high, alpha=0.2, color=line.get_color(), linewidth=0
+            )
     axes.set(xlabel=AXES[x].label, ylabel=CURVES[y].label if y in CURVES else y)
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
 
 
-def figure_of(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str, *, logarithmic: bool) -> Figure:
+def figure_of(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    x: str,
+    y: str,
+    *,
+    logarithmic: bool,
+) -> Figure:
     """A figure of lines by name, with the labels of its axes; ImportError without matplotlib."""
     figure = _figure()
     axes = figure.subplots()
@@ -244,11 +310,18 @@ def _figure() -> Figure:
 
 
 def save(figure: Figure, out: Path) -> None:
-    """Write a figure; the same figures give the same file. ValueError for a suffix that is no picture's."""
+    """Write a figure; the same figures give the same file. ValueError for a suffix that is no
+    picture's.
+    """
     if out.suffix not in SUFFIXES:
-        raise ValueError(f"--out {out}: expected a file that ends in {', '.join(SUFFIXES)}, got {out.suffix or 'no suffix'!r}")
+        raise ValueError(
+            f"--out {out}: expected a file that ends in {', '.join(SUFFIXES)}, got "
+            f"{out.suffix or 'no suffix'!r}"
+        )
     import matplotlib
 
     out.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "equipoise"}):
-        figure.savefig(out, bbox_inches="tight", metadata={"Date": None} if out.suffix == ".svg" else None)
+        figure.savefig(
+            out, bbox_inches="tight", metadata={"Date": None} if out.suffix == ".svg" else None
+        )

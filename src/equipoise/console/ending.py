@@ -1,4 +1,6 @@
-"""The end of a command's run: a line for each phase that takes long, so that Ctrl-C is seen to have been heard."""
+"""The end of a command's run: a line for each phase that takes long, so that Ctrl-C is seen to have
+been heard.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Protocol, Self
 
 from equipoise import phases
 
-FIRST_S, EVERY_S = 0.6, 4.0  # a phase that lasts so long has a line, and another one each time that it has lasted so long again
+# a phase that lasts so long has a line, and another one each time that it has lasted so long again
+FIRST_S, EVERY_S = 0.6, 4.0
 
 
 class Shows(Protocol):
@@ -16,7 +19,9 @@ class Shows(Protocol):
 
 
 class Ending:
-    """A context manager around a run whose end ``view`` shows; a thread begins with the first phase of an end."""
+    """A context manager around a run whose end ``view`` shows; a thread begins with the first phase
+    of an end.
+    """
 
     def __init__(self, view: Shows) -> None:
         self._view = view
@@ -52,6 +57,8 @@ class Ending:
                 now = time.monotonic()
                 if self._text and now >= due:
                     told, seconds = now, now - self._began
-                    self._view.ending(f"{self._text}{f' ({seconds:.0f} s)' if seconds >= 1.0 else ''}")
+                    self._view.ending(
+                        f"{self._text}{f' ({seconds:.0f} s)' if seconds >= 1.0 else ''}"
+                    )
                 else:
                     self._changed.wait(due - now if self._text else None)

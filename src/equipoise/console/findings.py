@@ -1,4 +1,6 @@
-"""The report of an env check, as lines of at most 100 columns, and of fewer where there are fewer."""
+"""The report of an env check, as lines of at most 100 columns,
+and of fewer where there are fewer.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,34 @@ LABEL = 13  # columns of a fact's name
 def lines(report: Report, width: int = WIDTH) -> list[str]:
     """Return the verdict, the findings and the facts, in lines of at most ``width`` columns."""
     counts = {kind: sum(f.severity == kind for f in report.findings) for kind in ("error", "note")}
-    said = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
+    said = ", ".join(
+        f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count
+    )
     wide = min(width, WIDTH)
-    text = [f"{report.target}: {said or ('nothing found in what was looked at' if report.left_out else 'ok')}"]
+    text = [
+        f"{report.target}: "
+        f"{said or ('nothing found in what was looked at' if report.left_out else 'ok')}"
+    ]
     for finding in report.findings:
         text += ["", *_finding(finding, wide)]
     facts = dict(report.facts)
     if report.step_s is not None:
-        facts["step"] = _times(report.step_s) + (f", {report.streams} envs at once" if report.streams > 1 else "")
+        facts["step"] = _times(report.step_s) + (
+            f", {report.streams} envs at once" if report.streams > 1 else ""
+        )
     if report.reset_s is not None and report.streams == 1:
         facts["reset"] = _times(report.reset_s)
     if report.left_out:
         facts["left out"] = f"{'; '.join(report.left_out)} ({report.why})"
-    return [*text, "", *(line for name, fact in facts.items() for line in _wrapped(f"  {name:{LABEL - 1}} ", fact, wide))]
+    return [
+        *text,
+        "",
+        *(
+            line
+            for name, fact in facts.items()
+            for line in _wrapped(f"  {name:{LABEL - 1}} ", fact, wide)
+        ),
+    ]
 
 
 def _finding(finding: Finding, width: int) -> list[str]:
@@ -41,11 +58,15 @@ def _finding(finding: Finding, width: int) -> list[str]:
 
 def _wrapped(prefix: str, text: str, width: int) -> list[str]:
     after, said = " " * len(prefix), printable(text, lines=True)
-    return textwrap.wrap(said, width, initial_indent=prefix, subsequent_indent=after, break_long_words=False)
+    return textwrap.wrap(
+        said, width, initial_indent=prefix, subsequent_indent=after, break_long_words=False
+    )
 
 
 def _times(times: Times) -> str:
-    figures = ", ".join(f"{name} {_duration(getattr(times, name))}" for name in ("mean", "p50", "p99", "max"))
+    figures = ", ".join(
+        f"{name} {_duration(getattr(times, name))}" for name in ("mean", "p50", "p99", "max")
+    )
     return f"{figures} ({times.count:,} of them)"
 
 

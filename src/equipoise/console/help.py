@@ -1,6 +1,7 @@
 """How the command line explains itself: help in sections, errors and warnings in a line each.
 
-Plain text, since typer's own rich panels cost 0.2 s of imports, which is most of what ``--help`` may take.
+Plain text, since typer's own rich panels cost 0.2 s of imports, which is most of what ``--help``
+may take.
 """
 
 from __future__ import annotations
@@ -20,21 +21,29 @@ BRACES = re.compile(r"^\{(.*)\}(\.\.\.)?$")  # around an argument, and around se
 
 
 class Sections(TyperCommand):
-    """A command whose options are listed under their ``rich_help_panel``, in the order of their declaration."""
+    """A command whose options are listed under their ``rich_help_panel``, in the order of their
+    declaration.
+    """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                title = "Arguments" if param.param_type_name == "argument" else getattr(param, "rich_help_panel", None)
+                title = (
+                    "Arguments"
+                    if param.param_type_name == "argument"
+                    else getattr(param, "rich_help_panel", None)
+                )
                 sections.setdefault(title or "Options", []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records, col_max=28)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Without the braces that typer puts around a required argument: nobody should type them."""
+        """Without the braces that typer puts around a required argument:
+        nobody should type them.
+        """
         return [BRACES.sub(r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -48,15 +57,25 @@ def fail(message: str, command: str = "equipoise", code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-def one_line(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
-    """A warning as a person at a terminal needs it; takes the place of ``warnings.formatwarning``."""
+def one_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """A warning as a person at a terminal needs it;
+    takes the place of ``warnings.formatwarning``.
+    """
     said = wrapped(f"warning: {printable(str(message), lines=True)}", width_of(sys.stderr), "  ")
     return "\n".join(said) + "\n"
 
 
 @contextmanager
 def leaving() -> Iterator[None]:
-    """SIGTERM is an exception, so that what was begun is undone: servers of processes, temporary directories."""
+    """SIGTERM is an exception, so that what was begun is undone: servers of processes, temporary
+    directories.
+    """
     before = signal.getsignal(signal.SIGTERM)
     if before is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _leave)
@@ -74,7 +93,9 @@ def _leave(*_: object) -> NoReturn:
 
 @contextmanager
 def plain_errors(command: str, debug: bool) -> Iterator[None]:
-    """What a user can put right ends in its message, without a traceback; Ctrl-C and SIGTERM in a word and their codes."""
+    """What a user can put right ends in its message, without a traceback; Ctrl-C and SIGTERM in a
+    word and their codes.
+    """
     try:
         with leaving():
             yield

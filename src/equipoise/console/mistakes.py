@@ -11,7 +11,8 @@ from typer.core import TyperGroup
 
 from equipoise.console.help import Sections, fail
 
-# Typer has click inside since 0.21 and beside it before; this is the one name of it that both export.
+# Typer has click inside since 0.21 and beside it before; this is the one name of it that both
+# export.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 
@@ -25,18 +26,25 @@ class OneLineErrors(TyperGroup):
         try:
             code = super().main(*args, **raising)
         except UsageError as error:
-            command = self._typed(list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:])))
+            command = self._typed(
+                list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))
+            )
             fail(f"{_reason(error)} See '{command} --help'.", command)
         except SystemExit as left:
             if (place := _place_of_others(left)) is None:
                 raise
             fail(
-                f"expected code that returns or raises, got an exit with {left.code!r} at {place}; raise an error there, or "
-                'put what only a script does under \'if __name__ == "__main__":\'',
-                self._typed(list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))), code=1,
-            )  # fmt: skip
+                f"expected code that returns or raises, got an exit with {left.code!r} at {place}; "
+                "raise an error there, or "
+                "put what only a script does under 'if __name__ == \"__main__\":'",
+                self._typed(
+                    list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))
+                ),
+                code=1,
+            )
         except typer.Abort as stop:
-            if isinstance(stop.__cause__, EOFError):  # click takes every EOFError for Ctrl-D at a prompt; there is none here
+            # click takes every EOFError for Ctrl-D at a prompt; there is none here
+            if isinstance(stop.__cause__, EOFError):
                 raise stop.__cause__ from None
             sys.exit(130)
         sys.exit(code if isinstance(code, int) else 0)
@@ -50,7 +58,9 @@ class OneLineErrors(TyperGroup):
         return " ".join(words)
 
     def get_help_option(self, ctx: Any) -> Any:
-        """False where it is not given: to read a None, typer imports pydantic, most of what a command's --help costs."""
+        """False where it is not given: to read a None, typer imports pydantic, most of what a
+        command's --help costs.
+        """
         option = super().get_help_option(ctx)
         if option is not None:
             option.default = False
@@ -61,7 +71,9 @@ class OneLineErrors(TyperGroup):
 
 
 def _place_of_others(left: SystemExit) -> str | None:
-    """The line of a user's module or env that left the process, as a script does; None for an exit of this program."""
+    """The line of a user's module or env that left the process, as a script does; None for an exit
+    of this program.
+    """
     ours = __name__.partition(".")[0], typer.__name__, UsageError.__module__.partition(".")[0]
     place = None
     for frame, line in traceback.walk_tb(left.__traceback__):
@@ -83,13 +95,27 @@ def _reason(error: Any) -> str:
     message: str = error.format_message()
     if message.startswith("No such option") and command is not None:
         name = error.option_name
-        known = [option for param in command.get_params(error.ctx) for option in (*param.opts, *param.secondary_opts)]
-        if command.name == "train" and (key := setting_named(name, error.ctx.meta.get("algorithm"))) is not None:
+        known = [
+            option
+            for param in command.get_params(error.ctx)
+            for option in (*param.opts, *param.secondary_opts)
+        ]
+        if (
+            command.name == "train"
+            and (key := setting_named(name, error.ctx.meta.get("algorithm"))) is not None
+        ):
             return f"no such option {name!r}; it is a setting: --set {key}=..."
-        if command.name in ("train", "resume") and (ours := peer_option(name, error.ctx.meta.get("algorithm"))):
+        if command.name in ("train", "resume") and (
+            ours := peer_option(name, error.ctx.meta.get("algorithm"))
+        ):
             return f"no such option {name!r}; {ours}."
-        if command.name == "resume" and name in _options(error.ctx.parent.command.commands["train"]):
-            return f"no such option {name!r}; it is one of 'train', and a resume keeps it: 'train --init-from DIR' begins anew."
+        if command.name == "resume" and name in _options(
+            error.ctx.parent.command.commands["train"]
+        ):
+            return (
+                f"no such option {name!r}; it is one of 'train', and a resume keeps it: 'train "
+                "--init-from DIR' begins anew."
+            )
         near = nearest(name, [o for o in known if o[:1] == "-"])
         return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
     if message.startswith("No such command") and isinstance(command, TyperGroup):
@@ -99,8 +125,13 @@ def _reason(error: Any) -> str:
         if name in algorithm_names():
             return f"no such command {name!r}; it is an algorithm: 'train ENV --algorithm {name}'."
         here = PEER_COMMANDS.get(name)
-        return f"no such command {name!r}{f'; it is {here!r} here.' if here else hint(name, list(command.commands))}"
-    extra = "unexpected extra argument" in message and command is not None and command.name == "train"
+        return (
+            "no such command "
+            f"{name!r}{f'; it is {here!r} here.' if here else hint(name, list(command.commands))}"
+        )
+    extra = (
+        "unexpected extra argument" in message and command is not None and command.name == "train"
+    )
     more = "; an algorithm is --algorithm NAME" if extra else ""
     return sentence(message[:1].lower() + message[1:].rstrip("." if more else "") + more)
 

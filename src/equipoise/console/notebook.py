@@ -33,7 +33,9 @@ def in_notebook() -> bool:
 
 
 class NotebookView:
-    """As the terminal's ``View``: a context manager around a run, ``update`` with each report, ``summarise`` after the end."""
+    """As the terminal's ``View``: a context manager around a run, ``update`` with each report,
+    ``summarise`` after the end.
+    """
 
     def __init__(self, program: Program, *, on: str) -> None:
         self._program, self._on, self._history = program, on, History()
@@ -44,7 +46,10 @@ class NotebookView:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None: ...
 
     def update(self, report: Report) -> None:
@@ -53,13 +58,17 @@ class NotebookView:
         now = time.monotonic()
         if now >= self._next_draw or report.final:
             self._next_draw = now + REDRAW_S
-            self._show(*self._notes, view(report, self._program, self._history, on=self._on, width=WIDTH))
+            self._show(
+                *self._notes, view(report, self._program, self._history, on=self._on, width=WIDTH)
+            )
 
     def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
         """Draw the result in place of the picture."""
         console = _console()
         look, play = look_command(self._program, directory), play_command(self._program)
-        print_summary(console, summary, directory, lag=lag_name(self._program), look=look, play=play)
+        print_summary(
+            console, summary, directory, lag=lag_name(self._program), look=look, play=play
+        )
         self._draw(_html(console))
 
     def _show(self, *parts: RenderableType) -> None:
@@ -77,7 +86,14 @@ class NotebookView:
 
 
 def _console() -> Console:
-    return Console(file=io.StringIO(), record=True, width=WIDTH, highlight=False, force_jupyter=False, force_terminal=True)
+    return Console(
+        file=io.StringIO(),
+        record=True,
+        width=WIDTH,
+        highlight=False,
+        force_jupyter=False,
+        force_terminal=True,
+    )
 
 
 def _html(console: Console) -> str:

@@ -1,7 +1,8 @@
 """Options and help of the settings of a run, made from the annotations of their fields.
 
-A setting with a ``Flag`` is an option of ``train``, and of ``resume`` where a run that goes on may change it. Each other one is
-listed with its ``--set`` key; with ``--algorithm NAME`` the help of ``train`` lists those of the algorithm as well.
+A setting with a ``Flag`` is an option of ``train``, and of ``resume`` where a run that goes on may
+change it. Each other one is listed with its ``--set`` key; with ``--algorithm NAME`` the help of
+``train`` lists those of the algorithm as well.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.console.help import Sections, plain_errors
-from equipoise.facts import Fact, facts
+from equipoise.facts import Fact, as_text, facts
 from equipoise.programs.fields import rooms
 from equipoise.types import LONG, OUT, WHAT, WHERE, Optimizer, ReplaySettings
 
@@ -42,34 +43,46 @@ def _all() -> Iterator[tuple[str, Fact]]:
 
 def _others() -> list[tuple[str, Fact]]:
     """The settings of every run that have no option."""
-    return [(key, fact) for key, fact in _all() if fact.flag is None and not key.startswith("replay.")]
+    return [
+        (key, fact) for key, fact in _all() if fact.flag is None and not key.startswith("replay.")
+    ]
 
 
 def settings_options(
     *, resume: bool = False, only: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with an option for each setting that has a flag; ``resume``: for those that a run may change as it goes on;
-    ``only``: for those with these keys.
+    """A command with an option for each setting that has a flag; ``resume``: for those that a run
+    may change as it goes on; ``only``: for those with these keys.
 
-    The command takes them as keywords, as texts, None where an option was not given. Options are grouped by their sections.
+    The command takes them as keywords, as texts, None where an option was not given. Options are
+    grouped by their sections.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        own = [
+            one
+            for one in signature.parameters.values()
+            if one.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
         made = [
             _option(name, fact)
             for name, (fact, key) in flags().items()
             if (not resume or fact.rule == "free") and (not only or key in only)
         ]
-        both = sorted((one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *made)), key=_section)
+        both = sorted(
+            (one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *made)),
+            key=_section,
+        )
 
         return _with_parameters(command, both)
 
     return decorate
 
 
-def _with_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
+def _with_parameters(
+    command: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
     """A command that typer sees with these parameters."""
 
     @functools.wraps(command)
@@ -83,19 +96,37 @@ def _with_parameters(command: Callable[..., None], parameters: Sequence[inspect.
 
 def _option(name: str, fact: Fact) -> inspect.Parameter:
     assert fact.flag is not None
-    option = typer.Option(f"--{name}", metavar=fact.flag.metavar, help=fact.help, rich_help_panel=fact.flag.section)
+    option = typer.Option(
+        f"--{name}", metavar=fact.flag.metavar, help=fact.help, rich_help_panel=fact.flag.section
+    )
     kind = Annotated[str | None, option]
-    return inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+    return inspect.Parameter(
+        name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind
+    )
 
 
 def field_options(*classes: type[object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with an option for each field with a ``Flag``, which it takes as keywords for ``read_fields``."""
+    """A command with an option for each field with a ``Flag``, which it takes as keywords for
+    ``read_fields``.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        first, *own = (one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD)
-        made = [_field_option(fact) for cls in classes for fact in facts(cls).values() if fact.flag is not None]
-        return _with_parameters(command, [first, *made, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)])
+        first, *own = (
+            one
+            for one in signature.parameters.values()
+            if one.kind is not inspect.Parameter.VAR_KEYWORD
+        )
+        made = [
+            _field_option(fact)
+            for cls in classes
+            for fact in facts(cls).values()
+            if fact.flag is not None
+        ]
+        return _with_parameters(
+            command,
+            [first, *made, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)],
+        )
 
     return decorate
 
@@ -115,14 +146,21 @@ def _field_option(fact: Fact) -> inspect.Parameter:
     elif default is not None:
         kind, default = str, f"{default:g}" if isinstance(default, float) else str(default)
     metavar = None if kind is bool else fact.flag.metavar
-    option = typer.Option(*names, metavar=metavar, help=fact.help, rich_help_panel=fact.flag.section or None)
+    option = typer.Option(
+        *names, metavar=metavar, help=fact.help, rich_help_panel=fact.flag.section or None
+    )
     return inspect.Parameter(
-        name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+        name.replace("-", "_"),
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, option],
     )
 
 
 def read_fields(cls: type[object], texts: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given, read by the types of the fields of ``cls``; ValueError for a value out of its range."""
+    """The options that were given, read by the types of the fields of ``cls``; ValueError for a
+    value out of its range.
+    """
     from equipoise.files import parse_json
     from equipoise.programs.ranges import beyond
     from equipoise.programs.settings import convert
@@ -132,7 +170,11 @@ def read_fields(cls: type[object], texts: Mapping[str, Any]) -> dict[str, Any]:
         if fact.flag is None or (given := texts.get(_name(fact).replace("-", "_"))) is None:
             continue
         where = f"--{_name(fact)}"
-        value = parse_json(given.encode(), where) if fact.kind is Any else convert(given, fact.kind, where)
+        value = (
+            parse_json(given.encode(), where)
+            if fact.kind is Any
+            else convert(given, fact.kind, where)
+        )
         for number, limit in beyond(value, fact.annotated):
             raise ValueError(f"{where}: expected {limit}, got {number}")
         found[fact.name] = value
@@ -144,11 +186,15 @@ def _section(parameter: inspect.Parameter) -> int:
     info = parameter.annotation.__metadata__[0]
     if isinstance(info, typer.models.ArgumentInfo):
         return -1
-    return SECTIONS.index(info.rich_help_panel) if info.rich_help_panel in SECTIONS else len(SECTIONS)
+    return (
+        SECTIONS.index(info.rich_help_panel) if info.rich_help_panel in SECTIONS else len(SECTIONS)
+    )
 
 
 def read(texts: Mapping[str, str | None]) -> tuple[dict[str, Any], list[str]]:
-    """The options that were given, read by the types of their fields -> fields of a run, and settings."""
+    """The options that were given, read by the types of their fields -> fields of a run, and
+    settings.
+    """
     from equipoise.programs.settings import asked
 
     fields: dict[str, Any] = {}
@@ -157,7 +203,8 @@ def read(texts: Mapping[str, str | None]) -> tuple[dict[str, Any], list[str]]:
         if (text := texts.get(name.replace("-", "_"))) is None:
             continue
         value = text if key.startswith("replay.") else asked(text, fact, f"--{name}")
-        if value is None or key.startswith("replay."):  # None would be "not given"; an algorithm may have no replay
+        # None would be "not given"; an algorithm may have no replay
+        if value is None or key.startswith("replay."):
             settings.append(f"{key}={text}")
         else:
             fields[name.replace("-", "_")] = value
@@ -165,19 +212,28 @@ def read(texts: Mapping[str, str | None]) -> tuple[dict[str, Any], list[str]]:
 
 
 def setting_named(option: str, algorithm: str | None = None) -> str | None:
-    """The ``--set`` key of a setting without an option, for a user who typed one; also one of the ``algorithm``."""
+    """The ``--set`` key of a setting without an option, for a user who typed one; also one of the
+    ``algorithm``.
+    """
     from equipoise.programs.program import algorithm_class
 
     name = option.lstrip("-").replace("-", "_")
-    found = (key for key, fact in _all() if fact.flag is None and name == fact.name and not key.startswith("replay."))
+    found = (
+        key
+        for key, fact in _all()
+        if fact.flag is None and name == fact.name and not key.startswith("replay.")
+    )
     if (key := next(found, None)) is None and algorithm is not None:
-        with contextlib.suppress(ValueError, ImportError):  # said when the rest of the line is right
+        # said when the rest of the line is right
+        with contextlib.suppress(ValueError, ImportError):
             return f"algorithm.{name}" if name in facts(algorithm_class(algorithm)) else None
     return key
 
 
 def peer_option(option: str, algorithm: str | None) -> str:
-    """What there is here of what peers call so, for a user who typed it as an option; empty where it is not theirs."""
+    """What there is here of what peers call so, for a user who typed it as an option; empty where
+    it is not theirs.
+    """
     from equipoise.programs.peer_names import is_of_peer, key_of_peer, option_of_peer, words_of_peer
 
     if ours := option_of_peer(option):
@@ -198,7 +254,9 @@ def peer_option(option: str, algorithm: str | None) -> str:
 
 
 class TrainHelp(Sections):
-    """Help that ends with the settings that have no option, and with an algorithm's where one is named."""
+    """Help that ends with the settings that have no option, and with an algorithm's where one is
+    named.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["algorithm"] = _after("--algorithm", args)
@@ -212,7 +270,9 @@ class TrainHelp(Sections):
                 formatter.write_dl([(key, described(fact)) for key, fact in settings], col_max=28)
         if named is None:
             with formatter.indentation():
-                formatter.write_text("With --algorithm NAME, --help lists the settings of that algorithm as well.")
+                formatter.write_text(
+                    "With --algorithm NAME, --help lists the settings of that algorithm as well."
+                )
 
 
 def _after(option: str, args: list[str]) -> str | None:
@@ -229,23 +289,37 @@ def _listed(algorithm: str | None) -> dict[str, list[tuple[str, Fact]]]:
     listed = {"Other settings, by --set KEY=VALUE": others}
     if algorithm is None:
         return listed
-    listed = {title: [one for one in some if not one[0].startswith("optimizer.")] for title, some in listed.items()}
+    listed = {
+        title: [one for one in some if not one[0].startswith("optimizer.")]
+        for title, some in listed.items()
+    }
     from equipoise.programs.program import algorithm_class
 
     with plain_errors("equipoise train", debug=False):
         cls = algorithm_class(algorithm)
-        listed[f"Settings of {algorithm}"] = [(f"algorithm.{name}", fact) for name, fact in facts(cls).items()]
+        listed[f"Settings of {algorithm}"] = [
+            (f"algorithm.{name}", fact) for name, fact in facts(cls).items()
+        ]
         listed[f"The optimizer of {algorithm}"] = [
-            (f"optimizer.{name}", dataclasses.replace(fact, default=getattr(cls.default_optimizer, name)))
+            (
+                f"optimizer.{name}",
+                dataclasses.replace(fact, default=getattr(cls.default_optimizer, name)),
+            )
             for name, fact in facts(Optimizer).items()
         ]
     if cls.needs_replay:
-        listed["Settings of the replay"] = [(f"replay.{name}", fact) for name, fact in facts(ReplaySettings).items()]
+        listed["Settings of the replay"] = [
+            (f"replay.{name}", fact) for name, fact in facts(ReplaySettings).items()
+        ]
     return listed
 
 
 def described(fact: Fact) -> str:
     """Help, values and default of a setting, in one text."""
-    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", (), {}) else f"default {as_text(fact.default)}"
+    default = (
+        ""
+        if fact.default is dataclasses.MISSING or fact.default in ("", (), {})
+        else f"default {as_text(fact.default)}"
+    )
     values = "; ".join(part for part in (fact.limits, default) if part)
     return f"{fact.help} ({values})" if values else fact.help

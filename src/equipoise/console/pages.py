@@ -1,4 +1,6 @@
-"""The pages of the live view, and the keys that switch them: a report in, the lines of a page out."""
+"""The pages of the live view, and the keys that switch them: a report in,
+the lines of a page out.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ QUITS = "q does not end a run; Ctrl-C does, and saves it"
 class Shown:
     """What of the view is shown, as keys change it."""
 
-    page: str = ""  # one of ``PAGES``; "": no keys are read, and the ring and the workers are one page
+    # one of ``PAGES``; "": no keys are read, and the ring and the workers are one page
+    page: str = ""
     parts: bool = False  # of the workers
     top: int = 0  # lines of the page above the first that is shown
     quits: bool = False  # was the last key one that ends other programs?
@@ -61,10 +64,18 @@ class Shown:
 
 
 def view(
-    report: Report, program: Program, history: History, *, on: str, width: int = WIDTH, height: int | None = None,
+    report: Report,
+    program: Program,
+    history: History,
+    *,
+    on: str,
+    width: int = WIDTH,
+    height: int | None = None,
     shown: Shown | None = None,
-) -> Group:  # fmt: skip
-    """Draw a page with the title above and the progress and the keys below it, in at most ``height`` lines."""
+) -> Group:
+    """Draw a page with the title above and the progress and the keys below it, in at most
+    ``height`` lines.
+    """
     shown = shown or Shown()
     head = [*title_lines(program, on, width), Text("")]
     foot = [Text(""), *progress_lines(report, program, width)]
@@ -73,29 +84,50 @@ def view(
     body = _body(report, program, history, width, room, shown)
     shown.top = min(shown.top, max(len(body) - room, 0))
     if len(body) > room:
-        foot[0] = Text(f"lines {shown.top + 1} to {shown.top + room} of {len(body)}", style="bright_black", no_wrap=True)
+        foot[0] = Text(
+            f"lines {shown.top + 1} to {shown.top + room} of {len(body)}",
+            style="bright_black",
+            no_wrap=True,
+        )
         body = body[shown.top : shown.top + room]
     return Group(*head, *body, *foot)
 
 
-def _body(report: Report, program: Program, history: History, width: int, room: int, shown: Shown) -> list[Text]:
+def _body(
+    report: Report, program: Program, history: History, width: int, room: int, shown: Shown
+) -> list[Text]:
     if shown.page == WORKERS:
-        return balance_lines(report.balance, MOST_WORKERS, width, _usage(report, history) if shown.parts else None)
+        return balance_lines(
+            report.balance, MOST_WORKERS, width, _usage(report, history) if shown.parts else None
+        )
     if shown.page == REMEDIES:
         return _remedies(report, width)
     if shown.page == ALARMS:
         return _alarms(report, history, width)
-    ring, numbers = ring_lines(report, program, history, width), _numbers(report, program, history, width, shown)
+    ring, numbers = (
+        ring_lines(report, program, history, width),
+        _numbers(report, program, history, width, shown),
+    )
     left = room - len(ring) - len(numbers) - 3  # for workers, below two empty lines and a head
-    workers = [] if shown.page or left < 2 else [Text(""), *balance_lines(report.balance, min(left, 8), width)]
+    workers = (
+        []
+        if shown.page or left < 2
+        else [Text(""), *balance_lines(report.balance, min(left, 8), width)]
+    )
     return [*ring, *workers, Text(""), *numbers]
 
 
-def _numbers(report: Report, program: Program, history: History, width: int, shown: Shown) -> list[Text]:
+def _numbers(
+    report: Report, program: Program, history: History, width: int, shown: Shown
+) -> list[Text]:
     """Speed, return, what a person should know of the moment, and the verdict."""
-    moment = [f"acting {line}" for line in acting_lines(program.placement.acting_precision, report.metrics)]
+    moment = [
+        f"acting {line}"
+        for line in acting_lines(program.placement.acting_precision, report.metrics)
+    ]
     moment += [starting(report.phases)] if report.phases else []
-    moment += [loudest(report)] if report.printed and not shown.page else []  # a page of its own has all of them
+    # a page of its own has all of them
+    moment += [loudest(report)] if report.printed and not shown.page else []
     moment += [evaluating(report.evaluating)] if report.evaluating is not None else []
     return [
         *speed_lines(report, program, width),
@@ -113,7 +145,8 @@ def _numbers(report: Report, program: Program, history: History, width: int, sho
 def _usage(report: Report, history: History) -> dict[str, str]:
     """Cores and memory of each worker, where the system tells them."""
     return {
-        name: f"{history.rates.rate('usage', name, 'cpu_s'):.2f} cores, {decimal(round(one['rss']))}"
+        name: f"{history.rates.rate('usage', name, 'cpu_s'):.2f} cores, "
+        f"{decimal(round(one['rss']))}"
         for name, one in report.usage.items()
     }
 
@@ -122,10 +155,16 @@ def _remedies(report: Report, width: int) -> list[Text]:
     """The verdict, and each change with its gain, the interval of that, and its cost."""
     lines = [*text_lines(report.verdict, width, "bold", indent=""), Text("")]
     if not report.remedies:
-        none = "No change is known to help so far. The model is asked every ten seconds, not with --on serial or --on ray."
+        none = (
+            "No change is known to help so far. The model is asked every ten seconds, not with "
+            "--on serial or --on ray."
+        )
         return lines + text_lines(none, width, indent="")
     for one in report.remedies:
-        gain = f"{one.gain:.2f} times the steps/s ({one.low:.2f} to {one.high:.2f}): about {one.steps_per_s:,.0f}"
+        gain = (
+            f"{one.gain:.2f} times the steps/s ({one.low:.2f} to {one.high:.2f}): about "
+            f"{one.steps_per_s:,.0f}"
+        )
         lines += text_lines(one.change, width, "bold")
         lines += part_lines([f"  {gain}", *([f"costs: {one.costs}"] if one.costs else [])], width)
     return lines
@@ -135,14 +174,31 @@ def _alarms(report: Report, history: History, width: int) -> list[Text]:
     """Alarms with evidence and action, then notes; of both the newest first."""
     lines = [] if report.alarms else [Text("no alarms", no_wrap=True)]
     for one in reversed(report.alarms):
-        lines += text_lines(f"{clock(one.wall_s)}  {one.name} ({one.owner}) at step {one.step:,}", width, "bold red")
+        lines += text_lines(
+            f"{clock(one.wall_s)}  {one.name} ({one.owner}) at step {one.step:,}", width, "bold red"
+        )
         lines += text_lines(f"      {one.evidence}", width, indent=" " * 6)
         lines += text_lines(f"      {one.action}", width, "bold", indent=" " * 6)
-    said = [f"{count(report.aborted, 'episode')} aborted by failures of the env"] if report.aborted else []
-    said += [f"{name} printed {count(n, 'line')}, the last: {printable(last)}" for name, (n, last) in report.printed.items()]
+    said = (
+        [f"{count(report.aborted, 'episode')} aborted by failures of the env"]
+        if report.aborted
+        else []
+    )
+    said += [
+        f"{name} printed {count(n, 'line')}, the last: {printable(last)}"
+        for name, (n, last) in report.printed.items()
+    ]
     told = {f"warning: {one.text}" for one in report.alarms}
-    said += [f"{clock(at)}  {printable(note)}" for at, note in reversed(history.notes) if note not in told]
-    return lines + [Text("")] * bool(said) + [line for one in said for line in text_lines(one, width, indent=" " * 6)]
+    said += [
+        f"{clock(at)}  {printable(note)}"
+        for at, note in reversed(history.notes)
+        if note not in told
+    ]
+    return (
+        lines
+        + [Text("")] * bool(said)
+        + [line for one in said for line in text_lines(one, width, indent=" " * 6)]
+    )
 
 
 def _keys(report: Report, shown: Shown, width: int) -> Text:
@@ -151,7 +207,11 @@ def _keys(report: Report, shown: Shown, width: int) -> Text:
         return Text(QUITS, style="bold", no_wrap=True)
     alarms = f" ({len(report.alarms)})" if report.alarms else ""
     found = [f"{key} {name}{alarms if key == ALARMS else ''}" for key, name in NAMES.items()]
-    found = [f"[{one}]" if one[0] == shown.page else one for one in found] + ["Ctrl-C ends", "p parts", "↑↓ move"]
+    found = [f"[{one}]" if one[0] == shown.page else one for one in found] + [
+        "Ctrl-C ends",
+        "p parts",
+        "↑↓ move",
+    ]
     while len("  ".join(found)) > width:
         found.pop()
     line = Text("  ".join(found), style="cyan", no_wrap=True)

@@ -1,4 +1,6 @@
-"""Pieces of the live view as text: a report in, lines of at most ``width`` columns out. Nothing here knows a terminal."""
+"""Pieces of the live view as text: a report in, lines of at most ``width`` columns out. Nothing
+here knows a terminal.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,49 @@ MOST_ALARMS = 3  # that have a line each
 MOST_INFO = 5  # lines of numbers from the env's info
 SPARKS = "▁▂▃▄▅▆▇█"
 # Replacements for encodings other than UTF-8: one character for one, so that styles stay in place.
-ASCII = str.maketrans({
-    "█": "#", "▒": "%", "░": "-", "·": ".", "▶": ">", "◀": "<", "▲": "^", "▼": "v", "─": "-", "┌": "+", "└": "+", "━": "=",
-    "│": "|", "┃": "|", "╎": ":", "↑": "^", "↓": "v", "±": "~", "×": "x", "▁": "_", "▂": "_", "▃": "-", "▄": "-", "▅": "=",
-    "▆": "=", "▇": "#", "—": "-",
-})  # fmt: skip
+ASCII = str.maketrans(
+    {
+        "█": "#",
+        "▒": "%",
+        "░": "-",
+        "·": ".",
+        "▶": ">",
+        "◀": "<",
+        "▲": "^",
+        "▼": "v",
+        "─": "-",
+        "┌": "+",
+        "└": "+",
+        "━": "=",
+        "│": "|",
+        "┃": "|",
+        "╎": ":",
+        "↑": "^",
+        "↓": "v",
+        "±": "~",
+        "×": "x",
+        "▁": "_",
+        "▂": "_",
+        "▃": "-",
+        "▄": "-",
+        "▅": "=",
+        "▆": "=",
+        "▇": "#",
+        "—": "-",
+    }
+)
 
 
 @dataclass(slots=True)
 class History:
-    """The facts that a single report does not hold: returns and notes so far, the last evaluation, and rates."""
+    """The facts that a single report does not hold: returns and notes so far, the last evaluation,
+    and rates.
+    """
 
     returns: list[float] = field(default_factory=list)
     evaluation: Evaluation | None = None
-    notes: list[tuple[float, str]] = field(default_factory=list)  # with the seconds since the run began
+    # with the seconds since the run began
+    notes: list[tuple[float, str]] = field(default_factory=list)
     rates: Rates = field(default_factory=Rates)
 
     def add(self, report: Report) -> None:
@@ -52,7 +83,10 @@ class History:
 
 def text_lines(said: str, width: int, style: str = "", indent: str = "  ") -> list[Text]:
     """A text in lines that are broken between words."""
-    return [Text(line, style=style, no_wrap=True, overflow="crop") for line in wrapped(said, width, indent)]
+    return [
+        Text(line, style=style, no_wrap=True, overflow="crop")
+        for line in wrapped(said, width, indent)
+    ]
 
 
 def part_lines(parts: Sequence[str], width: int) -> list[Text]:
@@ -69,7 +103,11 @@ def title_lines(program: Program, on: str, width: int) -> list[Text]:
     several = len(program.policies) > 1
     names = [
         (f"{name} " if several else "")
-        + (f"past of {policy.of}" if isinstance(policy, Frozen) else type(policy.algorithm).__name__.lower())
+        + (
+            f"past of {policy.of}"
+            if isinstance(policy, Frozen)
+            else type(policy.algorithm).__name__.lower()
+        )
         for name, policy in program.policies.items()
     ]
     said = f"equipoise {program.name} · {', '.join(names)} · seed {program.schedule.seed} · {on}"
@@ -81,9 +119,15 @@ def title_lines(program: Program, on: str, width: int) -> list[Text]:
 def site_lines(sites: Mapping[str, SiteStats]) -> list[str]:
     """A line for each site, or one for all of many."""
     if len(sites) <= SITES:
-        return [f"{name} on {site.machine or 'no machine'}: {_site(site)}" for name, site in sites.items()]
+        return [
+            f"{name} on {site.machine or 'no machine'}: {_site(site)}"
+            for name, site in sites.items()
+        ]
     each = list(sites.values())
-    return [f"{len(each)} sites: {_site(added(each))}, {sum(not site.reached for site in each)} out of reach"]
+    return [
+        f"{len(each)} sites: {_site(added(each))}, {sum(not site.reached for site in each)} out of "
+        "reach"
+    ]
 
 
 def added(sites: Sequence[SiteStats]) -> SiteStats:
@@ -91,19 +135,26 @@ def added(sites: Sequence[SiteStats]) -> SiteStats:
     numbers = ("received", "sent", "lost", "moved")
     workers = tuple(title for site in sites for title in site.workers)
     return SiteStats(
-        machine="", workers=workers, reached=all(site.reached for site in sites),
+        machine="",
+        workers=workers,
+        reached=all(site.reached for site in sites),
         **{name: sum(getattr(site, name) for site in sites) for name in numbers},
-    )  # fmt: skip
+    )
 
 
 def _site(site: SiteStats) -> str:
-    said = [count(len(site.workers), "worker"), f"{decimal(site.received)} received, {decimal(site.sent)} sent"]
-    said += [f"{n:,} {what}" for n, what in ((site.lost, "times lost"), (site.moved, "times moved")) if n]
+    said = [
+        count(len(site.workers), "worker"),
+        f"{decimal(site.received)} received, {decimal(site.sent)} sent",
+    ]
+    said += [
+        f"{n:,} {what}" for n, what in ((site.lost, "times lost"), (site.moved, "times moved")) if n
+    ]
     said += ["out of reach"] * (not site.reached)
     return ", ".join(said)
 
 
-# ----------------------------------------------------------------------------------------------------------------- numbers
+# ------------------------------------------------------------------------------------------ numbers
 
 
 def _lag(report: Report, program: Program) -> str:
@@ -120,22 +171,36 @@ def speed_lines(report: Report, program: Program, width: int) -> list[Text]:
         parts.append(f"{frames:,.0f} frames/s")
     if report.tokens_per_s is not None:
         parts.append(f"{report.tokens_per_s:,.0f} tokens/s")
-    return part_lines([*parts, f"{report.updates_per_s:,.1f} updates/s", _lag(report, program)], width)
+    return part_lines(
+        [*parts, f"{report.updates_per_s:,.1f} updates/s", _lag(report, program)], width
+    )
 
 
 def return_lines(report: Report, history: History, width: int) -> list[Text]:
-    parts = [f"return {number(report.return_mean)} {sparkline(history.returns, SPARKLINE)}".rstrip()]
-    parts += [f"{report.episodes:,} episodes", *([] if report.length_mean is None else [f"length {report.length_mean:.0f}"])]
+    parts = [
+        f"return {number(report.return_mean)} {sparkline(history.returns, SPARKLINE)}".rstrip()
+    ]
+    parts += [
+        f"{report.episodes:,} episodes",
+        *([] if report.length_mean is None else [f"length {report.length_mean:.0f}"]),
+    ]
     lines = part_lines(parts, width)
     lines[0].highlight_regex(f"[{SPARKS}]+", "cyan")
     return lines
 
 
 def info_rows(info: Mapping[str, float | None]) -> dict[str, str]:
-    """The metrics from the env's info by name: at the ends of episodes, and as means over their steps."""
+    """The metrics from the env's info by name: at the ends of episodes, and as means over their
+    steps.
+    """
     names = [name.removesuffix("/last") for name in info if name.endswith("/last")]
-    last, mean = ([number(info[f"{name}/{what}"], 3) for name in names] for what in ("last", "mean"))
-    return {name: f"{x} at the end, {y} on average" for name, x, y in zip(names, last, mean, strict=True)}
+    last, mean = (
+        [number(info[f"{name}/{what}"], 3) for name in names] for what in ("last", "mean")
+    )
+    return {
+        name: f"{x} at the end, {y} on average"
+        for name, x, y in zip(names, last, mean, strict=True)
+    }
 
 
 def info_lines(report: Report, width: int) -> list[Text]:
@@ -144,8 +209,10 @@ def info_lines(report: Report, width: int) -> list[Text]:
 
 
 ACTING = {  # the effect of rounded weights (actors/forward/rounding.py)
-    "p_error": "|p - p of fp32|", "logp_error": "|log p - log p of fp32|", "best_error": "|action - action of fp32|",
-}  # fmt: skip
+    "p_error": "|p - p of fp32|",
+    "logp_error": "|log p - log p of fp32|",
+    "best_error": "|action - action of fp32|",
+}
 
 
 def acting_lines(weights: str, errors: Mapping[str, float]) -> list[str]:
@@ -158,7 +225,10 @@ def acting_lines(weights: str, errors: Mapping[str, float]) -> list[str]:
         said = f"{mean:.2%} of greedy actions as of fp32"
         if kind != "equal_best":
             what = kind.removesuffix("_mean")
-            said = f"{ACTING[what]} {mean:.2g} on average, at most {errors[f'{room}acting/{what}_max']:.2g}"
+            said = (
+                f"{ACTING[what]} {mean:.2g} on average, at most "
+                f"{errors[f'{room}acting/{what}_max']:.2g}"
+            )
         found.append(f"{room.rstrip('/')} {weights}: {said}".lstrip())
     return found
 
@@ -181,7 +251,11 @@ def evaluation_lines(evaluation: Evaluation | None, report: Report, width: int) 
     parts = [f"evaluation {spread(evaluation.mean, evaluation.std)}"]
     parts += [f"{evaluation.episodes} episodes at {short(evaluation.step)} steps"]
     parts += [f"{name} {number(mean)}" for name, mean in evaluation.policies.items()]
-    parts += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in evaluation.info.items() if name.endswith("/last")]
+    parts += [
+        f"{name.removesuffix('/last')} {number(x, 3)}"
+        for name, x in evaluation.info.items()
+        if name.endswith("/last")
+    ]
     parts += [] if report.solved_at_s is None else [f"solved after {took(report.solved_at_s)}"]
     lines = part_lines(parts, width)
     lines[-1].highlight_regex("solved after .*", "bold green")
@@ -189,8 +263,13 @@ def evaluation_lines(evaluation: Evaluation | None, report: Report, width: int) 
 
 
 def evaluating(exam: Evaluating) -> str:
-    """The progress of an evaluation. Returns come only with ends, so the steps show that something happens."""
-    return f"evaluating {exam.episodes:,} of {exam.of:,} episodes, step {exam.steps:,} (at most {exam.most:,})"
+    """The progress of an evaluation. Returns come only with ends, so the steps show that something
+    happens.
+    """
+    return (
+        f"evaluating {exam.episodes:,} of {exam.of:,} episodes, step {exam.steps:,} (at most "
+        f"{exam.most:,})"
+    )
 
 
 def by_policy(means: Mapping[str, float]) -> str:
@@ -199,15 +278,25 @@ def by_policy(means: Mapping[str, float]) -> str:
 
 
 def at_the_ends(info: Mapping[str, float | None]) -> str:
-    """The text after an evaluation's return: the metrics from the env's info as its episodes ended."""
-    return "".join(f"   {name.removesuffix('/last')} {number(x, 3)}" for name, x in info.items() if name.endswith("/last"))
+    """The text after an evaluation's return:
+    the metrics from the env's info as its episodes ended.
+    """
+    return "".join(
+        f"   {name.removesuffix('/last')} {number(x, 3)}"
+        for name, x in info.items()
+        if name.endswith("/last")
+    )
 
 
 def alarm_lines(alarms: Sequence[Alarm], width: int) -> list[Text]:
     """The newest alarms, and how many there were before."""
     shown, before = alarms[-MOST_ALARMS:], len(alarms[:-MOST_ALARMS])
     lines = [
-        line for one in shown for line in text_lines(f"alarm: {one.name} ({one.owner}): {one.evidence}", width, "bold red")
+        line
+        for one in shown
+        for line in text_lines(
+            f"alarm: {one.name} ({one.owner}): {one.evidence}", width, "bold red"
+        )
     ]
     return lines + ([Text(f"and {count(before, 'alarm')} before", style="red")] if before else [])
 
@@ -221,7 +310,9 @@ def progress_lines(report: Report, program: Program, width: int) -> list[Text]:
     if columns < PROGRESS // 4:
         return part_lines(parts, width)
     cells = int(share * columns)
-    line = Text("━" * cells, style="green", no_wrap=True).append("─" * (columns - cells), style="bright_black")
+    line = Text("━" * cells, style="green", no_wrap=True).append(
+        "─" * (columns - cells), style="bright_black"
+    )
     return [line.append("  " + "  ".join(parts), style="default")]
 
 
@@ -231,7 +322,9 @@ def _ahead(report: Report) -> str:
 
 
 def line_parts(report: Report, program: Program, history: History) -> list[str]:
-    """One line for a log file, in parts: the numbers that change, and the first word of the verdict."""
+    """One line for a log file, in parts: the numbers that change, and the first word of the
+    verdict.
+    """
     found = [
         f"{clock(report.wall_s)}",
         f"{min(report.step / program.schedule.steps, 1.0) * 100:3.0f} %",
@@ -241,7 +334,11 @@ def line_parts(report: Report, program: Program, history: History) -> list[str]:
         _lag(report, program),
         report.cause,
     ]
-    found += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in report.info.items() if name.endswith("/last")]
+    found += [
+        f"{name.removesuffix('/last')} {number(x, 3)}"
+        for name, x in report.info.items()
+        if name.endswith("/last")
+    ]
     if report.evaluating is not None:
         found.append(evaluating(report.evaluating))
     if report.phases:
@@ -252,7 +349,9 @@ def line_parts(report: Report, program: Program, history: History) -> list[str]:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as a row of at most ``width`` bars, from the lowest to the highest; a bar is the mean of its share."""
+    """The values as a row of at most ``width`` bars, from the lowest to the highest; a bar is the
+    mean of its share.
+    """
     if not values:
         return ""
     count = min(width, len(values))

@@ -1,6 +1,7 @@
 """Where output goes: how wide its lines may be, and whether it can be drawn over or answered.
 
-A terminal has columns, and COLUMNS may say how many. A pipe has none, so that one message is one line of a log.
+A terminal has columns, and COLUMNS may say how many. A pipe has none, so that one message is one
+line of a log.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def width_of(stream: Any) -> int | None:
         return int(said)
     if not is_terminal(stream):
         return None
-    try:  # of this stream: what is printed to descriptor 1 may go elsewhere meanwhile (``aside.py``)
+    # of this stream: what is printed to descriptor 1 may go elsewhere meanwhile (``aside.py``)
+    try:
         return os.get_terminal_size(stream.fileno()).columns or USUAL
     except (OSError, ValueError):
         return USUAL
@@ -57,11 +59,13 @@ def size_of(stream: Any) -> tuple[int, int] | None:
 def printable(text: str, *, lines: bool = False) -> str:
     """Text from a file, an env or another user, as one line that a terminal shows as it is.
 
-    Characters that begin a line, move the cursor, change the direction of writing or the colour are escaped, as are halves of
-    characters. ``lines``: the text may have several lines.
+    Characters that begin a line, move the cursor, change the direction of writing or the colour are
+    escaped, as are halves of characters. ``lines``: the text may have several lines.
     """
     kept = "\n\t" if lines else "\t"
-    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in COLOUR.sub("", text))
+    return "".join(
+        c if c.isprintable() or c in kept else repr(c)[1:-1] for c in COLOUR.sub("", text)
+    )
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
@@ -71,13 +75,22 @@ def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
     """
     if width is None:
         return text.splitlines()
-    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
-    lines = (textwrap.wrap(line, width, replace_whitespace=False, **options) for line in text.splitlines())
+    options: dict[str, Any] = {
+        "break_long_words": False,
+        "break_on_hyphens": False,
+        "subsequent_indent": indent,
+    }
+    lines = (
+        textwrap.wrap(line, width, replace_whitespace=False, **options)
+        for line in text.splitlines()
+    )
     return [line for found in lines for line in found or [""]]
 
 
 def joined(parts: Sequence[str], width: int | None, indent: str) -> list[str]:
-    """Parts side by side, two spaces apart, as lines that are broken between parts; a part that is too long is broken, too."""
+    """Parts side by side, two spaces apart, as lines that are broken between parts; a part that is
+    too long is broken, too.
+    """
     if width is None:
         return ["  ".join(parts)]
     short = width - len(indent)
@@ -88,7 +101,9 @@ def joined(parts: Sequence[str], width: int | None, indent: str) -> list[str]:
 def say(text: str, *, file: Any = None, indent: str = "  ") -> None:
     """Print a text in lines that the stream has the columns for; by default on stdout."""
     out = sys.stdout if file is None else file
-    print("\n".join(wrapped(printable(text, lines=True), width_of(out), indent)), file=out, flush=True)
+    print(
+        "\n".join(wrapped(printable(text, lines=True), width_of(out), indent)), file=out, flush=True
+    )
 
 
 def is_descriptor(stream: Any, number: int) -> bool:

@@ -21,28 +21,50 @@ def lines(found: Prediction) -> Iterator[str]:
         if not found.remedies:
             yield "No change of one setting would make it faster."
             return
-        rows = [[one.change, one.costs, f"{one.gain:.2f}", f"{one.low:.2f} to {one.high:.2f}"] for one in found.remedies]
-        yield from columns(["what would help", "it costs", "times", "between"], rows, left=2, width=None)
+        rows = [
+            [one.change, one.costs, f"{one.gain:.2f}", f"{one.low:.2f} to {one.high:.2f}"]
+            for one in found.remedies
+        ]
+        yield from columns(
+            ["what would help", "it costs", "times", "between"], rows, left=2, width=None
+        )
         return
     for key, (was, now) in found.changes.items():
         yield f"changed: {key} {was!r} -> {now!r}"
     one = found.change
     low, high = (one.steps_per_s / one.gain * x for x in (one.low, one.high))
-    yield f"predicted: {one.steps_per_s:,.0f} steps/s, {low:,.0f} to {high:,.0f}: {one.gain:.2f} times"
+    yield (
+        f"predicted: {one.steps_per_s:,.0f} steps/s, {low:,.0f} to {high:,.0f}: {one.gain:.2f} "
+        "times"
+    )
     yield from _table(found.asked)
 
 
 def forecasts(found: Sequence[Forecast]) -> Iterator[str]:
     """A line for each."""
-    head = ["actors", "steps/s", "lag", "learner", "actors work", "home's link", "$ a million", "bound by"]
+    head = [
+        "actors",
+        "steps/s",
+        "lag",
+        "learner",
+        "actors work",
+        "home's link",
+        "$ a million",
+        "bound by",
+    ]
     rows = [
         [
-            f"{one.actors:,}", f"{one.steps_per_s:,.0f}", f"{one.lag:.1f}", f"{one.learner:.0%}", f"{one.acting:.0%}",
-            f"{one.home_mbit:,.0f} Mbit/s", "-" if one.dollars_per_million is None else f"{one.dollars_per_million:.3g}",
+            f"{one.actors:,}",
+            f"{one.steps_per_s:,.0f}",
+            f"{one.lag:.1f}",
+            f"{one.learner:.0%}",
+            f"{one.acting:.0%}",
+            f"{one.home_mbit:,.0f} Mbit/s",
+            "-" if one.dollars_per_million is None else f"{one.dollars_per_million:.3g}",
             one.bound,
         ]
         for one in found
-    ]  # fmt: skip
+    ]
     yield from columns(head, rows, left=0, width=None)
 
 
@@ -54,19 +76,26 @@ def probes(found: Sequence[Probed]) -> Iterator[str]:
     head = ["what was tried", "predicted", "between", "measured", "between"]
     rows = [
         [
-            one.change, f"{one.predicted:.2f}", f"{one.low:.2f} to {one.high:.2f}",
+            one.change,
+            f"{one.predicted:.2f}",
+            f"{one.low:.2f} to {one.high:.2f}",
             one.said if one.gain is None else f"{one.gain:.2f}",
             "" if one.least is None or one.most is None else f"{one.least:.2f} to {one.most:.2f}",
         ]
         for one in found
-    ]  # fmt: skip
+    ]
     yield from columns(head, rows, left=1, width=None)
 
 
 def _table(outcome: Outcome) -> Iterator[str]:
-    rows = [[name, *(f"{getattr(spent, state):.0%}" for state in STATES)] for name, spent in _folded(outcome.workers).items()]
+    rows = [
+        [name, *(f"{getattr(spent, state):.0%}" for state in STATES)]
+        for name, spent in _folded(outcome.workers).items()
+    ]
     yield f"lag: {outcome.lag:.2f} versions, mean over rows"
-    yield from columns(["worker", "works", "waits for a core", "starved", "blocked"], rows, left=1, width=None)
+    yield from columns(
+        ["worker", "works", "waits for a core", "starved", "blocked"], rows, left=1, width=None
+    )
 
 
 def _folded(workers: Mapping[str, Spent]) -> dict[str, Spent]:
@@ -74,5 +103,12 @@ def _folded(workers: Mapping[str, Spent]) -> dict[str, Spent]:
     actors = [name for name, one in workers.items() if one.steps]
     if len(actors) < 5:
         return dict(workers)
-    mean = Spent(**{state: sum(getattr(workers[name], state) for name in actors) / len(actors) for state in STATES})
-    return {f"{len(actors)} actors": mean} | {name: one for name, one in workers.items() if name not in actors}
+    mean = Spent(
+        **{
+            state: sum(getattr(workers[name], state) for name in actors) / len(actors)
+            for state in STATES
+        }
+    )
+    return {f"{len(actors)} actors": mean} | {
+        name: one for name, one in workers.items() if name not in actors
+    }

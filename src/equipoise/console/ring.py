@@ -1,7 +1,9 @@
-"""The ring as text: the workers and stores that rows pass, with what flows between them and which workers wait.
+"""The ring as text: the workers and stores that rows pass, with what flows between them and which
+workers wait.
 
-An arrow is the thicker the more bytes a second it carries, and dotted where nothing flows. ``▲`` marks back-pressure: workers
-that have no room to go on, which are *blocked*. Workers that wait for rows are *starved*; they stand at the same arrow.
+An arrow is the thicker the more bytes a second it carries, and dotted where nothing flows. ``▲``
+marks back-pressure: workers that have no room to go on, which are *blocked*. Workers that wait for
+rows are *starved*; they stand at the same arrow.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ RIGHT = 14  # columns of a percentage and its word
 
 
 def ring_lines(report: Report, program: Program, history: History, width: int) -> list[Text]:
-    """Draw the ring from top to bottom; its left edge is the way of the weights back to the workers that act."""
+    """Draw the ring from top to bottom; its left edge is the way of the weights back to the workers
+    that act.
+    """
     stations, arrows = ring(report, program, history.rates)
     central = program.placement.inference == "central"
     name_width = max(len(_name(station)) for station in stations)
@@ -33,7 +37,11 @@ def ring_lines(report: Report, program: Program, history: History, width: int) -
         inside = "│" if program.actors and i >= central else " "
         lines.append(_station(station, "┌─▶ " if acts else f"{inside}   ", name_width, bar))
         if not i:
-            sites = [line for said in site_lines(report.sites) for line in text_lines(said, width - GUTTER - 2)]
+            sites = [
+                line
+                for said in site_lines(report.sites)
+                for line in text_lines(said, width - GUTTER - 2)
+            ]
             lines += [Text(f"{inside}     ").append(line) for line in sites]
         if i < len(arrows):
             lines += _arrow(arrows[i], inside, width)
@@ -46,12 +54,18 @@ def ring_lines(report: Report, program: Program, history: History, width: int) -
         lines.append(Text(f"└◀{'━' * level(flow) or '─'} {'  '.join(parts)}", no_wrap=True))
     legend = Text(" " * GUTTER, no_wrap=True)
     for state in STATES:
-        legend.append(f"{MARKS[state]} {state}", style=STYLES[state]).append("  " * (state != STATES[-1]))
+        legend.append(f"{MARKS[state]} {state}", style=STYLES[state]).append(
+            "  " * (state != STATES[-1])
+        )
     return [*lines, legend]
 
 
 def _name(station: Station) -> str:
-    full = "" if station.shares is None or station.full is None else f", {station.full * 100:.0f} % full"
+    full = (
+        ""
+        if station.shares is None or station.full is None
+        else f", {station.full * 100:.0f} % full"
+    )
     return station.name + full
 
 
@@ -61,7 +75,10 @@ def _said(arrow: Arrow) -> list[str]:
     found += [f"{short(round(arrow.steps_per_s))} steps/s"] if arrow.steps_per_s else []
     found += _bytes(arrow.bytes_per_s)
     found += [] if arrow.queue is None else [f"queue {arrow.queue * 100:.0f} % full"]
-    return found + [f"{'▲ ' * (state == 'blocked')}{who} {state} {share * 100:.0f} %" for who, state, share in arrow.waits]
+    return found + [
+        f"{'▲ ' * (state == 'blocked')}{who} {state} {share * 100:.0f} %"
+        for who, state, share in arrow.waits
+    ]
 
 
 def _bytes(rate: float) -> list[str]:
@@ -72,7 +89,11 @@ def _station(station: Station, before: str, name_width: int, bar: int) -> Text:
     line = Text(before, no_wrap=True).append(f"{_name(station):<{name_width}}  ", style="bold")
     if station.shares is not None:
         line.append(bar_of(station.shares, bar))
-        said = f"{station.shares.share('worked') * 100:.0f} % worked" if station.shares.total > 0 else "—"
+        said = (
+            f"{station.shares.share('worked') * 100:.0f} % worked"
+            if station.shares.total > 0
+            else "—"
+        )
     else:
         cells = round((station.full or 0.0) * bar)
         line.append("━" * cells, style="cyan").append(

@@ -1,7 +1,9 @@
-"""The start of a command: a line for each phase that takes long, and Ctrl-C also where Python is not asked.
+"""The start of a command: a line for each phase that takes long, and Ctrl-C also where Python is
+not asked.
 
-Signals reach Python between two of its instructions. One call of a C library, such as the factorisation that initialises a
-large network, may take a minute; a thread sees meanwhile that somebody wants to leave, where the library lets threads run.
+Signals reach Python between two of its instructions. One call of a C library, such as the
+factorisation that initialises a large network, may take a minute; a thread sees meanwhile that
+somebody wants to leave, where the library lets threads run.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from equipoise.console.unread import opened
 from equipoise.private import multiprocessing
 from equipoise.runtime.process.log import STDERR
 
-FIRST_S, EVERY_S = 0.6, 4.0  # a phase that lasts so long has a line, and another one each time that it has lasted so long again
+# a phase that lasts so long has a line, and another one each time that it has lasted so long again
+FIRST_S, EVERY_S = 0.6, 4.0
 LOOK_S = 0.1
 LEAVE_S = 1.5  # from a signal until the process leaves though Python was not asked
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -40,19 +43,25 @@ class _Asked:
 
 
 def _main_is_at() -> tuple[FrameType | None, int]:
-    """The frame of the main thread and the instruction in it: while a C library is called both stay as they are."""
+    """The frame of the main thread and the instruction in it: while a C library is called both stay
+    as they are.
+    """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return frame, -1 if frame is None else frame.f_lasti
 
 
 class Starting:
-    """A context manager around a start, in the main thread; ``end`` when what was started shows itself what it does."""
+    """A context manager around a start, in the main thread; ``end`` when what was started shows
+    itself what it does.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._text, self._began, self._told = "", 0.0, 0.0
         # What a run prints may be sent elsewhere meanwhile (``aside.py``).
-        self._out: TextIO = opened(os.dup(STDERR), sys.stderr) if is_descriptor(sys.stderr, STDERR) else sys.stderr
+        self._out: TextIO = (
+            opened(os.dup(STDERR), sys.stderr) if is_descriptor(sys.stderr, STDERR) else sys.stderr
+        )
         self._over = threading.Event()
         self._wakes, self._signals = socket.socketpair()
         self._signals.setblocking(False)
@@ -60,11 +69,18 @@ class Starting:
         self._before, self._wakeup_before = phases.listen(self._say), -1
 
     def __enter__(self) -> Self:
-        self._wakeup_before = signal.set_wakeup_fd(self._signals.fileno(), warn_on_full_buffer=False)
+        self._wakeup_before = signal.set_wakeup_fd(
+            self._signals.fileno(), warn_on_full_buffer=False
+        )
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.end()
 
     def end(self) -> None:
@@ -101,7 +117,8 @@ class Starting:
             if asked is not None and now - asked.at > LEAVE_S:
                 if _main_is_at() == (asked.frame, asked.instruction):
                     self._leave(CODES[signal.Signals(asked.number)])
-                asked = None  # Python went on, so the signal was answered; what follows may take its time
+                # Python went on, so the signal was answered; what follows may take its time
+                asked = None
             since = max(self._began, self._told)
             if self._text and now - since >= (FIRST_S if self._told < self._began else EVERY_S):
                 self._tell()
@@ -110,10 +127,15 @@ class Starting:
         self._told = time.monotonic()
         if not self._quiet:
             seconds = self._told - self._began
-            say(f"starting: {self._text}{f' ({seconds:.0f} s)' if seconds >= 1.0 else ''}", file=self._out)
+            say(
+                f"starting: {self._text}{f' ({seconds:.0f} s)' if seconds >= 1.0 else ''}",
+                file=self._out,
+            )
 
     def _leave(self, code: int) -> None:
-        """End this process now: nothing of a run has begun that could be lost. Workers end with it, and see to theirs."""
+        """End this process now: nothing of a run has begun that could be lost. Workers end with it,
+        and see to theirs.
+        """
         print("interrupted", file=self._out, flush=True)
         if place := multiprocessing.folder():
             shutil.rmtree(place, ignore_errors=True)

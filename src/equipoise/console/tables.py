@@ -17,13 +17,19 @@ from equipoise.record.interval import mean_and_half
 from equipoise.record.listing import RunRow
 
 STYLES = {
-    "solved": "green", "completed": "", "running": "cyan", "alarmed": "red", "interrupted": "yellow", "failed": "red",
+    "solved": "green",
+    "completed": "",
+    "running": "cyan",
+    "alarmed": "red",
+    "interrupted": "yellow",
+    "failed": "red",
     "killed": "red",
-}  # fmt: skip
+}
 LEFT = 6  # columns of texts, which stand at the left; the others are numbers
 
 
-SPARE = ("seed", "time", "evaluation", "algorithm", "env", "steps")  # entries that are left out, in this order
+# entries that are left out, in this order
+SPARE = ("seed", "time", "evaluation", "algorithm", "env", "steps")
 MOST_SETTINGS = 4  # columns of settings
 LONGEST = 48  # letters of an entry
 
@@ -41,28 +47,54 @@ def spared(head: Sequence[str], body: Sequence[Sequence[str]], width: int | None
 
 
 def runs_table(found: Sequence[RunRow], *, width: int | None) -> list[Text]:
-    """A line for each run, below a head; a sentence where there is none, and one where a line has no room for all."""
+    """A line for each run, below a head; a sentence where there is none, and one where a line has
+    no room for all.
+    """
     if not found:
         return [Text("no runs; 'equipoise train ENV' makes one")]
     head: tuple[str, ...] = (
-        "run", "env", "algorithm", "status", "verdict", "changed", "seed", "steps", "steps/s", "return", "evaluation", "time",
+        "run",
+        "env",
+        "algorithm",
+        "status",
+        "verdict",
+        "changed",
+        "seed",
+        "steps",
+        "steps/s",
+        "return",
+        "evaluation",
+        "time",
         "size",
-    )  # fmt: skip
+    )
     differ = _settings(found)
     body: list[tuple[str, ...]] = [
         (
-            row.name, *(clipped(one, LONGEST) for one in (row.env, row.algorithm, row.status, row.verdict or "—")),
+            row.name,
+            *(
+                clipped(one, LONGEST)
+                for one in (row.env, row.algorithm, row.status, row.verdict or "—")
+            ),
             _ago(row.changed),
-            "" if row.seed is None else str(row.seed), short(row.steps),
-            "—" if row.steps_per_s is None else short(round(row.steps_per_s)), number(row.return_mean), number(row.evaluation),
-            clock(row.wall_s), f"{short(row.size)}B",
-            *("—" if (value := row.settings.get(key)) is None else clipped(said(value), LONGEST) for key in differ),
+            "" if row.seed is None else str(row.seed),
+            short(row.steps),
+            "—" if row.steps_per_s is None else short(round(row.steps_per_s)),
+            number(row.return_mean),
+            number(row.evaluation),
+            clock(row.wall_s),
+            f"{short(row.size)}B",
+            *(
+                "—" if (value := row.settings.get(key)) is None else clipped(said(value), LONGEST)
+                for key in differ
+            ),
         )
         for row in found
-    ]  # fmt: skip
+    ]
     head = (*head, *differ)
     below = _common([row.name for row in found]) if width is not None else ""
-    if below and total([max(len(row[i]) for row in (head, *body)) for i in range(len(head))]) > (width or 0):
+    if below and total([max(len(row[i]) for row in (head, *body)) for i in range(len(head))]) > (
+        width or 0
+    ):
         body = [(row[0].removeprefix(below), *row[1:]) for row in body]
     else:
         below = ""
@@ -71,7 +103,9 @@ def runs_table(found: Sequence[RunRow], *, width: int | None) -> list[Text]:
     head, body = tuple(head[i] for i in kept), [tuple(row[i] for i in kept) for row in body]
     lines = columns(head, body, left=sum(i < LEFT for i in kept), width=width)
     styles = ["bold", *(STYLES.get(row.status, "") for row in found)]
-    table = [Text(line, style=style, no_wrap=True) for line, style in zip(lines, styles, strict=True)]
+    table = [
+        Text(line, style=style, no_wrap=True) for line, style in zip(lines, styles, strict=True)
+    ]
     if below:
         table.append(Text(f"the runs are in {below}"))
     return [*table, Text(f"left out at {width} columns: {', '.join(out)}")] if out else table
@@ -82,7 +116,9 @@ def _settings(found: Sequence[RunRow]) -> list[str]:
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in found:
         groups.setdefault((row.env, row.algorithm), []).append(row.settings)
-    keys = dict.fromkeys(key for of in groups.values() for key in differing(of) if key != "schedule.seed")
+    keys = dict.fromkeys(
+        key for of in groups.values() for key in differing(of) if key != "schedule.seed"
+    )
     return list(keys)[:MOST_SETTINGS]
 
 
@@ -107,17 +143,25 @@ def seeds_table(found: Sequence[RunRow], *, width: int | None) -> list[str]:
     head = ("run", "status", "seed", "steps", "return", "evaluation", "time")
     body = [
         (
-            row.name, row.status, "" if row.seed is None else str(row.seed), short(row.steps), number(row.return_mean),
-            number(row.evaluation), clock(row.wall_s),
+            row.name,
+            row.status,
+            "" if row.seed is None else str(row.seed),
+            short(row.steps),
+            number(row.return_mean),
+            number(row.evaluation),
+            clock(row.wall_s),
         )
         for row in found
-    ]  # fmt: skip
+    ]
     lines = columns(head, body, left=2, width=width)
     for name, key in (("evaluation", "evaluation"), ("return", "return_mean")):
         values = [value for row in found if (value := getattr(row, key)) is not None]
         if values:
             mean, half = mean_and_half(values)
             interval = "" if half is None else f" ± {half:,.1f} (95 % interval of the mean)"
-            said = f"{name} {number(mean)}{interval} over {len(values)} seeds, from {min(values):,.1f} to {max(values):,.1f}"
+            said = (
+                f"{name} {number(mean)}{interval} over {len(values)} seeds, from "
+                f"{min(values):,.1f} to {max(values):,.1f}"
+            )
             lines += wrapped(said, width, "  ")
     return lines

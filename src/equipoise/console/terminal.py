@@ -1,9 +1,11 @@
-"""The view of a run at a terminal: a live picture, or a line now and then, and a summary at the end.
+"""The view of a run at a terminal: a live picture, or a line now and then, and a summary at the
+end.
 
-The live picture redraws when a report comes, at most ten times a second and in the driver's own thread, which needs the time;
-and at once when a key is pressed, in the thread that waits for keys. A pipe, a log file, a dumb terminal and a build server
-(CI) get plain lines. With NO_COLOR nothing is coloured or bold. Lines are broken at the terminal's columns, or at those of
-COLUMNS; in a pipe a message is one line.
+The live picture redraws when a report comes, at most ten times a second and in the driver's own
+thread, which needs the time; and at once when a key is pressed, in the thread that waits for keys.
+A pipe, a log file, a dumb terminal and a build server (CI) get plain lines. With NO_COLOR nothing
+is coloured or bold. Lines are broken at the terminal's columns, or at those of COLUMNS; in a pipe a
+message is one line.
 """
 
 from __future__ import annotations
@@ -44,7 +46,16 @@ from equipoise.console.picture import (
     spread,
     took,
 )
-from equipoise.console.place import in_colour, is_live, joined, printable, say, size_of, width_of, wrapped
+from equipoise.console.place import (
+    in_colour,
+    is_live,
+    joined,
+    printable,
+    say,
+    size_of,
+    width_of,
+    wrapped,
+)
 from equipoise.files import read_json
 from equipoise.record.paths import CAPSULES
 from equipoise.record.report import Evaluating, Report, SiteStats, repeated
@@ -70,7 +81,13 @@ class View:
     """A context manager around a run; ``update`` with each report, ``summarise`` after the end."""
 
     def __init__(
-        self, program: Program, *, on: str, quiet: bool = False, console: Console | None = None, told: Collection[str] = ()
+        self,
+        program: Program,
+        *,
+        on: str,
+        quiet: bool = False,
+        console: Console | None = None,
+        told: Collection[str] = (),
     ) -> None:
         """``told``: notes that were shown before, by the process that began the run."""
         self._told = {*told}
@@ -87,9 +104,13 @@ class View:
         self._exam_from: float | None = None  # when the last evaluation began
         if not quiet and self.console.is_interactive:
             self._live = Live(
-                console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop", redirect_stdout=False,
+                console=self.console,
+                auto_refresh=False,
+                transient=True,
+                vertical_overflow="crop",
+                redirect_stdout=False,
                 redirect_stderr=False,
-            )  # fmt: skip
+            )
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -97,7 +118,12 @@ class View:
             self._live.update(self._safe(Text("starting the workers ...")), refresh=True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         try:
             if self._keys is not None:
                 self._keys.__exit__()
@@ -112,7 +138,11 @@ class View:
         for note in report.notes:
             self._told.add(note)
             self._say(note)
-        if self._waits_long(report) and report.evaluating is not None and (self._quiet or self._live is None):
+        if (
+            self._waits_long(report)
+            and report.evaluating is not None
+            and (self._quiet or self._live is None)
+        ):
             self._print(evaluating(report.evaluating))
         if self._quiet:
             return
@@ -126,10 +156,13 @@ class View:
             self._draw(self._live)
 
     def _read_keys(self) -> None:
-        """Begin with the first report: a start may take long, and Ctrl-C and Ctrl-Z are then the system's."""
+        """Begin with the first report: a start may take long, and Ctrl-C and Ctrl-Z are then the
+        system's.
+        """
         if self._keys is not None:
             self._keys.tend()
-        elif not self._shown.page and self._on != "serial" and can_read(self.console.file):  # a debugger reads keys, too
+        # a debugger reads keys, too
+        elif not self._shown.page and self._on != "serial" and can_read(self.console.file):
             self._shown.page = RING
             self._keys = Keys(self._press, self.console.file, lambda: self._lines).__enter__()
 
@@ -144,17 +177,26 @@ class View:
         with self._drawing:
             if self._last is None:
                 return
-            if (size := size_of(self.console.file)) is not None:  # rich asks the descriptors 0 to 2, which may go elsewhere
+            # rich asks the descriptors 0 to 2, which may go elsewhere
+            if (size := size_of(self.console.file)) is not None:
                 self.console.size = ConsoleDimensions(*size)
             width, height = self.console.size
             drawn = view(
-                self._last, self._program, self._history, on=self._on, width=width, height=height - 1, shown=self._shown
+                self._last,
+                self._program,
+                self._history,
+                on=self._on,
+                width=width,
+                height=height - 1,
+                shown=self._shown,
             )
             self._lines = len(drawn.renderables)
             live.update(self._safe(drawn), refresh=True)
 
     def _waits_long(self, report: Report) -> bool:
-        """Is it time for a line on the last evaluation, in which the run's own clock stands still?"""
+        """Is it time for a line on the last evaluation,
+        in which the run's own clock stands still?
+        """
         if report.evaluating is None or report.step < self._program.schedule.steps:
             return False
         now, every = time.monotonic(), QUIET_S if self._quiet else LINE_S
@@ -173,7 +215,11 @@ class View:
     def _print_line(self, report: Report) -> None:
         if report.wall_s >= self._next_line or report.final:
             self._next_line = report.wall_s + LINE_S
-            lines = joined(line_parts(report, self._program, self._history), width_of(self.console.file), CONTINUED)
+            lines = joined(
+                line_parts(report, self._program, self._history),
+                width_of(self.console.file),
+                CONTINUED,
+            )
             self.console.print(self._safe(Text("\n".join(lines))), soft_wrap=True)
 
     def _print(self, text: str, style: str = "") -> None:
@@ -187,19 +233,25 @@ class View:
             self._print(f"ending: {text}")
 
     def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
-        """Print the notes that no report was left to bring, the result, its directory, and what to do next."""
+        """Print the notes that no report was left to bring, the result, its directory, and what to
+        do next.
+        """
         for note in summary["notes"]:
             if note not in self._told:
                 self._say(note)
         look, play = look_command(self._program, directory), play_command(self._program)
-        print_summary(self.console, summary, directory, lag=lag_name(self._program), look=look, play=play)
+        print_summary(
+            self.console, summary, directory, lag=lag_name(self._program), look=look, play=play
+        )
 
     def _safe(self, renderable: RenderableType) -> RenderableType:
         return safe(renderable, self.console)
 
 
 class Progress:
-    """A callback for the progress of an evaluation: a line on stderr now and then, since stdout has the result."""
+    """A callback for the progress of an evaluation: a line on stderr now and then, since stdout has
+    the result.
+    """
 
     def __init__(self) -> None:
         self._began = self._told = time.monotonic()
@@ -208,13 +260,19 @@ class Progress:
         now = time.monotonic()
         if now - self._told >= EVALUATION_S:
             self._told = now
-            say(f"{clock(now - self._began)}  {evaluating(exam)}", file=sys.stderr, indent=CONTINUED)
+            say(
+                f"{clock(now - self._began)}  {evaluating(exam)}", file=sys.stderr, indent=CONTINUED
+            )
 
 
 def make_console() -> Console:
-    """A console on stdout. Rich guesses 80 columns where it cannot ask, and takes FORCE_COLOR for a terminal."""
+    """A console on stdout. Rich guesses 80 columns where it cannot ask, and takes FORCE_COLOR for a
+    terminal.
+    """
     live = None if is_live(sys.stdout) else False
-    return Console(highlight=False, color_system="auto" if in_colour() else None, force_interactive=live)
+    return Console(
+        highlight=False, color_system="auto" if in_colour() else None, force_interactive=live
+    )
 
 
 def safe(renderable: RenderableType, console: Console) -> RenderableType:
@@ -234,7 +292,9 @@ PLAY, VIDEO = "evaluate {}", "evaluate {} --video"
 
 
 def look_command(program: Program, directory: Path | None = None) -> str:
-    """The command that shows the policy of a run {} at work; "" without a picture or PyAV, and for several agents."""
+    """The command that shows the policy of a run {} at work; "" without a picture or PyAV, and for
+    several agents.
+    """
     if source_of(program).writes:
         return "generate {} --prompt TEXT"
     env = program.source.played
@@ -246,32 +306,56 @@ def look_command(program: Program, directory: Path | None = None) -> str:
 
 
 def play_command(program: Program) -> str:
-    """The command that plays the policy of a run {}: on recorded rows if the run has no env; "" for texts without a judge."""
+    """The command that plays the policy of a run {}: on recorded rows if the run has no env; "" for
+    texts without a judge.
+    """
     return source_of(program).play_command()
 
 
 def has_learned(directory: Path) -> bool:
-    """Has a run weights to play, more than those of step 0? A run elsewhere is taken for one that has."""
+    """Has a run weights to play, more than those of step 0? A run elsewhere is taken for one that
+    has.
+    """
     return not directory.is_dir() or any(directory.glob("checkpoints/step_[1-9]*"))
 
 
 def _agents(directory: Path | None) -> list[str]:
     """The agents of a run's env, as its newest checkpoint has them; none without a checkpoint."""
-    for file in sorted(directory.glob("checkpoints/step_*/spec.json"))[-1:] if directory is not None else ():
-        return [agent for one in read_json(file)["policies"].values() for agent in one.get("agents", ())]
+    for file in (
+        sorted(directory.glob("checkpoints/step_*/spec.json"))[-1:] if directory is not None else ()
+    ):
+        return [
+            agent for one in read_json(file)["policies"].values() for agent in one.get("agents", ())
+        ]
     return []
 
 
 def print_summary(
-    console: Console, summary: Mapping[str, Any], directory: Path, *, lag: str = "lag", look: str = VIDEO, play: str = PLAY
-) -> None:  # fmt: skip
-    """Print a summary. ``lag``: the name of its lag; ``look``: ``look_command``; ``play``: ``play_command``."""
+    console: Console,
+    summary: Mapping[str, Any],
+    directory: Path,
+    *,
+    lag: str = "lag",
+    look: str = VIDEO,
+    play: str = PLAY,
+) -> None:
+    """Print a summary. ``lag``: the name of its lag; ``look``: ``look_command``; ``play``:
+    ``play_command``.
+    """
     status, solved = summary["status"], summary["solved_at_s"]
-    head = OUTCOMES[status] if status != "solved" or solved is None else f"Solved after {took(solved)}."
-    style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(status, "bold yellow")
+    head = (
+        OUTCOMES[status]
+        if status != "solved" or solved is None
+        else f"Solved after {took(solved)}."
+    )
+    style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(
+        status, "bold yellow"
+    )
     lines: list[RenderableType] = [Text(head, style=style)]
     width = width_of(console.file)
-    for name, value in summary_rows(summary, lag=lag, capsules=(directory / CAPSULES).is_dir()).items():
+    for name, value in summary_rows(
+        summary, lag=lag, capsules=(directory / CAPSULES).is_dir()
+    ).items():
         lines.append(Text("\n".join(wrapped(f"  {name:<12}{value}", width, " " * 14))))
     console.print(safe(Group(*lines), console), soft_wrap=True)
     if balance := _shares(summary["balance"]):
@@ -280,28 +364,43 @@ def print_summary(
     after = [f"The run is in {run}. Next:"]
     if status in ("alarmed", "interrupted", "failed"):
         can_resume = any(directory.glob("checkpoints/step_*/learner.safetensors"))
-        after.append(f"  equipoise resume {run}" if can_resume else "  (no resume: it ended before its first checkpoint)")
+        after.append(
+            f"  equipoise resume {run}"
+            if can_resume
+            else "  (no resume: it ended before its first checkpoint)"
+        )
     if has_learned(directory):
         after += [f"  equipoise {command.format(run)}" for command in (play, look) if command]
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
 
 
-def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag", capsules: bool = True) -> dict[str, str]:
+def summary_rows(
+    summary: Mapping[str, Any], *, lag: str = "lag", capsules: bool = True
+) -> dict[str, str]:
     """The summary in the words of the live picture. ``capsules``: are there any?"""
     rows = {
         "steps": f"{summary['env_steps']:,}{_not_learned(summary)} in {clock(summary['wall_s'])}, "
         f"{_rate(summary['steps_per_s'])} steps/s, {short(summary['updates'])} updates",
     }
-    if summary["return_mean"] is not None or not summary["episodes"]:  # episodes without a return are imitated texts
+    # episodes without a return are imitated texts
+    if summary["return_mean"] is not None or not summary["episodes"]:
         of = f"over the last {min(summary['episodes'], 100)} of {summary['episodes']:,} episodes"
         rows["return"] = f"{number(summary['return_mean'])} {of}"
     if (evaluation := summary["evaluation"]) is not None:
-        rows["evaluation"] = f"{spread(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} episodes"
+        rows["evaluation"] = (
+            f"{spread(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} "
+            "episodes"
+        )
         if said := repeated(evaluation.get("info") or {}):
             rows["evaluation"] += f" ({said})"
-        rows["evaluation"] += by_policy(evaluation.get("policies", {})) + at_the_ends(evaluation.get("info", {}))
+        rows["evaluation"] += by_policy(evaluation.get("policies", {})) + at_the_ends(
+            evaluation.get("info", {})
+        )
     if (best := summary["best_evaluation"]) is not None and best.get("fallen", True):
-        rows["best"] = f"{spread(best['mean'], best['std'])} at step {best['env_steps']:,}, far above the last: --best has it"
+        rows["best"] = (
+            f"{spread(best['mean'], best['std'])} at step {best['env_steps']:,}, far above the "
+            "last: --best has it"
+        )
     rows |= info_rows(summary["info"])
     rows[lag] = f"{_decimal(summary['lag']['mean'])} versions, at most {summary['lag']['max']}"
     if lines := acting_lines(summary["acting"]["weights"], summary["acting"]["error"]):
@@ -313,19 +412,28 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag", capsules: bool
             rows["failures"] += f"\n{'':14}{times:,} x {printable(text)}"
     if printed := summary["printed"]:
         lines, workers = sum(printed.values()), len(printed)
-        rows["printed"] = f"{lines:,} line{'s' * (lines != 1)} by {workers} worker{'s' * (workers != 1)}, see logs/"
+        rows["printed"] = (
+            f"{lines:,} line{'s' * (lines != 1)} by {workers} worker{'s' * (workers != 1)}, see "
+            "logs/"
+        )
     if sites := {name: SiteStats(**site) for name, site in summary["sites"].items()}:
         rows["sites"] = f"\n{'':14}".join(site_lines(sites))
     if refused := summary["refused"]:
-        rows["refused"] = "by the link to other machines: " + ", ".join(f"{n:,} x {why}" for why, n in refused.items())
+        rows["refused"] = "by the link to other machines: " + ", ".join(
+            f"{n:,} x {why}" for why, n in refused.items()
+        )
     if alarms := summary["alarms"]:
-        rows["alarms"] = f"\n{'':14}".join(f"{one['name']} ({one['owner']}) at step {one['step']:,}" for one in alarms)
+        rows["alarms"] = f"\n{'':14}".join(
+            f"{one['name']} ({one['owner']}) at step {one['step']:,}" for one in alarms
+        )
     rows["verdict"] = summary["verdict"]
     return rows
 
 
 def _not_learned(summary: Mapping[str, Any]) -> str:
-    return f" ({summary['taken']:,} taken)" if summary["taken"] > AHEAD * summary["env_steps"] else ""
+    return (
+        f" ({summary['taken']:,} taken)" if summary["taken"] > AHEAD * summary["env_steps"] else ""
+    )
 
 
 def _rate(value: float | None) -> str:
@@ -337,4 +445,6 @@ def _decimal(value: float | None) -> str:
 
 
 def _shares(balance: Mapping[str, Any]) -> dict[str, Shares]:
-    return {name: row if isinstance(row, Shares) else Shares(**row) for name, row in balance.items()}
+    return {
+        name: row if isinstance(row, Shares) else Shares(**row) for name, row in balance.items()
+    }

@@ -1,6 +1,8 @@
-"""Output that nobody reads any more, as behind ``| head -1``: it goes nowhere, and the command goes on to its end.
+"""Output that nobody reads any more, as behind ``| head -1``: it goes nowhere, and the command goes
+on to its end.
 
-The exit code is the one that it has with a reader: a check has found what it has found, and a run's product is its directory.
+The exit code is the one that it has with a reader: a check has found what it has found, and a run's
+product is its directory.
 """
 
 from __future__ import annotations
@@ -28,9 +30,13 @@ class Descriptor(io.FileIO):
 
 
 def opened(descriptor: int, like: TextIO, *, close: bool = True) -> TextIO:
-    """A text stream on a descriptor, with the encoding of ``like``; ``close``: the descriptor is closed with it."""
+    """A text stream on a descriptor, with the encoding of ``like``; ``close``: the descriptor is
+    closed with it.
+    """
     buffer = io.BufferedWriter(Descriptor(descriptor, "wb", closefd=close))
-    return io.TextIOWrapper(buffer, encoding=like.encoding, errors=like.errors, line_buffering=_by_line(like))
+    return io.TextIOWrapper(
+        buffer, encoding=like.encoding, errors=like.errors, line_buffering=_by_line(like)
+    )
 
 
 def outlive_readers() -> None:

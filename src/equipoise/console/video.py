@@ -1,4 +1,6 @@
-"""Episodes of a policy as a video file, through Gymnasium's ``rgb_array`` and PyAV (the extra ``video``)."""
+"""Episodes of a policy as a video file, through Gymnasium's ``rgb_array`` and PyAV (the extra
+``video``).
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,10 @@ def record(
 ) -> list[float]:
     """Play ``episodes`` and write them to ``path`` (.mp4); returns their returns.
 
-    ``env`` is an env as data, a target such as "CartPole-v1", or a function that takes ``render_mode``. It is made as for
-    evaluation, one Python env where there is one; ``act`` gets one observation. ``begin`` is called before each episode, for
-    a policy with memory. The file appears only when it is complete.
+    ``env`` is an env as data, a target such as "CartPole-v1", or a function that takes
+    ``render_mode``. It is made as for evaluation, one Python env where there is one; ``act`` gets
+    one observation. ``begin`` is called before each episode, for a policy with memory. The file
+    appears only when it is complete.
     """
     av = _av()
     if episodes < 1:
@@ -65,36 +68,58 @@ def _av() -> Any:
 def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
     """Make one stream, as for evaluation, that renders to arrays."""
     if not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame looks for a screen, and complains
+        # else pygame looks for a screen, and complains
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     from gymnasium.envs.registration import EnvSpec as Registered
 
     from equipoise.envs import making
     from equipoise.envs.families.atari import Game
 
-    factory = env if isinstance(env, EnvFactory) else EnvFactory(target=env if isinstance(env, str) else str(env))
-    target, kwargs = factory.target.removeprefix("python:"), {**factory.kwargs, "render_mode": "rgb_array"}
+    factory = (
+        env
+        if isinstance(env, EnvFactory)
+        else EnvFactory(target=env if isinstance(env, str) else str(env))
+    )
+    target, kwargs = (
+        factory.target.removeprefix("python:"),
+        {**factory.kwargs, "render_mode": "rgb_array"},
+    )
     if target.startswith("envpool:"):
-        raise ValueError(f"{target}: EnvPool's envs do not render; record the Gymnasium env of the same name")
+        raise ValueError(
+            f"{target}: EnvPool's envs do not render; record the Gymnasium env of the same name"
+        )
     found: Any = env if callable(env) else making.resolve(target)
     accepted = None if isinstance(found, Registered) else making.parameters(found)
     if accepted is not None and not accepted.keys() & {"render_mode", "**"}:
-        raise ValueError(f"{target}: expected an env that takes render_mode='rgb_array', got one with {', '.join(accepted)}")
+        raise ValueError(
+            f"{target}: expected an env that takes render_mode='rgb_array', got one with "
+            f"{', '.join(accepted)}"
+        )
     streams = np.arange(1)
     try:
         if callable(env):
             offer = {"num_envs": 1, "streams": streams, "seed": seed}
-            made = making.make_called(target, env, kwargs, offer, python=False, mask=factory.action_mask)
+            made = making.make_called(
+                target, env, kwargs, offer, python=False, mask=factory.action_mask
+            )
         else:
             # Native vector envs draw less often, ALE's not at all.
-            python = isinstance(found, Game) or (isinstance(found, Registered) and found.entry_point is not None)
+            python = isinstance(found, Game) or (
+                isinstance(found, Registered) and found.entry_point is not None
+            )
             named = replace(factory, target=f"python:{target}" if python else target, kwargs=kwargs)
             made = making.make(named, streams=streams, seed=seed)
     except TypeError as error:  # the env behind an id lacks that parameter
-        raise ValueError(f"{target}: expected an env that takes render_mode='rgb_array', got {error}") from error
+        raise ValueError(
+            f"{target}: expected an env that takes render_mode='rgb_array', got {error}"
+        ) from error
     modes = _drawn(made).metadata.get("render_modes", [])
     if "rgb_array" not in modes:
         made.close()
-        raise ValueError(f"{target}: expected the render mode 'rgb_array' for a video, got an env with {list(modes)}")
+        raise ValueError(
+            f"{target}: expected the render mode 'rgb_array' for a video, got an env with "
+            f"{list(modes)}"
+        )
     return made
 
 
@@ -115,11 +140,14 @@ def draws(env: EnvFactory) -> bool:
             return True
         entry = found.entry_point if isinstance(found, Registered) else found
         creator = load_env_creator(entry) if isinstance(entry, str) else entry
-    except (ImportError, ValueError, AttributeError):  # it is of a script or a notebook, or was removed since
+    # it is of a script or a notebook, or was removed since
+    except (ImportError, ValueError, AttributeError):
         return False
     modes = getattr(creator, "metadata", {"render_modes": ["rgb_array"]}).get("render_modes", ())
     accepted = making.parameters(creator) if callable(creator) else {}
-    return "rgb_array" in modes and (accepted is None or bool(accepted.keys() & {"render_mode", "**"}))
+    return "rgb_array" in modes and (
+        accepted is None or bool(accepted.keys() & {"render_mode", "**"})
+    )
 
 
 def _drawn(made: Any) -> Any:
@@ -129,7 +157,8 @@ def _drawn(made: Any) -> Any:
 
 def _frame(made: SyncEnv) -> Any:
     frame = _drawn(made).render()
-    return frame[0] if isinstance(frame, tuple | list) and len(frame) == 1 else frame  # a vector env of one
+    # a vector env of one
+    return frame[0] if isinstance(frame, tuple | list) and len(frame) == 1 else frame
 
 
 def _fps(made: SyncEnv) -> int:
@@ -146,7 +175,11 @@ def _batch(action: Any) -> Tree:
 
 
 def _play(
-    made: SyncEnv, act: Callable[[Any], Any], writer: _Writer, episodes: int, begin: Callable[[], object] | None
+    made: SyncEnv,
+    act: Callable[[Any], Any],
+    writer: _Writer,
+    episodes: int,
+    begin: Callable[[], object] | None,
 ) -> list[float]:
     returns: list[float] = []
     ts = made.recv()
@@ -167,7 +200,8 @@ def _play(
             returns.append(total)
             break  # it will not end
         returns.append(total)
-        if not ts.first[0] and len(returns) < episodes:  # in SAME_STEP the next episode has begun already
+        # in SAME_STEP the next episode has begun already
+        if not ts.first[0] and len(returns) < episodes:
             made.send(action, ts.stream)  # ignored: the answer is the reset
             ts = made.recv()
     writer.close()
@@ -175,7 +209,9 @@ def _play(
 
 
 class _Writer:
-    """A writer of frames [H, W, 3] uint8 into one H.264 stream; the size is the first frame's, made even for the format."""
+    """A writer of frames [H, W, 3] uint8 into one H.264 stream; the size is the first frame's, made
+    even for the format.
+    """
 
     def __init__(self, container: Any, fps: int) -> None:
         self._container, self._fps = container, fps
@@ -187,17 +223,25 @@ class _Writer:
         array = np.asarray(frame)
         if array.ndim != 3 or array.shape[-1] != 3 or array.dtype != np.uint8:
             raise ValueError(
-                f"render(): expected a frame [H, W, 3] of uint8, got {array.dtype} {array.shape} ({type(frame).__name__})"
+                f"render(): expected a frame [H, W, 3] of uint8, got {array.dtype} {array.shape} "
+                f"({type(frame).__name__})"
             )
-        array = np.pad(array, ((0, array.shape[0] % 2), (0, array.shape[1] % 2), (0, 0)), mode="edge")
+        array = np.pad(
+            array, ((0, array.shape[0] % 2), (0, array.shape[1] % 2), (0, 0)), mode="edge"
+        )
         if self._stream is None:
             self._stream = self._container.add_stream("libx264", rate=Fraction(self._fps))
             self._stream.height, self._stream.width = array.shape[:2]
             self._stream.pix_fmt = "yuv420p"  # what every browser plays
         if array.shape[:2] != (self._stream.height, self._stream.width):
             size = (self._stream.height, self._stream.width)
-            raise ValueError(f"render(): expected every frame as large as the first, {size}, got {array.shape[:2]}")
-        for packet in self._stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(array), format="rgb24")):
+            raise ValueError(
+                f"render(): expected every frame as large as the first, {size}, got "
+                f"{array.shape[:2]}"
+            )
+        for packet in self._stream.encode(
+            av.VideoFrame.from_ndarray(np.ascontiguousarray(array), format="rgb24")
+        ):
             self._container.mux(packet)
 
     def close(self) -> None:

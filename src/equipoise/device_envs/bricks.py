@@ -1,7 +1,8 @@
-"""Bricks: a ball, a paddle and a wall in pixels, by the rules of MinAtar's Breakout (Young & Tian 2019, arXiv:1903.03176).
+"""Bricks: a ball, a paddle and a wall in pixels, by the rules of MinAtar's Breakout (Young & Tian
+2019, arXiv:1903.03176).
 
-Here the paddle always moves as it is told (MinAtar's last action is repeated in a tenth of all steps), and the four planes of
-MinAtar are grey levels of one picture.
+Here the paddle always moves as it is told (MinAtar's last action is repeated in a tenth of all
+steps), and the four planes of MinAtar are grey levels of one picture.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ BRICK, TRAIL, PADDLE, BALL = 100, 60, 160, 255  # grey levels
 
 
 class Bricks(Episodic):
-    """Move the paddle (0 stay, 1 left, 2 right); reward 1 for a brick. The episode ends when the ball is missed.
+    """Move the paddle (0 stay, 1 left, 2 right); reward 1 for a brick. The episode ends when the
+    ball is missed.
 
-    The state is {"ball" [B, 4] (row, column, and the step of each), "last" [B, 2], "paddle" [B], "hit" [B], "wall"
-    [B, 10, 10]}: where the ball was, whether it has just hit a brick, and which cells are bricks.
+    The state is {"ball" [B, 4] (row, column, and the step of each), "last" [B, 2], "paddle" [B],
+    "hit" [B], "wall" [B, 10, 10]}: where the ball was, whether it has just hit a brick, and which
+    cells are bricks.
     """
 
     draws: ClassVar[int] = 1
@@ -34,7 +37,11 @@ class Bricks(Episodic):
         if scale < 1:
             raise ValueError(f"scale: expected at least 1, got {scale}")
         self.observation = spaces.Box(0, 255, (1, SIDE * scale, SIDE * scale), np.uint8)
-        self.action, self.max_episode_steps, self._scale = spaces.Discrete(3), max_episode_steps, scale
+        self.action, self.max_episode_steps, self._scale = (
+            spaces.Discrete(3),
+            max_episode_steps,
+            scale,
+        )
 
     def begin(self, u: Tensor) -> Tree:
         right = (u[:, 0] < 0.5).long()  # the side from which the ball falls
@@ -43,9 +50,12 @@ class Bricks(Episodic):
         wall = torch.zeros(len(u), SIDE, SIDE, dtype=torch.bool, device=u.device)
         wall[:, WALL] = True
         return {
-            "ball": ball, "last": ball[:, :2].clone(), "paddle": torch.full_like(row, 4),
-            "hit": torch.zeros_like(right, dtype=torch.bool), "wall": wall,
-        }  # fmt: skip
+            "ball": ball,
+            "last": ball[:, :2].clone(),
+            "paddle": torch.full_like(row, 4),
+            "hit": torch.zeros_like(right, dtype=torch.bool),
+            "wall": wall,
+        }
 
     def advance(self, state: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
         row, column, down, right = state["ball"].unbind(-1)
@@ -69,9 +79,12 @@ class Bricks(Episodic):
         right = torch.where(corner, -right, right)
         y = torch.where(struck | straight | corner, row, y)
         after = {
-            "ball": torch.stack([y, x, down, right], -1), "last": state["ball"][:, :2], "paddle": paddle, "hit": brick,
+            "ball": torch.stack([y, x, down, right], -1),
+            "last": state["ball"][:, :2],
+            "paddle": paddle,
+            "hit": brick,
             "wall": wall,
-        }  # fmt: skip
+        }
         return after, struck.float(), bottom & ~straight & ~corner
 
     def observe(self, state: Tree) -> Tree:

@@ -13,13 +13,15 @@ from torch import Tensor
 from equipoise.device_envs.episodic import Episodic
 from equipoise.types import Tree
 
-GRAVITY, CART, POLE, HALF, FORCE, TAU = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02  # m/s2, kg, kg, m (half of the pole), N, s
+# m/s2, kg, kg, m (half of the pole), N, s
+GRAVITY, CART, POLE, HALF, FORCE, TAU = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
 FAR, STEEP = 2.4, 12 * 2 * math.pi / 360  # m, rad: where an episode ends
 BEGIN = 0.05  # every number of the first state lies within this
 
 
 class CartPole(Episodic):
-    """Keep the pole upright by pushing the cart to the left (0) or to the right (1); reward 1 a step.
+    """Keep the pole upright by pushing the cart to the left (0) or to the right (1); reward 1 a
+    step.
 
     The state is [B, 4]: x, its speed, the pole's angle, its speed.
     """
@@ -29,7 +31,10 @@ class CartPole(Episodic):
     def __init__(self, max_episode_steps: int = 500, dtype: torch.dtype = torch.float32) -> None:
         """``dtype``: of the state; Gymnasium's is float64."""
         high = np.array([FAR * 2, np.inf, STEEP * 2, np.inf], np.float32)
-        self.observation, self.action = spaces.Box(-high, high, dtype=np.float32), spaces.Discrete(2)
+        self.observation, self.action = (
+            spaces.Box(-high, high, dtype=np.float32),
+            spaces.Discrete(2),
+        )
         self.max_episode_steps, self._dtype = max_episode_steps, dtype
 
     def begin(self, u: Tensor) -> Tree:

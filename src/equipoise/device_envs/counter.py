@@ -1,7 +1,9 @@
-"""Random numbers by counter, on tensors: the same bits as ``actors/forward/noise.py`` draws with NumPy, on any device.
+"""Random numbers by counter, on tensors: the same bits as ``actors/forward/noise.py`` draws with
+NumPy, on any device.
 
-A number is a pure function of (seed, stream, row, column), so it does not depend on which device, process or batch draws it.
-torch has no arithmetic of uint64: int64 has the same bits, since both wrap around, and a shift to the right is masked.
+A number is a pure function of (seed, stream, row, column), so it does not depend on which device,
+process or batch draws it. torch has no arithmetic of uint64: int64 has the same bits, since both
+wrap around, and a shift to the right is masked.
 """
 
 from __future__ import annotations
@@ -40,12 +42,16 @@ def key_of(seed: int) -> int:
     return _signed(x ^ (x >> 31))
 
 
-def uniform(key: int | Tensor, stream: Tensor, row: Tensor, columns: int, *, skip: int = 0) -> Tensor:
-    """Draw [..., columns] float32 strictly inside (0, 1), for ``stream`` and ``row`` int64 that broadcast to [...].
+def uniform(
+    key: int | Tensor, stream: Tensor, row: Tensor, columns: int, *, skip: int = 0
+) -> Tensor:
+    """Draw [..., columns] float32 strictly inside (0, 1), for ``stream`` and ``row`` int64 that
+    broadcast to [...].
 
     ``key``: of ``key_of``. ``skip``: columns that others have drawn from these rows.
     """
     x = mix(row * _signed(_ODD[0]) + stream * _signed(_ODD[1]) + key)
     column = torch.arange(skip + 1, skip + columns + 1, device=x.device) * _signed(_ODD[2])
     x = mix(x.unsqueeze(-1) + column)
-    return (_shifted(x, 41).float() + 0.5) * 2.0**-23  # 23 bits: with the half both ends stay outside in float32
+    # 23 bits: with the half both ends stay outside in float32
+    return (_shifted(x, 41).float() + 0.5) * 2.0**-23

@@ -1,4 +1,5 @@
-"""``DeviceEnv``: the Protocol of an env on a device, the checks of what one returns, and SAME_STEP turned into NEXT_STEP.
+"""``DeviceEnv``: the Protocol of an env on a device, the checks of what one returns, and SAME_STEP
+turned into NEXT_STEP.
 
 Row by row of a SAME_STEP env behind ``NextStep`` (d: the row ended an episode; t: a clock cut it)::
 
@@ -9,10 +10,10 @@ Row by row of a SAME_STEP env behind ``NextStep`` (d: the row ended an episode; 
                 t            x                     all the same: the next row shows the new episode after its first step, as
                 first x                 x          a seam. So an episode that follows a truncation lacks its first step
 
-``envs/adapter.py`` loses no step, since it can hold all streams for a row; of many thousand streams some are cut in
-nearly every row, so holding all of them would cost half of the rows. Where the env gives no final observation, a truncation
-counts as a termination, and a note says so.
-"""
+``envs/adapter.py`` loses no step, since it can hold all streams for a row; of many thousand streams
+some are cut in nearly every row, so holding all of them would cost half of the rows. Where the env
+gives no final observation, a truncation counts as a termination, and a note says so.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -35,18 +36,21 @@ TRUNCATION = "truncation treated as termination"  # as ``envs/final.py`` says it
 
 
 class DeviceEnv(Protocol):
-    """An env of B streams as functions on tensors; the state is a tree of tensors that the caller keeps.
+    """An env of B streams as functions on tensors; the state is a tree of tensors that the caller
+    keeps.
 
     ========  ====================================================================================================
     device    that of ``streams``; every tensor that is returned lies there
     obs       a tree of tensors [B, ...] as ``observation`` has them, floats as float32
     state     [B, ...] or []; with ``exact``, all that the next rows depend on: ``step`` is a pure function then
-    autoreset next_step: the row after an episode's end is a seam with the reset's observation (valid False, first
-              True, reward 0, the action ignored); same_step: the row that ends an episode shows the next one's
-              first observation, and ``TimeStep.final`` shows the last one of the old
-    traceable may be absent; False where ``step`` is not made of torch's operations: no graph or compiler sees it
+    autoreset next_step: the row after an episode's end is a seam with the reset's observation
+    (valid False, first
+              True, reward 0, the action ignored); same_step: the row that ends an episode shows the
+              next one's first observation, and ``TimeStep.final`` shows the last one of the old
+    traceable may be absent; False where ``step`` is not made of torch's operations: no graph or
+    compiler sees it
     ========  ====================================================================================================
-    """
+    """  # noqa: E501
 
     @property
     def observation(self) -> gymnasium.Space[object]: ...  # of one stream
@@ -58,7 +62,9 @@ class DeviceEnv(Protocol):
     def exact(self) -> bool: ...
 
     def reset(self, seed: int, streams: Tensor) -> tuple[Tree, TimeStep]:
-        """Begin all streams [B] int64 anew: the same (seed, stream) gives the same episodes, whoever else is in the batch."""
+        """Begin all streams [B] int64 anew: the same (seed, stream) gives the same episodes,
+        whoever else is in the batch.
+        """
 
     def step(self, state: Tree, action: Tree) -> tuple[Tree, TimeStep]:
         """Do ``action`` [B, ...], within the bounds of its space -> the next state and its rows."""
@@ -85,13 +91,20 @@ class NextStep:
         cut, obs = torch.zeros_like(seam), ts.obs
         if ts.final is not None:
             cut = ts.truncated & ~ts.terminated & valid
-            obs = tree.map(lambda final, new: torch.where(_wide(cut, new), final, new), ts.final, ts.obs)
+            obs = tree.map(
+                lambda final, new: torch.where(_wide(cut, new), final, new), ts.final, ts.obs
+            )
         elif not self.notes:
             self.notes = (TRUNCATION,)
         rows = TimeStep(
-            obs=obs, reward=ts.reward * valid, terminated=done & ~cut & valid, truncated=cut, first=seam | (done & ~cut),
-            valid=valid, stream=ts.stream,
-        )  # fmt: skip
+            obs=obs,
+            reward=ts.reward * valid,
+            terminated=done & ~cut & valid,
+            truncated=cut,
+            first=seam | (done & ~cut),
+            valid=valid,
+            stream=ts.stream,
+        )
         return {"env": inner, "cut": cut}, rows
 
 
@@ -110,7 +123,8 @@ def as_next_step(env: DeviceEnv, name: str) -> DeviceEnv:
     said = getattr(env, "autoreset", None)
     if said not in MODES:
         raise ValueError(
-            f"device env {name}: expected autoreset = {' or '.join(map(repr, MODES))}, whichever is true of an episode's end, "
+            f"device env {name}: expected autoreset = {' or '.join(map(repr, MODES))}, whichever "
+            "is true of an episode's end, "
             f"got {said!r}"
         )
     return NextStep(env) if said == "same_step" else env
@@ -120,10 +134,15 @@ class Bounds:
     """A policy's actions [B, ...] as a device env takes them: a Box within its bounds."""
 
     def __init__(self, space: gymnasium.Space[object], device: torch.device) -> None:
-        self._inner = {key: Bounds(one, device) for key, one in (tree.branches(space) or {}).items()}
+        self._inner = {
+            key: Bounds(one, device) for key, one in (tree.branches(space) or {}).items()
+        }
         self._ends: tuple[Tensor, ...] = ()
         if isinstance(space, spaces.Box):
-            self._ends = tuple(torch.from_numpy(np.asarray(x, np.float32)).to(device) for x in (space.low, space.high))
+            self._ends = tuple(
+                torch.from_numpy(np.asarray(x, np.float32)).to(device)
+                for x in (space.low, space.high)
+            )
 
     def __call__(self, action: Tree) -> Tree:
         if self._inner:
@@ -132,26 +151,36 @@ class Bounds:
 
 
 def check(name: str, ts: TimeStep, observation: Tree, streams: Tensor) -> None:
-    """Check rows [B, ...]; ValueError says which tensor is of another device, dtype or shape than expected.
+    """Check rows [B, ...]; ValueError says which tensor is of another device, dtype or shape than
+    expected.
 
     ``observation``: the specs of one stream's.
     """
     count = len(streams)
     rows = {"obs": observation, "reward": tree.ArraySpec((), "float32")}
-    rows |= {flag: tree.ArraySpec((), "bool") for flag in ("terminated", "truncated", "first", "valid")}
+    rows |= {
+        flag: tree.ArraySpec((), "bool") for flag in ("terminated", "truncated", "first", "valid")
+    }
     if ts.final is not None:
         rows["final"] = observation
     wanted = dict(tree.items(tree.prepend(rows, count)))
     got = dict(tree.items({key: getattr(ts, key) for key in rows}))
     if missing := sorted(wanted.keys() ^ got.keys()):
-        raise ValueError(f"device env {name}: expected rows of {sorted(wanted)}, got {sorted(got)}: {missing[0]} differs")
+        raise ValueError(
+            f"device env {name}: expected rows of {sorted(wanted)}, got {sorted(got)}: "
+            f"{missing[0]} differs"
+        )
     for place, spec in wanted.items():
         x = got[place]
         expected = f"{spec.dtype} {list(spec.shape)} on {streams.device}"
         if not isinstance(x, Tensor):
-            raise ValueError(f"device env {name}, {place}: expected a tensor {expected}, got {type(x).__name__}")
+            raise ValueError(
+                f"device env {name}, {place}: expected a tensor {expected}, got {type(x).__name__}"
+            )
         if _described(x) != expected:
-            raise ValueError(f"device env {name}, {place}: expected {expected}, got {_described(x)}")
+            raise ValueError(
+                f"device env {name}, {place}: expected {expected}, got {_described(x)}"
+            )
 
 
 def _described(x: Tensor) -> str:
@@ -159,34 +188,47 @@ def _described(x: Tensor) -> str:
 
 
 def check_state(name: str, before: Tree, after: Tree) -> None:
-    """ValueError where a step changed the structure of an exact env's state, which graphs and checkpoints rely on."""
+    """ValueError where a step changed the structure of an exact env's state, which graphs and
+    checkpoints rely on.
+    """
     try:
         differ = [
             (path, a, b)
-            for (path, a), b in zip(tree.items(before), tree.leaves(tree.map(lambda a, b: b, before, after)), strict=True)
+            for (path, a), b in zip(
+                tree.items(before),
+                tree.leaves(tree.map(lambda a, b: b, before, after)),
+                strict=True,
+            )
             if _described(a) != _described(b)
         ]
     except ValueError as error:
         raise ValueError(f"device env {name}, state: {error}") from error
     for path, a, b in differ:
-        raise ValueError(f"device env {name}, state {path}: expected {_described(a)} after a step, got {_described(b)}")
+        raise ValueError(
+            f"device env {name}, state {path}: expected {_described(a)} after a step, got "
+            f"{_described(b)}"
+        )
 
 
 def probe(name: str, env: DeviceEnv, observation: Tree, streams: Tensor, action: Tree) -> None:
     """Check the rows of one reset and one step of an exact env, before anything relies on them.
 
-    ``observation``: the specs of one stream's. ValueError as those of ``check``; or with the line of the env's own code that
-    raised.
+    ``observation``: the specs of one stream's. ValueError as those of ``check``; or with the line
+    of the env's own code that raised.
     """
     with torch.inference_mode():
         state, ts = _called(f"{name}, reset", env.reset, 0, streams)
         check(name, ts, observation, streams)
-        after, ts = _called(f"{name}, step", env.step, state, Bounds(env.action, streams.device)(action))
+        after, ts = _called(
+            f"{name}, step", env.step, state, Bounds(env.action, streams.device)(action)
+        )
         check(name, ts, observation, streams)
     check_state(name, state, after)
 
 
-def _called(where: str, function: Callable[..., tuple[Tree, TimeStep]], *args: object) -> tuple[Tree, TimeStep]:
+def _called(
+    where: str, function: Callable[..., tuple[Tree, TimeStep]], *args: object
+) -> tuple[Tree, TimeStep]:
     try:
         return function(*args)
     except Exception as error:  # of a user's code, whatever it is

@@ -1,4 +1,6 @@
-"""``Episodic``: a device env from three functions (begin, advance, observe), with NEXT_STEP resets, a clock and seeds."""
+"""``Episodic``: a device env from three functions (begin, advance, observe), with NEXT_STEP resets,
+a clock and seeds.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ from equipoise.types import TimeStep, Tree
 
 
 class Episodic(ABC):
-    """A device env whose subclass says how an episode begins, goes on and looks; the rest is done here.
+    """A device env whose subclass says how an episode begins, goes on and looks; the rest is done
+    here.
 
-    The random numbers of a reset are a pure function of (seed, stream, number of the episode), so a stream's episodes do not
-    depend on the others, and a resume needs no generator.
+    The random numbers of a reset are a pure function of (seed, stream, number of the episode), so a
+    stream's episodes do not depend on the others, and a resume needs no generator.
     """
 
     observation: gymnasium.Space[object]
@@ -37,7 +40,8 @@ class Episodic(ABC):
     def advance(self, state: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
         """One step of every stream -> the state after it, reward [B] float32, terminated [B] bool.
 
-        A stream whose episode has ended is stepped as well, and what comes of it is thrown away: it must not fail.
+        A stream whose episode has ended is stepped as well, and what comes of it is thrown away: it
+        must not fail.
         """
 
     @abstractmethod
@@ -45,15 +49,28 @@ class Episodic(ABC):
         """The observations [B, ...] of a state."""
 
     def reset(self, seed: int, streams: Tensor) -> tuple[Tree, TimeStep]:
-        key, no = torch.tensor(key_of(seed), device=streams.device), torch.zeros_like(streams, dtype=torch.bool)
+        key, no = (
+            torch.tensor(key_of(seed), device=streams.device),
+            torch.zeros_like(streams, dtype=torch.bool),
+        )
         inner = self.begin(uniform(key, streams, torch.zeros_like(streams), self.draws))
         state = {
-            "inner": inner, "steps": torch.zeros_like(streams, dtype=torch.int32), "done": no,
-            "episode": torch.zeros_like(streams), "stream": streams, "key": key,
-        }  # fmt: skip
+            "inner": inner,
+            "steps": torch.zeros_like(streams, dtype=torch.int32),
+            "done": no,
+            "episode": torch.zeros_like(streams),
+            "stream": streams,
+            "key": key,
+        }
         reward = torch.zeros(len(streams), device=streams.device)
         rows = TimeStep(
-            obs=self.observe(inner), reward=reward, terminated=no, truncated=no, first=~no, valid=no, stream=streams
+            obs=self.observe(inner),
+            reward=reward,
+            terminated=no,
+            truncated=no,
+            first=~no,
+            valid=no,
+            stream=streams,
         )
         return state, rows
 
@@ -61,10 +78,18 @@ class Episodic(ABC):
         seam, streams = state["done"], state["stream"]
         inner, reward, terminated = self.advance(state["inner"], action)
         # Looked at here, since what follows would change their shapes.
-        if terminated.dtype != torch.bool or reward.shape != seam.shape or terminated.shape != seam.shape:
-            got = f"{reward.dtype} {list(reward.shape)} and {terminated.dtype} {list(terminated.shape)}"
+        if (
+            terminated.dtype != torch.bool
+            or reward.shape != seam.shape
+            or terminated.shape != seam.shape
+        ):
+            got = (
+                f"{reward.dtype} {list(reward.shape)} and {terminated.dtype} "
+                f"{list(terminated.shape)}"
+            )
             raise ValueError(
-                f"advance: expected reward float32 [{len(seam)}] and terminated bool [{len(seam)}], got "
+                f"advance: expected reward float32 [{len(seam)}] and terminated bool "
+                f"[{len(seam)}], got "
                 f"{got.replace('torch.', '')}"
             )
         episode = state["episode"] + seam
@@ -72,20 +97,34 @@ class Episodic(ABC):
         valid = ~seam
         steps = (state["steps"] + 1) * valid
         terminated = terminated & valid
-        truncated = steps >= self.max_episode_steps if self.max_episode_steps else torch.zeros_like(seam)
+        truncated = (
+            steps >= self.max_episode_steps if self.max_episode_steps else torch.zeros_like(seam)
+        )
         after = {
-            "inner": inner, "steps": steps, "done": terminated | truncated, "episode": episode, "stream": streams,
+            "inner": inner,
+            "steps": steps,
+            "done": terminated | truncated,
+            "episode": episode,
+            "stream": streams,
             "key": state["key"],
-        }  # fmt: skip
+        }
         rows = TimeStep(
-            obs=self.observe(inner), reward=reward * valid, terminated=terminated, truncated=truncated, first=seam,
-            valid=valid, stream=streams,
-        )  # fmt: skip
+            obs=self.observe(inner),
+            reward=reward * valid,
+            terminated=terminated,
+            truncated=truncated,
+            first=seam,
+            valid=valid,
+            stream=streams,
+        )
         return after, rows
 
-    def _begun(self, inner: Tree, seam: Tensor, key: Tensor, streams: Tensor, episode: Tensor) -> Tree:
+    def _begun(
+        self, inner: Tree, seam: Tensor, key: Tensor, streams: Tensor, episode: Tensor
+    ) -> Tree:
         """The state with a new episode where ``seam`` is True."""
-        if seam.device.type != "cpu" or torch.compiler.is_compiling():  # of a fixed shape, as a graph needs it
+        # of a fixed shape, as a graph needs it
+        if seam.device.type != "cpu" or torch.compiler.is_compiling():
             return where(seam, self.begin(uniform(key, streams, episode, self.draws)), inner)
         at = seam.nonzero().squeeze(1)
         if not len(at):

@@ -1,4 +1,6 @@
-"""JAX's libraries of envs by id: ``jax:gymnax/CartPole-v1``, ``jax:craftax/...``, ``jax:brax/...``, ``jax:playground/...``."""
+"""JAX's libraries of envs by id: ``jax:gymnax/CartPole-v1``, ``jax:craftax/...``, ``jax:brax/...``,
+``jax:playground/...``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ NEVER = 2**30  # steps, where the library's own clock is not to end an episode
 class Gymnax:
     """An env with the interface of gymnax 1.0 (https://github.com/RobertTLange/gymnax).
 
-    ``reset_env`` begins an episode, ``step_env`` says what terminated, ``is_truncated`` what the parameters' clock cut.
+    ``reset_env`` begins an episode, ``step_env`` says what terminated, ``is_truncated`` what the
+    parameters' clock cut.
     """
 
     def __init__(self, env: Any, params: Pytree) -> None:
@@ -36,7 +39,10 @@ class Gymnax:
         if hasattr(space, "n"):
             self.action = spaces.Discrete(int(space.n))
         else:
-            low, high = (np.broadcast_to(np.asarray(x, np.float32), space.shape) for x in (space.low, space.high))
+            low, high = (
+                np.broadcast_to(np.asarray(x, np.float32), space.shape)
+                for x in (space.low, space.high)
+            )
             self.action = spaces.Box(low, high, space.shape, np.float32)
         self.bounds = env.observation_space(params)
 
@@ -50,9 +56,11 @@ class Gymnax:
 
 
 class Craftax(Gymnax):
-    """An env of Craftax (Matthews et al. 2024, arXiv:2402.16801), which reports a cut by its clock as a terminal state.
+    """An env of Craftax (Matthews et al. 2024, arXiv:2402.16801), which reports a cut by its clock
+    as a terminal state.
 
-    So its clock is set too far off to end an episode, and the steps that its state counts are compared here.
+    So its clock is set too far off to end an episode, and the steps that its state counts are
+    compared here.
     """
 
     def __init__(self, env: Any, params: Pytree) -> None:
@@ -65,7 +73,8 @@ class Craftax(Gymnax):
 
 
 class Brax:
-    """An env of Brax or of MuJoCo Playground without wrappers; its steps are counted here, as ``EpisodeWrapper`` counts them.
+    """An env of Brax or of MuJoCo Playground without wrappers; its steps are counted here, as
+    ``EpisodeWrapper`` counts them.
 
     ``group``: the part that the policy sees, where observations are a dict.
     """
@@ -73,7 +82,9 @@ class Brax:
     bounds = None
 
     def __init__(self, env: Any, limit: int, repeat: int, group: str) -> None:
-        """``limit``: calls of the env's step until an episode is cut. ``repeat``: calls with the same action in one step."""
+        """``limit``: calls of the env's step until an episode is cut. ``repeat``: calls with the
+        same action in one step.
+        """
         self._env, self._limit, self._repeat, self._group = env, limit, repeat, group
         self.action: gymnasium.Space[object] = spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
 
@@ -94,11 +105,14 @@ class Brax:
         if not isinstance(obs, dict):
             return obs
         if self._group not in obs:
-            raise ValueError(f"group: expected a group of observations, got {self._group!r}{hint(self._group, list(obs))}")
+            raise ValueError(
+                "group: expected a group of observations, got "
+                f"{self._group!r}{hint(self._group, list(obs))}"
+            )
         return obs[self._group]
 
 
-# ------------------------------------------------------------------------------------------------------------------- by name
+# ------------------------------------------------------------------------------------------ by name
 
 
 def gymnax(name: str, device: str, **kwargs: object) -> Gymnax:
@@ -106,7 +120,13 @@ def gymnax(name: str, device: str, **kwargs: object) -> Gymnax:
 
     _known("gymnax", name, library.registered_envs)
     env, default = library.make(name)
-    changes = _changes(f"jax:gymnax/{name}", kwargs, default, "max_steps_in_episode", signature(type(env)).parameters)
+    changes = _changes(
+        f"jax:gymnax/{name}",
+        kwargs,
+        default,
+        "max_steps_in_episode",
+        signature(type(env)).parameters,
+    )
     env, params = library.make(name, **kwargs)
     return Gymnax(env, params.replace(**changes))
 
@@ -123,9 +143,12 @@ def craftax(name: str, device: str, **kwargs: object) -> Craftax:
 def brax(name: str, device: str, *, max_episode_steps: int = 1000, **kwargs: object) -> Brax:
     known = envs()
     _known("brax", name, known)
-    own = (*signature(known[name]).parameters, "n_frames", "max_episode_steps")  # n_frames: of the base class
+    # n_frames: of the base class
+    own = (*signature(known[name]).parameters, "n_frames", "max_episode_steps")
     _taken(f"jax:brax/{name}", kwargs, [key for key in own if key != "kwargs"])
-    return Brax(import_module("brax.envs").get_environment(name, **kwargs), max_episode_steps, 1, "state")
+    return Brax(
+        import_module("brax.envs").get_environment(name, **kwargs), max_episode_steps, 1, "state"
+    )
 
 
 def playground(name: str, device: str, *, group: str = "state", **kwargs: object) -> Brax:
@@ -150,7 +173,9 @@ def _known(library: str, name: str, names: Collection[str]) -> None:
 def _changes(
     target: str, kwargs: dict[str, object], params: Pytree, limit: str, also: Collection[str] = ()
 ) -> dict[str, object]:
-    """Take the arguments that are parameters of the library's out of ``kwargs``. ``limit``: its name for an episode's steps."""
+    """Take the arguments that are parameters of the library's out of ``kwargs``. ``limit``: its
+    name for an episode's steps.
+    """
     if "max_episode_steps" in kwargs:
         kwargs[limit] = kwargs.pop("max_episode_steps")
     fields = [field.name for field in dataclasses.fields(params)]
@@ -161,10 +186,18 @@ def _changes(
 def _taken(target: str, kwargs: Mapping[str, object], names: Collection[str]) -> None:
     for key in kwargs:
         if key not in names:
-            raise ValueError(f"{target} takes no argument {key!r}{hint(key, names)}; it takes: {', '.join(names)}")
+            raise ValueError(
+                f"{target} takes no argument {key!r}{hint(key, names)}; it takes: "
+                f"{', '.join(names)}"
+            )
 
 
-CRAFTAX = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")
+CRAFTAX = (
+    "Craftax-Symbolic-v1",
+    "Craftax-Pixels-v1",
+    "Craftax-Classic-Symbolic-v1",
+    "Craftax-Classic-Pixels-v1",
+)
 LIBRARIES: Mapping[str, Callable[..., World]] = {
     "gymnax": gymnax,
     "craftax": craftax,
@@ -174,10 +207,11 @@ LIBRARIES: Mapping[str, Callable[..., World]] = {
 
 
 def make(name: str, device: str = "cpu", **kwargs: object) -> JaxEnv:
-    """Make the env ``name`` (without ``jax:``): LIBRARY/NAME, or module:callable, which gives an env with gymnax's interface.
+    """Make the env ``name`` (without ``jax:``): LIBRARY/NAME, or module:callable, which gives an
+    env with gymnax's interface.
 
-    ``kwargs``: ``max_episode_steps``, and what the library takes: parameters (gymnax, Craftax), arguments of the env's class
-    (gymnax, Brax), settings of the config (Playground).
+    ``kwargs``: ``max_episode_steps``, and what the library takes: parameters (gymnax, Craftax),
+    arguments of the env's class (gymnax, Brax), settings of the config (Playground).
     """
     with jax.default_device(device_of(device)):
         library, _, env = name.partition("/")
@@ -185,7 +219,8 @@ def make(name: str, device: str = "cpu", **kwargs: object) -> JaxEnv:
             return JaxEnv(f"jax:{name}", LIBRARIES[library](env, device, **kwargs))
         if ":" not in name:
             raise ValueError(
-                f"unknown library of JAX envs {library!r}{hint(library, LIBRARIES)}; jax:module:callable is one of yours"
+                f"unknown library of JAX envs {library!r}{hint(library, LIBRARIES)}; "
+                "jax:module:callable is one of yours"
             )
         made = called(name, "JAX env")(**kwargs)
         return JaxEnv(f"jax:{name}", Gymnax(made, made.default_params))
@@ -199,7 +234,8 @@ def device_of(device: str) -> jax.Device:
     except (RuntimeError, IndexError) as error:
         have = ", ".join(str(one) for one in jax.devices())
         raise ValueError(
-            f"device: expected a JAX with {device}, got one with {have}; on a GPU: pip install 'jax[cuda13]'"
+            f"device: expected a JAX with {device}, got one with {have}; on a GPU: pip install "
+            "'jax[cuda13]'"
         ) from error
 
 
@@ -213,5 +249,7 @@ def known() -> list[str]:
     if find_spec("brax"):
         found += [f"brax/{name}" for name in envs()]
     if find_spec("mujoco_playground"):
-        found += [f"playground/{name}" for name in import_module("mujoco_playground").registry.ALL_ENVS]
+        found += [
+            f"playground/{name}" for name in import_module("mujoco_playground").registry.ALL_ENVS
+        ]
     return [f"jax:{name}" for name in found]

@@ -1,4 +1,6 @@
-"""Names of device envs: ``device:cartpole`` (ours), ``device:module:callable`` (yours), ``jax:LIBRARY/NAME`` (in JAX)."""
+"""Names of device envs: ``device:cartpole`` (ours), ``device:module:callable`` (yours),
+``jax:LIBRARY/NAME`` (in JAX).
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,25 @@ from equipoise.hints import hint
 from equipoise.naming import called
 from equipoise.types.sources import DEVICE, JAX
 
-JAX_ENVS = "equipoise.device_envs.jax_libraries:make"  # imported for such an env alone, since it needs JAX
+# imported for such an env alone, since it needs JAX
+JAX_ENVS = "equipoise.device_envs.jax_libraries:make"
 
 
-def make_device_env(name: str, kwargs: Mapping[str, Any], *, streams: int, device: torch.device | str = "cpu") -> DeviceEnv:
+def make_device_env(
+    name: str, kwargs: Mapping[str, Any], *, streams: int, device: torch.device | str = "cpu"
+) -> DeviceEnv:
     """Make the env ``name`` (without ``device:``, but with ``jax:``), as a NEXT_STEP one.
 
-    The class or function is called with ``kwargs``, and with ``num_envs`` (how many streams) and ``device`` where its signature
-    names them: simulators need both. ValueError names the nearest name or argument, or what a device env lacks.
+    The class or function is called with ``kwargs``, and with ``num_envs`` (how many streams) and
+    ``device`` where its signature names them: simulators need both. ValueError names the nearest
+    name or argument, or what a device env lacks.
     """
     shown = name if name.startswith(JAX) else f"{DEVICE}{name}"
     if name not in NAMES and ":" not in name:
-        raise ValueError(f"unknown device env {name!r}{hint(name, NAMES)}; device:module:callable is one of yours")
+        raise ValueError(
+            f"unknown device env {name!r}{hint(name, NAMES)}; device:module:callable is one of "
+            "yours"
+        )
     if name.startswith(JAX):
         maker: Callable[..., Any] = partial(called(JAX_ENVS, "JAX envs"), name.removeprefix(JAX))
     else:
@@ -36,13 +45,21 @@ def make_device_env(name: str, kwargs: Mapping[str, Any], *, streams: int, devic
         for key in kwargs:
             if key not in parameters:
                 taken = ", ".join(parameters) or "none"
-                raise ValueError(f"{shown} takes no argument {key!r}{hint(key, parameters)}; it takes: {taken}")
+                raise ValueError(
+                    f"{shown} takes no argument {key!r}{hint(key, parameters)}; it takes: {taken}"
+                )
     offer = {"num_envs": streams, "device": str(device)}
     made = maker(**{key: value for key, value in offer.items() if key in parameters}, **kwargs)
     for needed in ("observation", "action", "exact", "reset", "step"):
         if not hasattr(made, needed):
             got = f"{type(made).__name__}, which has none"
-            raise ValueError(f"{shown}: expected an env with {needed!r} (equipoise.device_envs.DeviceEnv), got {got}")
+            raise ValueError(
+                f"{shown}: expected an env with {needed!r} (equipoise.device_envs.DeviceEnv), got "
+                f"{got}"
+            )
     if isinstance(limit := getattr(made, "max_episode_steps", 0), int) and limit < 0:
-        raise ValueError(f"{shown}: max_episode_steps: expected a number of steps, or 0 for no limit, got {limit}")
+        raise ValueError(
+            f"{shown}: max_episode_steps: expected a number of steps, or 0 for no limit, got "
+            f"{limit}"
+        )
     return as_next_step(made, name)

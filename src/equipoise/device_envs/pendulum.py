@@ -13,11 +13,13 @@ from torch import Tensor
 from equipoise.device_envs.episodic import Episodic
 from equipoise.types import Tree
 
-GRAVITY, MASS, LENGTH, DT, FASTEST, TORQUE = 10.0, 1.0, 1.0, 0.05, 8.0, 2.0  # m/s2, kg, m, s, rad/s, Nm
+# m/s2, kg, m, s, rad/s, Nm
+GRAVITY, MASS, LENGTH, DT, FASTEST, TORQUE = 10.0, 1.0, 1.0, 0.05, 8.0, 2.0
 
 
 class Pendulum(Episodic):
-    """Swing a pendulum up and keep it there; the reward is minus the cost of angle, speed and torque.
+    """Swing a pendulum up and keep it there; the reward is minus the cost of angle, speed and
+    torque.
 
     The state is [B, 2]: the angle from upright in rad, and its speed.
     """

@@ -1,4 +1,6 @@
-"""Rooms: a grid state of four rooms (Sutton, Precup & Singh 1999), with a new start and a new goal in each episode."""
+"""Rooms: a grid state of four rooms (Sutton, Precup & Singh 1999), with a new start and a new goal
+in each episode.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ STEP = 0.01  # what a step costs; the goal gives 1
 
 
 class Rooms(Episodic):
-    """Walk to the goal; walls stop. An observation is the numbers of two cells: where the walker is, and the goal.
+    """Walk to the goal; walls stop. An observation is the numbers of two cells: where the walker
+    is, and the goal.
 
     The state is [B, 2] int64, the same two numbers.
     """
@@ -34,9 +37,15 @@ class Rooms(Episodic):
         for door in doors:
             wall[middle, door] = wall[door, middle] = False
         self.wall, self.max_episode_steps = wall, max_episode_steps
-        self.observation, self.action = spaces.MultiDiscrete([size * size] * 2), spaces.Discrete(len(MOVES))
+        self.observation, self.action = (
+            spaces.MultiDiscrete([size * size] * 2),
+            spaces.Discrete(len(MOVES)),
+        )
         self._free = torch.from_numpy(np.flatnonzero(~wall))  # [n] cells
-        self._next = torch.tensor([self._moves(row, column) for row in range(size) for column in range(size)])  # [cells, 4]
+        # [cells, 4]
+        self._next = torch.tensor(
+            [self._moves(row, column) for row in range(size) for column in range(size)]
+        )
 
     def _moves(self, row: int, column: int) -> list[int]:
         """The cells that each move leads to."""

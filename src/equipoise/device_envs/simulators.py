@@ -1,13 +1,15 @@
-"""Batch-stepped simulators as device envs: the vector envs of Isaac Lab and of Genesis, neither of which is imported here.
+"""Batch-stepped simulators as device envs: the vector envs of Isaac Lab and of Genesis, neither of
+which is imported here.
 
-Your function makes the simulator and hands it to ``IsaacLab`` or ``Genesis``; ``device:module:function`` names the function::
+Your function makes the simulator and hands it to ``IsaacLab`` or ``Genesis``;
+``device:module:function`` names the function::
 
     def cartpole(num_envs: int, device: str) -> IsaacLab:
         ...  # start the app, make the env with num_envs and device
         return IsaacLab(env)
 
-Both reset in the same step (SAME_STEP), keep their state to themselves (so a resume begins new episodes), and draw their own
-random numbers (so a stream's episodes depend on how many there are).
+Both reset in the same step (SAME_STEP), keep their state to themselves (so a resume begins new
+episodes), and draw their own random numbers (so a stream's episodes depend on how many there are).
 """
 
 from __future__ import annotations
@@ -34,27 +36,47 @@ class Simulator:
     autoreset: ClassVar[Autoreset] = "same_step"
     exact: ClassVar[bool] = False
 
-    def __init__(self, env: Any, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> None:
+    def __init__(
+        self, env: Any, observation: gymnasium.Space[object], action: gymnasium.Space[object]
+    ) -> None:
         self.env, self.observation, self.action = env, observation, action
         self._streams = torch.empty(0)
 
     def _begin(self, streams: Tensor) -> None:
         if self.env.num_envs != len(streams):
-            raise ValueError(f"{self._name}: expected num_envs={len(streams)}, one env a stream, got {self.env.num_envs}")
+            raise ValueError(
+                f"{self._name}: expected num_envs={len(streams)}, one env a stream, got "
+                f"{self.env.num_envs}"
+            )
         self._streams = streams
 
     def _rows(
-        self, obs: Tree, reward: Tensor | None, terminated: Tensor | None, truncated: Tensor | None, final: Tree | None
+        self,
+        obs: Tree,
+        reward: Tensor | None,
+        terminated: Tensor | None,
+        truncated: Tensor | None,
+        final: Tree | None,
     ) -> TimeStep:
-        """Rows of all streams; ``reward`` None: those of a reset. The simulator may write over its tensors: they are copied."""
+        """Rows of all streams; ``reward`` None: those of a reset. The simulator may write over its
+        tensors: they are copied.
+        """
         no = torch.zeros_like(self._streams, dtype=torch.bool)
         begins = reward is None
-        ends, cuts = (no if flag is None else flag.bool().reshape(-1).clone() for flag in (terminated, truncated))
+        ends, cuts = (
+            no if flag is None else flag.bool().reshape(-1).clone()
+            for flag in (terminated, truncated)
+        )
         return TimeStep(
-            obs=tree.map(_copied, obs), reward=no.float() if reward is None else reward.float().reshape(-1).clone(),
-            terminated=ends, truncated=cuts, first=~no if begins else ends | cuts, valid=no if begins else ~no,
-            stream=self._streams, final=None if final is None else tree.map(_copied, final),
-        )  # fmt: skip
+            obs=tree.map(_copied, obs),
+            reward=no.float() if reward is None else reward.float().reshape(-1).clone(),
+            terminated=ends,
+            truncated=cuts,
+            first=~no if begins else ends | cuts,
+            valid=no if begins else ~no,
+            stream=self._streams,
+            final=None if final is None else tree.map(_copied, final),
+        )
 
     @property
     def _name(self) -> str:
@@ -66,11 +88,14 @@ class Simulator:
 
 
 class IsaacLab(Simulator):
-    """An env of Isaac Lab (``ManagerBasedRLEnv`` or ``DirectRLEnv``; https://isaac-sim.github.io/IsaacLab).
+    """An env of Isaac Lab (``ManagerBasedRLEnv`` or ``DirectRLEnv``;
+    https://isaac-sim.github.io/IsaacLab).
 
-    The surface: ``num_envs``, ``single_observation_space`` (a Dict of groups), ``single_action_space``, ``reset(seed=)`` ->
-    (obs, extras), ``step(action)`` -> (obs, reward, terminated, time outs, extras), where obs is a dict of groups of tensors. A
-    truncation bootstraps where ``extras["final_obs"]`` has the same groups; without it, it counts as a termination.
+    The surface: ``num_envs``, ``single_observation_space`` (a Dict of groups),
+    ``single_action_space``, ``reset(seed=)`` -> (obs, extras), ``step(action)`` -> (obs, reward,
+    terminated, time outs, extras), where obs is a dict of groups of tensors. A truncation
+    bootstraps where ``extras["final_obs"]`` has the same groups; without it, it counts as a
+    termination.
     """
 
     def __init__(self, env: Any, group: str = "policy") -> None:
@@ -78,7 +103,10 @@ class IsaacLab(Simulator):
         groups = env.single_observation_space
         if group not in groups.spaces:
             known = hint(group, list(groups.spaces))
-            raise ValueError(f"group: expected a group of {type(env).__name__}'s observations, got {group!r}{known}")
+            raise ValueError(
+                f"group: expected a group of {type(env).__name__}'s observations, got "
+                f"{group!r}{known}"
+            )
         super().__init__(env, groups[group], bounded(env.single_action_space))
         self._group = group
 
@@ -95,15 +123,19 @@ class IsaacLab(Simulator):
 
 
 class Genesis(Simulator):
-    """A vector env as Genesis' examples have it, that of rsl_rl (https://genesis-world.readthedocs.io, locomotion).
+    """A vector env as Genesis' examples have it, that of rsl_rl
+    (https://genesis-world.readthedocs.io, locomotion).
 
-    The surface: ``num_envs``, ``num_actions``, ``reset()`` -> (obs, extras), ``step(action)`` -> (obs, reward, done, extras).
-    ``done`` is both kinds of end; ``extras["time_outs"]`` says which of them a clock cut. Observations are [B, ``num_obs``],
-    or a mapping of groups. A truncation bootstraps where ``extras["final_obs"]`` is given.
+    The surface: ``num_envs``, ``num_actions``, ``reset()`` -> (obs, extras), ``step(action)`` ->
+    (obs, reward, done, extras). ``done`` is both kinds of end; ``extras["time_outs"]`` says which
+    of them a clock cut. Observations are [B, ``num_obs``], or a mapping of groups. A truncation
+    bootstraps where ``extras["final_obs"]`` is given.
     """
 
     def __init__(self, env: Any, group: str = "policy", *, clip: float = 100.0) -> None:
-        """``group``: of the observations, where they are a mapping. ``clip``: bound of an action, unknown to the env."""
+        """``group``: of the observations, where they are a mapping. ``clip``: bound of an action,
+        unknown to the env.
+        """
         action = spaces.Box(-clip, clip, (env.num_actions,), np.float32)
         super().__init__(env, spaces.Box(-np.inf, np.inf, (env.num_obs,), np.float32), action)
         self._group = group
@@ -119,7 +151,9 @@ class Genesis(Simulator):
         done, late = done.bool().reshape(-1), extras.get("time_outs")
         cut = torch.zeros_like(done) if late is None else late.bool().reshape(-1) & done
         last = extras.get("final_obs")
-        return {}, self._rows(self._seen(obs), reward, done & ~cut, cut, None if last is None else self._seen(last))
+        return {}, self._rows(
+            self._seen(obs), reward, done & ~cut, cut, None if last is None else self._seen(last)
+        )
 
     def _seen(self, obs: Tree) -> Tensor:
         found: Tensor = obs if isinstance(obs, Tensor) else obs[self._group]
@@ -132,8 +166,12 @@ def _copied(x: Tensor) -> Tensor:
 
 
 def bounded(space: gymnasium.Space[object], most: float = 100.0) -> gymnasium.Space[object]:
-    """A Box whose bounds are infinite, as Isaac Lab's are, within ``most``: algorithms scale actions by bounds."""
-    if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+    """A Box whose bounds are infinite, as Isaac Lab's are, within ``most``: algorithms scale
+    actions by bounds.
+    """
+    if isinstance(space, spaces.Box) and not (
+        np.isfinite(space.low).all() and np.isfinite(space.high).all()
+    ):
         low, high = np.clip(space.low, -most, most), np.clip(space.high, -most, most)
         return spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
     return space

@@ -1,4 +1,6 @@
-"""A device env as a Gymnasium vector env on the CPU: what looks at an env, evaluates or records it takes this one."""
+"""A device env as a Gymnasium vector env on the CPU: what looks at an env, evaluates or records it
+takes this one.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,15 @@ class DeviceVector(VectorEnv):
         self._state: Tree = {}
         self._first = stream_seed(seed, int(streams[0]))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Tree, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Tree, dict[str, object]]:
         """Begin all streams; without a ``seed`` by one that ``np_random`` draws."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**62)) if seed is None else seed
-        # Envs are given the seed of their first stream. A device env takes the run's, and makes those of all streams of it,
-        # so that a stream's episodes do not depend on which streams are beside it.
+        # Envs are given the seed of their first stream. A device env takes the run's, and makes
+        # those of all streams of it, so that a stream's episodes do not depend on which streams are
+        # beside it.
         run = self._run if seed == self._first else drawn
         with torch.inference_mode():
             self._state, ts = self.env.reset(run, self._streams)
@@ -47,7 +52,9 @@ class DeviceVector(VectorEnv):
     def step(self, actions: Tree) -> tuple[Tree, Array, Array, Array, dict[str, object]]:
         with torch.inference_mode():
             self._state, ts = self.env.step(self._state, self._bounds(_tensors(actions)))
-        rows = tree.numpy_views({"obs": ts.obs, "reward": ts.reward, "end": ts.terminated, "cut": ts.truncated})
+        rows = tree.numpy_views(
+            {"obs": ts.obs, "reward": ts.reward, "end": ts.terminated, "cut": ts.truncated}
+        )
         return rows["obs"], rows["reward"], rows["end"], rows["cut"], {}
 
 
@@ -59,7 +66,10 @@ class ExactDeviceVector(DeviceVector):
     @property
     def bytes(self) -> Array:
         """The state as [n] uint8, leaf after leaf."""
-        leaves = [np.ascontiguousarray(x.numpy()).reshape(-1).view(np.uint8) for x in tree.leaves(self._state)]
+        leaves = [
+            np.ascontiguousarray(x.numpy()).reshape(-1).view(np.uint8)
+            for x in tree.leaves(self._state)
+        ]
         return np.concatenate(leaves)
 
     @bytes.setter
@@ -69,7 +79,9 @@ class ExactDeviceVector(DeviceVector):
         def taken(x: torch.Tensor) -> torch.Tensor:
             nonlocal at
             at += x.nbytes
-            return torch.from_numpy(packed[at - x.nbytes : at].copy().view(x.numpy().dtype).reshape(x.shape))
+            return torch.from_numpy(
+                packed[at - x.nbytes : at].copy().view(x.numpy().dtype).reshape(x.shape)
+            )
 
         self._state = tree.map(taken, self._state)
 
@@ -84,19 +96,27 @@ def _tensors(actions: Tree) -> Tree:
 
 
 def vector(
-    name: str, observation_spec: Callable[[gymnasium.Space[object]], Tree], *, streams: Array, seed: int, **kwargs: object
+    name: str,
+    observation_spec: Callable[[gymnasium.Space[object]], Tree],
+    *,
+    streams: Array,
+    seed: int,
+    **kwargs: object,
 ) -> DeviceVector:
-    """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a run's ``seed``.
+    """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a run's
+    ``seed``.
 
     ``observation_spec``: that of ``envs``, which this room does not import.
 
-    ValueError where the env's rows are not what a rollout takes. A simulator is not stepped for that, nor an env in JAX, whose
-    shapes were looked at when it was made.
+    ValueError where the env's rows are not what a rollout takes. A simulator is not stepped for
+    that, nor an env in JAX, whose shapes were looked at when it was made.
     """
     env = make_device_env(name, kwargs, streams=len(streams))
     made = (ExactDeviceVector if env.exact else DeviceVector)(env, streams, seed)
     if env.exact and getattr(env, "traceable", True):
         made.action_space.seed(0)
         observation = observation_spec(env.observation)
-        probe(name, env, observation, streams_on(streams, CPU), _tensors(made.action_space.sample()))
+        probe(
+            name, env, observation, streams_on(streams, CPU), _tensors(made.action_space.sample())
+        )
     return made

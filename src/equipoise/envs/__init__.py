@@ -1,5 +1,5 @@
-"""Envs in, ``TimeStep`` out: Gymnasium ids and callables, EnvPool, worlds that connect, and five of our own (*catch*,
-*bit flip*, the *T-maze*, *repeat the first*, the *ruler*).
+"""Envs in, ``TimeStep`` out: Gymnasium ids and callables, EnvPool, worlds that connect, and five of
+our own (*catch*, *bit flip*, the *T-maze*, *repeat the first*, the *ruler*).
 
 ``make`` is the one way in. Nothing here imports torch: a worker that only steps envs stays small.
 """
@@ -13,6 +13,17 @@ from equipoise.envs.toys.ruler import Ruler, RulerVector
 from equipoise.envs.toys.tmaze import TMaze, TMazeVector
 
 __all__ = [
-    "BitFlip", "BitFlipVector", "Catch", "CatchVector", "RepeatFirst", "RepeatFirstVector", "Ruler", "RulerVector", "TMaze",
-    "TMazeVector", "action_spec", "make", "observation_spec",
-]  # fmt: skip
+    "BitFlip",
+    "BitFlipVector",
+    "Catch",
+    "CatchVector",
+    "RepeatFirst",
+    "RepeatFirstVector",
+    "Ruler",
+    "RulerVector",
+    "TMaze",
+    "TMazeVector",
+    "action_spec",
+    "make",
+    "observation_spec",
+]

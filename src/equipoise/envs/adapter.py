@@ -14,20 +14,22 @@ Row by row (d: the row ended an episode; t: a clock cut it)::
     its         obs  q3  q4  q5         q5      q6      nothing was stepped for that row, so the other streams show theirs
     neighbours  valid    x   x                  x       again: valid False, reward 0, ``first`` as it was
 
-A hold costs one ignored inference and a row of all B streams, for each step in which some stream was truncated, and every
-return ends there and goes on with a value. That is next to nothing where all clocks strike together; where they do not, and B
-is no longer small beside an episode's steps, up to half of the rows. NEXT_STEP costs one row of one stream instead.
+A hold costs one ignored inference and a row of all B streams, for each step in which some stream
+was truncated, and every return ends there and goes on with a value. That is next to nothing where
+all clocks strike together; where they do not, and B is no longer small beside an episode's steps,
+up to half of the rows. NEXT_STEP costs one row of one stream instead.
 
-Where the env gives no final observation, a truncation counts as a termination, and a note says so. For Gymnasium's own vector
-envs this is known before; for others the first truncation tells.
+Where the env gives no final observation, a truncation counts as a termination, and a note says so.
+For Gymnasium's own vector envs this is known before; for others the first truncation tells.
 
-Information dicts are not touched, but for a mask (``masks.py``) and the numbers that ``watch`` names: on the row that ends an
-episode they are those of ``final_info`` in SAME_STEP.
+Information dicts are not touched, but for a mask (``masks.py``) and the numbers that ``watch``
+names: on the row that ends an episode they are those of ``final_info`` in SAME_STEP.
 
-One stream of a vector env cannot be made anew. Where its episode has to be aborted (``on_nonfinite`` "drop", a value that is
-invalid) its rows are masked until its next episode begins: ``valid`` False, ``first`` True, reward 0, a harmless observation.
-An exception cannot be attributed to one stream, so it is raised.
-"""
+One stream of a vector env cannot be made anew. Where its episode has to be aborted
+(``on_nonfinite`` "drop", a value that is invalid) its rows are masked until its next episode
+begins: ``valid`` False, ``first`` True, reward 0, a harmless observation. An exception cannot be
+attributed to one stream, so it is raised.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -51,13 +53,15 @@ from equipoise.seeds import stream_seeds
 from equipoise.types import Array, Resume, Tree
 
 EXACT_ACTIONS = 256  # steps between two snapshots of an exact env: what a capsule has to play
-OTHER_ACTIONS = (
-    1 << 26
-)  # bytes of actions kept for an env that is not exact, since it was made; beyond it a capsule cannot replay
+# bytes of actions kept for an env that is not exact, since it was made; beyond it a capsule cannot
+# replay
+OTHER_ACTIONS = 1 << 26
 
 
 class GymnasiumEnv(SyncEnv):
-    """A vector env of B streams, seeded from (``seed``, stream): each stream's where it takes several, else the first's."""
+    """A vector env of B streams, seeded from (``seed``, stream): each stream's where it takes
+    several, else the first's.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,10 @@ class GymnasiumEnv(SyncEnv):
         action_mask: str = "auto",
     ) -> None:
         if env.num_envs != len(streams):
-            raise ValueError(f"{env} has {env.num_envs!r} envs, expected {len(streams)}: one for each stream of the worker")
+            raise ValueError(
+                f"{env} has {env.num_envs!r} envs, expected {len(streams)}: one for each stream of "
+                "the worker"
+            )
         self.env = env
         self._wrapped = env.unwrapped is not env
         mode = autoreset or autoreset_mode(env)
@@ -93,19 +100,27 @@ class GymnasiumEnv(SyncEnv):
         )  # streams whose episode was aborted; streams whose last row ended an episode
         self._any_waiting = False
         self._done = np.zeros(count, np.bool_)  # an episode ended in this row (SAME_STEP)
-        self._held = np.zeros(count, np.bool_)  # it was truncated: the reset is shown in the next row
+        # it was truncated: the reset is shown in the next row
+        self._held = np.zeros(count, np.bool_)
         self._aside: Tree = (
             tree.map(np.zeros_like, self.ts.obs) if self.same_step else {}
         )  # the reset observations of held streams
-        self.mend: Callable[..., None] | None = None  # called with obs and first of every row, to write over obs
+        # called with obs and first of every row, to write over obs
+        self.mend: Callable[..., None] | None = None
         self._actions: list[Tree] = []  # actions since ``_from``
         self._from: Tree | None = None  # a state with an action sent; None: birth
         self._played = True  # can this env be brought to ``_from``
         seeds = stream_seeds(seed, streams)
         self._never_reset = True
         nbytes = sum(x.nbytes for x in tree.leaves(self.action))
-        self._most = EXACT_ACTIONS if self.spec.resume == "exact" else max(OTHER_ACTIONS // (nbytes + 128), 1)
-        self._seed: Any = seeds if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else seeds[0]
+        self._most = (
+            EXACT_ACTIONS
+            if self.spec.resume == "exact"
+            else max(OTHER_ACTIONS // (nbytes + 128), 1)
+        )
+        self._seed: Any = (
+            seeds if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else seeds[0]
+        )
 
     def _reset(self) -> None:
         self._from, self._actions, self._played = None, [], self._never_reset
@@ -169,7 +184,9 @@ class GymnasiumEnv(SyncEnv):
             self.mend(ts.obs, ts.first)
 
     def _end(self, info: Tree) -> None:
-        """Hold back the next episode's first observation where a clock cut this one (SAME_STEP shows it in the same row)."""
+        """Hold back the next episode's first observation where a clock cut this one (SAME_STEP
+        shows it in the same row).
+        """
         ts, done, held = self.ts, self._done, self._held
         np.logical_or(ts.terminated, ts.truncated, out=done)
         ts.valid.fill(True)
@@ -183,18 +200,25 @@ class GymnasiumEnv(SyncEnv):
 
     def _tell_finals(self, given: bool) -> None:
         """Remember, at the first truncation, whether the env gives final observations."""
-        others = tuple(one for one in self.spec.notes if one not in (final.UNKNOWN, final.TRUNCATION))
+        others = tuple(
+            one for one in self.spec.notes if one not in (final.UNKNOWN, final.TRUNCATION)
+        )
         if not given and final.TRUNCATION not in self.spec.notes:
             self.spec = replace(self.spec, notes=(*others, final.TRUNCATION))
             warnings.warn(
-                f"{self._where(None)}: {final.TRUNCATION}: expected info['final_obs'] of a SAME_STEP env where an episode is "
-                "truncated, got none (said once)", RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
+                f"{self._where(None)}: {final.TRUNCATION}: expected info['final_obs'] of a "
+                "SAME_STEP env where an episode is "
+                "truncated, got none (said once)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         elif given and final.UNKNOWN in self.spec.notes:
             self.spec = replace(self.spec, notes=others)
 
     def _go_on(self) -> None:
-        """Answer the row after a hold: the episodes that were held back begin, and no env is stepped."""
+        """Answer the row after a hold: the episodes that were held back begin, and no env is
+        stepped.
+        """
         ts, held = self.ts, self._held
         for array in (ts.reward, ts.terminated, ts.truncated, ts.valid):
             array.fill(0)
@@ -217,15 +241,23 @@ class GymnasiumEnv(SyncEnv):
     def _inform(self, infos: Infos, info: Tree) -> None:
         infos.read_all(info)
         if self.same_step and self._done.any():  # ``info`` itself belongs to the next episode there
-            infos.read_all(info.get("final_info") if isinstance(info, Mapping) else None, self._done)
+            infos.read_all(
+                info.get("final_info") if isinstance(info, Mapping) else None, self._done
+            )
 
     def _mask(self) -> None:
         """Mask the streams whose episode was aborted, until their next one begins."""
         ts, waiting, ended = self.ts, self._waiting, self._ended
         done = ts.terminated | ts.truncated
-        begun = waiting & (done if self.same_step else ended)  # this row's observation begins an episode
+        # this row's observation begins an episode
+        begun = waiting & (done if self.same_step else ended)
         ts.reward[waiting] = 0.0
-        for array, value in ((ts.terminated, False), (ts.truncated, False), (ts.valid, False), (ts.first, True)):
+        for array, value in (
+            (ts.terminated, False),
+            (ts.truncated, False),
+            (ts.valid, False),
+            (ts.first, True),
+        ):
             array[waiting] = value
         np.copyto(ended, done & ~begun)
         waiting &= ~begun
@@ -242,8 +274,15 @@ class GymnasiumEnv(SyncEnv):
         done = bool(ts.terminated[i] or ts.truncated[i])
         if self._held[i]:  # what is wrong was the end of the old one
             self._show([i])
-        begins = self.same_step and done  # only the reward can be wrong then, or the reset itself is
-        ts.reward[i], ts.terminated[i], ts.truncated[i], ts.valid[i], ts.first[i] = 0.0, False, False, False, True
+        # only the reward can be wrong then, or the reset itself is
+        begins = self.same_step and done
+        ts.reward[i], ts.terminated[i], ts.truncated[i], ts.valid[i], ts.first[i] = (
+            0.0,
+            False,
+            False,
+            False,
+            True,
+        )
         if not begins or any(wrong.kind != "outside" for wrong in self.checks.wrong([i])):
             self._waiting[i], self._ended[i], self._any_waiting = True, done, True
             self.checks.fill([i])
@@ -262,7 +301,9 @@ class GymnasiumEnv(SyncEnv):
             "streams": tuple(self.ts.stream.tolist()),
             "step": len(self._actions),
             "actions": tree.stack(self._actions) if self._actions else np.zeros((0,)),
-            "observations": self.ts.obs if i is None else tree.map(lambda x: np.array(x[i : i + 1]), self.ts.obs),
+            "observations": self.ts.obs
+            if i is None
+            else tree.map(lambda x: np.array(x[i : i + 1]), self.ts.obs),
             "state": {} if self._from is None else self._from,
         }
 
@@ -273,8 +314,15 @@ class GymnasiumEnv(SyncEnv):
         return self.env.step(self.form.together(self.action))
 
     def _capture(self) -> Tree:
-        state = snapshot.capture(self.env) | {"waiting": self._waiting.copy(), "ended": self._ended.copy()}
-        return state | {"held": self._held.copy(), "aside": copied(self._aside)} if self.same_step else state
+        state = snapshot.capture(self.env) | {
+            "waiting": self._waiting.copy(),
+            "ended": self._ended.copy(),
+        }
+        return (
+            state | {"held": self._held.copy(), "aside": copied(self._aside)}
+            if self.same_step
+            else state
+        )
 
     def _restore(self, state: Tree) -> tuple[list[Resume], dict[int, str]]:
         snapshot.restore(self.env, state)
@@ -299,22 +347,34 @@ def observe(target: Tree, obs: Tree, key: str = "obs") -> None:
             except (LookupError, ValueError):
                 part = taken(tree.spec(target), obs, None, key)[name]  # it says what is missing
             observe(inner, part, f"{key}/{name}")
-    elif type(obs) is np.ndarray and obs.shape == getattr(target, "shape", None) and obs.dtype == target.dtype:
+    elif (
+        type(obs) is np.ndarray
+        and obs.shape == getattr(target, "shape", None)
+        and obs.dtype == target.dtype
+    ):
         np.copyto(target, obs)
     else:
         tree.map(np.copyto, target, taken(tree.spec(target), obs, None, key))
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """Return ``metadata["autoreset_mode"]``; ValueError where it is missing or says that the env never resets."""
+    """Return ``metadata["autoreset_mode"]``; ValueError where it is missing or says that the env
+    never resets.
+    """
     about = getattr(env, "metadata", None)
     said = about.get("autoreset_mode") if isinstance(about, Mapping) else None
-    modes: dict[object, AutoresetMode] = {name: mode for mode in AutoresetMode for name in (mode, mode.value)}
+    modes: dict[object, AutoresetMode] = {
+        name: mode for mode in AutoresetMode for name in (mode, mode.value)
+    }
     if (mode := next((mode for name, mode in modes.items() if name == said), None)) is None:
         raise ValueError(
-            f"{env} does not say in metadata['autoreset_mode'] what it does after an episode's end (found {said!r}); "
+            f"{env} does not say in metadata['autoreset_mode'] what it does after an episode's end "
+            f"(found {said!r}); "
             "set it to gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP, whichever is true"
         )
     if mode is AutoresetMode.DISABLED:
-        raise ValueError(f"{env} has autoreset disabled; make it with autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP")
+        raise ValueError(
+            f"{env} has autoreset disabled; make it with "
+            "autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP"
+        )
     return mode

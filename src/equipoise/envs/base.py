@@ -1,4 +1,6 @@
-"""The base of all envs that run in the worker: buffers, the order of ``send`` and ``recv``, and the rows of a reset."""
+"""The base of all envs that run in the worker: buffers, the order of ``send`` and ``recv``, and the
+rows of a reset.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,25 @@ from equipoise.hints import message, raised
 from equipoise.schema import described
 from equipoise.types import Array, EnvFactory, EnvSpec, Resume, TimeStep, Tree
 
-RESET, ANSWERED, SENT = 0, 1, 2  # the reset is still to be told; waiting for an action; an action was sent
+# the reset is still to be told; waiting for an action; an action was sent
+RESET, ANSWERED, SENT = 0, 1, 2
 RESUMES: tuple[Resume, ...] = ("exact", "replay", "restart")
 ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
 
 
-LOOK_EVERY = 64  # steps between two checks of float bounds; finite numbers are checked in every step
+# steps between two checks of float bounds; finite numbers are checked in every step
+LOOK_EVERY = 64
 
 
 class SyncEnv:
     """An ``equipoise.types.Env`` of B streams whose ``recv`` always answers.
 
-    ``recv`` returns the same ``TimeStep`` with the same arrays each time, so a reader may keep views (torch ones, too) of
-    them. A subclass has ``_reset`` and ``_step``, which fill ``ts``, ``_closes``, and, unless its resume is restart,
-    ``_capture`` and ``_restore``.
+    ``recv`` returns the same ``TimeStep`` with the same arrays each time, so a reader may keep
+    views (torch ones, too) of them. A subclass has ``_reset`` and ``_step``, which fill ``ts``,
+    ``_closes``, and, unless its resume is restart, ``_capture`` and ``_restore``.
 
-    After a ``load``: ``resumed`` counts the streams brought back "exact", by "replay", or "restart"; ``restarted`` [B] bool
-    marks the last kind; ``restarts`` is {stream: why}.
+    After a ``load``: ``resumed`` counts the streams brought back "exact", by "replay", or
+    "restart"; ``restarted`` [B] bool marks the last kind; ``restarts`` is {stream: why}.
     """
 
     def __init__(
@@ -52,18 +56,23 @@ class SyncEnv:
         notes: tuple[str, ...] = (),
         action_mask: str = "auto",
     ) -> None:
-        """``action_mask``: its place in the observation, as in ``masks.CHOICES``; the caller has dealt with "info"."""
+        """``action_mask``: its place in the observation, as in ``masks.CHOICES``; the caller has
+        dealt with "info".
+        """
         self.form = ActionForm(action, len(streams))
         self.ts: Any  # a TimeStep of numpy arrays
         self.ts, floats = timestep(observation_spec(observation), streams)
         mask = masks.place_of(action_mask, observation, action)
-        self.spec = EnvSpec(observation=observation, action=action, mask=mask, resume=resume, notes=notes)
+        self.spec = EnvSpec(
+            observation=observation, action=action, mask=mask, resume=resume, notes=notes
+        )
         rows = functools.reduce(lambda part, key: part[key], mask, self.ts.obs)
         arrays = masks.counted(tree.path_of("obs", *mask), rows, action) if mask else ()
         self.checks = Checks(observation, self.ts, floats, every=LOOK_EVERY, masks=tuple(arrays))
         self.failures: Failures | None = None  # None: whatever goes wrong is raised
         self.infos: Infos | None = None  # None: information dicts are not touched
-        self.origin = (EnvFactory(target=type(self).__name__), 0)  # the factory that ``make`` was given, and the run's seed
+        # the factory that ``make`` was given, and the run's seed
+        self.origin = (EnvFactory(target=type(self).__name__), 0)
         self.action = self.form.zeros()  # [B, ...] the last one, in the env's dtypes
         self.restarted = np.zeros(len(streams), np.bool_)  # streams that the last load restarted
         self.restarts: dict[int, str] = {}
@@ -73,23 +82,35 @@ class SyncEnv:
         self._closed = False
 
     def watch(self, names: Sequence[str]) -> None:
-        """Put these numbers of the env's ``info`` into ``ts.info``; call it before the first ``recv``."""
+        """Put these numbers of the env's ``info`` into ``ts.info``; call it before the first
+        ``recv``.
+        """
         self.infos = Infos(names, len(self.ts.stream))
         self.ts = replace(self.ts, info=self.infos.value)
 
     def send(self, action: Tree, stream: Array) -> None:
-        """action [B, ...], copied; stream [B], all of this env's in order (fastest: ``ts.stream`` itself)."""
+        """action [B, ...], copied; stream [B], all of this env's in order (fastest: ``ts.stream``
+        itself).
+        """
         if stream is not self.ts.stream and not np.array_equal(stream, self.ts.stream):
-            raise ValueError(f"expected actions for all streams, {self.ts.stream.tolist()}, got {np.asarray(stream).tolist()}")
+            raise ValueError(
+                f"expected actions for all streams, {self.ts.stream.tolist()}, got "
+                f"{np.asarray(stream).tolist()}"
+            )
         if self._phase != ANSWERED:
-            raise RuntimeError("send: recv has not answered the " + ("reset" if self._phase == RESET else "last action"))
+            raise RuntimeError(
+                "send: recv has not answered the "
+                + ("reset" if self._phase == RESET else "last action")
+            )
         self.action = self.form(action)
         self._phase = SENT
         if self._unsaid:
             self._end_restarted()
 
     def recv(self) -> TimeStep:
-        """Return the outcome of the last action; the first call returns the reset that construction began."""
+        """Return the outcome of the last action; the first call returns the reset that construction
+        began.
+        """
         if self._phase == SENT:
             self._step()
         elif self._phase == RESET:
@@ -100,27 +121,38 @@ class SyncEnv:
         return self.ts  # type: ignore[no-any-return]
 
     def fds(self) -> tuple[int, ...]:
-        """Descriptors that become readable when ``recv`` may answer; none here, where it always does."""
+        """Descriptors that become readable when ``recv`` may answer; none here, where it always
+        does.
+        """
         return ()
 
     @property
     def holding(self) -> bool:
-        """Will the next action reach no env, whatever the stream? Capsules do not have such actions."""
+        """Will the next action reach no env, whatever the stream? Capsules do not have such
+        actions.
+        """
         return False
 
     def state(self) -> Tree:
         """Everything that the next rows depend on; {} where a resume makes the env anew."""
-        if self.spec.resume == "restart" or self._phase == RESET:  # before the first reset, a new one is the same
+        # before the first reset, a new one is the same
+        if self.spec.resume == "restart" or self._phase == RESET:
             return {}
         rows = {key: copied(getattr(self.ts, key)) for key in ROWS}
-        return {"rows": rows, "action": tree.map(np.array, self.action), "phase": np.array(self._phase), "env": self._capture()}
+        return {
+            "rows": rows,
+            "action": tree.map(np.array, self.action),
+            "phase": np.array(self._phase),
+            "env": self._capture(),
+        }
 
     def load(self, state: Tree) -> None:
         """Restore a state into an env from the same ``make``; ValueError names what does not fit.
 
-        Afterwards ``ts`` holds the rows that were told last, and the env waits for what it waited for. A stream that could
-        not be brought back ends there: its next action is ignored and answered by a reset row, as at an episode's end
-        (``first``, not ``valid``, reward 0). After ``load({})`` all restart, and the next ``recv`` answers the reset, unsent.
+        Afterwards ``ts`` holds the rows that were told last, and the env waits for what it waited
+        for. A stream that could not be brought back ends there: its next action is ignored and
+        answered by a reset row, as at an episode's end (``first``, not ``valid``, reward 0). After
+        ``load({})`` all restart, and the next ``recv`` answers the reset, unsent.
         """
         self._unsaid = False
         if not state:
@@ -144,12 +176,16 @@ class SyncEnv:
         self.resumed = {kind: kinds.count(kind) for kind in RESUMES}
 
     def _end_restarted(self) -> None:
-        """End the episode of restarted streams: their last row was told already, and the next step resets them."""
+        """End the episode of restarted streams: their last row was told already, and the next step
+        resets them.
+        """
         np.logical_or(self.ts.truncated, self.restarted, out=self.ts.truncated)
         self._unsaid = False
 
     def close(self, *, raises: bool = False) -> None:
-        """Close every env. What one raises is a warning, since its rows are all told; ``raises`` raises it in the end."""
+        """Close every env. What one raises is a warning, since its rows are all told; ``raises``
+        raises it in the end.
+        """
         closes, self._closed = [] if self._closed else self._closes(), True
         first: BaseException | None = None
         for i, close in closes:
@@ -158,7 +194,10 @@ class SyncEnv:
             except (Exception, SystemExit) as error:
                 first = first or error
                 if not raises:
-                    said = f"{self._where(i)}: close() raised {raised(error)}; what it holds may stay open"
+                    said = (
+                        f"{self._where(i)}: close() raised {raised(error)}; what it holds may "
+                        "stay open"
+                    )
                     warnings.warn(said, RuntimeWarning, stacklevel=2)
         if raises and first is not None:
             raise first
@@ -172,7 +211,9 @@ class SyncEnv:
             self._judge()
 
     def _judge(self) -> None:
-        """Some value of the rows is not fine: say so, mend it, or end the episode that it came from."""
+        """Some value of the rows is not fine: say so, mend it, or end the episode that it came
+        from.
+        """
         judged: set[int] = set()
         for wrong in self.checks.wrong():
             i, failures = wrong.index, self.failures
@@ -190,7 +231,8 @@ class SyncEnv:
                 self._tell(failures, i, wrong)
                 continue
             self._abort(i, wrong)
-            if failures.on_nonfinite == "clamp":  # the first observation of the next episode may need it as well
+            # the first observation of the next episode may need it as well
+            if failures.on_nonfinite == "clamp":
                 failures.count("clamped", self.checks.clamp(i))
 
     def _tell(self, failures: Failures, i: int, wrong: WrongValue) -> None:
@@ -200,23 +242,34 @@ class SyncEnv:
             self._record(i, wrong)
 
     def _record(self, i: int | None, error: Exception) -> None:
-        """Write a capsule of what ended, or would have ended, the episode of stream ``i`` (None: of all), and say where."""
+        """Write a capsule of what ended, or would have ended, the episode of stream ``i`` (None: of
+        all), and say where.
+        """
         failures = self.failures
         if failures is None or failures.capsules is None:
             return
         wrong = error if isinstance(error, WrongValue) else None
         factory, seed = self.origin
         made = Capsule(
-            env=factory, stream=None if i is None else int(self.ts.stream[i]), seed=seed, error=type(error).__name__,
-            message=message(error), kind="exception" if wrong is None else wrong.kind, key=None if wrong is None else wrong.key,
-            wrappers=self._name(i), traceback="".join(traceback.format_exception(error)),
-            versions=capsule.versions(self._one(i)), **self._course(i),
-        )  # fmt: skip
+            env=factory,
+            stream=None if i is None else int(self.ts.stream[i]),
+            seed=seed,
+            error=type(error).__name__,
+            message=message(error),
+            kind="exception" if wrong is None else wrong.kind,
+            key=None if wrong is None else wrong.key,
+            wrappers=self._name(i),
+            traceback="".join(traceback.format_exception(error)),
+            versions=capsule.versions(self._one(i)),
+            **self._course(i),
+        )
         if (path := capsule.write(failures.capsules, made, error)) is not None:
             error.add_note(f"capsule: {path}")
 
     def _course(self, i: int | None) -> dict[str, Any]:
-        """What brought stream ``i`` here: the capsule's start, streams, step, actions, observations, state."""
+        """What brought stream ``i`` here: the capsule's start, streams, step, actions,
+        observations, state.
+        """
         raise NotImplementedError
 
     def _abort(self, i: int, error: Exception) -> None:
@@ -231,9 +284,15 @@ class SyncEnv:
         return self._name(i) if i is None else f"{self._name(i)}, stream {int(self.ts.stream[i])}"
 
     def _placed(self, i: int | None, error: Exception) -> Exception:
-        """Add env and stream to an error, also to a wrong value that one of our wrappers raised without knowing them."""
+        """Add env and stream to an error, also to a wrong value that one of our wrappers raised
+        without knowing them.
+        """
         error = of_answer(error, i)
-        return error.placed(self._where(error.index if i is None else i)) if isinstance(error, WrongValue) else error
+        return (
+            error.placed(self._where(error.index if i is None else i))
+            if isinstance(error, WrongValue)
+            else error
+        )
 
     def _name(self, i: int | None) -> str:
         try:
@@ -253,7 +312,9 @@ class SyncEnv:
         raise NotImplementedError
 
     def _restore(self, state: Tree) -> tuple[list[Resume], dict[int, str]]:
-        """What became of each stream, and why those restart that do. ``ts`` has its rows again already."""
+        """What became of each stream, and why those restart that do. ``ts`` has its rows again
+        already.
+        """
         raise NotImplementedError
 
     def _closes(self) -> list[tuple[int | None, Callable[[], object]]]:
@@ -262,11 +323,17 @@ class SyncEnv:
 
 
 def copied(value: Tree) -> Tree:
-    return {key: copied(inner) for key, inner in value.items()} if isinstance(value, dict) else np.array(value)
+    return (
+        {key: copied(inner) for key, inner in value.items()}
+        if isinstance(value, dict)
+        else np.array(value)
+    )
 
 
 def fill(target: Tree, source: Tree) -> None:
-    """Write ``source`` into the arrays of ``target``; ValueError where shapes differ (they would broadcast)."""
+    """Write ``source`` into the arrays of ``target``; ValueError where shapes differ (they would
+    broadcast).
+    """
     for key, array in target.items():
         if key not in source:
             raise ValueError(f"state without {key!r}; it has {sorted(source)}")
@@ -274,6 +341,9 @@ def fill(target: Tree, source: Tree) -> None:
         if isinstance(array, dict):
             fill(array, value)
         elif array.shape != np.shape(value) or array.dtype != getattr(value, "dtype", None):
-            raise ValueError(f"state of {key}: expected {array.dtype} {list(array.shape)}, got {described(value)}")
+            raise ValueError(
+                f"state of {key}: expected {array.dtype} {list(array.shape)}, got "
+                f"{described(value)}"
+            )
         else:
             np.copyto(array, value)

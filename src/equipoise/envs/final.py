@@ -1,4 +1,6 @@
-"""Final observations of a SAME_STEP env: ``info`` holds them or nothing does, since the row shows the next episode's first."""
+"""Final observations of a SAME_STEP env: ``info`` holds them or nothing does, since the row shows
+the next episode's first.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from equipoise.types import Array, Tree
 
 KEYS = ("final_obs", "final_observation")  # Gymnasium's names since 1.0, and before
 TRUNCATION = "truncation treated as termination"
-UNKNOWN = f"{TRUNCATION}, where the env gives no info['final_obs']"  # until the first truncation tells
+# until the first truncation tells
+UNKNOWN = f"{TRUNCATION}, where the env gives no info['final_obs']"
 
 
 def note(env: VectorEnv) -> tuple[str, ...]:
@@ -25,11 +28,13 @@ def note(env: VectorEnv) -> tuple[str, ...]:
 
 
 def read(target: Tree, info: Tree, rows: Array) -> Array:
-    """Copy the last observations of ``rows`` [B] bool from ``info`` into ``target`` [B, ...] -> [B] bool, which were there.
+    """Copy the last observations of ``rows`` [B] bool from ``info`` into ``target`` [B, ...] -> [B]
+    bool, which were there.
 
-    Gymnasium gives an array of objects, each one env's observation or None; a list of those is as good. Other envs may give
-    observations [B, ...] in the form that ``step`` returns. ``_final_obs`` [B] bool, where it is there, says which rows mean
-    anything. WrongValue where one is not of the observation's shape, or there is not one for each env.
+    Gymnasium gives an array of objects, each one env's observation or None; a list of those is as
+    good. Other envs may give observations [B, ...] in the form that ``step`` returns.
+    ``_final_obs`` [B] bool, where it is there, says which rows mean anything. WrongValue where one
+    is not of the observation's shape, or there is not one for each env.
     """
     there = given(info, rows)
     if (key := named(info)) is None:
@@ -55,22 +60,35 @@ def given(info: Tree, rows: Array) -> Array:
 
 def by_env(value: object) -> bool:
     """Is it one value for each env, any of which may be None?"""
-    return isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1)
+    return isinstance(value, list) or (
+        isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1
+    )
 
 
 def _row(value: Any, i: int, count: int, spec: Tree, key: str) -> Tree:
-    """Pick one env's part of a batch: of objects, or of arrays [B, ...] in the form of the space."""
+    """Pick one env's part of a batch: of objects, or of arrays [B,
+    ...] in the form of the space.
+    """
     if isinstance(spec, dict) and isinstance(value, Mapping):
-        return {name: _row(inner, i, count, spec.get(name), f"{key}/{name}") for name, inner in value.items()}
+        return {
+            name: _row(inner, i, count, spec.get(name), f"{key}/{name}")
+            for name, inner in value.items()
+        }
     if isinstance(spec, dict) and isinstance(value, tuple) and len(value) == len(spec):
-        return tuple(_row(inner, i, count, spec[str(n)], f"{key}/{n}") for n, inner in enumerate(value))
+        return tuple(
+            _row(inner, i, count, spec[str(n)], f"{key}/{n}") for n, inner in enumerate(value)
+        )
     try:
         rows = value if by_env(value) or isinstance(value, tuple) else plain(value)
     except NoArray as error:
         got = f"{described(value)}{error}"
-        raise WrongValue("invalid", i, key, f"the last observation of each of {count} envs", got) from None
+        raise WrongValue(
+            "invalid", i, key, f"the last observation of each of {count} envs", got
+        ) from None
     if isinstance(rows, np.ndarray) and not rows.ndim:
-        raise WrongValue("invalid", i, key, f"the last observation of each of {count} envs", described(value))
+        raise WrongValue(
+            "invalid", i, key, f"the last observation of each of {count} envs", described(value)
+        )
     if len(rows) != count:
         raise WrongValue("invalid", i, key, f"one for each of {count} envs", f"{len(rows)}")
     return rows[i]
@@ -78,4 +96,6 @@ def _row(value: Any, i: int, count: int, spec: Tree, key: str) -> Tree:
 
 def named(info: Tree) -> str | None:
     """Return the key of ``info`` that holds them."""
-    return next((key for key in KEYS if isinstance(info, Mapping) and info.get(key) is not None), None)
+    return next(
+        (key for key in KEYS if isinstance(info, Mapping) and info.get(key) is not None), None
+    )

@@ -1,4 +1,6 @@
-"""Ids that a user may type for an env of another package, or of another time: what they mean here."""
+"""Ids that a user may type for an env of another package, or of another time:
+what they mean here.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,35 @@ from equipoise.envs.hints import importable
 
 ATARI = re.findall(  # the names of ids, without a version
     r"\w+",
-    "Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk Bowling "
-    "Boxing Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk ElevatorAction Enduro "
-    "FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster "
-    "MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank "
-    "Seaquest Skiing Solaris SpaceInvaders StarGunner Surround Tennis TimePilot Tutankham UpNDown Venture VideoPinball "
+    "Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone "
+    "BeamRider Berzerk Bowling "
+    "Boxing Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack "
+    "DoubleDunk ElevatorAction Enduro "
+    "FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape "
+    "Kangaroo Krull KungFuMaster "
+    "MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid "
+    "RoadRunner Robotank "
+    "Seaquest Skiing Solaris SpaceInvaders StarGunner Surround Tennis TimePilot Tutankham UpNDown "
+    "Venture VideoPinball "
     "WizardOfWor YarsRevenge Zaxxon",
 )
-OLD_ATARI = re.compile(r"(?:ALE/)?(?P<game>[A-Za-z]+?)(?P<ram>-ram)?(?P<kind>NoFrameskip|Deterministic)?-v\d+")
+OLD_ATARI = re.compile(
+    r"(?:ALE/)?(?P<game>[A-Za-z]+?)(?P<ram>-ram)?(?P<kind>NoFrameskip|Deterministic)?-v\d+"
+)
 
 # (an id begins so, the module whose import registers it, what pip installs)
 PACKAGES = (
-    (r"Fetch|HandReach|HandManipulate|AdroitHand|PointMaze|AntMaze|FrankaKitchen", "gymnasium_robotics", "gymnasium-robotics"),
-    (r"(highway|merge|roundabout|parking|intersection|racetrack|exit|two-way|u-turn|lane-keeping)(-fast|-ActionRepeat|-multi"
-     r"-agent|-parked|-continuous|-oval|-large)*-v\d", "highway_env", "highway-env"),
+    (
+        r"Fetch|HandReach|HandManipulate|AdroitHand|PointMaze|AntMaze|FrankaKitchen",
+        "gymnasium_robotics",
+        "gymnasium-robotics",
+    ),
+    (
+        r"(highway|merge|roundabout|parking|intersection|racetrack|exit|two-way|u-turn|lane-keeping)(-fast|-ActionRepeat|-multi"
+        r"-agent|-parked|-continuous|-oval|-large)*-v\d",
+        "highway_env",
+        "highway-env",
+    ),
     (r"popgym-", "popgym", "popgym"),
     (r"Panda(Reach|Push|Slide|PickAndPlace|Stack|Flip)", "panda_gym", "panda-gym"),
     (r"(stocks|forex)-v\d", "gym_anytrading", "gym-anytrading"),
@@ -32,25 +49,50 @@ PACKAGES = (
     (r"MiniHack-", "minihack", "minihack"),
     (r"NetHack", "nle", "nle"),
     (r"Meta-World/", "metaworld", "metaworld"),
-    (r"(mo-|deep-sea-treasure|resource-gathering|four-room|minecart)", "mo_gymnasium", "mo-gymnasium"),
+    (
+        r"(mo-|deep-sea-treasure|resource-gathering|four-room|minecart)",
+        "mo_gymnasium",
+        "mo-gymnasium",
+    ),
     (r"QuadX|Rocket-Landing|PyFlyt/", "PyFlyt.gym_envs", "pyflyt"),
     (r"CityLearn|gym_examples/", "gym_examples", "gym-examples"),
-)  # fmt: skip
+)
 # Old gym's: (an id begins so, what to do)
 OLD_GYM = (
-    (r"Crafter", "Crafter has old gym's interface: write a function that returns a gymnasium.Env around crafter.Env()"),
-    (r"SuperMarioBros", "it has old gym's interface: a function of yours that returns shimmy.GymV21CompatibilityV0(env=...)"),
-    (r"procgen-", "it has old gym's interface: a function of yours that returns shimmy.GymV21CompatibilityV0(env=...)"),
-    (r"\w+(BulletEnv|PyBulletEnv)-v\d", "it has old gym's interface; Gymnasium's own are Ant-v5, Hopper-v5 and others"),
-)  # fmt: skip
+    (
+        r"Crafter",
+        "Crafter has old gym's interface: write a function that returns a gymnasium.Env around "
+        "crafter.Env()",
+    ),
+    (
+        r"SuperMarioBros",
+        "it has old gym's interface: a function of yours that returns "
+        "shimmy.GymV21CompatibilityV0(env=...)",
+    ),
+    (
+        r"procgen-",
+        "it has old gym's interface: a function of yours that returns "
+        "shimmy.GymV21CompatibilityV0(env=...)",
+    ),
+    (
+        r"\w+(BulletEnv|PyBulletEnv)-v\d",
+        "it has old gym's interface; Gymnasium's own are Ant-v5, Hopper-v5 and others",
+    ),
+)
 TURNED = {"LunarLanderContinuous-v2": "LunarLander-v3 with --set env.continuous=true"}
 
 
 def meant_by(env_id: str) -> str:
     """The end of an error about an id that nobody registered; "" where the id says nothing."""
-    if (old := OLD_ATARI.fullmatch(env_id)) is not None and (game := _game(old["game"])) is not None:
-        how = "; without sticky actions: --set env.repeat_action_probability=0" if old["kind"] else ""
-        return f"; did you mean 'ALE/{game}-v5'?" + (f" It shows pixels{how}" if old["ram"] or how else "")
+    if (old := OLD_ATARI.fullmatch(env_id)) is not None and (
+        game := _game(old["game"])
+    ) is not None:
+        how = (
+            "; without sticky actions: --set env.repeat_action_probability=0" if old["kind"] else ""
+        )
+        return f"; did you mean 'ALE/{game}-v5'?" + (
+            f" It shows pixels{how}" if old["ram"] or how else ""
+        )
     if agents := _of_pettingzoo(env_id):
         return f"; did you mean {agents}?"
     if env_id in TURNED:
@@ -59,14 +101,21 @@ def meant_by(env_id: str) -> str:
         if re.match(begins, env_id) is None:
             continue
         there = "" if importable(module.partition(".")[0]) else f", after pip install {package!r}"
-        return f"; did you mean '{module}:{env_id}'{there}? An id is known once its package is imported"
+        return (
+            f"; did you mean '{module}:{env_id}'{there}? An id is known once its package is "
+            "imported"
+        )
     return next((f": {said}" for begins, said in OLD_GYM if re.match(begins, env_id)), "")
 
 
 def not_installed(module: str, env_id: str) -> str:
-    """What to do about a module that cannot be found, where it is that of a package of envs; "" for any other."""
+    """What to do about a module that cannot be found, where it is that of a package of envs; "" for
+    any other.
+    """
     top = module.partition(".")[0]
-    package = next((package for _, known, package in PACKAGES if known.partition(".")[0] == top), "")
+    package = next(
+        (package for _, known, package in PACKAGES if known.partition(".")[0] == top), ""
+    )
     if package:
         return f"expected the package of {top!r}, got none installed: pip install {package!r}"
     return next((said for begins, said in OLD_GYM if re.match(begins, env_id)), "")
@@ -78,7 +127,9 @@ def removed(entry_point: object) -> bool:
 
 
 def _of_pettingzoo(env_id: str) -> str:
-    """The target of ``pistonball_v6`` or ``pettingzoo.butterfly.pistonball_v6``; "" where it is none of PettingZoo's."""
+    """The target of ``pistonball_v6`` or ``pettingzoo.butterfly.pistonball_v6``; "" where it is
+    none of PettingZoo's.
+    """
     name, _, version = env_id.rpartition(".")[2].rpartition("_v")
     if not name or not version.isdecimal():
         return ""
@@ -88,7 +139,14 @@ def _of_pettingzoo(env_id: str) -> str:
         return ""
     from pettingzoo import parallel_registry
 
-    found = next((one for one in parallel_registry if re.sub(r"[-_]v\d+$", "", one.rpartition("/")[2]) == name), "")
+    found = next(
+        (
+            one
+            for one in parallel_registry
+            if re.sub(r"[-_]v\d+$", "", one.rpartition("/")[2]) == name
+        ),
+        "",
+    )
     return f"'pettingzoo:{found}'" if found else ""
 
 

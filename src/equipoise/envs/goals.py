@@ -1,8 +1,9 @@
 """Goal envs: the reward that another goal would have given.
 
-The convention is Gymnasium-Robotics': a Dict observation with ``observation``, ``achieved_goal`` and ``desired_goal``, and
-``compute_reward(achieved_goal, desired_goal, info)`` of rows at once. ``compute_terminated``, where the env has it, alone
-says whether an episode ends at a row; where it takes one row only it is asked row by row. ``info`` is {}.
+The convention is Gymnasium-Robotics': a Dict observation with ``observation``, ``achieved_goal``
+and ``desired_goal``, and ``compute_reward(achieved_goal, desired_goal, info)`` of rows at once.
+``compute_terminated``, where the env has it, alone says whether an episode ends at a row; where it
+takes one row only it is asked row by row. ``info`` is {}.
 """
 
 from __future__ import annotations
@@ -24,39 +25,61 @@ Array = np.ndarray
 
 
 class Goals:
-    """The rules of one goal env, asked of an instance kept for that; one episode shows that they hold."""
+    """The rules of one goal env, asked of an instance kept for that; one episode shows that they
+    hold.
+    """
 
     def __init__(self, env: Any) -> None:
         """Take an ``env`` from ``make``; ValueError says what is missing or wrong."""
         self._env, space = env, env.spec.observation
-        missing = [key for key in KEYS if not isinstance(space, spaces.Dict) or key not in space.spaces]
+        missing = [
+            key for key in KEYS if not isinstance(space, spaces.Dict) or key not in space.spaces
+        ]
         if missing:
-            raise ValueError(f"replay.relabel: expected an env whose observation is a Dict with {', '.join(KEYS)}, got {space}")
-        if (wanted := observation_spec(space["desired_goal"])) != (got := observation_spec(space["achieved_goal"])):
-            raise ValueError(f"replay.relabel: expected an achieved_goal like the desired_goal, {wanted}, got {got}")
+            raise ValueError(
+                "replay.relabel: expected an env whose observation is a Dict with "
+                f"{', '.join(KEYS)}, got {space}"
+            )
+        if (wanted := observation_spec(space["desired_goal"])) != (
+            got := observation_spec(space["achieved_goal"])
+        ):
+            raise ValueError(
+                f"replay.relabel: expected an achieved_goal like the desired_goal, {wanted}, got "
+                f"{got}"
+            )
         if not isinstance(env, LoopEnv | GymnasiumEnv):
             raise ValueError(f"replay.relabel: expected a Gymnasium env, got {type(env).__name__}")
         if isinstance(env, GymnasiumEnv) and env.same_step:
             raise ValueError(
-                f"replay.relabel: expected an env that shows the last observation of an episode, got {env.env}, which resets "
-                "in the same step: make it with autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP"
+                "replay.relabel: expected an env that shows the last observation of an episode, "
+                f"got {env.env}, which resets "
+                "in the same step: make it with "
+                "autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP"
             )
         reward = _method(env, "compute_reward")
         if reward is None:
-            raise ValueError(f"replay.relabel: expected an env with compute_reward, got {_raw(env)}, which has none")
+            raise ValueError(
+                f"replay.relabel: expected an env with compute_reward, got {_raw(env)}, which has "
+                "none"
+            )
         self._reward, self._terminated = reward, _method(env, "compute_terminated")
         self._try()
 
     def reward(self, achieved: Array, desired: Array) -> Array:
         """Rewards [k] float32 for k rows; each argument is [k, ...]."""
-        reward = np.asarray(self._ask("compute_reward", self._reward, achieved, desired), np.float32)
+        reward = np.asarray(
+            self._ask("compute_reward", self._reward, achieved, desired), np.float32
+        )
         if reward.shape != (len(achieved),):
             raise ValueError(
-                f"compute_reward: expected rewards of shape [{len(achieved)}] for as many goals at once, got shape "
+                f"compute_reward: expected rewards of shape [{len(achieved)}] for as many goals at "
+                "once, got shape "
                 f"{list(reward.shape)}"
             )
         if not np.isfinite(reward).all():
-            raise ValueError(f"compute_reward: expected finite rewards, got {reward[~np.isfinite(reward)][0]}")
+            raise ValueError(
+                f"compute_reward: expected finite rewards, got {reward[~np.isfinite(reward)][0]}"
+            )
         return reward
 
     def terminated(self, achieved: Array, desired: Array) -> Array | None:
@@ -64,7 +87,9 @@ class Goals:
         if self._terminated is None:
             return None
         if self._at_once:
-            return np.asarray(self._ask("compute_terminated", self._terminated, achieved, desired), np.bool_)
+            return np.asarray(
+                self._ask("compute_terminated", self._terminated, achieved, desired), np.bool_
+            )
         ask = partial(self._ask, "compute_terminated", self._terminated)
         said = [bool(ask(a, d)) for a, d in zip(achieved, desired, strict=True)]
         return np.array(said, np.bool_)
@@ -73,12 +98,15 @@ class Goals:
         self._env.close()
 
     def _ask(self, name: str, method: Callable[..., Any], achieved: Array, desired: Array) -> Any:
-        """RuntimeError names the env and the method where it raises: what it is asked for, no step of the env would ask."""
+        """RuntimeError names the env and the method where it raises: what it is asked for, no step
+        of the env would ask.
+        """
         try:
             return method(achieved, desired, {})
         except Exception as error:
             raise RuntimeError(
-                f"replay.relabel: {_raw(self._env)}: {name} of goals of shape {list(np.shape(achieved))}, with info={{}}: "
+                f"replay.relabel: {_raw(self._env)}: {name} of goals of shape "
+                f"{list(np.shape(achieved))}, with info={{}}: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
@@ -102,19 +130,24 @@ class Goals:
         rewards = rewards.reshape(-1)
         try:
             said = self.reward(achieved, desired)
-            ended: Any = False if self._terminated is None else self._terminated(achieved, desired, {})
+            ended: Any = (
+                False if self._terminated is None else self._terminated(achieved, desired, {})
+            )
         except Exception as error:
             cause = error.__cause__ or error
             raise ValueError(
-                f"replay.relabel: expected {raw} to judge {len(achieved)} goals at once by compute_reward and "
+                f"replay.relabel: expected {raw} to judge {len(achieved)} goals at once by "
+                "compute_reward and "
                 f"compute_terminated with info={{}}: {type(cause).__name__}: {cause}"
             ) from error
         self._at_once = np.shape(ended) == (len(achieved),)
         if (wrong := ~np.isclose(said, rewards, rtol=1e-4, atol=1e-6)).any():
             at = int(wrong.argmax())
             raise ValueError(
-                f"replay.relabel: {raw}: expected compute_reward to say what the step's reward is, {float(rewards[at]):g} at "
-                f"step {at + 1} of an episode, got {said[at]:g}: what changes rewards needs a compute_reward that does the same"
+                f"replay.relabel: {raw}: expected compute_reward to say what the step's reward is, "
+                f"{float(rewards[at]):g} at "
+                f"step {at + 1} of an episode, got {said[at]:g}: what changes rewards needs a "
+                "compute_reward that does the same"
             )
 
 

@@ -1,4 +1,6 @@
-"""Error texts for a wrong target, argument or dependency: the nearest valid name, the expected ones, the extra to install."""
+"""Error texts for a wrong target, argument or dependency: the nearest valid name, the expected
+ones, the extra to install.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ GYMNASIUM_EXTRAS = {"mujoco": "mujoco", "mujoco-py": "mujoco", "atari": "atari"}
 
 
 def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> ValueError:
-    """An error that names the nearest: by name without version and case first, then the newest version of that name."""
+    """An error that names the nearest: by name without version and case first, then the newest
+    version of that name.
+    """
     by_key: dict[str, list[str]] = {}
     for candidate in known:
         by_key.setdefault(versionless(candidate), []).append(candidate)
@@ -60,7 +64,10 @@ def modules(name: str) -> list[str]:
         package = importlib.import_module(parent)
     except ImportError:
         return modules(parent)
-    return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
+    return [
+        f"{parent}.{module.name}"
+        for module in pkgutil.iter_modules(getattr(package, "__path__", []))
+    ]
 
 
 def looked() -> str:
@@ -71,19 +78,31 @@ def looked() -> str:
 
 
 def hidden(module: str) -> str:
-    """The end of an error where a file of the working directory has the name of a module that is found elsewhere."""
+    """The end of an error where a file of the working directory has the name of a module that is
+    found elsewhere.
+    """
     top = module.partition(".")[0]
     found, mine = sys.modules.get(top), importlib.machinery.PathFinder.find_spec(top, [os.getcwd()])
-    if found is None or mine is None or mine.origin is None or mine.origin == getattr(found, "__file__", None):
+    if (
+        found is None
+        or mine is None
+        or mine.origin is None
+        or mine.origin == getattr(found, "__file__", None)
+    ):
         return ""
     where = getattr(found, "__file__", None) or "a part of Python"
     return f"; {top!r} is {where}, which comes before {mine.origin}: give yours another name"
 
 
 def arguments(
-    target: str, kwargs: Mapping[str, object], accepted: Mapping[str, object] | None, also: tuple[str, ...] = ()
+    target: str,
+    kwargs: Mapping[str, object],
+    accepted: Mapping[str, object] | None,
+    also: tuple[str, ...] = (),
 ) -> None:
-    """Raise ValueError for an argument that ``accepted`` (names of a signature; "**": any) does not have."""
+    """Raise ValueError for an argument that ``accepted`` (names of a signature; "**": any) does not
+    have.
+    """
     if accepted is None or "**" in accepted:
         return
     expected = [*accepted, *(key for key in also if key not in accepted)]
@@ -91,11 +110,15 @@ def arguments(
         if key not in expected:
             close = nearest(key, expected)
             hint = f" (did you mean {close!r}?)" if close else ""
-            raise ValueError(f"{target} takes no argument {key!r}{hint}; it takes: {', '.join(expected) or 'none'}")
+            raise ValueError(
+                f"{target} takes no argument {key!r}{hint}; it takes: "
+                f"{', '.join(expected) or 'none'}"
+            )
 
 
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-WORDS: dict[object, object] = {  # words for True and False; 0 and 1 equal them and count as the same
+# words for True and False; 0 and 1 equal them and count as the same
+WORDS: dict[object, object] = {
     **dict.fromkeys((*TRUE_WORDS, 1), True),
     **dict.fromkeys((*FALSE_WORDS, 0), False),
 }
@@ -108,7 +131,9 @@ KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
 
 
 def typed(name: str, value: Any, kind: type) -> None:
-    """Raise ValueError for a value of another type than ``kind``: the text "off", say, is true to Python."""
+    """Raise ValueError for a value of another type than ``kind``: the text "off", say, is true to
+    Python.
+    """
     said, taken = KINDS[kind]
     if isinstance(value, taken) and (kind is bool or not isinstance(value, bool)):
         return
@@ -116,15 +141,22 @@ def typed(name: str, value: Any, kind: type) -> None:
     with contextlib.suppress(ValueError, TypeError, OverflowError):
         if kind is bool:
             meant = WORDS.get(value.strip().lower() if isinstance(value, str) else value)
-        elif kind in (int, float) and not isinstance(value, bool) and (number := float(value)) == number:
+        elif (
+            kind in (int, float)
+            and not isinstance(value, bool)
+            and (number := float(value)) == number
+        ):
             meant = int(number) if number == int(number) else number if kind is float else None
     hint = "" if meant is None else f"; did you mean {str(meant).lower()}?"
     raise ValueError(f"{name}: expected {said}, got {value!r}{hint}")
 
 
 @contextlib.contextmanager
-def unexpected(target: str, kwargs: Mapping[str, object], known: Callable[[], Iterable[str]]) -> Iterator[None]:
-    """Turn the TypeError of a constructor behind a class's ``**kwargs`` into the error of ``arguments``.
+def unexpected(
+    target: str, kwargs: Mapping[str, object], known: Callable[[], Iterable[str]]
+) -> Iterator[None]:
+    """Turn the TypeError of a constructor behind a class's ``**kwargs`` into the error of
+    ``arguments``.
 
     ``known``: the names that may be meant.
     """
@@ -139,8 +171,15 @@ def unexpected(target: str, kwargs: Mapping[str, object], known: Callable[[], It
         raise ValueError(f"{target} takes no argument {named[1]!r}{hint}: {error}") from error
 
 
-def required(target: str, kwargs: Mapping[str, object], accepted: Mapping[str, Any] | None, given: Iterable[str]) -> None:
-    """Raise ValueError for a parameter of ``accepted`` without a default that neither ``kwargs`` nor ``given`` has."""
+def required(
+    target: str,
+    kwargs: Mapping[str, object],
+    accepted: Mapping[str, Any] | None,
+    given: Iterable[str],
+) -> None:
+    """Raise ValueError for a parameter of ``accepted`` without a default that neither ``kwargs``
+    nor ``given`` has.
+    """
     missing = [
         name
         for name, p in (accepted or {}).items()
@@ -149,24 +188,37 @@ def required(target: str, kwargs: Mapping[str, object], accepted: Mapping[str, A
     if missing:
         name = missing[0]
         raise ValueError(
-            f"{target}: expected a value for its argument{'s' * (len(missing) > 1)} {', '.join(missing)}, got none: "
+            f"{target}: expected a value for its argument{'s' * (len(missing) > 1)} "
+            f"{', '.join(missing)}, got none: "
             f"--set env.{name}=VALUE, in Python env_kwargs={{{name!r}: VALUE}}"
         )
 
 
 def no_name(target: str) -> str | None:
-    """The hint for a target that cannot name an env: a path, or a module without its member; None for any other target."""
+    """The hint for a target that cannot name an env: a path, or a module without its member; None
+    for any other target.
+    """
     module, _, name = target.rpartition(":")
     path = module or target
-    if path.endswith(".py") or path.startswith((".", os.sep)) or os.sep in module:  # an id may have a slash, too
+    # an id may have a slash, too
+    if path.endswith(".py") or path.startswith((".", os.sep)) or os.sep in module:
         named = path.removesuffix(".py").strip(f".{os.sep}").replace(os.sep, ".")
         what = (name if module else "") or "make"
-        return f"env {target!r}: expected a module as an import names it, such as {named}:{what}, got a path"
+        return (
+            f"env {target!r}: expected a module as an import names it, such as {named}:{what}, "
+            "got a path"
+        )
     if module and not name:
-        return f"env {target!r}: expected module:callable, such as {module}:make, got no name of what is in the module"
+        return (
+            f"env {target!r}: expected module:callable, such as {module}:make, got no name of "
+            "what is in the module"
+        )
     if not module and importable(target.partition(".")[0]):
         head, _, tail = target.rpartition(".")
-        return f"env {target!r}: expected module:callable, such as {f'{head}:{tail}' if head else f'{tail}:make'}, got no colon"
+        return (
+            f"env {target!r}: expected module:callable, such as "
+            f"{f'{head}:{tail}' if head else f'{tail}:make'}, got no colon"
+        )
     return None
 
 
@@ -175,7 +227,9 @@ def importable(name: str) -> bool:
 
 
 class NotMade(ValueError):
-    """The error of an env's constructor, or of its module's import, that is none of those we explain; it is the cause."""
+    """The error of an env's constructor, or of its module's import, that is none of those we
+    explain; it is the cause.
+    """
 
 
 class UnsupportedSpace(ValueError):
@@ -184,7 +238,9 @@ class UnsupportedSpace(ValueError):
 
 @contextlib.contextmanager
 def explained(target: str) -> Iterator[None]:
-    """Turn a missing dependency of ``target`` into an ImportError that says what to install; add the name to other errors."""
+    """Turn a missing dependency of ``target`` into an ImportError that says what to install; add
+    the name to other errors.
+    """
     try:
         yield
     except UnsupportedSpace as error:
@@ -192,12 +248,16 @@ def explained(target: str) -> Iterator[None]:
     except DependencyNotInstalled as error:
         named = re.search(r"gymnasium\[([\w-]+)\]", str(error))
         extra = GYMNASIUM_EXTRAS.get(named[1]) if named else None
-        raise ImportError(f"{target} needs {extra}: {install(extra)}" if extra else f"{target}: {error}") from error
+        raise ImportError(
+            f"{target} needs {extra}: {install(extra)}" if extra else f"{target}: {error}"
+        ) from error
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        raise ImportError(f"{target} needs {error.name}: {install(extra)}", name=error.name) from error
+        raise ImportError(
+            f"{target} needs {error.name}: {install(extra)}", name=error.name
+        ) from error
     except (ValueError, ImportError, OSError):
         raise
     except Exception as error:  # an env's constructor may raise anything

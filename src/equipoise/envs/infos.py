@@ -1,7 +1,9 @@
-"""Numbers from an env's ``info``, by name, as one array a step: what ``Program.source.metrics`` asks for.
+"""Numbers from an env's ``info``, by name, as one array a step: what ``Program.source.metrics``
+asks for.
 
-A name is a key of ``info``, or a path of keys ("episode/r"); a key that has a slash itself is found, too. A name that is
-absent (or None) in a step gives nan. Nothing of an ``info`` dict is kept.
+A name is a key of ``info``, or a path of keys ("episode/r"); a key that has a slash itself is
+found, too. A name that is absent (or None) in a step gives nan. Nothing of an ``info`` dict is
+kept.
 """
 
 from __future__ import annotations
@@ -45,12 +47,17 @@ class Infos:
             self.value[i, j] = np.nan if found is _ABSENT or found is None else _number(found, name)
 
     def read_all(self, info: Tree, rows: Array | None = None) -> None:
-        """Read all rows, or those where ``rows`` [B] bool, from a vector env's ``info``: arrays [B], with ``_key`` as masks.
+        """Read all rows, or those where ``rows`` [B] bool, from a vector env's ``info``: arrays
+        [B], with ``_key`` as masks.
 
         A list with a dict for each env is also read.
         """
         count = len(self.value)
-        if isinstance(info, list | tuple | np.ndarray) and np.ndim(info) == 1 and len(info) == count:
+        if (
+            isinstance(info, list | tuple | np.ndarray)
+            and np.ndim(info) == 1
+            and len(info) == count
+        ):
             for i in range(count) if rows is None else np.flatnonzero(rows).tolist():
                 self.read_one(i, info[i])
             return
@@ -86,21 +93,27 @@ def _find(info: Mapping[str, Tree], name: str) -> Tree:
 
 
 def _below(info: Mapping[str, object], name: str) -> Iterator[tuple[str, str]]:
-    """Return each key that a name may begin with and the rest of the name: a key may have a slash itself."""
+    """Return each key that a name may begin with and the rest of the name: a key may have a slash
+    itself.
+    """
     for i, letter in enumerate(name):
         if letter == "/" and isinstance(info.get(name[:i]), Mapping):
             yield name[:i], name[i + 1 :]
 
 
 def _column(info: Mapping[str, Tree], name: str) -> tuple[Array, Array]:
-    """Return the array behind a name and the mask of its valid rows (None: all); absent: (``_ABSENT``, None)."""
+    """Return the array behind a name and the mask of its valid rows (None: all); absent:
+    (``_ABSENT``, None).
+    """
     if name in info:
         return info[name], info.get(f"_{name}")
     for inner, rest in _below(info, name):
         found, mask = _column(info[inner], rest)
         if found is not _ABSENT:
             outer = info.get(f"_{inner}")
-            return found, mask if outer is None else outer if mask is None else np.logical_and(mask, outer)
+            return found, mask if outer is None else outer if mask is None else np.logical_and(
+                mask, outer
+            )
     return _ABSENT, None
 
 
@@ -109,7 +122,9 @@ def _number(value: Any, name: str) -> float:
         try:
             return float(value)
         except OverflowError:
-            raise NoNumber(f"metrics: expected a number in the env's info[{name!r}], got one beyond all floats") from None
+            raise NoNumber(
+                f"metrics: expected a number in the env's info[{name!r}], got one beyond all floats"
+            ) from None
     try:
         array = plain(value)
     except NoArray:
@@ -117,7 +132,9 @@ def _number(value: Any, name: str) -> float:
     if array is not None and array.size == 1 and array.dtype.kind in "biuf":
         return float(array.reshape(()))
     shape = "" if array is None or not array.shape else f" of shape {list(array.shape)}"
-    raise NoNumber(f"metrics: expected a number in the env's info[{name!r}], got {type(value).__name__}{shape}")
+    raise NoNumber(
+        f"metrics: expected a number in the env's info[{name!r}], got {type(value).__name__}{shape}"
+    )
 
 
 def _numbers(found: Array, mask: Array, count: int, name: str) -> Array:
@@ -136,8 +153,13 @@ def _numbers(found: Array, mask: Array, count: int, name: str) -> Array:
             values = values[:, 0]
         if values.shape not in ((count,), ()) or values.dtype.kind not in "biufO":
             got = f"{values.dtype} {list(values.shape)}" if values.size else described(found)
-            raise NoNumber(f"metrics: expected {count} numbers in the vector env's info[{name!r}], got {got}")
+            raise NoNumber(
+                f"metrics: expected {count} numbers in the vector env's info[{name!r}], got {got}"
+            )
         if values.dtype.kind != "O":
             return np.where(there, values, np.nan)
         values = np.broadcast_to(values, count).tolist()
-    return [_number(v, name) if yes and v is not None else np.nan for v, yes in zip(values, there.tolist(), strict=True)]
+    return [
+        _number(v, name) if yes and v is not None else np.nan
+        for v, yes in zip(values, there.tolist(), strict=True)
+    ]

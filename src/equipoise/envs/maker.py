@@ -22,18 +22,35 @@ class EnvMaker:
     metrics: tuple[str, ...]
 
     def __call__(
-        self, *, streams: Array, seed: int, failures: Failures | None = None, metrics: Sequence[str] = (), answers: int = 0
+        self,
+        *,
+        streams: Array,
+        seed: int,
+        failures: Failures | None = None,
+        metrics: Sequence[str] = (),
+        answers: int = 0,
     ) -> DealtEnv:
-        """Make the envs of these numbers, with agents dealt to policies; ``metrics``: the reported ones.
+        """Make the envs of these numbers, with agents dealt to policies; ``metrics``: the reported
+        ones.
 
         ``answers``: so many streams answer at a time, at least (``PartialEnv``); 0: all.
         """
         if answers:
-            some = make_partial(self.env, streams=streams, seed=seed, answers=answers, failures=failures, metrics=metrics)
+            some = make_partial(
+                self.env,
+                streams=streams,
+                seed=seed,
+                answers=answers,
+                failures=failures,
+                metrics=metrics,
+            )
             return PartialEnv(some, *self.policies)
         env = make(self.env, streams=streams, seed=seed, failures=failures, metrics=metrics)
         parted = dealt(env, policies=self.policies, route=self.route)
         if self.metrics and isinstance(parted, PettingZooEnv):
             env.close()
-            raise ValueError(f"metrics: expected a Gymnasium env, got one of the agents {', '.join(parted.spec.env.agents)}")
+            raise ValueError(
+                "metrics: expected a Gymnasium env, got one of the agents "
+                f"{', '.join(parted.spec.env.agents)}"
+            )
         return parted

@@ -15,9 +15,10 @@ Targets::
     remote:tcp://HOST:PORT  worlds that connect there, and remote:unix:PATH (``worlds/``; extra ``serve``)
     ALE/Pong-v5             an Atari game, and python:ALE/..., envpool:Pong-v5: all of them with ``atari.AtariSpec``
 
-A callable, or the class behind an id, is also given, where its signature names them and the arguments do not:
-``stream`` (int, of this one env), ``streams`` ([B] int64), ``num_envs`` (B) and ``seed`` (of the run).
-"""
+A callable, or the class behind an id, is also given, where its signature names them and the
+arguments do not: ``stream`` (int, of this one env), ``streams`` ([B] int64), ``num_envs`` (B) and
+``seed`` (of the run).
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -56,8 +57,10 @@ from equipoise.types.sources import DEVICE, JAX
 Streams = NDArray[np.int64]
 PETTINGZOO = "pettingzoo:"
 SEATS = "seats"
-DEVICE_ENVS = "equipoise.device_envs.vector:vector"  # imported for a device env alone, since it loads torch
-FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (  # ids, the module that registers them, the function that makes them
+# imported for a device env alone, since it loads torch
+DEVICE_ENVS = "equipoise.device_envs.vector:vector"
+# ids, the module that registers them, the function that makes them
+FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (
     (("ALE/",), "ale_py", atari.Game),
     (minigrid.PREFIXES, "minigrid", minigrid.Grid),
 )
@@ -65,14 +68,21 @@ GYMNASIUM_ARGUMENTS = ("max_episode_steps", "render_mode")  # arguments of gymna
 
 
 def make(
-    factory: EnvFactory, *, streams: Streams, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()
+    factory: EnvFactory,
+    *,
+    streams: Streams,
+    seed: int,
+    failures: Failures | None = None,
+    metrics: Sequence[str] = (),
 ) -> SyncEnv:
-    """Make an env of ``streams`` [B] int64. The env of stream i is seeded from (``seed``, i), whichever worker runs it.
+    """Make an env of ``streams`` [B] int64. The env of stream i is seeded from (``seed``, i),
+    whichever worker runs it.
 
-    For a PettingZoo env these are the numbers of whole envs; ``pettingzoo.dealt`` makes their agents streams.
+    For a PettingZoo env these are the numbers of whole envs; ``pettingzoo.dealt`` makes their
+    agents streams.
 
-    ``failures`` says what an env's failure costs; without it every exception and every wrong value is raised.
-    ``metrics``: names of the env's ``info`` whose numbers are told in ``TimeStep.info``.
+    ``failures`` says what an env's failure costs; without it every exception and every wrong value
+    is raised. ``metrics``: names of the env's ``info`` whose numbers are told in ``TimeStep.info``.
     ValueError names the nearest valid target, argument or module; ImportError the extra to install.
     """
     env = make_plain(factory, streams=streams, seed=seed)
@@ -93,28 +103,44 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
         if target.startswith(REMOTE):
             if python or factory.action_mask == "info":
                 what = f"python:{target}" if python else "action_mask=info"
-                raise ValueError(f"{target}: expected worlds that connect, with masks in their observations, got {what}")
+                raise ValueError(
+                    f"{target}: expected worlds that connect, with masks in their observations, "
+                    f"got {what}"
+                )
             from equipoise.envs.worlds.env import RemoteEnv
 
-            return RemoteEnv(target, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask)
+            return RemoteEnv(
+                target, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask
+            )
         if target.startswith("envpool:"):
             if python:
-                raise ValueError(f"python:{target}: EnvPool's envs are native; take a Gymnasium id instead")
+                raise ValueError(
+                    f"python:{target}: EnvPool's envs are native; take a Gymnasium id instead"
+                )
             from equipoise.envs.families.pool import make_pool
 
             name = target.removeprefix("envpool:")
-            return make_pool(name, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask)
+            return make_pool(
+                name, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask
+            )
         found = named(target)
         phases.say(f"making an env of {target}")
         with wrong.unexpected(target, kwargs, partial(handed_on, found)):
             if isinstance(found, atari.Game | minigrid.Grid):
                 if factory.action_mask not in ("auto", "none"):
-                    raise ValueError(f"{target} has no action masks; expected action_mask=auto, got {factory.action_mask!r}")
+                    raise ValueError(
+                        f"{target} has no action masks; expected action_mask=auto, got "
+                        f"{factory.action_mask!r}"
+                    )
                 return found.make(kwargs, streams=streams, seed=seed, python=python)
             offer: dict[str, Any] = {"num_envs": len(streams), "streams": streams, "seed": seed}
             if isinstance(found, Registered):
-                return make_registered(found, kwargs, offer, python=python, mask=factory.action_mask)
-            return make_called(target, found, kwargs, offer, python=python, mask=factory.action_mask)
+                return make_registered(
+                    found, kwargs, offer, python=python, mask=factory.action_mask
+                )
+            return make_called(
+                target, found, kwargs, offer, python=python, mask=factory.action_mask
+            )
 
 
 def named(target: str) -> Any:
@@ -122,12 +148,16 @@ def named(target: str) -> Any:
     if target.startswith(PETTINGZOO):
         return partial(parallel, target.removeprefix(PETTINGZOO))
     if target.startswith((DEVICE, JAX)):
-        return partial(called(DEVICE_ENVS, "device envs"), target.removeprefix(DEVICE), observation_spec)
+        return partial(
+            called(DEVICE_ENVS, "device envs"), target.removeprefix(DEVICE), observation_spec
+        )
     return resolve(target)
 
 
 def parallel(name: str, **kwargs: object) -> object:
-    """Make an env of PettingZoo's registry: the parallel one of that name, else the one whose agents act in turns."""
+    """Make an env of PettingZoo's registry: the parallel one of that name, else the one whose
+    agents act in turns.
+    """
     import pettingzoo
     from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
     from pettingzoo.env_registry.registration import aec_registry, parallel_registry, spec
@@ -162,17 +192,28 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
                 raise ValueError(said)
             raise wrong.unknown("env id", target, gymnasium.registry)
         if removed(gymnasium.registry[name].entry_point):
-            others = [key for key in gymnasium.registry if wrong.versionless(key) == wrong.versionless(name)]
+            others = [
+                key
+                for key in gymnasium.registry
+                if wrong.versionless(key) == wrong.versionless(name)
+            ]
             if left := [key for key in others if not removed(gymnasium.registry[key].entry_point)]:
                 raise wrong.unknown("env id", target, left, ", which Gymnasium no longer has")
-        return next((kind(name) for prefixes, _, kind in FAMILIES if name.startswith(prefixes)), gymnasium.registry[name])
+        return next(
+            (kind(name) for prefixes, _, kind in FAMILIES if name.startswith(prefixes)),
+            gymnasium.registry[name],
+        )
     if said := wrong.no_name(target):
         raise ValueError(said)
     phases.say(f"importing {module}")
     try:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}.") or error.name in wrong.EXTRAS:
+        if (
+            error.name is None
+            or not f"{module}.".startswith(f"{error.name}.")
+            or error.name in wrong.EXTRAS
+        ):
             raise  # the module exists and lacks a dependency, or an extra is not installed
         if missing := not_installed(module, name):
             raise ValueError(f"env {target!r}: {missing}") from error
@@ -184,13 +225,20 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
         return gymnasium.registry[name]
     if hasattr(imported, name):
         raise ValueError(
-            f"env {target!r}: expected a class or a function that makes an env, got {type(found).__name__} {found!r}"
+            f"env {target!r}: expected a class or a function that makes an env, got "
+            f"{type(found).__name__} {found!r}"
         )
-    names = [key for key, value in vars(imported).items() if callable(value) and not key.startswith("_")]
-    raise wrong.unknown("env", name, [*names, *gymnasium.registry], f" in module {module!r}{wrong.hidden(module)}")
+    names = [
+        key for key, value in vars(imported).items() if callable(value) and not key.startswith("_")
+    ]
+    raise wrong.unknown(
+        "env", name, [*names, *gymnasium.registry], f" in module {module!r}{wrong.hidden(module)}"
+    )
 
 
-def make_registered(found: Registered, kwargs: dict[str, Any], offer: dict[str, Any], *, python: bool, mask: str) -> SyncEnv:
+def make_registered(
+    found: Registered, kwargs: dict[str, Any], offer: dict[str, Any], *, python: bool, mask: str
+) -> SyncEnv:
     streams = offer["streams"]
     if found.vector_entry_point is not None and not found.additional_wrappers and not python:
         creator = loaded(found.vector_entry_point)
@@ -200,39 +248,60 @@ def make_registered(found: Registered, kwargs: dict[str, Any], offer: dict[str, 
             env = gymnasium.make_vec(found.id, vectorization_mode="vector_entry_point", **given)
             return vector(env, offer, mask)
     if found.entry_point is None:
-        native = parameters(loaded(found.vector_entry_point)) if found.vector_entry_point is not None else {}
+        native = (
+            parameters(loaded(found.vector_entry_point))
+            if found.vector_entry_point is not None
+            else {}
+        )
         wrong.arguments(found.id, kwargs, native)
         raise ValueError(f"{found.id} has no Python env")
     accepted = parameters(loaded(found.entry_point))
     wrong.arguments(found.id, kwargs, accepted, GYMNASIUM_ARGUMENTS)
     wrong.required(found.id, {**found.kwargs, **kwargs}, accepted, (*offer, "stream"))
     one = partial(gymnasium.make, found.id, disable_env_checker=True, **kwargs)
-    makers = [partial(one, **offered(accepted, kwargs, offer | {"stream": int(stream)})) for stream in streams]
+    makers = [
+        partial(one, **offered(accepted, kwargs, offer | {"stream": int(stream)}))
+        for stream in streams
+    ]
     return loop(makers, offer, mask)
 
 
 def make_called(
-    target: str, function: Callable[..., Any], kwargs: dict[str, Any], offer: dict[str, Any], *, python: bool, mask: str
+    target: str,
+    function: Callable[..., Any],
+    kwargs: dict[str, Any],
+    offer: dict[str, Any],
+    *,
+    python: bool,
+    mask: str,
 ) -> SyncEnv:
     streams = offer["streams"]
     accepted = parameters(function)
-    # Seats are ours, of an env of several agents; an env with an argument of that name gets it itself.
-    ours = {} if accepted and SEATS in accepted else {key: kwargs[key] for key in kwargs if key == SEATS}
+    # Seats are ours, of an env of several agents; an env with an argument of that name gets it
+    # itself.
+    ours = (
+        {}
+        if accepted and SEATS in accepted
+        else {key: kwargs[key] for key in kwargs if key == SEATS}
+    )
     kwargs = {key: value for key, value in kwargs.items() if key not in ours}
     wrong.arguments(target, kwargs, accepted)
     wrong.required(target, kwargs, accepted, (*offer, "stream"))
     makers: list[Callable[[], Any]] = [
-        partial(function, **kwargs, **offered(accepted, kwargs, offer | {"stream": int(stream)})) for stream in streams
+        partial(function, **kwargs, **offered(accepted, kwargs, offer | {"stream": int(stream)}))
+        for stream in streams
     ]
     first = makers[0]()
     if ours and not is_parallel(first) and not is_turns(first):
         raise ValueError(
-            f"{target}: seats are those of an env of several agents, got seats={ours[SEATS]!r} for one of one agent"
+            f"{target}: seats are those of an env of several agents, got seats={ours[SEATS]!r} for "
+            "one of one agent"
         )
     if isinstance(first, VectorEnv):  # before Env: EnvPool's classes are both
         if python:
             raise ValueError(
-                f"python:{target}: expected one Python env a stream; it returns a vector env, {type(first).__name__}"
+                f"python:{target}: expected one Python env a stream; it returns a vector env, "
+                f"{type(first).__name__}"
             )
         return vector(first, offer, mask)
     if is_turns(first):
@@ -242,17 +311,25 @@ def make_called(
         makers = [seated(maker, ours.get(SEATS, "fixed")) for maker in makers]
         first = seated(lambda made=first: made, ours.get(SEATS, "fixed"))()  # type: ignore[misc]
         if mask == "info":
-            raise ValueError(f"{target}: expected action_mask=auto, obs/KEY or none for an env of several agents, got 'info'")
+            raise ValueError(
+                f"{target}: expected action_mask=auto, obs/KEY or none for an env of several "
+                "agents, got 'info'"
+            )
         joints = [partial(Joint, maker, mask) for maker in makers]
-        return loop(joints, offer, "none", made=Joint(lambda: first, mask))  # each agent has a mask of its own
+        # each agent has a mask of its own
+        return loop(joints, offer, "none", made=Joint(lambda: first, mask))
     if not isinstance(first, gymnasium.Env):
         if has_agents(first) and not of_package(first):
             raise NotParallel(f"{target} returned {type(first).__name__}, no parallel env: {GIVES}")
         if is_old(first):
             name = type(first).__name__
-            raise OldGym(f"{target} returned {name}, of old gym, expected a gymnasium.Env: {advice(first, target)}")
+            raise OldGym(
+                f"{target} returned {name}, of old gym, expected a gymnasium.Env: "
+                f"{advice(first, target)}"
+            )
         raise ValueError(
-            f"{target} returned {type(first).__name__}, expected a gymnasium.Env, a gymnasium.vector.VectorEnv or a PettingZoo "
+            f"{target} returned {type(first).__name__}, expected a gymnasium.Env, a "
+            "gymnasium.vector.VectorEnv or a PettingZoo "
             "ParallelEnv"
         )
     return loop(makers, offer, mask, made=first)
@@ -265,18 +342,28 @@ def vector(env: Any, offer: dict[str, Any], mask: str) -> GymnasiumEnv:
     return GymnasiumEnv(env, streams=offer["streams"], seed=offer["seed"], action_mask=choice)
 
 
-def loop(makers: Sequence[Callable[[], Any]], offer: dict[str, Any], mask: str, made: Any = None) -> LoopEnv:
+def loop(
+    makers: Sequence[Callable[[], Any]], offer: dict[str, Any], mask: str, made: Any = None
+) -> LoopEnv:
     """Adapt Python envs; ``made`` is the env that the first maker already returned."""
     streams, seed = offer["streams"], offer["seed"]
     if mask != "info":
         return LoopEnv(makers, streams=streams, seed=seed, made=made, action_mask=mask)
     masked: list[Callable[[], Any]] = [lambda make=make: InfoMask(make()) for make in makers]  # type: ignore[misc]
-    return LoopEnv(masked, streams=streams, seed=seed, made=None if made is None else InfoMask(made))
+    return LoopEnv(
+        masked, streams=streams, seed=seed, made=None if made is None else InfoMask(made)
+    )
 
 
-def offered(accepted: Mapping[str, Any] | None, kwargs: Mapping[str, Any], offer: Mapping[str, Any]) -> dict[str, Any]:
+def offered(
+    accepted: Mapping[str, Any] | None, kwargs: Mapping[str, Any], offer: Mapping[str, Any]
+) -> dict[str, Any]:
     """Select from ``offer`` the arguments that the signature names and the user did not give."""
-    return {key: value for key, value in offer.items() if accepted and key in accepted and key not in kwargs}
+    return {
+        key: value
+        for key, value in offer.items()
+        if accepted and key in accepted and key not in kwargs
+    }
 
 
 def loaded(entry_point: str | Callable[..., object]) -> Callable[..., object]:
@@ -285,7 +372,9 @@ def loaded(entry_point: str | Callable[..., object]) -> Callable[..., object]:
 
 def handed_on(found: object) -> list[str]:
     """The argument names of the constructors of an env's class and of all its parents."""
-    made: Any = gymnasium.registry[found.id] if isinstance(found, atari.Game | minigrid.Grid) else found
+    made: Any = (
+        gymnasium.registry[found.id] if isinstance(found, atari.Game | minigrid.Grid) else found
+    )
     if isinstance(made, Registered):
         made = None if made.entry_point is None else loaded(made.entry_point)
     classes = made.__mro__ if inspect.isclass(made) else ()
@@ -294,7 +383,9 @@ def handed_on(found: object) -> list[str]:
 
 
 def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    """The named parameters of ``function``, with "**" among them where it takes any; None where it does not say."""
+    """The named parameters of ``function``, with "**" among them where it takes any; None where it
+    does not say.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -1,13 +1,14 @@
-"""Action masks: which actions an env allows now, as a part of the observation, so that they are stored and learned with it.
+"""Action masks: which actions an env allows now, as a part of the observation, so that they are
+stored and learned with it.
 
-A mask stands where the env's space has it (a key of its Dict), or comes in ``info["action_mask"]``; then ``InfoMask`` makes the
-observation ``{"obs": ..., "action_mask": ...}``. 1 means allowed, 0 forbidden, and any other value is refused. The form is
-that of Gymnasium's ``space.sample(mask)``:
+A mask stands where the env's space has it (a key of its Dict), or comes in ``info["action_mask"]``;
+then ``InfoMask`` makes the observation ``{"obs": ..., "action_mask": ...}``. 1 means allowed, 0
+forbidden, and any other value is refused. The form is that of Gymnasium's ``space.sample(mask)``:
 
     Discrete(n)             [n]
     MultiDiscrete(nvec)     [sum(nvec)], or a tuple of [n] for each n
     Dict, Tuple             a dict or tuple with those of the parts that have one; Box and MultiBinary have none
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,29 +31,41 @@ from equipoise.envs.values import NoArray, described, flag, flags, plain
 from equipoise.types import Array, Tree
 
 KEY = "action_mask"
-CHOICES = "'auto' (the observation's key 'action_mask', if it has one), 'info', 'obs/KEY', or 'none'"
+CHOICES = (
+    "'auto' (the observation's key 'action_mask', if it has one), 'info', 'obs/KEY', or 'none'"
+)
 
 
 def sizes(action: Any) -> list[int]:
     """The number of values of each choice of an action space; [] where nothing can be masked."""
     if isinstance(action, spaces.Discrete):
         return [int(action.n)]
-    return [int(n) for n in action.nvec.reshape(-1)] if isinstance(action, spaces.MultiDiscrete) else []
+    return (
+        [int(n) for n in action.nvec.reshape(-1)]
+        if isinstance(action, spaces.MultiDiscrete)
+        else []
+    )
 
 
 def mask_space(action: spaces.Space[object]) -> spaces.Space[object] | None:
-    """The space of a flat mask: MultiBinary [sum of ``sizes``], in Dicts; None where nothing can be masked."""
+    """The space of a flat mask: MultiBinary [sum of ``sizes``], in Dicts; None where nothing can be
+    masked.
+    """
     if (inner := tree.branches(action)) is None:
         return spaces.MultiBinary(sum(counts)) if (counts := sizes(action)) else None
     parts = {key: part for key, one in inner.items() if (part := mask_space(one)) is not None}
     return spaces.Dict(OrderedDict(parts)) if parts else None
 
 
-# ------------------------------------------------------------------------------------------------- as a part of the space
+# --------------------------------------------------------------------------- as a part of the space
 
 
-def place_of(choice: str, observation: spaces.Space[object], action: spaces.Space[object]) -> tuple[str, ...]:
-    """The keys that lead to the mask in an observation, () for none. ``choice`` as in ``CHOICES``, without "info"."""
+def place_of(
+    choice: str, observation: spaces.Space[object], action: spaces.Space[object]
+) -> tuple[str, ...]:
+    """The keys that lead to the mask in an observation, () for none. ``choice`` as in ``CHOICES``,
+    without "info".
+    """
     if choice == "none":
         return ()
     if choice == "auto":
@@ -70,7 +83,10 @@ def place_of(choice: str, observation: spaces.Space[object], action: spaces.Spac
     for key in keys:
         inner = tree.branches(found) or {}
         if key not in inner:
-            raise ValueError(f"action_mask: expected a key of the observation space, one of {sorted(inner)}, got {choice!r}")
+            raise ValueError(
+                f"action_mask: expected a key of the observation space, one of {sorted(inner)}, "
+                f"got {choice!r}"
+            )
         found = inner[key]
     fits(found, action, choice)
     return keys
@@ -86,26 +102,43 @@ def fits(mask: Tree, action: spaces.Space[object], place: str) -> None:
     elif counts and masks is not None and len(masks) == len(counts):
         for (key, one), n in zip(masks.items(), counts, strict=True):
             fits(one, spaces.Discrete(n), f"{place}/{key}")
-    elif not counts or not isinstance(mask, spaces.Box | spaces.MultiBinary) or int(np.prod(mask.shape)) != sum(counts):
-        expected = f"a mask of {sum(counts)} values (MultiBinary, or Box from 0 to 1)" if counts else "no mask"
+    elif (
+        not counts
+        or not isinstance(mask, spaces.Box | spaces.MultiBinary)
+        or int(np.prod(mask.shape)) != sum(counts)
+    ):
+        expected = (
+            f"a mask of {sum(counts)} values (MultiBinary, or Box from 0 to 1)"
+            if counts
+            else "no mask"
+        )
         raise UnsupportedSpace(
-            f"observation space {mask} at {place}: expected {expected} for the action space {action}; action_mask=none leaves "
+            f"observation space {mask} at {place}: expected {expected} for the action space "
+            f"{action}; action_mask=none leaves "
             "it an observation like any other"
         )
 
 
 def counted(place: str, mask: Tree, action: object) -> Iterator[tuple[str, Array, Array]]:
-    """(place, [B, n], where each choice begins [k]) of every array of a mask; the arrays are views."""
+    """(place, [B, n], where each choice begins [k]) of every array of a mask;
+    the arrays are views.
+    """
     inner, counts = tree.branches(action), sizes(action)
     if isinstance(mask, dict):
         for j, (key, one) in enumerate(mask.items()):
-            yield from counted(f"{place}/{tree.path_of(key)}", one, spaces.Discrete(counts[j]) if inner is None else inner[key])
+            yield from counted(
+                f"{place}/{tree.path_of(key)}",
+                one,
+                spaces.Discrete(counts[j]) if inner is None else inner[key],
+            )
     else:
         yield place, mask.reshape(len(mask), -1), np.cumsum([0, *counts[:-1]])
 
 
 def legal(action: Any, actions: Tree, mask: Tree) -> None:
-    """Replace, in place, forbidden actions among [B, ...] by allowed ones, where the mask allows any."""
+    """Replace, in place, forbidden actions among [B, ...] by allowed ones, where the mask allows
+    any.
+    """
     inner, counts = tree.branches(action), sizes(action)
     if inner is not None:
         for key in [key for key in inner if isinstance(mask, tuple | list) or key in mask]:
@@ -116,7 +149,9 @@ def legal(action: Any, actions: Tree, mask: Tree) -> None:
         if isinstance(mask, Mapping | tuple):
             choices = [member(mask, str(j)) for j in range(len(counts))]
         else:
-            choices = np.split(_numbers(mask, len(rows), sum(counts)), np.cumsum(counts)[:-1], axis=1)
+            choices = np.split(
+                _numbers(mask, len(rows), sum(counts)), np.cumsum(counts)[:-1], axis=1
+            )
         for j, allowed in enumerate(choices):
             for row, fine in zip(rows, _numbers(allowed, len(rows), counts[j]) != 0, strict=True):
                 if fine.any() and not fine[row[j] - starts[j]]:
@@ -131,7 +166,7 @@ def _numbers(mask: Tree, rows: int, count: int) -> Array:
     return numbers.reshape(rows, count)
 
 
-# ----------------------------------------------------------------------------------------------------------- out of info
+# -------------------------------------------------------------------------------------- out of info
 
 
 class InfoMask(gymnasium.Wrapper):
@@ -159,12 +194,16 @@ class InfoMask(gymnasium.Wrapper):
 
 
 class VectorInfoMask(VectorWrapper):
-    """A wrapper for a vector env with masks in ``info``, as arrays [B, n] or as Gymnasium gathers those of Python envs."""
+    """A wrapper for a vector env with masks in ``info``, as arrays [B, n] or as Gymnasium gathers
+    those of Python envs.
+    """
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)
         self._masks = needed(getattr(env, "single_action_space", None), env)
-        self.single_observation_space = with_mask(getattr(env, "single_observation_space", None), self._masks)
+        self.single_observation_space = with_mask(
+            getattr(env, "single_observation_space", None), self._masks
+        )
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, object] | None = None) -> Any:
@@ -173,19 +212,29 @@ class VectorInfoMask(VectorWrapper):
 
     def step(self, actions: Tree) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(actions)
-        ended = [flags(value, self.num_envs, key) for key, value in (("terminated", terminated), ("truncated", truncated))]
+        ended = [
+            flags(value, self.num_envs, key)
+            for key, value in (("terminated", terminated), ("truncated", truncated))
+        ]
         masked = self._with(obs, info, np.logical_or(*ended))
         return masked, reward, terminated, truncated, self._finals(info)
 
     def _finals(self, info: Tree) -> Tree:
-        """Give final observations (SAME_STEP) the form of all others, with masks of ones where they have none."""
+        """Give final observations (SAME_STEP) the form of all others, with masks of ones where they
+        have none.
+        """
         if (key := final.named(info)) is None:
             return info
         last, found = info.get("final_info"), info[key]
         last = last if isinstance(last, Mapping) else {}
         there = self._there(last)
         masks = [
-            flat(one_of(last[KEY], i) if there[i] else None, self._masks, self.env.single_action_space, i)
+            flat(
+                one_of(last[KEY], i) if there[i] else None,
+                self._masks,
+                self.env.single_action_space,
+                i,
+            )
             for i in range(self.num_envs)
         ]
         if final.by_env(found) and len(found) == self.num_envs:
@@ -203,7 +252,9 @@ class VectorInfoMask(VectorWrapper):
             masks = given(info, bool(there[i]), bool(ended[i]), i)
             mask = None if masks is None else one_of(masks, i)
             if mask is None and not ended[i]:
-                raise WrongValue("invalid", i, f"info/{KEY}", "a mask, since action_mask=info", "None")
+                raise WrongValue(
+                    "invalid", i, f"info/{KEY}", "a mask, since action_mask=info", "None"
+                )
             rows.append(flat(mask, self._masks, self.env.single_action_space, i))
         return {"obs": obs, KEY: tree.stack(rows)}
 
@@ -212,12 +263,19 @@ class VectorInfoMask(VectorWrapper):
         if info.get(KEY) is None:
             return np.zeros(self.num_envs, np.bool_)
         said = info.get(f"_{KEY}")
-        return np.ones(self.num_envs, np.bool_) if said is None else flags(said, self.num_envs, f"info/_{KEY}")
+        return (
+            np.ones(self.num_envs, np.bool_)
+            if said is None
+            else flags(said, self.num_envs, f"info/_{KEY}")
+        )
 
 
 def needed(action: Any, env: Any) -> spaces.Space[object]:
     if (space := mask_space(action)) is None:
-        raise ValueError(f"{env}: action_mask=info: expected a Discrete or MultiDiscrete among its actions, got {action}")
+        raise ValueError(
+            f"{env}: action_mask=info: expected a Discrete or MultiDiscrete among its actions, got "
+            f"{action}"
+        )
     return space
 
 
@@ -235,14 +293,20 @@ def one_of(value: object, i: int) -> object:
     try:
         return value[i] if isinstance(value, list | np.ndarray) else plain(value)[i]
     except (LookupError, NoArray):
-        raise WrongValue("invalid", i, f"info/{KEY}", "a mask of each env", described(value)) from None
+        raise WrongValue(
+            "invalid", i, f"info/{KEY}", "a mask of each env", described(value)
+        ) from None
 
 
 def given(info: Tree, there: bool, ended: bool, index: int = 0) -> Tree:
     """Read the mask from ``info``; None, which allows everything, at an episode's end only."""
     if there or ended:
         return info.get(KEY) if there else None
-    keys = f"info with the keys {sorted(map(str, info))}" if isinstance(info, Mapping) else f"info {described(info)}"
+    keys = (
+        f"info with the keys {sorted(map(str, info))}"
+        if isinstance(info, Mapping)
+        else f"info {described(info)}"
+    )
     raise WrongValue("invalid", index, f"info/{KEY}", "a mask, since action_mask=info", keys)
 
 
@@ -252,23 +316,38 @@ def flat(mask: Tree, space: Any, action: Any, index: int = 0, place: str = f"inf
         if isinstance(mask, tuple | list):
             mask = {str(i): one for i, one in enumerate(mask)}
         if not isinstance(mask, Mapping | None):
-            raise WrongValue("invalid", index, place, f"a dict with the keys {sorted(space)}", described(mask))
+            raise WrongValue(
+                "invalid", index, place, f"a dict with the keys {sorted(space)}", described(mask)
+            )
         inner, has = tree.branches(action) or {}, mask or {}
-        return {key: flat(has.get(key), one, inner[key], index, f"{place}/{key}") for key, one in space.spaces.items()}
+        return {
+            key: flat(has.get(key), one, inner[key], index, f"{place}/{key}")
+            for key, one in space.spaces.items()
+        }
     count, choices = int(space.n), sizes(action)
     if mask is None:
         return np.ones(count, np.int8)
     try:
         arrays = [np.ravel(plain(one)) for one in parts(mask)]
     except NoArray as error:
-        raise WrongValue("invalid", index, place, f"{count} numbers", f"{described(mask)}{error}") from None
+        raise WrongValue(
+            "invalid", index, place, f"{count} numbers", f"{described(mask)}{error}"
+        ) from None
     got = [len(one) for one in arrays]
     if got not in ([count], choices) or any(one.dtype.kind not in "biuf" for one in arrays):
         expected = f"{count} numbers" + (f", or a tuple of {choices}" if len(choices) > 1 else "")
-        raise WrongValue("invalid", index, place, expected, f"a tuple of {got}" if len(got) > 1 else described(mask))
+        raise WrongValue(
+            "invalid",
+            index,
+            place,
+            expected,
+            f"a tuple of {got}" if len(got) > 1 else described(mask),
+        )
     values = np.concatenate(arrays)
     if (bad := odd(values)).any():
-        raise WrongValue("invalid", index, place, ZERO_OR_ONE, f"{values[bad][0]} at [{int(bad.argmax())}]")
+        raise WrongValue(
+            "invalid", index, place, ZERO_OR_ONE, f"{values[bad][0]} at [{int(bad.argmax())}]"
+        )
     return values.astype(np.int8)
 
 

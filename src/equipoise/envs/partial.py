@@ -1,8 +1,10 @@
-"""Envs whose streams answer some at a time: Python envs with a thread each, and what hands their rows on.
+"""Envs whose streams answer some at a time: Python envs with a thread each, and what hands their
+rows on.
 
-``recv`` answers as soon as ``answers`` of the streams under way have answered, with the rows of all that have by then:
-``TimeStep.answered``. The others tell of nothing: reward 0, not ``valid``, not ``first``, no end, the observation of before.
-The first ``recv`` answers the reset of all streams. ``send`` takes the actions of any streams that have answered.
+``recv`` answers as soon as ``answers`` of the streams under way have answered, with the rows of all
+that have by then: ``TimeStep.answered``. The others tell of nothing: reward 0, not ``valid``, not
+``first``, no end, the observation of before. The first ``recv`` answers the reset of all streams.
+``send`` takes the actions of any streams that have answered.
 """
 
 from __future__ import annotations
@@ -44,29 +46,42 @@ def make_partial(
     failures: Failures | None = None,
     metrics: Sequence[str] = (),
 ) -> Any:
-    """As ``making.make``, of an env whose streams answer some at a time; ValueError for one that cannot."""
+    """As ``making.make``, of an env whose streams answer some at a time; ValueError for one that
+    cannot.
+    """
     target = factory.target
     if factory.on_device or target.startswith(REMOTE):
-        raise ValueError(f"{SETTING}: expected 0 with {target}, whose streams are stepped together, got {answers}")
+        raise ValueError(
+            f"{SETTING}: expected 0 with {target}, whose streams are stepped together, got "
+            f"{answers}"
+        )
     if target.startswith("envpool:"):
         from equipoise.envs.families.pool import make_pool
 
         env = make_pool(
-            target.removeprefix("envpool:"), dict(factory.kwargs), streams=streams, seed=seed, action_mask=factory.action_mask,
+            target.removeprefix("envpool:"),
+            dict(factory.kwargs),
+            streams=streams,
+            seed=seed,
+            action_mask=factory.action_mask,
             answers=answers,
-        )  # fmt: skip
+        )
         env.failures, env.origin = failures, (factory, seed)
         if metrics:
             env.watch(metrics)
         return env
     one = replace(factory, target=f"python:{target.removeprefix('python:')}")
-    rule = None if failures is None else Together(**{name: getattr(failures, name) for name in KEPT})
+    rule = (
+        None if failures is None else Together(**{name: getattr(failures, name) for name in KEPT})
+    )
     envs = list[Any]()
     try:
         for stream in np.asarray(streams, np.int64):
             envs.append(make(one, streams=stream[None], seed=seed, failures=rule, metrics=metrics))
             if isinstance(envs[0], LoopEnv) and isinstance(envs[0].envs[0], Joint):
-                raise ValueError(f"{SETTING}: expected 0 with {target}, whose agents act together, got {answers}")
+                raise ValueError(
+                    f"{SETTING}: expected 0 with {target}, whose agents act together, got {answers}"
+                )
         return ThreadedEnv(envs, answers=answers)
     except BaseException:
         for env in envs:
@@ -74,7 +89,8 @@ def make_partial(
         raise
 
 
-KEPT = ("on_nonfinite", "capsules", "counts", "causes", "warned")  # resets of several threads are no part of one's time
+# resets of several threads are no part of one's time
+KEPT = ("on_nonfinite", "capsules", "counts", "causes", "warned")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,7 +115,8 @@ class Together(Failures):
 class ThreadedEnv:
     """An ``Env`` over envs of one stream each, every one stepped by a thread of its own.
 
-    It pays where a step waits, or computes outside Python (a simulator, the network): steps in Python itself take turns.
+    It pays where a step waits, or computes outside Python (a simulator, the network): steps in
+    Python itself take turns.
     """
 
     def __init__(self, envs: Sequence[Any], *, answers: int) -> None:
@@ -110,11 +127,23 @@ class ThreadedEnv:
         told = self.envs[0].ts.info
         info = None if told is None else np.full((len(streams), told.shape[1]), np.nan)
         self.ts: Any = replace(ts, answered=np.zeros(len(streams), np.bool_), info=info)
-        self._said = [self.ts.reward, self.ts.terminated, self.ts.truncated, self.ts.first, self.ts.valid, self.ts.answered]
+        self._said = [
+            self.ts.reward,
+            self.ts.terminated,
+            self.ts.truncated,
+            self.ts.first,
+            self.ts.valid,
+            self.ts.answered,
+        ]
         self._copies = [list(_copies(self.ts, i, env.ts)) for i, env in enumerate(self.envs)]
         self._places = {int(stream): i for i, stream in enumerate(streams)}
-        self.restarted, self.restarts, self.resumed = np.zeros(len(streams), np.bool_), dict[int, str](), dict[str, int]()
-        self._came: deque[tuple[int, BaseException | None]] = deque()  # streams whose answer is there and not told
+        self.restarted, self.restarts, self.resumed = (
+            np.zeros(len(streams), np.bool_),
+            dict[int, str](),
+            dict[str, int](),
+        )
+        # streams whose answer is there and not told
+        self._came: deque[tuple[int, BaseException | None]] = deque()
         self._under_way = 0  # streams that were sent an action, or are reset, and are not told
         self._wanted = len(self.envs)  # as many answers as the next ``recv`` waits for
         self._read, self._write = os.pipe()
@@ -124,7 +153,9 @@ class ThreadedEnv:
         self._poll.register(self._read, select.POLLIN)
         self._jobs: list[SimpleQueue[Any]] = [SimpleQueue() for _ in self.envs]
         self._threads = [
-            threading.Thread(target=self._serve, args=(i,), name=f"env of stream {stream}", daemon=True)
+            threading.Thread(
+                target=self._serve, args=(i,), name=f"env of stream {stream}", daemon=True
+            )
             for i, stream in enumerate(streams)
         ]
         for thread in self._threads:
@@ -152,7 +183,7 @@ class ThreadedEnv:
                 with suppress(BlockingIOError):  # it is full, and wakes whoever waits
                     os.write(self._write, b"\0")
 
-    # ---------------------------------------------------------------------------------------------------------- as an Env
+    # ------------------------------------------------------------------------------------ as an Env
 
     def send(self, action: Tree, stream: Array) -> None:
         """action [n, ...] for the streams [n], which have all answered."""
@@ -198,7 +229,9 @@ class ThreadedEnv:
             pass
 
     def state(self) -> Tree:
-        """What the next rows depend on, once the steps under way have ended; {} where a resume makes the envs anew."""
+        """What the next rows depend on, once the steps under way have ended; {} where a resume
+        makes the envs anew.
+        """
         if self.spec.resume == "restart":
             return {}
         self._settle()
@@ -249,12 +282,21 @@ def _copies(ts: TimeStep, i: int, one: TimeStep) -> Iterator[tuple[Array, Array]
     """The pairs (to, from) of arrays by which an answer of stream i gets into the rows."""
     for to, of in zip(tree.leaves(ts.obs), tree.leaves(one.obs), strict=True):
         yield to[i : i + 1], of
-    for name in ("reward", "terminated", "truncated", "first", "valid", *(("info",) if ts.info is not None else ())):
+    for name in (
+        "reward",
+        "terminated",
+        "truncated",
+        "first",
+        "valid",
+        *(("info",) if ts.info is not None else ()),
+    ):
         yield getattr(ts, name)[i : i + 1], getattr(one, name)
 
 
 class PartialEnv(SingleEnv):
-    """``DealtEnv`` of such an env: the actions are {"action": [n, ...], "stream": [n]} of the streams that they are for."""
+    """``DealtEnv`` of such an env: the actions are {"action": [n, ...], "stream": [n]} of the
+    streams that they are for.
+    """
 
     def send(self, actions: Mapping[str, Tree]) -> None:
         some = actions[self._policy]

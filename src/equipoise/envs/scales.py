@@ -1,7 +1,8 @@
 """The scale of observations: numbers so large that a network cannot use them as they are.
 
-Numbers reach a network as they are, but for pictures (bytes of rank 2 or more, divided by their bound). A network begins with
-weights for numbers of about 1: a byte of 255 next to a position of 0.5 hides the position, and 10^6 hides all else.
+Numbers reach a network as they are, but for pictures (bytes of rank 2 or more, divided by their
+bound). A network begins with weights for numbers of about 1: a byte of 255 next to a position of
+0.5 hides the position, and 10^6 hides all else.
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from equipoise.types import Tree
 
 LARGE = 100.0  # a number beyond it is large
 NO_BOUND = 1e9  # a bound beyond it is none
-ADVICE = "divide it in the env, or --set algorithm.normalize_obs=true (ppo, a2c, impala) scales by what is seen"
+ADVICE = (
+    "divide it in the env, or --set algorithm.normalize_obs=true (ppo, a2c, impala) scales by "
+    "what is seen"
+)
 
 
 def large(space: spaces.Space[object], place: str = "obs") -> dict[str, float]:
     """{place: the largest number of its bounds} of each array with large bounds."""
     if (inner := tree.branches(space)) is not None:
-        return {path: most for key, one in inner.items() for path, most in large(one, f"{place}/{key}").items()}
+        return {
+            path: most
+            for key, one in inner.items()
+            for path, most in large(one, f"{place}/{key}").items()
+        }
     if not isinstance(space, spaces.Box) or is_picture(space):
         return {}
     bounds = np.abs(np.concatenate([np.ravel(space.low), np.ravel(space.high)]).astype(np.float64))
@@ -31,9 +39,15 @@ def large(space: spaces.Space[object], place: str = "obs") -> dict[str, float]:
 
 
 def large_seen(space: spaces.Space[object], obs: Tree, place: str = "obs") -> dict[str, float]:
-    """{place: the largest number} of each array of rows [B, ...] that has large numbers within small or no bounds."""
+    """{place: the largest number} of each array of rows [B, ...] that has large numbers within
+    small or no bounds.
+    """
     if (inner := tree.branches(space)) is not None:
-        parts = ((one, obs[key], f"{place}/{key}") for key, one in inner.items() if isinstance(obs, Mapping))
+        parts = (
+            (one, obs[key], f"{place}/{key}")
+            for key, one in inner.items()
+            if isinstance(obs, Mapping)
+        )
         return {path: most for part in parts for path, most in large_seen(*part).items()}
     if not isinstance(space, spaces.Box) or is_picture(space) or large(space):
         return {}
@@ -53,5 +67,6 @@ def said(found: Mapping[str, float]) -> str:
     place, most = next(iter(found.items()))
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return (
-        f"{place}{more}: expected numbers of about 1, got up to {most:,.6g}, which a network cannot use as they are: {ADVICE}"
+        f"{place}{more}: expected numbers of about 1, got up to {most:,.6g}, which a network "
+        f"cannot use as they are: {ADVICE}"
     )

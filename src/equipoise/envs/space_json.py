@@ -7,9 +7,10 @@
     Dict            {"type": "Dict", "spaces": [["key", {...}], ...]}, in the space's own order
     Tuple           {"type": "Tuple", "spaces": [{...}, ...]}
 
-An array whose numbers are all the same is one number. A number is written so that its dtype reads the same bits; infinities
-are the texts "inf" and "-inf". A subclass of one of these spaces is written as that space.
-"""
+An array whose numbers are all the same is one number. A number is written so that its dtype reads
+the same bits; infinities are the texts "inf" and "-inf". A subclass of one of these spaces is
+written as that space.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -28,27 +29,59 @@ from equipoise.types import Array
 DEPTH = 32  # of spaces within spaces
 MOST_NUMBERS = 1 << 24  # of a Box; the shape that is read may come from a foreign file
 KINDS = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
-FLOATS, WHOLE = ("float16", "float32", "float64"), tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+FLOATS, WHOLE = (
+    ("float16", "float32", "float64"),
+    tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
 DTYPES = {"Box": (*FLOATS, *WHOLE, "bool"), "Discrete": WHOLE, "MultiDiscrete": WHOLE}
 
 
 def to_json(space: spaces.Space[object], place: str = "space") -> dict[str, Any]:
-    """Write a space as plain JSON; UnsupportedSpace names the place of one that has no such form."""
+    """Write a space as plain JSON;
+    UnsupportedSpace names the place of one that has no such form.
+    """
     if isinstance(space, spaces.Box) and math.prod(space.shape) <= MOST_NUMBERS:
         shape, dtype = list(space.shape), str(space.dtype)
-        return {"type": "Box", "shape": shape, "dtype": dtype, "low": _numbers(space.low), "high": _numbers(space.high)}
+        return {
+            "type": "Box",
+            "shape": shape,
+            "dtype": dtype,
+            "low": _numbers(space.low),
+            "high": _numbers(space.high),
+        }
     if isinstance(space, spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
+        return {
+            "type": "Discrete",
+            "n": int(space.n),
+            "start": int(space.start),
+            "dtype": str(space.dtype),
+        }
     if isinstance(space, spaces.MultiDiscrete):
         nvec: Any = space.nvec.tolist()
-        return {"type": "MultiDiscrete", "nvec": nvec, "start": _numbers(space.start), "dtype": str(space.dtype)}
+        return {
+            "type": "MultiDiscrete",
+            "nvec": nvec,
+            "start": _numbers(space.start),
+            "dtype": str(space.dtype),
+        }
     if isinstance(space, spaces.MultiBinary):
-        return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else [int(n) for n in np.ravel(space.n)]}
+        return {
+            "type": "MultiBinary",
+            "n": space.n if isinstance(space.n, int) else [int(n) for n in np.ravel(space.n)],
+        }
     if isinstance(space, spaces.Dict):
-        return {"type": "Dict", "spaces": [[key, to_json(one, f"{place}/{key}")] for key, one in space.spaces.items()]}
+        return {
+            "type": "Dict",
+            "spaces": [[key, to_json(one, f"{place}/{key}")] for key, one in space.spaces.items()],
+        }
     if isinstance(space, spaces.Tuple):
-        return {"type": "Tuple", "spaces": [to_json(one, f"{place}/{i}") for i, one in enumerate(space.spaces)]}
-    raise UnsupportedSpace(f"{place}: expected a {KINDS} space of at most {MOST_NUMBERS:,} numbers, got {space}")
+        return {
+            "type": "Tuple",
+            "spaces": [to_json(one, f"{place}/{i}") for i, one in enumerate(space.spaces)],
+        }
+    raise UnsupportedSpace(
+        f"{place}: expected a {KINDS} space of at most {MOST_NUMBERS:,} numbers, got {space}"
+    )
 
 
 def _numbers(array: Array) -> object:
@@ -56,7 +89,10 @@ def _numbers(array: Array) -> object:
     flat = np.asarray(array).reshape(-1)
     same = len(flat) > 0 and bool((flat == flat[0]).all())
     values = flat[:1].tolist() if same else flat.tolist()
-    said = [_text(value) if isinstance(value, float) and math.isinf(value) else value for value in values]
+    said = [
+        _text(value) if isinstance(value, float) and math.isinf(value) else value
+        for value in values
+    ]
     return said[0] if same else _nested(said, np.shape(array))
 
 
@@ -78,25 +114,37 @@ def from_json(data: Any, place: str = "space", depth: int = 0) -> spaces.Space[o
     kind = data.get("type") if isinstance(data, Mapping) else None
     read = READERS.get(kind) if isinstance(kind, str) else None
     if read is None:
-        raise ValueError(f"{place}: expected a JSON object whose 'type' is {KINDS}, got {shortened(repr(data))}")
+        raise ValueError(
+            f"{place}: expected a JSON object whose 'type' is {KINDS}, got {shortened(repr(data))}"
+        )
     try:
         return read(data, place, depth)
     except KeyError as error:
-        raise ValueError(f"{place}: expected a {kind} with the key {error}, got {sorted(map(str, data))}") from error
+        raise ValueError(
+            f"{place}: expected a {kind} with the key {error}, got {sorted(map(str, data))}"
+        ) from error
     except (TypeError, AssertionError, OverflowError) as error:
-        raise ValueError(f"{place}: expected a {kind} space, got one that Gymnasium refuses: {error}") from error
+        raise ValueError(
+            f"{place}: expected a {kind} space, got one that Gymnasium refuses: {error}"
+        ) from error
 
 
 def _box(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
     shape, dtype = _shape(data["shape"], f"{place}.shape"), _dtype(data, place)
     low, high = (_array(data[name], shape, dtype, f"{place}.{name}") for name in ("low", "high"))
     if not ((low <= high) & (low < math.inf) & (high > -math.inf)).all():
-        raise ValueError(f"{place}.low: expected bounds of {dtype} with a finite number between them, got others")
+        raise ValueError(
+            f"{place}.low: expected bounds of {dtype} with a finite number between them, got others"
+        )
     return spaces.Box(low, high, shape, dtype.type)
 
 
 def _discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
-    n, start, dtype = _whole(data["n"], f"{place}.n", 1), _whole(data["start"], f"{place}.start"), _dtype(data, place)
+    n, start, dtype = (
+        _whole(data["n"], f"{place}.n", 1),
+        _whole(data["start"], f"{place}.start"),
+        _dtype(data, place),
+    )
     _fits(n, start, dtype, f"{place}.n")
     return spaces.Discrete(n, start=start, dtype=dtype.type)
 
@@ -105,7 +153,9 @@ def _multi_discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.S
     dtype, counts = _dtype(data, place), data["nvec"]
     nvec = np.array(counts) if isinstance(counts, list) else np.zeros(0)
     if nvec.dtype.kind != "i" or not nvec.size or int(nvec.min()) < 1:
-        raise ValueError(f"{place}.nvec: expected whole numbers of at least 1, got {shortened(repr(counts))}")
+        raise ValueError(
+            f"{place}.nvec: expected whole numbers of at least 1, got {shortened(repr(counts))}"
+        )
     start = _array(data["start"], nvec.shape, dtype, f"{place}.start")
     for n, first in zip(nvec.flat, start.flat, strict=True):
         _fits(int(n), int(first), dtype, f"{place}.nvec")
@@ -114,15 +164,23 @@ def _multi_discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.S
 
 def _multi_binary(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
     n = data["n"]
-    return spaces.MultiBinary(list(_shape(n, f"{place}.n")) if isinstance(n, list) else _whole(n, f"{place}.n", 1))
+    return spaces.MultiBinary(
+        list(_shape(n, f"{place}.n")) if isinstance(n, list) else _whole(n, f"{place}.n", 1)
+    )
 
 
 def _dict(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
     pairs = data["spaces"]
-    pair = isinstance(pairs, list) and all(isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in pairs)
+    pair = isinstance(pairs, list) and all(
+        isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in pairs
+    )
     if not pair or not pairs:
-        raise ValueError(f"{place}.spaces: expected a list of [key, space], got {shortened(repr(pairs))}")
-    return spaces.Dict(OrderedDict((key, from_json(one, f"{place}/{key}", depth + 1)) for key, one in pairs))
+        raise ValueError(
+            f"{place}.spaces: expected a list of [key, space], got {shortened(repr(pairs))}"
+        )
+    return spaces.Dict(
+        OrderedDict((key, from_json(one, f"{place}/{key}", depth + 1)) for key, one in pairs)
+    )
 
 
 def _tuple(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
@@ -132,13 +190,21 @@ def _tuple(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[obje
 
 
 READERS = {
-    "Box": _box, "Discrete": _discrete, "MultiDiscrete": _multi_discrete, "MultiBinary": _multi_binary, "Dict": _dict,
+    "Box": _box,
+    "Discrete": _discrete,
+    "MultiDiscrete": _multi_discrete,
+    "MultiBinary": _multi_binary,
+    "Dict": _dict,
     "Tuple": _tuple,
-}  # fmt: skip
+}
 
 
 def _whole(value: object, place: str, least: int | None = None) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or (least is not None and value < least)
+    ):
         wanted = "a whole number" + (f" of at least {least}" if least is not None else "")
         raise ValueError(f"{place}: expected {wanted}, got {shortened(repr(value))}")
     return value
@@ -149,23 +215,33 @@ def _shape(value: object, place: str) -> tuple[int, ...]:
         raise ValueError(f"{place}: expected a list of sizes, got {shortened(repr(value))}")
     shape = tuple(_whole(one, place, 0) for one in value)
     if math.prod(shape) > MOST_NUMBERS or len(shape) > DEPTH:
-        raise ValueError(f"{place}: expected a shape of at most {MOST_NUMBERS:,} numbers, got {shortened(repr(value))}")
+        raise ValueError(
+            f"{place}: expected a shape of at most {MOST_NUMBERS:,} numbers, got "
+            f"{shortened(repr(value))}"
+        )
     return shape
 
 
 def _dtype(data: Mapping[str, Any], place: str) -> np.dtype:
     known = DTYPES[data["type"]]
     if (name := data["dtype"]) not in known:
-        raise ValueError(f"{place}.dtype: expected one of {', '.join(known)}, got {shortened(repr(name))}")
+        raise ValueError(
+            f"{place}.dtype: expected one of {', '.join(known)}, got {shortened(repr(name))}"
+        )
     made: np.dtype = np.dtype(name)
     return made
 
 
 def _fits(n: int, start: int, dtype: np.dtype, place: str) -> None:
-    """ValueError if the dtype cannot hold ``n``, or the last of ``n`` values from ``start``: it would be another number."""
+    """ValueError if the dtype cannot hold ``n``, or the last of ``n`` values from ``start``: it
+    would be another number.
+    """
     most = int(np.iinfo(dtype).max)
     if n > most or start + n - 1 > most:
-        raise ValueError(f"{place}: expected values of {dtype}, at most {most:,}, got {n:,} values from {start:,}")
+        raise ValueError(
+            f"{place}: expected values of {dtype}, at most {most:,}, got {n:,} values from "
+            f"{start:,}"
+        )
 
 
 def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype, place: str) -> Array:
@@ -185,7 +261,9 @@ def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype, place: str) -> A
         if 0 in shape and not read.size:
             return read.reshape(shape)  # lists end at the first axis without elements
         if read.shape not in ((), shape):
-            raise ValueError(f"expected one number or the shape {list(shape)}, got {list(read.shape)}")
+            raise ValueError(
+                f"expected one number or the shape {list(shape)}, got {list(read.shape)}"
+            )
     except (ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{place}: expected {dtype} numbers: {error}") from error
     return np.full(shape, read, dtype) if read.shape == () else read

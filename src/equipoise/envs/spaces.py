@@ -1,8 +1,10 @@
-"""Spaces as trees of ``ArraySpec``, the preallocated arrays that a worker's envs write into, and actions as the env wants them.
+"""Spaces as trees of ``ArraySpec``, the preallocated arrays that a worker's envs write into, and
+actions as the env wants them.
 
-What reaches a network: a ``Box`` of any float as float32, all else in the dtype of its space; ``Dict`` and ``Tuple`` as dicts,
-a Tuple's keys being "0", "1", .... What a policy gives: int64 from ``start`` (``Discrete``, ``MultiDiscrete``), int8
-(``MultiBinary``), float32 (``Box``), in dicts of the same keys; ``ActionForm`` makes of it what ``env.step`` expects.
+What reaches a network: a ``Box`` of any float as float32, all else in the dtype of its space;
+``Dict`` and ``Tuple`` as dicts, a Tuple's keys being "0", "1", .... What a policy gives: int64 from
+``start`` (``Discrete``, ``MultiDiscrete``), int8 (``MultiBinary``), float32 (``Box``), in dicts of
+the same keys; ``ActionForm`` makes of it what ``env.step`` expects.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of
 ACTIONS = "Box (float), Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 INSTEAD: dict[type, str] = {  # advice for spaces that have no arrays of a fixed size
     spaces.Text: "make it a Box of bytes of a fixed length, padded",
-    spaces.Sequence: "pad it to a Box of a fixed length, with another Box that says which elements are there",
+    spaces.Sequence: "pad it to a Box of a fixed length, with another Box that says which elements "
+    "are there",
     spaces.Graph: "pad nodes and edges to a Dict of Boxes of a fixed size",
     spaces.OneOf: "make it a Dict of a Discrete that chooses and of all the choices",
     spaces.Box: "make it a MultiDiscrete",
@@ -34,11 +37,14 @@ INSTEAD: dict[type, str] = {  # advice for spaces that have no arrays of a fixed
 def observation_spec(space: spaces.Space[object], place: str = "obs") -> Tree:
     """The arrays of one stream's observation; UnsupportedSpace names the place of what has none.
 
-    Some arrays may be without elements, such as a list of goals that is empty in this env, but not all.
+    Some arrays may be without elements, such as a list of goals that is empty in this env, but not
+    all.
     """
     found = part_spec(space, place)
     if not any(math.prod(one.shape) for one in tree.leaves(found)):
-        raise UnsupportedSpace(f"observation space {space} is not supported: expected at least one number, got none")
+        raise UnsupportedSpace(
+            f"observation space {space} is not supported: expected at least one number, got none"
+        )
     return found
 
 
@@ -46,17 +52,25 @@ def part_spec(space: spaces.Space[object], place: str = "obs") -> Tree:
     """``observation_spec`` of a part of a space, which may be without elements."""
     if isinstance(space, spaces.Box):
         _bounded(space, "observation", place)
-        return ArraySpec(tuple(space.shape), "float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype))
+        return ArraySpec(
+            tuple(space.shape),
+            "float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype),
+        )
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         _choices(space, "observation", place)
         return ArraySpec(tuple(space.shape or ()), str(space.dtype))
     if (inner := tree.branches(space)) is not None:
-        return {key: part_spec(one, f"{place}/{key}") for key, one in _named(inner, "observation", space, place)}
+        return {
+            key: part_spec(one, f"{place}/{key}")
+            for key, one in _named(inner, "observation", space, place)
+        }
     raise _unsupported("observation", space, place, OBSERVATIONS, "gymnasium.ObservationWrapper")
 
 
 def action_spec(space: spaces.Space[object], place: str = "action") -> Tree:
-    """The arrays of one stream's action as a policy gives it; UnsupportedSpace names the place of what has none."""
+    """The arrays of one stream's action as a policy gives it; UnsupportedSpace names the place of
+    what has none.
+    """
     _choices(space, "action", place)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         _bounded(space, "action", place)
@@ -66,41 +80,70 @@ def action_spec(space: spaces.Space[object], place: str = "action") -> Tree:
     if isinstance(space, spaces.MultiBinary):
         return ArraySpec(tuple(space.shape), "int8")
     if (inner := tree.branches(space)) is not None:
-        return {key: action_spec(one, f"{place}/{key}") for key, one in _named(inner, "action", space, place)}
+        return {
+            key: action_spec(one, f"{place}/{key}")
+            for key, one in _named(inner, "action", space, place)
+        }
     raise _unsupported("action", space, place, ACTIONS, "gymnasium.ActionWrapper")
 
 
 def _bounded(space: spaces.Box, role: str, place: str) -> None:
     """Raise UnsupportedSpace where a bound is nan: such a space is not even equal to itself."""
     if np.isnan(space.low).any() or np.isnan(space.high).any():
-        raise UnsupportedSpace(f"{role} space {space} at {place} is not supported: expected bounds that are numbers, got nan")
+        raise UnsupportedSpace(
+            f"{role} space {space} at {place} is not supported: expected bounds that are numbers, "
+            "got nan"
+        )
 
 
 def _choices(space: spaces.Space[object], role: str, place: str) -> None:
     """Raise UnsupportedSpace where there is nothing to choose."""
     if 0 in (getattr(space, "shape", None) or ()):
-        raise UnsupportedSpace(f"{role} space {space} at {place} is not supported: expected at least one number, got none")
+        raise UnsupportedSpace(
+            f"{role} space {space} at {place} is not supported: expected at least one number, got "
+            "none"
+        )
 
 
-def _named(inner: Mapping[Any, Any], role: str, space: object, place: str) -> Iterable[tuple[str, Any]]:
-    # Keys are names in files and graphs, where a zero ends a name and half of a character (a lone surrogate) is none.
-    wrong = [key for key in inner if not isinstance(key, str) or re.search("[\0\ud800-\udfff]", key)]
+def _named(
+    inner: Mapping[Any, Any], role: str, space: object, place: str
+) -> Iterable[tuple[str, Any]]:
+    # Keys are names in files and graphs, where a zero ends a name and half of a character (a lone
+    # surrogate) is none.
+    wrong = [
+        key for key in inner if not isinstance(key, str) or re.search("[\0\ud800-\udfff]", key)
+    ]
     if wrong or not inner:
-        expected = f"texts of whole characters as keys, got {wrong}" if wrong else "at least one part, got none"
-        raise UnsupportedSpace(f"{role} space {space} at {place} is not supported: expected {expected}")
+        expected = (
+            f"texts of whole characters as keys, got {wrong}"
+            if wrong
+            else "at least one part, got none"
+        )
+        raise UnsupportedSpace(
+            f"{role} space {space} at {place} is not supported: expected {expected}"
+        )
     return inner.items()
 
 
-def _unsupported(role: str, space: object, place: str, supported: str, wrapper: str) -> UnsupportedSpace:
-    instead = next((words for kind, words in INSTEAD.items() if isinstance(space, kind)), "turn it into one of those")
+def _unsupported(
+    role: str, space: object, place: str, supported: str, wrapper: str
+) -> UnsupportedSpace:
+    instead = next(
+        (words for kind, words in INSTEAD.items() if isinstance(space, kind)),
+        "turn it into one of those",
+    )
     where = f" at {place}" if "/" in place else ""
     return UnsupportedSpace(
-        f"{role} space {space}{where} is not supported; supported: {supported}. A {wrapper} around the env can {instead}"
+        f"{role} space {space}{where} is not supported; supported: {supported}. A {wrapper} around "
+        f"the env can {instead}"
     )
 
 
-def differ(place: str, mine: spaces.Space[object], other: spaces.Space[object]) -> tuple[str, object, object] | None:
-    """The first place at which rows of one space are no rows of the other: (place, the other space, this space).
+def differ(
+    place: str, mine: spaces.Space[object], other: spaces.Space[object]
+) -> tuple[str, object, object] | None:
+    """The first place at which rows of one space are no rows of the other: (place, the other space,
+    this space).
 
     Bounds of an observation do not matter; those of an action do, since networks scale by them.
     """
@@ -121,13 +164,16 @@ def member(value: Tree, key: str) -> Tree:
 
 
 def timestep(observation: Tree, streams: Array) -> tuple[TimeStep, Array]:
-    """Make zeroed rows for B streams (``observation`` is the spec of one), and the [n] float32 behind all of their floats.
+    """Make zeroed rows for B streams (``observation`` is the spec of one), and the [n] float32
+    behind all of their floats.
 
     One array, so that one look at it sees whether all of them are finite.
     """
     count, at = len(streams), 0
     specs = {"obs": tree.prepend(observation, count), "reward": ArraySpec((count,), "float32")}
-    floats = np.zeros(sum(s.nbytes for s in tree.leaves(specs) if s.dtype == "float32") // 4, np.float32)
+    floats = np.zeros(
+        sum(s.nbytes for s in tree.leaves(specs) if s.dtype == "float32") // 4, np.float32
+    )
 
     def array(s: ArraySpec) -> Array:
         nonlocal at
@@ -152,8 +198,8 @@ def timestep(observation: Tree, streams: Array) -> tuple[TimeStep, Array]:
 class ActionForm:
     """From a policy's actions to the env's: its dtypes, clipped to a Box, and its dicts and tuples.
 
-    ``form(action)`` is a tree of arrays [B, ...] in the env's dtypes; ``each`` and ``together`` of such a tree are what the
-    envs of B streams, and a vector env of B, take.
+    ``form(action)`` is a tree of arrays [B, ...] in the env's dtypes; ``each`` and ``together`` of
+    such a tree are what the envs of B streams, and a vector env of B, take.
     """
 
     def __init__(self, space: spaces.Space[object], batch: int, place: str = "action") -> None:
@@ -164,13 +210,16 @@ class ActionForm:
         self.high: Array = None
         self.inner: dict[str, ActionForm] | None = None
         if (inner := tree.branches(space)) is not None:
-            self.inner = {key: ActionForm(one, batch, f"{place}/{key}") for key, one in inner.items()}
+            self.inner = {
+                key: ActionForm(one, batch, f"{place}/{key}") for key, one in inner.items()
+            }
             return
         if isinstance(space, spaces.Box):
             self.low, self.high = space.low, space.high
         self.shape = (batch, *(space.shape or ()))
         self.dtype = np.dtype(space.dtype)
-        self._scalar = not isinstance(space, spaces.Discrete) and not space.shape  # an array without axes, not a number
+        # an array without axes, not a number
+        self._scalar = not isinstance(space, spaces.Discrete) and not space.shape
 
     def zeros(self) -> Tree:
         """Return zero actions [B, ...]."""
@@ -179,21 +228,36 @@ class ActionForm:
         return np.zeros(self.shape, self.dtype)
 
     def __call__(self, action: Tree) -> Tree:
-        """Convert actions [B, ...] into new arrays: an env may keep them, and the caller may overwrite its own."""
+        """Convert actions [B, ...] into new arrays: an env may keep them, and the caller may
+        overwrite its own.
+        """
         if self.inner is not None:
             if not isinstance(action, Mapping) or action.keys() != self.inner.keys():
-                got = f"the keys {sorted(map(str, action))}" if isinstance(action, Mapping) else type(action).__name__
-                raise ValueError(f"{self.place}: expected a dict with the keys {sorted(self.inner)}, got {got}")
+                got = (
+                    f"the keys {sorted(map(str, action))}"
+                    if isinstance(action, Mapping)
+                    else type(action).__name__
+                )
+                raise ValueError(
+                    f"{self.place}: expected a dict with the keys {sorted(self.inner)}, got {got}"
+                )
             return {key: form(action[key]) for key, form in self.inner.items()}
-        if self.low is None and getattr(action, "dtype", None) == self.dtype and action.shape == self.shape:
+        if (
+            self.low is None
+            and getattr(action, "dtype", None) == self.dtype
+            and action.shape == self.shape
+        ):
             return np.array(action)
         if np.shape(action) != self.shape:
-            raise ValueError(f"{self.place}: expected actions of shape {self.shape}, got {np.shape(action)}")
+            raise ValueError(
+                f"{self.place}: expected actions of shape {self.shape}, got {np.shape(action)}"
+            )
         form = np.empty(self.shape, self.dtype)
         if self.low is not None:
             np.maximum(action, self.low, out=form, casting="same_kind")
             np.minimum(form, self.high, out=form)
-        elif self.dtype.kind == "u" and np.asarray(action).dtype.kind == "i":  # numpy counts these as different kinds
+        # numpy counts these as different kinds
+        elif self.dtype.kind == "u" and np.asarray(action).dtype.kind == "i":
             np.copyto(form, action, casting="unsafe")
         else:
             np.copyto(form, action, casting="same_kind")

@@ -8,7 +8,7 @@
 | an observation | the shape of its space and a dtype of the same kind that holds the value | any other |
 
 A vector env gives an array [B] of each, or a list of B values.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -27,9 +27,20 @@ from equipoise.types import Array, Tree
 NUMBER, FLAG = "a number", "True or False"
 FLAGS = frozenset((bool, np.bool_))  # types that need no look: the others are judged
 NUMBERS = FLAGS | {
-    int, float, np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32,
+    int,
+    float,
+    np.float16,
+    np.float32,
+    np.float64,
+    np.int8,
+    np.int16,
+    np.int32,
+    np.int64,
+    np.uint8,
+    np.uint16,
+    np.uint32,
     np.uint64,
-}  # fmt: skip
+}
 
 
 class NoArray(ValueError):
@@ -71,9 +82,14 @@ def plain(value: Any) -> Array:
 
 
 def hidden(value: object) -> bool:
-    """Is it an array of ``numpy.ma``, or a list or tuple with one, of which NumPy would give what the mask hides?"""
+    """Is it an array of ``numpy.ma``, or a list or tuple with one, of which NumPy would give what
+    the mask hides?
+    """
     if isinstance(value, list | tuple):
-        return any(type(one) not in NUMBERS and isinstance(one, np.ma.MaskedArray) and hidden(one) for one in value)
+        return any(
+            type(one) not in NUMBERS and isinstance(one, np.ma.MaskedArray) and hidden(one)
+            for one in value
+        )
     return isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any())
 
 
@@ -87,12 +103,16 @@ def _detached(value: Any) -> Any:
 
 
 def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> Array:
-    """The number that ``value`` is; WrongValue for anything else. ``index``: the stream's place in the batch."""
+    """The number that ``value`` is; WrongValue for anything else. ``index``: the stream's place in
+    the batch.
+    """
     if type(value) is int and not -(1 << 63) <= value < 1 << 63:  # NumPy makes an object of it
         try:
             return float(value)
         except OverflowError:
-            raise WrongValue("nonfinite", index, key, "a finite number", "one beyond all floats") from None
+            raise WrongValue(
+                "nonfinite", index, key, "a finite number", "one beyond all floats"
+            ) from None
     if type(value) in NUMBERS:
         return value
     try:
@@ -110,7 +130,8 @@ def flag(value: object, index: int | None, key: str) -> bool:
         return bool(value)
     if (read := number(value, index, key, FLAG)) not in (0, 1):
         raise WrongValue("invalid", index, key, FLAG, described(value))
-    return bool(read)  # not of the value itself: an object of another library may be true whatever it holds
+    # not of the value itself: an object of another library may be true whatever it holds
+    return bool(read)
 
 
 def numbers(value: Array, count: int, key: str) -> Array:
@@ -127,32 +148,61 @@ def flags(value: Array, count: int, key: str) -> Array:
     return _column(value, count, key, FLAG, flag)
 
 
-def _column(value: object, count: int, key: str, expected: str, one: Callable[..., object]) -> Array:
+def _column(
+    value: object, count: int, key: str, expected: str, one: Callable[..., object]
+) -> Array:
     try:
-        given = value if isinstance(value, list | tuple) or type(value) is np.ndarray else plain(value)
+        given = (
+            value if isinstance(value, list | tuple) or type(value) is np.ndarray else plain(value)
+        )
     except NoArray as error:
-        raise WrongValue("invalid", None, key, f"{expected} of each env", f"{described(value)}{error}") from None
+        raise WrongValue(
+            "invalid", None, key, f"{expected} of each env", f"{described(value)}{error}"
+        ) from None
     shape = given.shape if isinstance(given, np.ndarray) else (len(given),)
     if shape != (count,):
-        got = described(value) if isinstance(value, np.ndarray) else f"{len(shape) and shape[0]} in {described(value)}"
+        got = (
+            described(value)
+            if isinstance(value, np.ndarray)
+            else f"{len(shape) and shape[0]} in {described(value)}"
+        )
         raise WrongValue("invalid", None, key, f"{expected} of each env, shape [{count}]", got)
-    if isinstance(given, np.ndarray) and given.dtype.kind in "biuf" and (one is number or np.isin(given, (0, 1)).all()):
+    if (
+        isinstance(given, np.ndarray)
+        and given.dtype.kind in "biuf"
+        and (one is number or np.isin(given, (0, 1)).all())
+    ):
         return given if one is number else given.astype(np.bool_)
     return np.array([one(each, i, key) for i, each in enumerate(given)])
 
 
 def taken(spec: Tree, value: Tree, index: int | None, key: str = "obs") -> Tree:
-    """The arrays of an observation of these specs; WrongValue names the part that is no such array."""
+    """The arrays of an observation of these specs;
+    WrongValue names the part that is no such array.
+    """
     if isinstance(spec, dict):
         if isinstance(value, tuple | list):
             whole = list(spec) == [str(i) for i in range(len(value))]
         else:
             whole = isinstance(value, Mapping) and not spec.keys() - value.keys()
         if not whole:
-            got = f"a dict of {sorted(map(str, value))}" if isinstance(value, Mapping) else described(value)
-            tuples = f", or a tuple of {len(spec)}" if list(spec) == [str(i) for i in range(len(spec))] else ""
-            raise WrongValue("invalid", index, key, f"a dict with the keys {sorted(spec)}{tuples}", got)
-        return {name: taken(inner, member(value, name), index, f"{key}/{name}") for name, inner in spec.items()}
+            got = (
+                f"a dict of {sorted(map(str, value))}"
+                if isinstance(value, Mapping)
+                else described(value)
+            )
+            tuples = (
+                f", or a tuple of {len(spec)}"
+                if list(spec) == [str(i) for i in range(len(spec))]
+                else ""
+            )
+            raise WrongValue(
+                "invalid", index, key, f"a dict with the keys {sorted(spec)}{tuples}", got
+            )
+        return {
+            name: taken(inner, member(value, name), index, f"{key}/{name}")
+            for name, inner in spec.items()
+        }
     assert isinstance(spec, ArraySpec)
     dtype, expected = np.dtype(spec.dtype), f"{spec.dtype} {list(spec.shape)}"
     try:
@@ -165,18 +215,29 @@ def taken(spec: Tree, value: Tree, index: int | None, key: str = "obs") -> Tree:
         limits, least, most = np.iinfo(spec.dtype), array.min(), array.max()
         if least < limits.min or most > limits.max:
             got = f"{array.dtype} {least if least < limits.min else most}"
-            raise WrongValue("invalid", index, key, f"{expected}, from {limits.min} to {limits.max}", got)
+            raise WrongValue(
+                "invalid", index, key, f"{expected}, from {limits.min} to {limits.max}", got
+            )
     return array
 
 
-def uncast(space: spaces.Space[object], index: int, obs: object, key: str = "obs") -> WrongValue | None:
-    """Find the first part of a well-formed observation that has to be cast: no array, or not of its Box's dtype."""
+def uncast(
+    space: spaces.Space[object], index: int, obs: object, key: str = "obs"
+) -> WrongValue | None:
+    """Find the first part of a well-formed observation that has to be cast: no array, or not of its
+    Box's dtype.
+    """
     if (inside := tree.branches(space)) is not None:
-        found = (uncast(inner, index, member(obs, name), f"{key}/{name}") for name, inner in inside.items())
+        found = (
+            uncast(inner, index, member(obs, name), f"{key}/{name}")
+            for name, inner in inside.items()
+        )
         return next((wrong for wrong in found if wrong is not None), None)
     if not isinstance(space, spaces.Box) or getattr(obs, "dtype", None) == space.dtype:
         return None
-    got = described(obs) if hasattr(obs, "dtype") else f"a {type(obs).__name__} of {plain(obs).dtype}"
+    got = (
+        described(obs) if hasattr(obs, "dtype") else f"a {type(obs).__name__} of {plain(obs).dtype}"
+    )
     return WrongValue("cast", index, key, f"{space.dtype} {list(space.shape)}", got)
 
 
@@ -188,4 +249,6 @@ def described(value: Any) -> str:
         text = repr(value)
     except Exception as error:  # a user's own class may do anything
         text = f"(its repr raised {type(error).__name__})"
-    return f"{' '.join(text.split())[:60]}{'...' if len(text) > 60 else ''} of {type(value).__name__}"
+    return (
+        f"{' '.join(text.split())[:60]}{'...' if len(text) > 60 else ''} of {type(value).__name__}"
+    )

@@ -1,4 +1,6 @@
-"""The experience of a policy that does not learn: there is always a place, and its rows are discarded."""
+"""The experience of a policy that does not learn: there is always a place, and its rows are
+discarded.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,9 @@ def trajectory_specs(row: RowSpec, unroll: int, streams: int) -> dict[str, Tree]
         "context": row.context,
     }
     lead: dict[str, tuple[int, ...]] = dict.fromkeys(fields, (streams,))  # [B, ...]
-    lead |= dict.fromkeys(TRAJECTORY_ROWS, (unroll, streams)) | dict.fromkeys(TRAJECTORY_EDGES, (unroll + 1, streams))
+    lead |= dict.fromkeys(TRAJECTORY_ROWS, (unroll, streams)) | dict.fromkeys(
+        TRAJECTORY_EDGES, (unroll + 1, streams)
+    )
     return {name: tree.prepend(specs, *lead[name]) for name, specs in fields.items()}
 
 
@@ -48,6 +50,9 @@ def columns(fields: Mapping[str, Tree], start: int, stop: int) -> dict[str, Tree
     """Streams ``start`` to ``stop`` of every field, as views."""
 
     def cut(name: str) -> Tree:
-        return tree.map(lambda x: x[start:stop] if name in TRAJECTORY_STREAMS else x[:, start:stop], fields[name])
+        return tree.map(
+            lambda x: x[start:stop] if name in TRAJECTORY_STREAMS else x[:, start:stop],
+            fields[name],
+        )
 
     return {name: cut(name) for name in fields}

@@ -1,4 +1,6 @@
-"""Places on a device for a rollout whose slots lie in memory of the host: one copy an unroll, when it is handed in."""
+"""Places on a device for a rollout whose slots lie in memory of the host: one copy an unroll, when
+it is handed in.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,26 @@ from equipoise.types import Array, Places, Slot, Trajectory
 
 
 class Staged:
-    """``Places`` of one rollout, which writes one unroll at a time. Slots that lie on the device are handed on."""
+    """``Places`` of one rollout, which writes one unroll at a time. Slots that lie on the device
+    are handed on.
+    """
 
     def __init__(
-        self, places: Places, row: RowSpec, unroll: int, streams: int, device: torch.device, copies: Callable[[], object]
+        self,
+        places: Places,
+        row: RowSpec,
+        unroll: int,
+        streams: int,
+        device: torch.device,
+        copies: Callable[[], object],
     ) -> None:
         """``copies`` is called once, where rows have to be copied."""
-        self._places, self._specs, self._device, self._copies = places, trajectory_specs(row, unroll, streams), device, copies
+        self._places, self._specs, self._device, self._copies = (
+            places,
+            trajectory_specs(row, unroll, streams),
+            device,
+            copies,
+        )
         self._data: Trajectory | None = None  # on the device
         self._host: Slot | None = None  # of the unroll that is under way
 
@@ -40,7 +55,11 @@ class Staged:
             self._places.commit(slot)
             return
         for name in Trajectory.__slots__:
-            tree.map(lambda to, x: to.copy_(x), tree.torch_views(getattr(host.data, name)), getattr(slot.data, name))
+            tree.map(
+                lambda to, x: to.copy_(x),
+                tree.torch_views(getattr(host.data, name)),
+                getattr(slot.data, name),
+            )
         self._places.commit(host)
 
     def restart(self, slot: Slot) -> None:

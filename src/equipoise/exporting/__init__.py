@@ -1,1 +1,3 @@
-"""Exporting: a trained policy as a folder of data (``policy.onnx``, weights, spec, hashes) that acts without torch."""
+"""Exporting: a trained policy as a folder of data (``policy.onnx``, weights, spec, hashes) that
+acts without torch.
+"""

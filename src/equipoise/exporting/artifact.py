@@ -1,4 +1,6 @@
-"""An artifact: a folder with the graph of a policy, its weights, spec, runtime and hashes; written aside, named last."""
+"""An artifact: a folder with the graph of a policy, its weights, spec, runtime and hashes; written
+aside, named last.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,38 @@ from equipoise.record import checkpoint, playable
 from equipoise.record.playable import Playable
 from equipoise.tree import ArraySpec
 
-MANIFEST, GRAPH, WEIGHTS, SPEC, EDGE = "manifest.json", "policy.onnx", "weights.safetensors", "spec.json", "edge.py"
+MANIFEST, GRAPH, WEIGHTS, SPEC, EDGE = (
+    "manifest.json",
+    "policy.onnx",
+    "weights.safetensors",
+    "spec.json",
+    "edge.py",
+)
 
 
 def write(
-    to: Path, name: str, one: Playable, policy: FixedPolicy, *, step: int = 0, lineage: Mapping[str, Any], seen: Seen,
-    rows: int | None = None, graph: bool = True,
-) -> Parity | None:  # fmt: skip
-    """Write the artifact of a policy as the new folder ``to``, once its graph is found to say what torch says of ``seen``.
+    to: Path,
+    name: str,
+    one: Playable,
+    policy: FixedPolicy,
+    *,
+    step: int = 0,
+    lineage: Mapping[str, Any],
+    seen: Seen,
+    rows: int | None = None,
+    graph: bool = True,
+) -> Parity | None:
+    """Write the artifact of a policy as the new folder ``to``, once its graph is found to say what
+    torch says of ``seen``.
 
-    ``step``: of the run, by which it explores; ``rows``: how many are compared. Without a ``graph`` there are weights alone,
-    which torch can serve. FileExistsError where there is something already; ``Differs`` where the graph is wrong.
+    ``step``: of the run, by which it explores; ``rows``: how many are compared. Without a ``graph``
+    there are weights alone, which torch can serve. FileExistsError where there is something
+    already; ``Differs`` where the graph is wrong.
     """
     if to.exists():
-        raise FileExistsError(f"{to}: expected a new directory for the artifact, got one that is there already")
+        raise FileExistsError(
+            f"{to}: expected a new directory for the artifact, got one that is there already"
+        )
     module, files, parity = (
         PolicyGraph(policy, one.spec),
         {WEIGHTS: checkpoint.weights_bytes(tree.named_tensors(policy.net))},
@@ -66,7 +86,10 @@ def _publish(to: Path, files: Mapping[str, bytes]) -> None:
     try:
         for file, data in files.items():
             write_synced(aside / file, data)
-        entries = {file: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for file, data in files.items()}
+        entries = {
+            file: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+            for file, data in files.items()
+        }
         write_synced(aside / MANIFEST, _json({"format": edge.FORMAT, "files": entries}))
         sync_directory(aside)
         aside.chmod(0o755)
@@ -81,23 +104,38 @@ def _json(data: Any) -> bytes:
     return (json.dumps(plain(data), indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def spec_json(name: str, one: Playable, policy: FixedPolicy, graph: PolicyGraph, *, step: int) -> dict[str, Any]:
+def spec_json(
+    name: str, one: Playable, policy: FixedPolicy, graph: PolicyGraph, *, step: int
+) -> dict[str, Any]:
     """``spec.json``: the policy as a run has it, and what a reader of the graph needs."""
-    inputs, explore = _described(graph.signature.inputs), policy.algorithm.explore(np.arange(1), 1, step)
+    inputs, explore = (
+        _described(graph.signature.inputs),
+        policy.algorithm.explore(np.arange(1), 1, step),
+    )
     about = {
         "format": edge.FORMAT,
         "policy": name,
         "inputs": inputs,
         "outputs": _described(tree.named("action", graph.signature.action)),
-        "noise": {"fresh": policy.noise.fresh, "held": policy.noise.held, "every": policy.noise.every},
+        "noise": {
+            "fresh": policy.noise.fresh,
+            "held": policy.noise.held,
+            "every": policy.noise.every,
+        },
         "state": {path: inputs[path] for path in tree.named("state", graph.signature.state)},
-        "explore": {path: leaf[0].tolist() for path, leaf in tree.named("explore", explore).items()},
+        "explore": {
+            path: leaf[0].tolist() for path, leaf in tree.named("explore", explore).items()
+        },
         "propensity": graph.propensity,
         "onnxruntime": edge.LOWEST,
         "rows": {path: inputs[path] for path in tree.named("obs", graph.signature.obs)},
         "action": forms(one.spec.action),
     }
-    policies = {name: playable.policy_json(one.algorithm, one.spec, learns=one.learns, where=f"policies.{name}")}
+    policies = {
+        name: playable.policy_json(
+            one.algorithm, one.spec, learns=one.learns, where=f"policies.{name}"
+        )
+    }
     return playable.signed(policies, "fp32") | {"artifact": about}
 
 
@@ -106,7 +144,9 @@ def _described(specs: Mapping[str, ArraySpec]) -> dict[str, object]:
 
 
 def forms(space: spaces.Space[object]) -> dict[str, Any]:
-    """{name: what becomes of that output before ``env.step`` takes it}: its dtype, and the bounds that it is clipped to."""
+    """{name: what becomes of that output before ``env.step`` takes it}: its dtype, and the bounds
+    that it is clipped to.
+    """
     found: dict[str, Any] = {}
     for place, one in tree.items(tree.parts(space), "action"):
         said = space_json.to_json(one, place)

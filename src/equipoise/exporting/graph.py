@@ -4,7 +4,7 @@
     outputs   action or action/PATH [B, ...], logp [B] unless there is none, next/PATH [B, ...]
 
 Rows with ``deterministic`` get the action of ``best``, whose logp is 0; the others that of ``act``.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -44,12 +44,20 @@ class Signature:
 
     @classmethod
     def of(cls, policy: FixedPolicy, spec: EnvSpec) -> Signature:
-        row = tree.map(lambda s: ArraySpec(s.shape[1:], s.dtype), tree.spec(policy.net.initial_state(1)))
-        explore = tree.map(lambda s: ArraySpec(s.shape[1:], s.dtype), tree.spec(policy.algorithm.explore(np.arange(1), 1, 0)))
+        row = tree.map(
+            lambda s: ArraySpec(s.shape[1:], s.dtype), tree.spec(policy.net.initial_state(1))
+        )
+        explore = tree.map(
+            lambda s: ArraySpec(s.shape[1:], s.dtype),
+            tree.spec(policy.algorithm.explore(np.arange(1), 1, 0)),
+        )
         return cls(
-            obs=observation_spec(spec.observation), state=row, noise=policy.noise.columns, explore=explore,
+            obs=observation_spec(spec.observation),
+            state=row,
+            noise=policy.noise.columns,
+            explore=explore,
             action=action_spec(spec.action),
-        )  # fmt: skip
+        )
 
     @property
     def inputs(self) -> dict[str, ArraySpec]:
@@ -65,42 +73,64 @@ class Signature:
 
 
 class PolicyGraph(nn.Module):
-    """The module that is exported: tensors in the order of ``Signature.inputs`` -> those of ``outputs``."""
+    """The module that is exported: tensors in the order of ``Signature.inputs`` -> those of
+    ``outputs``.
+    """
 
     def __init__(self, policy: FixedPolicy, spec: EnvSpec) -> None:
         super().__init__()
-        self.net, self._algorithm, self.signature = policy.net, policy.algorithm, Signature.of(policy, spec)
+        self.net, self._algorithm, self.signature = (
+            policy.net,
+            policy.algorithm,
+            Signature.of(policy, spec),
+        )
         self.outputs: list[str] = []  # names, in order
         boxes = any(isinstance(space, spaces.Box) for space in tree.leaves(tree.parts(spec.action)))
-        with torch.no_grad():  # what the network makes once and keeps must not be made of a trace's tensors
+        # what the network makes once and keeps must not be made of a trace's tensors
+        with torch.no_grad():
             self(*self.example(1))
-        self.propensity = "none" if "logp" not in self.outputs else "density" if boxes else "probability"
+        self.propensity = (
+            "none" if "logp" not in self.outputs else "density" if boxes else "probability"
+        )
 
     def example(self, rows: int) -> tuple[Tensor, ...]:
         """Zeros for every input; noise in the middle."""
         specs = self.signature.inputs
-        zeros = {name: torch.zeros((rows, *s.shape), dtype=getattr(torch, s.dtype)) for name, s in specs.items()}
+        zeros = {
+            name: torch.zeros((rows, *s.shape), dtype=getattr(torch, s.dtype))
+            for name, s in specs.items()
+        }
         return tuple((zeros | {"noise": zeros["noise"] + 0.5}).values())
 
     def _read(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tree, Tree, Tree]:
         """Inputs by name, and the trees of observations, state and exploration."""
         given = dict(zip(self.signature.inputs, tensors, strict=True))
-        parts = {"obs": self.signature.obs, "state": self.signature.state, "explore": self.signature.explore}
+        parts = {
+            "obs": self.signature.obs,
+            "state": self.signature.state,
+            "explore": self.signature.explore,
+        }
         obs, state, explore = (tree.like(branch, given, root) for root, branch in parts.items())
         return given, obs, state, explore
 
     def logp(self, tensors: Sequence[Tensor], action: Mapping[str, Tensor]) -> Tensor | None:
-        """The log propensity [B] of other actions than those that ``act`` draws; 0 where the best one is taken."""
+        """The log propensity [B] of other actions than those that ``act`` draws; 0 where the best
+        one is taken.
+        """
         given, obs, state, explore = self._read(tensors)
         taken = tree.like(self.signature.action, action, "action")
-        logp = self._algorithm.propensity(self.net, obs, given["first"], state, taken, explore=explore)
+        logp = self._algorithm.propensity(
+            self.net, obs, given["first"], state, taken, explore=explore
+        )
         return None if logp is None else torch.where(given["deterministic"], 0.0, logp)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         given, obs, state, explore = self._read(tensors)
         first, noise, deterministic = (given[name] for name in ("first", "noise", "deterministic"))
         best, best_state = self._algorithm.best(self.net, obs, first, state)
-        drawn, _, drawn_state = self._algorithm.act(self.net, obs, first, state, explore=explore, noise=noise)
+        drawn, _, drawn_state = self._algorithm.act(
+            self.net, obs, first, state, explore=explore, noise=noise
+        )
         logp = self._algorithm.propensity(self.net, obs, first, state, drawn, explore=explore)
 
         def chosen(one: Tensor, other: Tensor) -> Tensor:
@@ -122,12 +152,15 @@ def onnx_bytes(module: PolicyGraph) -> bytes:
     except Exception as error:  # of torch's exporter, or of a torso of the user's
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise ValueError(
-            f"expected a policy that ONNX can say, got one that its exporter refuses: {type(error).__name__}: "
-            f"{lines[0] if lines else 'no message'}; without a graph (--no-graph) torch can serve it"
+            "expected a policy that ONNX can say, got one that its exporter refuses: "
+            f"{type(error).__name__}: "
+            f"{lines[0] if lines else 'no message'}; without a graph (--no-graph) torch can serve "
+            "it"
         ) from error
     model.graph.name = "policy"
     for node in model.graph.node:
-        if node.op_type == "Where" and node.input[1] == node.input[2]:  # a state that does not depend on the action
+        # a state that does not depend on the action
+        if node.op_type == "Where" and node.input[1] == node.input[2]:
             node.op_type = "Identity"
             del node.input[2], node.input[0]
     widen(model)
@@ -142,16 +175,24 @@ def _model(module: PolicyGraph) -> Any:
     rows, batch = module.eval().example(EXAMPLE_ROWS), torch.export.Dim("batch")
     with torch.no_grad(), quiet():
         with Decomposed():
-            traced = torch.export.export(module, rows, dynamic_shapes=(tuple({0: batch} for _ in rows),), strict=False)
+            traced = torch.export.export(
+                module, rows, dynamic_shapes=(tuple({0: batch} for _ in rows),), strict=False
+            )
         program = torch.onnx.export(
-            traced, input_names=list(module.signature.inputs), output_names=module.outputs, external_data=False, verbose=False,
-        )  # fmt: skip
+            traced,
+            input_names=list(module.signature.inputs),
+            output_names=module.outputs,
+            external_data=False,
+            verbose=False,
+        )
         assert program is not None
         # best, act and propensity each trace the network: what they have in common is computed once
         tidy = ir.passes.Sequential(
-            common.DeduplicateInitializersPass(size_limit=1 << 40), common.CommonSubexpressionEliminationPass(),
-            common.RemoveUnusedNodesPass(), common.ClearMetadataAndDocStringPass(),
-        )  # fmt: skip
+            common.DeduplicateInitializersPass(size_limit=1 << 40),
+            common.CommonSubexpressionEliminationPass(),
+            common.RemoveUnusedNodesPass(),
+            common.ClearMetadataAndDocStringPass(),
+        )
         return ir.serde.serialize_model(tidy(program.model).model)
 
 

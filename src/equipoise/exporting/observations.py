@@ -1,4 +1,6 @@
-"""Observations for a comparison and for quantiles: played in the run's own env, recorded, or made up from the space."""
+"""Observations for a comparison and for quantiles: played in the run's own env, recorded, or made
+up from the space.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from equipoise.types import Array, EnvSpec, Program, Tree, agent_streams
 STREAMS = 16
 ROWS, LARGE_ROWS, LARGE = 10_000, 2_000, 8_192  # rows; of observations with more bytes than this
 QUANTILES = (0.0, 0.001, 0.01, 0.05, 0.5, 0.95, 0.99, 0.999, 1.0)
-MOST = 256  # numbers of an observation that have quantiles of their own; of larger ones all numbers together have some
+# numbers of an observation that have quantiles of their own; of larger ones all numbers together
+# have some
+MOST = 256
 LONGEST_S = 60.0  # an env that is slow is played for so long, whatever the number of rows
 SEAM = 0.02  # made-up rows that begin an episode
 
@@ -34,8 +38,18 @@ def wanted_rows(spec: EnvSpec) -> int:
     return ROWS if size <= LARGE else LARGE_ROWS
 
 
-def played(program: Program, policies: Mapping[str, FixedPolicy], name: str, *, rows: int, step: int, seed: int = 0) -> Seen:
-    """Rows that the policy ``name`` saw in fresh envs, acting as at the end of training. What the env raises is not caught."""
+def played(
+    program: Program,
+    policies: Mapping[str, FixedPolicy],
+    name: str,
+    *,
+    rows: int,
+    step: int,
+    seed: int = 0,
+) -> Seen:
+    """Rows that the policy ``name`` saw in fresh envs, acting as at the end of training. What the
+    env raises is not caught.
+    """
     env = env_maker(program)(
         streams=np.arange(STREAMS),
         seed=derive_seed(seed, "export"),
@@ -45,11 +59,15 @@ def played(program: Program, policies: Mapping[str, FixedPolicy], name: str, *, 
         agents = len(env.spec.env.agents)
         playing = {
             one: Playing(
-                policy, agent_streams(np.arange(STREAMS), agents, env.spec.policies[one].places),
-                deterministic=False, seed=seed, step=step, total_streams=STREAMS * agents,
+                policy,
+                agent_streams(np.arange(STREAMS), agents, env.spec.policies[one].places),
+                deterministic=False,
+                seed=seed,
+                step=step,
+                total_streams=STREAMS * agents,
             )
             for one, policy in policies.items()
-        }  # fmt: skip
+        }
         kept: list[dict[str, Tree]] = []
         until = time.monotonic() + LONGEST_S
         while len(kept) * len(playing[name].streams) < rows and time.monotonic() < until:
@@ -61,9 +79,13 @@ def played(program: Program, policies: Mapping[str, FixedPolicy], name: str, *, 
     finally:
         env.close()
     if not kept:
-        raise TimeoutError(f"{program.env.target}: expected an observation within {LONGEST_S:.0f} s, got none")
+        raise TimeoutError(
+            f"{program.env.target}: expected an observation within {LONGEST_S:.0f} s, got none"
+        )
     whole = tree.stack(kept)
-    return Seen(obs=whole["obs"], first=whole["first"], source=f"{program.env.target}", recorded=True)
+    return Seen(
+        obs=whole["obs"], first=whole["first"], source=f"{program.env.target}", recorded=True
+    )
 
 
 def recorded(episodes: Iterable[Tree], source: str, *, rows: int) -> Seen:
@@ -84,7 +106,9 @@ def recorded(episodes: Iterable[Tree], source: str, *, rows: int) -> Seen:
 
 
 def sampled(spec: EnvSpec, net: Any, *, rows: int, seed: int = 0) -> Seen:
-    """Made-up rows: drawn from the space, or by the statistics of the network's norm; masks allow something."""
+    """Made-up rows: drawn from the space, or by the statistics of the network's norm; masks allow
+    something.
+    """
     rng = np.random.default_rng(seed)
     steps = -(-rows // STREAMS)
     obs = _drawn(spec.observation, rng, (steps, STREAMS))
@@ -99,9 +123,12 @@ def sampled(spec: EnvSpec, net: Any, *, rows: int, seed: int = 0) -> Seen:
         mask = obs
         for key in spec.mask:
             mask = mask[key]
-        for _, one, begins in masks.counted("obs", tree.map(lambda x: x.reshape(-1, *x.shape[2:]), mask), spec.action):
+        for _, one, begins in masks.counted(
+            "obs", tree.map(lambda x: x.reshape(-1, *x.shape[2:]), mask), spec.action
+        ):
             ends = [*begins[1:], one.shape[1]]
-            for begin, end in zip(begins, ends, strict=True):  # a view of the rows: one of each choice is allowed
+            # a view of the rows: one of each choice is allowed
+            for begin, end in zip(begins, ends, strict=True):
                 one[np.arange(len(one)), rng.integers(begin, end, len(one))] = 1
     first = rng.random((steps, STREAMS)) < SEAM
     return Seen(obs=obs, first=first, source="made-up observations", recorded=False)
@@ -113,19 +140,36 @@ def _drawn(space: spaces.Space[object], rng: np.random.Generator, shape: tuple[i
     if isinstance(space, spaces.Box):
         size = (*shape, *space.shape)
         if space.dtype.kind in "iub":
-            low, high = (np.clip(bound.astype(np.float64), -(2.0**31), 2.0**31) for bound in (space.low, space.high))
-            return np.floor(rng.random(size) * (high - low + 1) + low).clip(low, high).astype(space.dtype)
+            low, high = (
+                np.clip(bound.astype(np.float64), -(2.0**31), 2.0**31)
+                for bound in (space.low, space.high)
+            )
+            return (
+                np.floor(rng.random(size) * (high - low + 1) + low)
+                .clip(low, high)
+                .astype(space.dtype)
+            )
         bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high - space.low < 1e3)
         low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
-        return np.where(bounded, rng.random(size) * (high - low) + low, rng.standard_normal(size)).astype(np.float32)
+        return np.where(
+            bounded, rng.random(size) * (high - low) + low, rng.standard_normal(size)
+        ).astype(np.float32)
     if isinstance(space, spaces.MultiBinary):
         return rng.integers(0, 2, (*shape, *space.shape)).astype(space.dtype)
-    count, start = (space.n, space.start) if isinstance(space, spaces.Discrete) else (space.nvec, space.start)  # type: ignore[attr-defined]
-    return (np.floor(rng.random((*shape, *(space.shape or ()))) * count) + start).astype(space.dtype)
+    count, start = (
+        (space.n, space.start) if isinstance(space, spaces.Discrete) else (space.nvec, space.start)  # type: ignore[attr-defined]
+    )
+    return (np.floor(rng.random((*shape, *(space.shape or ()))) * count) + start).astype(
+        space.dtype
+    )
 
 
-def _by_statistics(space: spaces.Space[object], obs: Tree, rng: np.random.Generator, mean: Array, std: Array) -> None:
-    """Overwrite the numbers of Boxes by normal ones of this mean and deviation [F], in the order of ``encode``."""
+def _by_statistics(
+    space: spaces.Space[object], obs: Tree, rng: np.random.Generator, mean: Array, std: Array
+) -> None:
+    """Overwrite the numbers of Boxes by normal ones of this mean and deviation [F], in the order of
+    ``encode``.
+    """
     if (inner := tree.branches(space)) is not None:
         at = 0
         for key in ordered(space, inner):
@@ -133,13 +177,17 @@ def _by_statistics(space: spaces.Space[object], obs: Tree, rng: np.random.Genera
             _by_statistics(inner[key], obs[key], rng, mean[at : at + size], std[at : at + size])
             at += size
     elif isinstance(space, spaces.Box) and space.dtype.kind == "f":
-        obs[...] = (rng.standard_normal((*obs.shape[:2], len(mean))) * std + mean).reshape(obs.shape)
+        obs[...] = (rng.standard_normal((*obs.shape[:2], len(mean))) * std + mean).reshape(
+            obs.shape
+        )
 
 
 def quantiles(seen: Seen, mask: tuple[str, ...]) -> dict[str, Any] | None:
-    """{path: {"q": [...], "values": [[...] for each]}} of numbers that an env gave; None of made-up ones.
+    """{path: {"q": [...], "values": [[...] for each]}} of numbers that an env gave; None of made-up
+    ones.
 
-    A list of values has one for each number of the leaf, flat, or one for all of them where these are many.
+    A list of values has one for each number of the leaf, flat, or one for all of them where these
+    are many.
     """
     if not seen.recorded:
         return None
@@ -149,5 +197,8 @@ def quantiles(seen: Seen, mask: tuple[str, ...]) -> dict[str, Any] | None:
             continue
         rows = leaf.reshape(leaf.shape[0] * leaf.shape[1], -1)
         rows = rows if rows.shape[1] <= MOST else rows[:: max(1, len(rows) // 200)].reshape(-1, 1)
-        found[path] = {"q": list(QUANTILES), "values": np.quantile(rows.astype(np.float64), QUANTILES, axis=0).tolist()}
+        found[path] = {
+            "q": list(QUANTILES),
+            "values": np.quantile(rows.astype(np.float64), QUANTILES, axis=0).tolist(),
+        }
     return found

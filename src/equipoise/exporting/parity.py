@@ -1,6 +1,8 @@
-"""Parity: what an exported graph says beside what torch says, over sequences with their seams, in batches of several sizes.
+"""Parity: what an exported graph says beside what torch says, over sequences with their seams, in
+batches of several sizes.
 
-Both keep a recurrent state of their own, so that a small error may grow as it would in service. Noise is the same for both.
+Both keep a recurrent state of their own, so that a small error may grow as it would in service.
+Noise is the same for both.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from equipoise.exporting.graph import PolicyGraph
 from equipoise.nets.threads import one_thread
 from equipoise.types import Array, Tree
 
-BATCHES = {1: 10, 5: 4, 64: 1}  # sizes of batches: one in so many of the rows is compared in them, since small ones are slow
-TOLERANCE = 1e-4  # of log propensities, states and numbers of a Box; relative where they are above 1
+# sizes of batches: one in so many of the rows is compared in them, since small ones are slow
+BATCHES = {1: 10, 5: 4, 64: 1}
+# of log propensities, states and numbers of a Box; relative where they are above 1
+TOLERANCE = 1e-4
 EQUAL = 0.999  # share of rows with torch's actions and log propensities
 BEST = 4  # one of so many rows takes the best action
 MOST_SEQUENCES = 10_000
@@ -48,20 +52,43 @@ class Parity:
     state: float  # greatest difference of recurrent states
 
 
-def compare(artifact: Artifact, graph: PolicyGraph, seen: Seen, *, rows: int, seed: int = 0) -> Parity:
-    """Compare on ``rows`` rows in large batches and on some of them in small ones; ``Differs`` says where they are apart."""
-    found = [_compare(artifact, graph, seen, -(-rows // share), size, seed) for size, share in BATCHES.items()]
+def compare(
+    artifact: Artifact, graph: PolicyGraph, seen: Seen, *, rows: int, seed: int = 0
+) -> Parity:
+    """Compare on ``rows`` rows in large batches and on some of them in small ones; ``Differs`` says
+    where they are apart.
+    """
+    found = [
+        _compare(artifact, graph, seen, -(-rows // share), size, seed)
+        for size, share in BATCHES.items()
+    ]
     for size, one in zip(BATCHES, found, strict=True):
-        said = f"in batches of {size}, on {one.rows:,} rows of {seen.source}: the exporter wrote an operator wrongly"
+        said = (
+            f"in batches of {size}, on {one.rows:,} rows of {seen.source}: the exporter wrote "
+            "an operator wrongly"
+        )
         if not one.state <= TOLERANCE:
-            raise Differs(f"policy.onnx: expected torch's recurrent state, got one that is {one.state:.2g} away, {said}")
+            raise Differs(
+                f"policy.onnx: expected torch's recurrent state, got one that is {one.state:.2g} "
+                f"away, {said}"
+            )
         if not one.equal >= EQUAL:
-            raise Differs(f"policy.onnx: expected torch's actions, got others in {1 - one.equal:.2%} of rows, {said}")
+            raise Differs(
+                f"policy.onnx: expected torch's actions, got others in {1 - one.equal:.2%} of "
+                f"rows, {said}"
+            )
         if not one.likely >= EQUAL:
-            raise Differs(f"policy.onnx: expected torch's log propensities, got others in {1 - one.likely:.2%} of rows, {said}")
+            raise Differs(
+                "policy.onnx: expected torch's log propensities, got others in "
+                f"{1 - one.likely:.2%} of rows, {said}"
+            )
     total = sum(one.rows for one in found)
-    equal, likely = (sum(getattr(one, name) * one.rows for one in found) / total for name in ("equal", "likely"))
-    logp, state = (float(np.max([getattr(one, name) for one in found])) for name in ("logp", "state"))
+    equal, likely = (
+        sum(getattr(one, name) * one.rows for one in found) / total for name in ("equal", "likely")
+    )
+    logp, state = (
+        float(np.max([getattr(one, name) for one in found])) for name in ("logp", "state")
+    )
     return Parity(rows=total, equal=equal, likely=likely, logp=logp, state=state)
 
 
@@ -75,26 +102,41 @@ class _Row:
     state: Array
 
 
-def _compare(artifact: Artifact, graph: PolicyGraph, seen: Seen, rows: int, size: int, seed: int) -> Parity:
-    """Sequences of ``size`` streams at a time, from their beginning; where there are fewer streams, with other noise again."""
+def _compare(
+    artifact: Artifact, graph: PolicyGraph, seen: Seen, rows: int, size: int, seed: int
+) -> Parity:
+    """Sequences of ``size`` streams at a time, from their beginning; where there are fewer streams,
+    with other noise again.
+    """
     length, streams = seen.first.shape
     found: list[_Row] = []
     with torch.inference_mode(), one_thread():
         for begin in range(0, MOST_SEQUENCES * size, size):
-            column, mine, theirs = np.arange(begin, begin + size), artifact.initial(size), artifact.initial(size)
+            column, mine, theirs = (
+                np.arange(begin, begin + size),
+                artifact.initial(size),
+                artifact.initial(size),
+            )
             for t in range(length):
                 if len(found) * size >= rows:
                     break
                 seen_now = tree.named("obs", seen.obs).items()
-                obs = {path: np.ascontiguousarray(leaf[t][column % streams]) for path, leaf in seen_now}
+                obs = {
+                    path: np.ascontiguousarray(leaf[t][column % streams]) for path, leaf in seen_now
+                }
                 first = seen.first[t][column % streams] | (t == 0)
                 row, mine, theirs = _row(artifact, graph, obs, first, mine, theirs, seed, column, t)
                 found.append(row)
-    equal, apart, scale, state = (np.stack([getattr(row, name) for row in found]) for name in _Row.__slots__)
+    equal, apart, scale, state = (
+        np.stack([getattr(row, name) for row in found]) for name in _Row.__slots__
+    )
     return Parity(
-        rows=equal.size, equal=float(equal.mean()), likely=float((apart <= TOLERANCE * scale).mean()),
-        logp=float(np.max(apart, where=equal, initial=0.0)), state=float(state.max()),
-    )  # fmt: skip
+        rows=equal.size,
+        equal=float(equal.mean()),
+        likely=float((apart <= TOLERANCE * scale).mean()),
+        logp=float(np.max(apart, where=equal, initial=0.0)),
+        state=float(state.max()),
+    )
 
 
 def _row(
@@ -111,17 +153,32 @@ def _row(
     size = len(first)
     noise, best = artifact.draw(seed, column, np.full(size, t)), (column + t) % BEST == 0
     action, logp, mine = artifact.run(obs, first, mine, noise, best)
-    given = {**artifact.constants(size), **obs, **theirs, "first": first, "noise": noise, "deterministic": best}
+    given = {
+        **artifact.constants(size),
+        **obs,
+        **theirs,
+        "first": first,
+        "noise": noise,
+        "deterministic": best,
+    }
     tensors = [torch.from_numpy(given[name]) for name in graph.signature.inputs]
     out = {name: x.numpy() for name, x in zip(graph.outputs, graph(*tensors), strict=True)}
-    theirs = {f"state/{name.removeprefix('next/')}": x for name, x in out.items() if name.startswith("next/")}
+    theirs = {
+        f"state/{name.removeprefix('next/')}": x
+        for name, x in out.items()
+        if name.startswith("next/")
+    }
     row = _Row(np.ones(size, bool), np.zeros(size), np.ones(size), np.zeros(size))
     for name, x in action.items():
         row.equal &= _near(x, out[name]).reshape(size, -1).all(1)
-    # The propensity of one action, the graph's: next to a bound of a Box it depends on the action's last bit.
+    # The propensity of one action, the graph's: next to a bound of a Box it depends on the action's
+    # last bit.
     wanted = graph.logp(tensors, {name: torch.from_numpy(x) for name, x in action.items()})
     if logp is not None and wanted is not None:
-        row.apart, row.scale = np.abs(logp - wanted.numpy()), np.maximum(1.0, np.abs(wanted.numpy()))
+        row.apart, row.scale = (
+            np.abs(logp - wanted.numpy()),
+            np.maximum(1.0, np.abs(wanted.numpy())),
+        )
     for name, x in mine.items():
         gap = np.abs(x - theirs[name]) / np.maximum(1.0, np.abs(theirs[name]))
         row.state = np.maximum(row.state, gap.reshape(size, -1).max(1))

@@ -1,4 +1,5 @@
-"""Model files: ``config.json`` and safetensors of Llama, Qwen2 and Qwen3, as Hugging Face's transformers reads and writes them.
+"""Model files: ``config.json`` and safetensors of Llama, Qwen2 and Qwen3, as Hugging Face's
+transformers reads and writes them.
 
 Numbers are read into float32, whatever the file has. Nothing is unpickled.
 """
@@ -21,17 +22,38 @@ from equipoise.nets.decoder import FAMILIES, Decoder, DecoderConfig
 from equipoise.schema import Anything, Maybe, Number, check, described
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-UNLIKE = {"mlp_bias": False, "use_sliding_window": False, "hidden_act": "silu", "pretraining_tp": 1}  # what the decoder is
-_ROPE = Maybe({
-    "rope_theta?": Maybe(Number()), "factor?": Number(), "low_freq_factor?": Number(), "high_freq_factor?": Number(),
-    "original_max_position_embeddings?": Number(), "*": Anything(),
-})  # fmt: skip
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
+# what the decoder is
+UNLIKE = {"mlp_bias": False, "use_sliding_window": False, "hidden_act": "silu", "pretraining_tp": 1}
+_ROPE = Maybe(
+    {
+        "rope_theta?": Maybe(Number()),
+        "factor?": Number(),
+        "low_freq_factor?": Number(),
+        "high_freq_factor?": Number(),
+        "original_max_position_embeddings?": Number(),
+        "*": Anything(),
+    }
+)
 SHAPE = {  # the numbers of config.json that are not sizes
-    "rope_parameters?": _ROPE, "rope_scaling?": _ROPE, "rope_theta?": Maybe(Number()), "rms_norm_eps?": Number(),
-    "initializer_range?": Number(), "*": Anything(),
-}  # fmt: skip
+    "rope_parameters?": _ROPE,
+    "rope_scaling?": _ROPE,
+    "rope_theta?": Maybe(Number()),
+    "rms_norm_eps?": Number(),
+    "initializer_range?": Number(),
+    "*": Anything(),
+}
 NONE: Mapping[str, int] = {}
 IGNORED = ".rotary_emb.inv_freq"  # what old files have besides: computed anew
 
@@ -47,13 +69,22 @@ def read_config(directory: Path) -> DecoderConfig:
         family = "llama"  # by another name
     if family not in FAMILIES:  # the nearest name is another model
         window = "; mistral is read without a sliding_window" if family == "mistral" else ""
-        raise ValueError(f"{path}: model_type: expected one of {', '.join(FAMILIES)}, got {shortened(family)!r}{window}")
+        raise ValueError(
+            f"{path}: model_type: expected one of {', '.join(FAMILIES)}, got "
+            f"{shortened(family)!r}{window}"
+        )
     for name, value in UNLIKE.items():
         if data.get(name, value) != value:
-            raise ValueError(f"{path}: {name}: expected {value!r}, got {data[name]!r}; the decoder has no other")
+            raise ValueError(
+                f"{path}: {name}: expected {value!r}, got {data[name]!r}; the decoder has no other"
+            )
     check(data, SHAPE, str(path))
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
-    scaling = {("rope_type" if name == "type" else name): value for name, value in rope.items() if name != "rope_theta"}
+    scaling = {
+        ("rope_type" if name == "type" else name): value
+        for name, value in rope.items()
+        if name != "rope_theta"
+    }
     try:
         sizes = {name: _size(data, name) for name in SIZES}
         heads = sizes["num_attention_heads"]
@@ -85,7 +116,9 @@ def _size(data: Mapping[str, object], name: str, default: int | None = None) -> 
 
 
 def load(net: Decoder, directory: Path) -> None:
-    """Fill a decoder's parameters with those in a directory; ValueError where one is missing, too many or of another shape."""
+    """Fill a decoder's parameters with those in a directory; ValueError where one is missing, too
+    many or of another shape.
+    """
     params = dict(net.named_parameters())
     missing = set(params)
     for file in _weight_files(directory):
@@ -99,9 +132,14 @@ def load(net: Decoder, directory: Path) -> None:
                         params[name].copy_(tensors.get_tensor(name))
                     missing.discard(name)
         except SafetensorError as error:
-            raise ValueError(f"{file}: expected whole safetensors, got a torn or foreign file ({error})") from None
+            raise ValueError(
+                f"{file}: expected whole safetensors, got a torn or foreign file ({error})"
+            ) from None
     if missing:
-        raise ValueError(f"{directory}: expected {len(params)} tensors, got all but {len(missing)}, such as {min(missing)!r}")
+        raise ValueError(
+            f"{directory}: expected {len(params)} tensors, got all but {len(missing)}, such as "
+            f"{min(missing)!r}"
+        )
 
 
 def _unneeded(name: str, config: DecoderConfig) -> bool:
@@ -110,13 +148,18 @@ def _unneeded(name: str, config: DecoderConfig) -> bool:
 
 def _check(name: str, tensor: Any, params: Mapping[str, Tensor], file: Path) -> None:
     if name not in params:
-        raise ValueError(f"{file}: expected the tensors of {CONFIG}, got {name!r} besides{hint(name, params)}")
+        raise ValueError(
+            f"{file}: expected the tensors of {CONFIG}, got {name!r} besides{hint(name, params)}"
+        )
     shape, wanted = list(tensor.get_shape()), list(params[name].shape)
     if shape != wanted:
-        raise ValueError(f"{file}: {name}: expected the shape {wanted} that {CONFIG} gives, got {shape}")
+        raise ValueError(
+            f"{file}: {name}: expected the shape {wanted} that {CONFIG} gives, got {shape}"
+        )
     if tensor.get_dtype() not in ("F64", "F32", "F16", "BF16"):
         raise ValueError(
-            f"{file}: {name}: expected F64, F32, F16 or BF16, got {tensor.get_dtype()}; quantised files are not read"
+            f"{file}: {name}: expected F64, F32, F16 or BF16, got {tensor.get_dtype()}; quantised "
+            "files are not read"
         )
 
 
@@ -133,35 +176,58 @@ def _weight_files(directory: Path) -> list[Path]:
         files = [directory / str(name) for name in sorted(set(map(str, names.values())))]
         for file in files:
             if file.parent != directory or not file.is_file():
-                raise ValueError(f"{index}: expected files beside it, got {file.name!r}, which is not there")
+                raise ValueError(
+                    f"{index}: expected files beside it, got {file.name!r}, which is not there"
+                )
         return files
-    pickles = sorted(file.name for ending in ("*.bin", "*.pt", "*.pth") for file in directory.glob(ending))
+    pickles = sorted(
+        file.name for ending in ("*.bin", "*.pt", "*.pth") for file in directory.glob(ending)
+    )
     if pickles:
         raise ValueError(
-            f"{directory}: expected {WEIGHTS}, got {pickles[0]}, a pickle, which may run any code when it is read; convert it "
+            f"{directory}: expected {WEIGHTS}, got {pickles[0]}, a pickle, which may run any code "
+            "when it is read; convert it "
             "with transformers: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
         )
     raise ValueError(f"{directory}: expected {WEIGHTS} or {INDEX}, got neither")
 
 
 def write(
-    directory: Path, config: DecoderConfig, params: Mapping[str, Tensor], *, eos: tuple[int, ...] = (),
+    directory: Path,
+    config: DecoderConfig,
+    params: Mapping[str, Tensor],
+    *,
+    eos: tuple[int, ...] = (),
     special: Mapping[str, int] = NONE,
-) -> None:  # fmt: skip
-    """A directory that ``transformers`` and ``load`` read: ``config.json`` and ``model.safetensors``."""
+) -> None:
+    """A directory that ``transformers`` and ``load`` read: ``config.json`` and
+    ``model.safetensors``.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     write_atomic(directory / CONFIG, json_bytes(config_json(config, eos, special)))
-    tensors = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in params.items()}
+    tensors = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in params.items()
+    }
     write_atomic(directory / WEIGHTS, save(tensors, metadata={"format": "pt"}))
 
 
-def config_json(config: DecoderConfig, eos: tuple[int, ...] = (), special: Mapping[str, int] = NONE) -> dict[str, object]:
-    """The fields of ``config.json``; ``eos``: the tokens that end a text; ``special``: others, by their fields."""
+def config_json(
+    config: DecoderConfig, eos: tuple[int, ...] = (), special: Mapping[str, int] = NONE
+) -> dict[str, object]:
+    """The fields of ``config.json``; ``eos``: the tokens that end a text; ``special``: others, by
+    their fields.
+    """
     fields = asdict(config)
     family = fields.pop("family")
     ends = {"eos_token_id": eos[0] if len(eos) == 1 else list(eos)} if eos else {}
     return (
-        {"architectures": [ARCHITECTURES[family]], "model_type": family, "hidden_act": "silu", "dtype": "float32"}
+        {
+            "architectures": [ARCHITECTURES[family]],
+            "model_type": family,
+            "hidden_act": "silu",
+            "dtype": "float32",
+        }
         | fields
         | dict(special)
         | ends

@@ -1,7 +1,8 @@
 """Messages: prompts as a chat has them, read into a form that every chat template takes.
 
-A message has a ``role`` and a ``content``: a text, or parts of text as OpenAI's clients write them, which are joined. An
-assistant's message may call tools instead. Other keys of a message go to the template as they are.
+A message has a ``role`` and a ``content``: a text, or parts of text as OpenAI's clients write them,
+which are joined. An assistant's message may call tools instead. Other keys of a message go to the
+template as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ def read_prompt(value: object, at: str) -> Prompt:
         return value
     if isinstance(value, Sequence) and not isinstance(value, str) and value:
         return [read_message(one, f"{at}, message {i + 1}") for i, one in enumerate(value)]
-    raise ValueError(f"{at}: expected a text or messages, got {shortened(repr(value)) if value else 'an empty one'}")
+    raise ValueError(
+        f"{at}: expected a text or messages, got "
+        f"{shortened(repr(value)) if value else 'an empty one'}"
+    )
 
 
 def read_message(value: Any, at: str) -> dict[str, Any]:
@@ -37,39 +41,62 @@ def read_message(value: Any, at: str) -> dict[str, Any]:
     if content is None and not calls:
         raise ValueError(f"{at}: expected texts 'role' and 'content', got {shortened(repr(value))}")
     made: dict[str, Any] = _given(value) | {"content": _text(content or "", at)}
-    return made | ({"tool_calls": [_call(one, at) for one in _objects(calls, f"{at}: tool_calls")]} if calls else {})
+    return made | (
+        {"tool_calls": [_call(one, at) for one in _objects(calls, f"{at}: tool_calls")]}
+        if calls
+        else {}
+    )
 
 
 def _text(content: Any, at: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise ValueError(f"{at}: content: expected a text, or parts of text, got {shortened(repr(content))}")
+        raise ValueError(
+            f"{at}: content: expected a text, or parts of text, got {shortened(repr(content))}"
+        )
     for one in content:
-        if not (isinstance(one, Mapping) and one.get("type") == "text" and isinstance(one.get("text"), str)):
+        if not (
+            isinstance(one, Mapping)
+            and one.get("type") == "text"
+            and isinstance(one.get("text"), str)
+        ):
             wanted = '{"type": "text", "text": ...}'
             raise ValueError(
-                f"{at}: content: expected parts {wanted}, since the model reads text alone, got {shortened(repr(one))}"
+                f"{at}: content: expected parts {wanted}, since the model reads text alone, got "
+                f"{shortened(repr(one))}"
             )
     return "".join(one["text"] for one in content)
 
 
 def _call(value: Mapping[str, object], at: str) -> dict[str, object]:
-    """A call of a tool. OpenAI's has its arguments as a text of JSON; templates write them as JSON themselves."""
+    """A call of a tool. OpenAI's has its arguments as a text of JSON; templates write them as JSON
+    themselves.
+    """
     function = value.get("function", value)
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ValueError(f"{at}: tool_calls: expected a function with a name, got {shortened(repr(value))}")
+        raise ValueError(
+            f"{at}: tool_calls: expected a function with a name, got {shortened(repr(value))}"
+        )
     given = function.get("arguments", {})
-    said = dict(function) | {"arguments": _parsed(given, f"{at}: tool_calls: arguments") if isinstance(given, str) else given}
+    said = dict(function) | {
+        "arguments": _parsed(given, f"{at}: tool_calls: arguments")
+        if isinstance(given, str)
+        else given
+    }
     return {**value, "function": said} if "function" in value else said
 
 
 def template(row: Mapping[str, Any], at: str) -> dict[str, Any]:
-    """The arguments of the chat template in a row: its ``tools`` and its ``chat_template_kwargs``."""
+    """The arguments of the chat template in a row:
+    its ``tools`` and its ``chat_template_kwargs``.
+    """
     tools, more = row.get("tools"), row.get("chat_template_kwargs")
     more = _parsed(more, f"{at}: chat_template_kwargs") if isinstance(more, str) else more
     if not isinstance(more, Mapping | None):
-        raise ValueError(f"{at}: chat_template_kwargs: expected an object, got {shortened(repr(more))}")
+        raise ValueError(
+            f"{at}: chat_template_kwargs: expected an object, got {shortened(repr(more))}"
+        )
     tools = _parsed(tools, f"{at}: tools") if isinstance(tools, str) else tools
     return {**_given(more or {}), **({"tools": _objects(tools, f"{at}: tools")} if tools else {})}
 
@@ -92,8 +119,14 @@ def _parsed(text: str, at: str) -> object:
 
 
 def asked(example: Example) -> str:
-    """A text that is equal for rows with the same prompt: white space and the coding of letters make no difference."""
-    prompt = [{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else example.prompt
+    """A text that is equal for rows with the same prompt: white space and the coding of letters
+    make no difference.
+    """
+    prompt = (
+        [{"role": "user", "content": example.prompt}]
+        if isinstance(example.prompt, str)
+        else example.prompt
+    )
     said = [_same(dict(one)) for one in prompt], _same(example.template.get("tools"))
     return json.dumps(said, sort_keys=True, default=str)
 

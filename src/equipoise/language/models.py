@@ -1,4 +1,5 @@
-"""Models by name, as ``--model`` gives them: a directory, an id of Hugging Face's hub, or a shape to begin at random.
+"""Models by name, as ``--model`` gives them: a directory, an id of Hugging Face's hub, or a shape
+to begin at random.
 
 =================================================  ==============================================================
 ``path/to/model``                                  a directory with ``config.json`` and safetensors
@@ -6,7 +7,7 @@
 ``llama:hidden_size=48,num_hidden_layers=3``       from scratch; other fields of ``DecoderConfig`` may follow
 ``tiny``                                           from scratch, 0.09M parameters
 =================================================  ==============================================================
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ TINY = (
 )
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")  # and no pickle
-FIELDS = {one.name: one for one in fields(DecoderConfig) if one.name not in ("family", "rope_scaling")}
+FIELDS = {
+    one.name: one for one in fields(DecoderConfig) if one.name not in ("family", "rope_scaling")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ def is_shape(name: str) -> bool:
 
 
 def find(name: str, vocabulary: int | None = None) -> Model:
-    """The model of this name; ``vocabulary``: how many tokens its tokenizer has, which a model from scratch takes.
+    """The model of this name; ``vocabulary``: how many tokens its tokenizer has, which a model from
+    scratch takes.
 
     ValueError where there is none, or where the tokenizer has more tokens than the model.
     """
@@ -57,40 +61,54 @@ def find(name: str, vocabulary: int | None = None) -> Model:
         found = Model(read_config(directory), directory)
     else:
         raise ValueError(
-            f"--model: expected a directory with {CONFIG}, a hub id such as Qwen/Qwen3-0.6B, or a shape such as "
-            f"llama:hidden_size=48,num_hidden_layers=3, got {name!r}{hint(name, ('tiny', *FAMILIES))}"
+            f"--model: expected a directory with {CONFIG}, a hub id such as Qwen/Qwen3-0.6B, or a "
+            "shape such as "
+            "llama:hidden_size=48,num_hidden_layers=3, got "
+            f"{name!r}{hint(name, ('tiny', *FAMILIES))}"
         )
     if vocabulary is not None and vocabulary > found.config.vocab_size:
         raise ValueError(
-            f"--model {name}: expected a vocab_size of at least the tokenizer's {vocabulary} tokens, got "
+            f"--model {name}: expected a vocab_size of at least the tokenizer's {vocabulary} "
+            "tokens, got "
             f"{found.config.vocab_size}"
         )
     return found
 
 
 def from_scratch(text: str, vocabulary: int | None = None) -> DecoderConfig:
-    """The shape that ``family:field=value,...`` says; fields that it leaves out follow from the others."""
+    """The shape that ``family:field=value,...`` says; fields that it leaves out follow from the
+    others.
+    """
     family, _, rest = text.partition(":")
     if family not in FAMILIES:
-        raise ValueError(f"--model: expected a family before ':', got {family!r}{hint(family, FAMILIES)}")
+        raise ValueError(
+            f"--model: expected a family before ':', got {family!r}{hint(family, FAMILIES)}"
+        )
     given: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         name, equals, value = part.partition("=")
         if name not in FIELDS:
-            raise ValueError(f"--model {family}: expected a field of the model, got {name!r}{hint(name, FIELDS)}")
+            raise ValueError(
+                f"--model {family}: expected a field of the model, got {name!r}{hint(name, FIELDS)}"
+            )
         given[name] = _value(name, value if equals else "")
     for name, instead in (("hidden_size", 48), ("num_hidden_layers", 3)):
         if name not in given:
-            raise ValueError(f"--model {text}: expected {name}, got none; for example {name}={instead}")
+            raise ValueError(
+                f"--model {text}: expected {name}, got none; for example {name}={instead}"
+            )
     if vocabulary is not None:
         given.setdefault("vocab_size", vocabulary)
     if "vocab_size" not in given:
-        raise ValueError(f"--model {text}: expected vocab_size where no tokenizer says it, got none")
+        raise ValueError(
+            f"--model {text}: expected vocab_size where no tokenizer says it, got none"
+        )
     hidden = given["hidden_size"]
     heads = given.setdefault("num_attention_heads", max(1, hidden // 64))
     given.setdefault("num_key_value_heads", heads)
     given.setdefault("head_dim", max(2, hidden // max(1, heads) // 2 * 2))
-    given.setdefault("intermediate_size", -(-hidden * 8 // 3 // 16) * 16)  # SwiGLU's usual width, a multiple of 16
+    # SwiGLU's usual width, a multiple of 16
+    given.setdefault("intermediate_size", -(-hidden * 8 // 3 // 16) * 16)
     given.setdefault("attention_bias", family == "qwen2")
     return DecoderConfig(family=family, **given)  # type: ignore[arg-type]
 
@@ -106,16 +124,21 @@ def _value(name: str, text: str) -> object:
 
 
 def from_hub(name: str) -> Path:
-    """The directory of a hub's model, fetched where it is not in the cache; ValueError where it cannot be had."""
+    """The directory of a hub's model, fetched where it is not in the cache; ValueError where it
+    cannot be had.
+    """
     try:
         import huggingface_hub
     except ImportError:
-        raise ValueError(f"--model {name}: expected huggingface_hub, got none; {install('language')}") from None
+        raise ValueError(
+            f"--model {name}: expected huggingface_hub, got none; {install('language')}"
+        ) from None
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(HUB_FILES)))
     except OSError as error:  # all that it raises without the model or without network
         said = " ".join(str(error).split())
         raise ValueError(
-            f"--model {name}: expected a model of the hub or of its cache here, got {type(error).__name__}: {said[:200]}; "
+            f"--model {name}: expected a model of the hub or of its cache here, got "
+            f"{type(error).__name__}: {said[:200]}; "
             "without network, name a directory"
         ) from None

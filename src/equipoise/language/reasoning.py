@@ -1,4 +1,6 @@
-"""Tasks of reasoning-gym: its questions, made from a seed; ``equipoise.language.scoring.reasoning:scored`` has their reward."""
+"""Tasks of reasoning-gym: its questions, made from a seed;
+``equipoise.language.scoring.reasoning:scored`` has their reward.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,17 @@ from equipoise.types.packed import Example
 
 SCORED = "equipoise.language.scoring.reasoning:scored"
 KINDS: dict[type, tuple[Any, str]] = {
-    bool: (bool, "true or false"), int: (int, "a whole number"), float: ((int, float), "a number"), str: (str, "a text"),
-}  # fmt: skip  # values of settings, by the type of their default
+    bool: (bool, "true or false"),
+    int: (int, "a whole number"),
+    float: ((int, float), "a number"),
+    str: (str, "a text"),
+}  # values of settings, by the type of their default
 SIZE, HELD_OUT = 5000, 200  # questions to learn from, and held out
 
 
 def read(name: str, given: Mapping[str, Any], seed: int) -> TextTask:
-    """The task of a data set; no question that is held out is learned from. ``given``: settings, and the two counts.
+    """The task of a data set; no question that is held out is learned from. ``given``: settings,
+    and the two counts.
 
     A model from random weights gets the letters of the questions and answers as its tokens.
     """
@@ -37,11 +43,20 @@ def read(name: str, given: Mapping[str, Any], seed: int) -> TextTask:
     held_out, learned = settings.pop("held_out", HELD_OUT), settings.pop("size", SIZE)
     for what, count in (("size", learned), ("held_out", held_out)):
         if type(count) is not int or count < 1:
-            raise ValueError(f"task {target!r}: {what}: expected at least 1 question, got {count!r}")
-    known = {name: field.default for name, field in DATASETS[name][1].__dataclass_fields__.items() if name != "size"}
+            raise ValueError(
+                f"task {target!r}: {what}: expected at least 1 question, got {count!r}"
+            )
+    known = {
+        name: field.default
+        for name, field in DATASETS[name][1].__dataclass_fields__.items()
+        if name != "size"
+    }
     for key, value in settings.items():
         if key not in known:
-            raise ValueError(f"task {target!r}: unknown argument {key!r}{hint(key, {*known, 'size', 'held_out'})}")
+            raise ValueError(
+                f"task {target!r}: unknown argument "
+                f"{key!r}{hint(key, {*known, 'size', 'held_out'})}"
+            )
         kind = int if key == "seed" else type(known[key])
         fits, what = KINDS.get(kind, (object, ""))
         if not isinstance(value, fits) or (kind in (int, float) and isinstance(value, bool)):
@@ -50,17 +65,29 @@ def read(name: str, given: Mapping[str, Any], seed: int) -> TextTask:
     try:
         made = reasoning_gym.create_dataset(name, size=learned + held_out, **settings)
     except (AssertionError, TypeError, ValueError) as error:  # how its settings are checked
-        raise ValueError(f"task {target!r}: expected other settings than {settings}, got {error}") from error
+        raise ValueError(
+            f"task {target!r}: expected other settings than {settings}, got {error}"
+        ) from error
     about = {"dataset": name, "settings": {**settings, "size": learned + held_out}}
     examples = [
-        Example(prompt=made[i]["question"], columns={**about, "index": i, "answer": str(made[i]["answer"])},
-                completion=str(made[i]["answer"] or ""))
+        Example(
+            prompt=made[i]["question"],
+            columns={**about, "index": i, "answer": str(made[i]["answer"])},
+            completion=str(made[i]["answer"] or ""),
+        )
         for i in range(learned + held_out)
-    ]  # fmt: skip
+    ]
     kept = {one.prompt for one in examples[learned:]}
     train = [one for one in examples[:learned] if one.prompt not in kept]
     if not train:
-        raise ValueError(f"task {target!r}: expected more questions than the {len(kept)} that are held out, got no other")
+        raise ValueError(
+            f"task {target!r}: expected more questions than the {len(kept)} that are held out, got "
+            "no other"
+        )
     return TextTask(
-        name=target, train=train, held_out=examples[learned:], reward=SCORED, tokenizer=letters(examples),
-    )  # fmt: skip
+        name=target,
+        train=train,
+        held_out=examples[learned:],
+        reward=SCORED,
+        tokenizer=letters(examples),
+    )

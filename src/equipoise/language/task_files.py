@@ -1,8 +1,9 @@
 """Task files: prompts with what their rewards are told, from JSONL and parquet.
 
-A row has a ``prompt``, as a text or as messages ``{"role", "content"}``. A ``completion``, where there is one, is what ``sft``
-learns. All other columns go to the rewards by their names; where a row lacks one that others have, it is None. Beside messages
-the columns ``tools`` and ``chat_template_kwargs`` are also arguments of the chat template. verl's files are such rows: the
+A row has a ``prompt``, as a text or as messages ``{"role", "content"}``. A ``completion``, where
+there is one, is what ``sft`` learns. All other columns go to the rewards by their names; where a
+row lacks one that others have, it is None. Beside messages the columns ``tools`` and
+``chat_template_kwargs`` are also arguments of the chat template. verl's files are such rows: the
 ``ground_truth`` in their ``reward_model`` also becomes a column.
 """
 
@@ -24,7 +25,8 @@ from equipoise.types.packed import Example
 
 SUFFIXES = (".jsonl", ".parquet")
 HALF = re.compile("[\ud800-\udfff]")  # of a character
-RESERVED = ("prompts", "completions", "completion_ids", "ended")  # what rewards are told of the samples
+# what rewards are told of the samples
+RESERVED = ("prompts", "completions", "completion_ids", "ended")
 
 
 def read(path: Path) -> list[Example]:
@@ -33,10 +35,23 @@ def read(path: Path) -> list[Example]:
         raise ValueError(f"{path}: {wrong_end(path)}")
     if not path.is_file():
         if os.path.lexists(path):
-            kind = "a folder" if path.is_dir() else "a link to no file" if path.is_symlink() else "another kind of file"
+            kind = (
+                "a folder"
+                if path.is_dir()
+                else "a link to no file"
+                if path.is_symlink()
+                else "another kind of file"
+            )
             raise ValueError(f"{path}: expected a plain file of prompts, got {kind}")
-        there = [one.name for one in path.parent.glob("*") if one.suffix in SUFFIXES] if path.parent.is_dir() else []
-        raise ValueError(f"{path}: expected a file of prompts, got none" + (hint(path.name, there) if there else ""))
+        there = (
+            [one.name for one in path.parent.glob("*") if one.suffix in SUFFIXES]
+            if path.parent.is_dir()
+            else []
+        )
+        raise ValueError(
+            f"{path}: expected a file of prompts, got none"
+            + (hint(path.name, there) if there else "")
+        )
     if path.suffix == ".jsonl":
         return examples(_lines(path), str(path), "line")
     return examples(_table(path), str(path), "row")
@@ -44,9 +59,14 @@ def read(path: Path) -> list[Example]:
 
 def wrong_end(path: Path) -> str:
     """What is wrong with the end of a name, and how such a file becomes one of prompts."""
-    fix = "; write a line of JSON for each row, such as pandas' to_json(orient='records', lines=True)"
+    fix = (
+        "; write a line of JSON for each row, such as pandas' to_json(orient='records', lines=True)"
+    )
     if path.suffix.lower() in (*SUFFIXES, ".ndjson", ".jsonlines"):
-        fix = f"; rename it to {path.with_suffix('.parquet' if path.suffix.lower() == '.parquet' else '.jsonl').name!r}"
+        fix = (
+            "; rename it to "
+            f"{path.with_suffix('.parquet' if path.suffix.lower() == '.parquet' else '.jsonl').name!r}"  # noqa: E501
+        )
     return f"expected a file that ends in {' or '.join(SUFFIXES)}, got {path.suffix or 'none'}{fix}"
 
 
@@ -56,7 +76,9 @@ def _lines(path: Path) -> Iterator[tuple[int, object]]:
         while line := file.readline(LARGEST_JSON + 1):
             number += 1
             if len(line) > LARGEST_JSON:
-                raise ValueError(f"{path}, line {number}: expected at most {LARGEST_JSON:,} bytes, got more")
+                raise ValueError(
+                    f"{path}, line {number}: expected at most {LARGEST_JSON:,} bytes, got more"
+                )
             if line := line.removeprefix(BOM).strip():
                 yield number, parse_json(line, path, number)
 
@@ -74,7 +96,9 @@ def _table(path: Path) -> Iterator[tuple[int, object]]:
                     number += 1
                     yield number, row
     except (ArrowException, OSError) as error:
-        raise ValueError(f"{path}: expected a parquet file, got {str(error).partition(chr(10))[0]}") from error
+        raise ValueError(
+            f"{path}: expected a parquet file, got {str(error).partition(chr(10))[0]}"
+        ) from error
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:
@@ -84,36 +108,52 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
     if hasattr(value, "tolist"):  # numpy's
         value = value.tolist()
     if isinstance(value, int) and value.bit_length() > 3 * MOST_DIGITS:  # a digit has 3.3 bits
-        raise ValueError(f"{where}: expected a number of at most {MOST_DIGITS * 9 // 10:,} digits, got a longer one")
+        raise ValueError(
+            f"{where}: expected a number of at most {MOST_DIGITS * 9 // 10:,} digits, got a longer "
+            "one"
+        )
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where}: expected a finite number, got {value}; leave it out, or write null")
+        raise ValueError(
+            f"{where}: expected a finite number, got {value}; leave it out, or write null"
+        )
     if value is None or isinstance(value, bool | int | float):
         return value
     if depth > DEEPEST_JSON:
-        raise ValueError(f"{where}: expected at most {DEEPEST_JSON} levels of lists and objects, got more")
+        raise ValueError(
+            f"{where}: expected at most {DEEPEST_JSON} levels of lists and objects, got more"
+        )
     if isinstance(value, Mapping):
-        return {whole(str(name), where): plain(one, where, depth + 1) for name, one in value.items()}
+        return {
+            whole(str(name), where): plain(one, where, depth + 1) for name, one in value.items()
+        }
     if isinstance(value, list | tuple):
         return [plain(one, where, depth + 1) for one in value]
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
         return str(value)
-    raise ValueError(f"{where}: expected texts, numbers, lists and objects of them, got {type(value).__name__}")
+    raise ValueError(
+        f"{where}: expected texts, numbers, lists and objects of them, got {type(value).__name__}"
+    )
 
 
 def whole(text: str, where: str) -> str:
-    """The text; ValueError where it has half a character, which UTF-8 cannot say and no tokenizer can read."""
+    """The text; ValueError where it has half a character, which UTF-8 cannot say and no tokenizer
+    can read.
+    """
     if not text.isascii() and (half := HALF.search(text)) is not None:
         raise ValueError(
-            f"{where}: expected whole characters, got half of one, {half[0]!a}, at character {half.start() + 1} (a text cut by "
+            f"{where}: expected whole characters, got half of one, {half[0]!a}, at character "
+            f"{half.start() + 1} (a text cut by "
             "UTF-16 units, within an emoji?); remove it, or cut by whole characters"
         )
     return text
 
 
 def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Example]:
-    """Examples of numbered rows. ``where`` they are from and ``what`` a row is called there are for errors."""
+    """Examples of numbered rows. ``where`` they are from and ``what`` a row is called there are for
+    errors.
+    """
     made, names = [], dict[str, None]()
     for number, row in rows:
         at = f"{where}, {what} {number}"
@@ -123,32 +163,49 @@ def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Exa
         if "prompt" not in row:
             raise ValueError(f"{at}: expected a column 'prompt', got {_listed(row)}")
         if taken := [name for name in RESERVED if name in row]:
-            raise ValueError(f"{at}: expected another name than {taken[0]!r}, which tells rewards about the samples")
-        columns = {name: value for name, value in row.items() if name not in ("prompt", "completion")}
+            raise ValueError(
+                f"{at}: expected another name than {taken[0]!r}, which tells rewards about the "
+                "samples"
+            )
+        columns = {
+            name: value for name, value in row.items() if name not in ("prompt", "completion")
+        }
         model = columns.get("reward_model")
         if isinstance(model, Mapping) and "ground_truth" in model:
             columns.setdefault("ground_truth", model["ground_truth"])
         names.update(dict.fromkeys(columns))
         prompt = messages.read_prompt(row["prompt"], f"{at}: prompt")
         template = {} if isinstance(prompt, str) else messages.template(row, at)
-        made.append((prompt, columns, _completion(row.get("completion"), f"{at}: completion"), template, at))
+        made.append(
+            (prompt, columns, _completion(row.get("completion"), f"{at}: completion"), template, at)
+        )
     if not made:
         raise ValueError(f"{where}: expected at least one {what} with a prompt, got none")
     return [
         Example(
-            prompt=prompt, columns={name: columns.get(name) for name in names}, completion=completion, template=template, at=at
+            prompt=prompt,
+            columns={name: columns.get(name) for name in names},
+            completion=completion,
+            template=template,
+            at=at,
         )
         for prompt, columns, completion, template, at in made
-    ]  # fmt: skip
+    ]
 
 
 def _listed(row: Mapping[str, object]) -> str:
-    if isinstance(row.get("messages"), list):  # a conversation with its answer: as a prompt, the model would go on with it
+    # a conversation with its answer: as a prompt, the model would go on with it
+    if isinstance(row.get("messages"), list):
         return (
-            f"{shortened(', '.join(row))}; 'prompt' is the messages up to the answer, 'completion' a list of the answer alone"
+            f"{shortened(', '.join(row))}; 'prompt' is the messages up to the answer, "
+            "'completion' a list of the answer alone"
         )
-    near = nearest("prompt", row) or next((name for name in ("question", "problem", "input") if name in row), None)
-    return (shortened(", ".join(row)) if row else "none") + (f"; rename {near!r}, if that is it" if near else "")
+    near = nearest("prompt", row) or next(
+        (name for name in ("question", "problem", "input") if name in row), None
+    )
+    return (shortened(", ".join(row)) if row else "none") + (
+        f"; rename {near!r}, if that is it" if near else ""
+    )
 
 
 def _completion(value: object, at: str) -> str:
@@ -159,4 +216,6 @@ def _completion(value: object, at: str) -> str:
         one = messages.read_message(value[0], at)
         if one["role"] == "assistant" and "tool_calls" not in one:
             return str(one["content"])
-    raise ValueError(f"{at}: expected a text, or one message of the assistant, got {shortened(repr(value))}")
+    raise ValueError(
+        f"{at}: expected a text, or one message of the assistant, got {shortened(repr(value))}"
+    )

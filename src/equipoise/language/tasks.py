@@ -1,7 +1,8 @@
 """Tasks: prompts to learn from and prompts that are held out, by name.
 
-Three are built in, small enough to be learned from scratch in minutes. A seeded three quarters of their inputs are trained, the
-others are held out. The reward of each is ``equipoise.language.scoring.own:answered``.
+Three are built in, small enough to be learned from scratch in minutes. A seeded three quarters of
+their inputs are trained, the others are held out. The reward of each is
+``equipoise.language.scoring.own:answered``.
 """
 
 from __future__ import annotations
@@ -28,24 +29,35 @@ ANSWERED = "equipoise.language.scoring.own:answered"
 REASONING = "reasoning_gym:"
 HELD_OUT = 500  # prompts of a file that are held out at most; a tenth where that is less
 TRAINED = 0.75  # of the inputs of a built-in task
-SPARE = 2  # tokens of a sample beyond the longest answer: the end, and one that shows that it was not said in time
+# tokens of a sample beyond the longest answer: the end, and one that shows that it was not said in
+# time
+SPARE = 2
 
 
 def built_in(name: str, seed: int) -> TextTask:
     """The built-in task of this name; ``seed`` decides which inputs are held out."""
     if name not in BUILT_IN:
         raise ValueError(
-            f"unknown task {name!r}{hint(name, BUILT_IN)}; others are FILE.jsonl, FILE.parquet, reasoning_gym:NAME and "
+            f"unknown task {name!r}{hint(name, BUILT_IN)}; others are FILE.jsonl, FILE.parquet, "
+            "reasoning_gym:NAME and "
             "module:callable"
         )
     alphabet, make = BUILT_IN[name]
-    examples = [Example(prompt=prompt, columns={"answer": answer}, completion=answer) for prompt, answer in make()]
+    examples = [
+        Example(prompt=prompt, columns={"answer": answer}, completion=answer)
+        for prompt, answer in make()
+    ]
     train, held_out = split(examples, TRAINED, seed)
     longest = max(len(one.completion) for one in examples)
     return TextTask(
-        name=name, train=train, held_out=held_out, tokenizer=CharTokenizer(alphabet), reward=ANSWERED, quick=True,
+        name=name,
+        train=train,
+        held_out=held_out,
+        tokenizer=CharTokenizer(alphabet),
+        reward=ANSWERED,
+        quick=True,
         completion=longest + SPARE,
-    )  # fmt: skip
+    )
 
 
 def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) -> TextTask:
@@ -58,7 +70,7 @@ def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) 
         reasoning_gym:NAME        a data set of that package; ``size`` and ``held_out`` are counts, the others are its settings
         module:callable           called with the arguments (and ``seed``, where its signature names it); it returns a
                                   ``TextTask``, or rows as in a file
-    """
+    """  # noqa: E501
     given = dict(arguments or {})
     if target.endswith(task_files.SUFFIXES):
         return apart(_of_rows(target, _only(target, given, "held_out"), seed))
@@ -74,12 +86,16 @@ def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) 
 
 
 def arguments(given: Sequence[str], what: str = "arguments") -> dict[str, Any]:
-    """KEY=VALUE each -> the arguments of a task, or ``what`` they are: values are JSON where they can be, else texts."""
+    """KEY=VALUE each -> the arguments of a task, or ``what`` they are: values are JSON where they
+    can be, else texts.
+    """
     found = dict[str, object]()
     for one in given:
         key, equals, value = (part.strip() for part in one.partition("="))
         if not (key.isidentifier() and equals):
-            raise ValueError(f"source.{what}: expected KEY=VALUE, with commas between several, got {one!r}")
+            raise ValueError(
+                f"source.{what}: expected KEY=VALUE, with commas between several, got {one!r}"
+            )
         if key in found:
             raise ValueError(f"source.{what}: expected {key} once, got it twice")
         try:
@@ -101,34 +117,55 @@ def _of_rows(target: str, given: Mapping[str, Any], seed: int) -> TextTask:
     if "held_out" in given:
         if not str(given["held_out"]).endswith(task_files.SUFFIXES):
             wanted = " or ".join(task_files.SUFFIXES)
-            raise ValueError(f"task {target!r}: held_out: expected a file that ends in {wanted}, got {given['held_out']!r}")
+            raise ValueError(
+                f"task {target!r}: held_out: expected a file that ends in {wanted}, got "
+                f"{given['held_out']!r}"
+            )
         held_out = task_files.read(Path(given["held_out"]))
         if missing := sorted({*examples[0].columns} - {*held_out[0].columns}):
-            raise ValueError(f"{given['held_out']}: expected the columns of {target}, got none named {missing[0]!r}")
-        return TextTask(name=target, train=examples, held_out=held_out, tokenizer=letters([*examples, *held_out]))
+            raise ValueError(
+                f"{given['held_out']}: expected the columns of {target}, got none named "
+                f"{missing[0]!r}"
+            )
+        return TextTask(
+            name=target,
+            train=examples,
+            held_out=held_out,
+            tokenizer=letters([*examples, *held_out]),
+        )
     return _parted(target, examples, seed)
 
 
 def apart(task: TextTask) -> TextTask:
-    """The task without training rows that have the prompt of a held-out row, and with notes on rows with the same prompt."""
+    """The task without training rows that have the prompt of a held-out row, and with notes on rows
+    with the same prompt.
+    """
     held_out = {messages.asked(one) for one in task.held_out}
     asks = [messages.asked(one) for one in task.train]
     train = [one for one, ask in zip(task.train, asks, strict=True) if ask not in held_out]
-    notes, shared = list(task.notes), [one for one, ask in zip(task.train, asks, strict=True) if ask in held_out]
+    notes, shared = (
+        list(task.notes),
+        [one for one, ask in zip(task.train, asks, strict=True) if ask in held_out],
+    )
     if not train:
         raise ValueError(
-            f"task {task.name!r}: expected rows that ask anything else than the {len(held_out):,} held-out prompts, got none "
+            f"task {task.name!r}: expected rows that ask anything else than the {len(held_out):,} "
+            "held-out prompts, got none "
             f"among {len(asks):,}"
         )
     if shared:
         first = f", {shared[0].at} first" if shared[0].at else ""
         notes.append(
-            f"warning: {len(shared):,} of {len(asks):,} rows of {task.name} ask what a held-out row asks{first}: they are left "
+            f"warning: {len(shared):,} of {len(asks):,} rows of {task.name} ask what a held-out "
+            f"row asks{first}: they are left "
             "out of what is learned from"
         )
     rows, different = len(asks) + len(task.held_out), len({*asks, *held_out})
     if different < rows - len(shared):
-        notes.append(f"{task.name}: {rows:,} rows ask {different:,} different prompts; no prompt is both learned and held out")
+        notes.append(
+            f"{task.name}: {rows:,} rows ask {different:,} different prompts; no prompt is both "
+            "learned and held out"
+        )
     return replace(task, train=train if shared else task.train, notes=tuple(notes))
 
 
@@ -137,8 +174,10 @@ def _parted(name: str, examples: Sequence[Example], seed: int) -> TextTask:
     if different < 2:
         got = f"{different}" + (f" in {len(examples):,} rows" if len(examples) > 1 else "")
         raise ValueError(
-            f"task {name!r}: expected at least 2 prompts, one to be held out, got {got}; rows that ask the same are one; add "
-            "rows that ask something else, or name a file of others: --set source.arguments=held_out=FILE"
+            f"task {name!r}: expected at least 2 prompts, one to be held out, got {got}; rows that "
+            "ask the same are one; add "
+            "rows that ask something else, or name a file of others: --set "
+            "source.arguments=held_out=FILE"
         )
     most = min(different // 10, HELD_OUT) or 1
     train, held_out = split(examples, 1 - most / different, seed)
@@ -155,7 +194,9 @@ def _called(target: str, given: dict[str, object], seed: int) -> TextTask:
     try:
         inspect.signature(function).bind(**given)
     except TypeError as error:
-        raise ValueError(f"task {target!r}: expected its arguments (source.arguments=KEY=VALUE), got {error}") from None
+        raise ValueError(
+            f"task {target!r}: expected its arguments (source.arguments=KEY=VALUE), got {error}"
+        ) from None
     try:
         made = function(**given)
         rows = made if isinstance(made, TextTask) or not isinstance(made, Iterable) else list(made)
@@ -164,12 +205,19 @@ def _called(target: str, given: dict[str, object], seed: int) -> TextTask:
     if isinstance(rows, TextTask):
         return rows
     if not isinstance(rows, list):
-        raise ValueError(f"task {target!r}: expected a TextTask or rows with a prompt, got {type(made).__name__} {made!r:.80}")
+        raise ValueError(
+            f"task {target!r}: expected a TextTask or rows with a prompt, got "
+            f"{type(made).__name__} {made!r:.80}"
+        )
     return _parted(target, task_files.examples(enumerate(rows, 1), f"task {target!r}", "row"), seed)
 
 
-def split(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """The rows of a seeded ``share`` of the different prompts, and the other rows; both in the order of ``examples``."""
+def split(
+    examples: Sequence[Example], share: float, seed: int
+) -> tuple[list[Example], list[Example]]:
+    """The rows of a seeded ``share`` of the different prompts, and the other rows; both in the
+    order of ``examples``.
+    """
     asks = [messages.asked(one) for one in examples]
     number = {ask: i for i, ask in enumerate(dict.fromkeys(asks))}
     order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(number))
@@ -189,11 +237,16 @@ def _reverse_add() -> list[tuple[str, str]]:
 
 
 def _copy() -> list[tuple[str, str]]:
-    return [(f"{''.join(one)}>", "".join(one)) for length in range(1, 7) for one in product("abc", repeat=length)]
+    return [
+        (f"{''.join(one)}>", "".join(one))
+        for length in range(1, 7)
+        for one in product("abc", repeat=length)
+    ]
 
 
 BUILT_IN: dict[str, tuple[str, Callable[[], list[tuple[str, str]]]]] = {
     "sort": ("012>", _sort),  # 201102> 001122: 729 inputs
-    "reverse_add": ("0123456789+=", _reverse_add),  # 58+64= 221, the sum's last digit first: 10,000 inputs
+    # 58+64= 221, the sum's last digit first: 10,000 inputs
+    "reverse_add": ("0123456789+=", _reverse_add),
     "copy": ("abc>", _copy),  # abca> abca, of 1 to 6 letters: 1,092 inputs
 }

@@ -1,4 +1,6 @@
-"""A task of text as plain data: prompts to learn from, prompts that are held out, and the name of a reward."""
+"""A task of text as plain data: prompts to learn from, prompts that are held out, and the name of a
+reward.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,15 @@ class TextTask:
 
 
 def letters(examples: Sequence[Example]) -> CharTokenizer | None:
-    """The tokenizer of a model from random weights: the letters of prompts, completions and columns. None for messages."""
+    """The tokenizer of a model from random weights: the letters of prompts, completions and
+    columns. None for messages.
+    """
     if not all(isinstance(one.prompt, str) for one in examples):
         return None
-    texts = (text for one in examples for text in (one.prompt, one.completion, *one.columns.values()) if isinstance(text, str))
+    texts = (
+        text
+        for one in examples
+        for text in (one.prompt, one.completion, *one.columns.values())
+        if isinstance(text, str)
+    )
     return CharTokenizer("".join(sorted({letter for text in texts for letter in text})))

@@ -1,4 +1,6 @@
-"""Tokenizers: one of characters, which is plain data, and that of a Hugging Face model, read from a directory."""
+"""Tokenizers: one of characters, which is plain data, and that of a Hugging Face model, read from a
+directory.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ from equipoise.hints import install, said, shortened
 from equipoise.language import task_files
 from equipoise.types.packed import Prompt, Tokenizer, begun
 
-TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"  # the files of a Hugging Face tokenizer
+# the files of a Hugging Face tokenizer
+TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
 GENERATION = "generation_config.json"  # settings of generation next to them
 END, PAD = "<eos>", "<pad>"  # names of the two in those files
-UNKNOWN = "<unk>"  # in no vocabulary, so that a character that is not in the alphabet is an error there, too
+# in no vocabulary, so that a character that is not in the alphabet is an error there, too
+UNKNOWN = "<unk>"
 NO_ARGUMENTS: Mapping[str, Any] = {}  # of a chat template
 STRANGE = "\N{REPLACEMENT CHARACTER}"  # what a token is shown as that no text has
 
@@ -66,9 +70,13 @@ class CharTokenizer:
             ) from None
 
     def decode(self, token: Sequence[int]) -> str:
-        """The text, without an end at its end. A pad, or an end elsewhere, was no text: it is shown as ``STRANGE``."""
+        """The text, without an end at its end. A pad, or an end elsewhere, was no text: it is shown
+        as ``STRANGE``.
+        """
         last = len(token) - (len(token) > 0 and token[-1] in self.eos)
-        return "".join(self.alphabet[one] if 0 <= one < len(self.alphabet) else STRANGE for one in token[:last])
+        return "".join(
+            self.alphabet[one] if 0 <= one < len(self.alphabet) else STRANGE for one in token[:last]
+        )
 
     def prompt(self, prompt: Prompt, template: Mapping[str, Any] = NO_ARGUMENTS) -> list[int]:
         if isinstance(prompt, str):
@@ -80,23 +88,42 @@ class CharTokenizer:
         special = {END: self.eos[0], PAD: self.pad}
         added = [
             {
-                "id": number, "content": name, "special": True,
-                "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+                "id": number,
+                "content": name,
+                "special": True,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
             }
             for name, number in special.items()
-        ]  # fmt: skip
+        ]
         data = {
             "version": "1.0",
-            "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
+            "truncation": None,
+            "padding": None,
+            "normalizer": None,
+            "post_processor": None,
             "added_tokens": added,
-            "pre_tokenizer": {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False},
+            "pre_tokenizer": {
+                "type": "Split",
+                "pattern": {"Regex": r"[\s\S]"},
+                "behavior": "Isolated",
+                "invert": False,
+            },
             "decoder": {"type": "Fuse"},
-            "model": {"type": "WordLevel", "vocab": {**self._number, **special}, "unk_token": UNKNOWN},
-        }  # fmt: skip
+            "model": {
+                "type": "WordLevel",
+                "vocab": {**self._number, **special},
+                "unk_token": UNKNOWN,
+            },
+        }
         config = {
-            "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": PAD,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": END,
+            "pad_token": PAD,
             "clean_up_tokenization_spaces": False,
-        }  # fmt: skip
+        }
         write_atomic(directory / TOKENIZER, json_bytes(data))
         write_atomic(directory / CONFIG, json_bytes(config))
 
@@ -105,33 +132,52 @@ class CharTokenizer:
 
     @classmethod
     def from_json(cls, data: Any, where: str = "tokenizer") -> CharTokenizer:
-        """The tokenizer that ``to_json`` described; ValueError names the place in ``where`` that is wrong."""
+        """The tokenizer that ``to_json`` described; ValueError names the place in ``where`` that is
+        wrong.
+        """
         schema.check(data, {"alphabet": schema.Text()}, where)
         return cls(data["alphabet"])
 
 
 class HubTokenizer:
-    """The tokenizer of a Hugging Face model, as transformers' AutoTokenizer reads it from a directory. No code of it is run."""
+    """The tokenizer of a Hugging Face model, as transformers' AutoTokenizer reads it from a
+    directory. No code of it is run.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """ValueError where the directory has none, or none with an end; ImportError says what to install."""
+        """ValueError where the directory has none, or none with an end; ImportError says what to
+        install.
+        """
         if not any((directory / name).is_file() for name in (TOKENIZER, CONFIG)):
             got = "another kind of file" if directory.is_file() else "no such directory"
             got = "one with neither" if directory.is_dir() else got
-            raise ValueError(f"{directory}: expected a directory with {TOKENIZER} and {CONFIG}, got {got}")
+            raise ValueError(
+                f"{directory}: expected a directory with {TOKENIZER} and {CONFIG}, got {got}"
+            )
         self._directory, self._read = directory, _auto(directory)
         own = self._read.eos_token_id
-        self.eos: tuple[int, ...] = tuple(dict.fromkeys([*([] if own is None else [own]), *_ends(directory)]))
+        self.eos: tuple[int, ...] = tuple(
+            dict.fromkeys([*([] if own is None else [own]), *_ends(directory)])
+        )
         if not self.eos:
             raise ValueError(
-                f"{directory}: expected a tokenizer with a token that ends a text, got one without; name it as eos_token in "
+                f"{directory}: expected a tokenizer with a token that ends a text, got one "
+                "without; name it as eos_token in "
                 f"{CONFIG}"
             )
         self.size = max(self._read.get_vocab().values()) + 1
-        named = {f"{name}_token_id": getattr(self._read, f"{name}_token_id") for name in ("pad", "bos")}
+        named = {
+            f"{name}_token_id": getattr(self._read, f"{name}_token_id") for name in ("pad", "bos")
+        }
         self.special = {name: int(token) for name, token in named.items() if token is not None}
-        # An end must not be a pad: whatever reads pads as "nothing" would read it so. Many models have one token for both.
-        others = [self._read.pad_token_id, self._read.unk_token_id, *self._read.all_special_ids, *range(self.size)]
+        # An end must not be a pad: whatever reads pads as "nothing" would read it so. Many models
+        # have one token for both.
+        others = [
+            self._read.pad_token_id,
+            self._read.unk_token_id,
+            *self._read.all_special_ids,
+            *range(self.size),
+        ]
         self.pad: int = next(one for one in others if one is not None and one not in self.eos)
 
     def save(self, directory: Path) -> None:
@@ -148,7 +194,8 @@ class HubTokenizer:
             return list(self._read.encode(text, **how))
         except Exception as error:  # what tokenizers raises has no class of its own
             raise ValueError(
-                f"{shortened(repr(text))}: expected a text that {self._directory} has tokens for, got one with others ({error})"
+                f"{shortened(repr(text))}: expected a text that {self._directory} has tokens for, "
+                f"got one with others ({error})"
             ) from error
 
     def decode(self, token: Sequence[int]) -> str:
@@ -158,30 +205,46 @@ class HubTokenizer:
     def prompt(self, prompt: Prompt, template: Mapping[str, Any] = NO_ARGUMENTS) -> list[int]:
         if isinstance(prompt, str):
             found = self._tokens(prompt)  # with what the model's texts begin with
-            return found[:-1] if found[-1:] and found[-1] in self.eos and self.encode(prompt)[-1:] != found[-1:] else found
+            return (
+                found[:-1]
+                if found[-1:] and found[-1] in self.eos and self.encode(prompt)[-1:] != found[-1:]
+                else found
+            )
         if not self._read.chat_template:
             raise no_template(f"the tokenizer in {self._directory}")
         render = self._read.apply_chat_template
         ours = [
-            name for name in template if name in inspect.signature(render).parameters and name not in ("tools", "documents")
+            name
+            for name in template
+            if name in inspect.signature(render).parameters and name not in ("tools", "documents")
         ]
         if ours:
-            raise ValueError(f"chat_template_kwargs: expected arguments of the chat template alone, got {ours[0]!r}")
+            raise ValueError(
+                "chat_template_kwargs: expected arguments of the chat template alone, got "
+                f"{ours[0]!r}"
+            )
         asked, beginning = begun(prompt)
         if beginning:
             how, asked = {"continue_final_message": True}, prompt
         else:
             how = {"add_generation_prompt": True}
         if any("tool_calls" in one for one in prompt[-1:]):
-            raise ValueError("prompt: expected a last message that can be answered, got a call of a tool without its answer")
+            raise ValueError(
+                "prompt: expected a last message that can be answered, got a call of a tool "
+                "without its answer"
+            )
         if not asked:
-            raise ValueError("prompt: expected a message that is answered, got none but an empty one of the assistant")
+            raise ValueError(
+                "prompt: expected a message that is answered, got none but an empty one of the "
+                "assistant"
+            )
         try:
             return list(render([*asked], **how, **template, return_dict=False))
         except Exception as error:  # what a template's own words raise has no class of its own
             roles = ", ".join(one["role"] for one in prompt)
             raise ValueError(
-                f"prompt: expected messages that the chat template in {self._directory} takes, got {shortened(roles)}: "
+                f"prompt: expected messages that the chat template in {self._directory} takes, got "
+                f"{shortened(roles)}: "
                 f"{shortened(said(error))}"
             ) from error
 
@@ -190,12 +253,18 @@ def _auto(directory: Path) -> Any:
     try:
         from transformers import AutoTokenizer
     except ModuleNotFoundError as error:
-        raise ImportError(f"{directory}: its tokenizer needs transformers: {install('language')}") from error
+        raise ImportError(
+            f"{directory}: its tokenizer needs transformers: {install('language')}"
+        ) from error
     try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # the library of its fast tokenizers raises a plain Exception
         why = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{directory}: expected a tokenizer that transformers reads, got {why}") from error
+        raise ValueError(
+            f"{directory}: expected a tokenizer that transformers reads, got {why}"
+        ) from error
 
 
 def _ends(directory: Path) -> list[int]:
@@ -205,7 +274,10 @@ def _ends(directory: Path) -> list[int]:
         return []
     number = schema.Number(0, whole=True)
     data = read_json(file)
-    wanted = {"eos_token_id?": schema.Maybe(schema.Either((number, schema.Items(number)))), "*": schema.Anything()}
+    wanted = {
+        "eos_token_id?": schema.Maybe(schema.Either((number, schema.Items(number)))),
+        "*": schema.Anything(),
+    }
     schema.check(data, wanted, str(file))
     ends = data.get("eos_token_id")
     return [] if ends is None else [ends] if isinstance(ends, int) else ends
@@ -214,17 +286,24 @@ def _ends(directory: Path) -> list[int]:
 def no_template(which: str) -> ValueError:
     """The error of messages that a tokenizer cannot make a text of."""
     return ValueError(
-        f"prompt: expected a text, since {which} has no chat template, got messages; take prompts that are texts, or the "
+        f"prompt: expected a text, since {which} has no chat template, got messages; take prompts "
+        "that are texts, or the "
         "tokenizer of a chat model"
     )
 
 
 def check_fits(tokenizer: Tokenizer, vocabulary: int, where: str = "model") -> None:
-    """ValueError unless the tokenizer has an end, and a model with an embedding of ``vocabulary`` rows knows all its tokens."""
+    """ValueError unless the tokenizer has an end, and a model with an embedding of ``vocabulary``
+    rows knows all its tokens.
+    """
     if not tokenizer.eos:
-        raise ValueError(f"{where}: expected a tokenizer with a token that ends a text (eos_token), got one without")
+        raise ValueError(
+            f"{where}: expected a tokenizer with a token that ends a text (eos_token), got one "
+            "without"
+        )
     if tokenizer.size > vocabulary:
         raise ValueError(
-            f"{where}: expected an embedding with a row for each of the tokenizer's {tokenizer.size:,} tokens, "
+            f"{where}: expected an embedding with a row for each of the tokenizer's "
+            f"{tokenizer.size:,} tokens, "
             f"got {vocabulary:,}; the nearest that fits is vocab_size={tokenizer.size}"
         )

@@ -12,7 +12,8 @@ from equipoise.publishing import publish
 
 
 class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
-    """The part of torch's store that gloo asks: what a learner says is ready for the others, by their numbers.
+    """The part of torch's store that gloo asks: what a learner says is ready for the others, by
+    their numbers.
 
     An address holds in one life of the meeting: after a learner was lost, all say theirs anew.
     """

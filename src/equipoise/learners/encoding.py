@@ -1,7 +1,9 @@
-"""Rows as a replay keeps them where a network has an encoder (``nets/vae.py``): with latents in the place of images.
+"""Rows as a replay keeps them where a network has an encoder (``nets/vae.py``): with latents in the
+place of images.
 
-Latents of two encoders are two languages. So the encoder learns from the first rows that come, none of which is kept, and then
-stays as it is for the rest of the run. No checkpoint falls in between, since the first version comes after those rows.
+Latents of two encoders are two languages. So the encoder learns from the first rows that come, none
+of which is kept, and then stays as it is for the rest of the run. No checkpoint falls in between,
+since the first version comes after those rows.
 """
 
 from __future__ import annotations
@@ -30,31 +32,47 @@ OPTIMIZER = Optimizer(learning_rate=1e-3, schedule="constant", epsilon=1e-8, max
 
 
 class Encoding:
-    """Learns from the rows that come until there were ``rows`` of them, and makes of later ones what is kept."""
+    """Learns from the rows that come until there were ``rows`` of them, and makes of later ones
+    what is kept.
+    """
 
-    def __init__(self, encoders: Mapping[str, Encoder], *, rows: int, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, encoders: Mapping[str, Encoder], *, rows: int, seed: int, device: torch.device
+    ) -> None:
         """``encoders``: those of the network, by the path of the image that each reads."""
         self._encoders, self._device, self.left = encoders, device, rows
-        self._training = {path: _Training(one, seed, device) for path, one in encoders.items() if rows}
+        self._training = {
+            path: _Training(one, seed, device) for path, one in encoders.items() if rows
+        }
         self._errors = dict[str, Tensor]()  # of the last step of each that has learned
 
     def __call__(self, data: Trajectory) -> Trajectory:
-        """Numpy rows [T, B] -> the same with latents float16; no real row among them while the encoders learn.
+        """Numpy rows [T, B] -> the same with latents float16; no real row among them while the
+        encoders learn.
 
         NonFiniteUpdate where an encoder has learned nothing that is finite.
         """
-        images = {path: torch.from_numpy(leaf) for path, leaf in tree.items(data.obs) if path in self._encoders}
+        images = {
+            path: torch.from_numpy(leaf)
+            for path, leaf in tree.items(data.obs)
+            if path in self._encoders
+        }
         learns = self.left > 0
         with autocast("fp32", self._device):
             if learns:
                 self._learn(images, data.mask.size)
-            latents = {path: self._latents(path, some, zeros=learns) for path, some in images.items()}
-        obs = tree.like(data.obs, {path: latents.get(path, leaf) for path, leaf in tree.items(data.obs)})
+            latents = {
+                path: self._latents(path, some, zeros=learns) for path, some in images.items()
+            }
+        obs = tree.like(
+            data.obs, {path: latents.get(path, leaf) for path, leaf in tree.items(data.obs)}
+        )
         return replace(data, obs=obs, mask=np.zeros_like(data.mask) if learns else data.mask)
 
     def _learn(self, images: Mapping[str, Tensor], rows: int) -> None:
         for path, one in self._training.items():
-            if (error := one.learn(images[path][:-1].flatten(0, 1))) is not None:  # the last row opens the next unroll
+            # the last row opens the next unroll
+            if (error := one.learn(images[path][:-1].flatten(0, 1))) is not None:
                 self._errors[path] = error
         self.left -= rows
         if self.left <= 0:
@@ -68,7 +86,8 @@ class Encoding:
                 if not one.isfinite().all():
                     where = f"obs/{path}" if path else "obs"
                     raise NonFiniteUpdate(
-                        f"algorithm.torso=vae: expected an encoder of {where} of finite weights, got nan or inf"
+                        f"algorithm.torso=vae: expected an encoder of {where} of finite weights, "
+                        "got nan or inf"
                     )
         self._training = {}
 
@@ -78,10 +97,16 @@ class Encoding:
         if zeros:
             return np.zeros(shape, np.float16)
         encoder, parts = self._encoders[path], torch.split(images.flatten(0, 1), PART)
-        return torch.cat([encoder(part.to(self._device)).half().cpu() for part in parts]).view(shape).numpy()
+        return (
+            torch.cat([encoder(part.to(self._device)).half().cpu() for part in parts])
+            .view(shape)
+            .numpy()
+        )
 
     def metrics(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """(sum, count) of the mean squared error of a pixel, from 0 to 1, in the last step of each encoder that learned."""
+        """(sum, count) of the mean squared error of a pixel, from 0 to 1, in the last step of each
+        encoder that learned.
+        """
         return {
             f"encoder_error{f'/{path}' if path else ''}": (error, torch.ones_like(error))
             for path, error in self._errors.items()
@@ -90,7 +115,10 @@ class Encoding:
     def state(self) -> Tree:
         """What the encoders have learned; after that they do not change."""
         return {
-            path or "obs": {"params": dict(encoder.named_parameters()), "error": self._errors.get(path, torch.zeros(()))}
+            path or "obs": {
+                "params": dict(encoder.named_parameters()),
+                "error": self._errors.get(path, torch.zeros(())),
+            }
             for path, encoder in self._encoders.items()
         }
 
@@ -121,15 +149,20 @@ class _Training:
         self._rng = torch.Generator().manual_seed(seed)
         self._flat = flatten(list(self._whole.parameters()))
         self._optimizer = descent(OPTIMIZER, self._flat)
-        # The encoder's own parameters want no gradient, so that no other loss moves them; these share their memory.
-        self._leaves = {name: one.detach().requires_grad_() for name, one in self._whole.named_parameters()}
+        # The encoder's own parameters want no gradient, so that no other loss moves them; these
+        # share their memory.
+        self._leaves = {
+            name: one.detach().requires_grad_() for name, one in self._whole.named_parameters()
+        }
         for name, one in self._whole.named_parameters():
             self._leaves[name].grad = one.grad
         self._pool: Tensor | None = None  # [POOL, ...], of the newest images
         self._count = 0  # images so far
 
     def learn(self, images: Tensor) -> Tensor | None:
-        """Take images [N, ...] up, and learn from those that are there -> the last step's error of a pixel, []."""
+        """Take images [N, ...] up, and learn from those that are there -> the last step's error of
+        a pixel, [].
+        """
         error = None
         if self._pool is None:
             self._pool = images.new_zeros((POOL, *images.shape[1:]))
@@ -146,7 +179,9 @@ class _Training:
         noise = torch.randn((BATCH, LATENTS), generator=self._rng).to(device)
         assert flat.grad is not None
         flat.grad.zero_()
-        loss, error = torch.func.functional_call(self._whole, self._leaves, (pool[which].to(device), noise))
+        loss, error = torch.func.functional_call(
+            self._whole, self._leaves, (pool[which].to(device), noise)
+        )
         loss.backward()
         self._optimizer.step(OPTIMIZER.learning_rate)
         return error.detach()  # type: ignore[no-any-return]

@@ -1,8 +1,10 @@
-"""The ways to do an update: operation by operation, with a compiled loss, or as a CUDA graph that is replayed.
+"""The ways to do an update: operation by operation, with a compiled loss, or as a CUDA graph that
+is replayed.
 
-A graph is recorded for each place that a batch lies in and each set of groups that are due. What differs from one update to
-the next (the share of the schedule done, and the learning rates) lies in tensors that are written before a replay. What comes
-out is copied at once, since the next replay writes over it.
+A graph is recorded for each place that a batch lies in and each set of groups that are due. What
+differs from one update to the next (the share of the schedule done, and the learning rates) lies in
+tensors that are written before a replay. What comes out is copied at once, since the next replay
+writes over it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Execution(Protocol):
 
     loss: Callable[..., LossOutput | None]  # the algorithm's, or the same function made quicker
 
-    def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None: ...  # ValueError where that cannot be
+    # ValueError where that cannot be
+    def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None: ...
     def numbers(self, now: Numbers) -> Numbers: ...  # in the form that an update takes them
     def update(self, batch: Batch, due: Sequence[str], work: Work) -> StepInProgress: ...
 
@@ -50,7 +53,9 @@ class Eager:
 
 
 class Compiled(Eager):
-    """The loss compiled by torch. What it is given is a tensor: it would be compiled anew for every other number."""
+    """The loss compiled by torch. What it is given is a tensor: it would be compiled anew for every
+    other number.
+    """
 
     def __init__(self, device: torch.device, note: Note) -> None:
         """``note`` is told, once, why the loss is not compiled after all."""
@@ -66,14 +71,20 @@ class Compiled(Eager):
 class Graph(Eager):
     """One graph an update."""
 
-    def __init__(self, device: torch.device, note: Note, record: Record, losses: Execution | None = None) -> None:
-        """``note``, ``record``: as of ``Graphs``. ``losses``: what computes a loss; by default ``Eager``."""
+    def __init__(
+        self, device: torch.device, note: Note, record: Record, losses: Execution | None = None
+    ) -> None:
+        """``note``, ``record``: as of ``Graphs``. ``losses``: what computes a loss; by default
+        ``Eager``.
+        """
         self._device, self._note, self._record = device, note, record
         self._losses: Execution = Eager() if losses is None else losses
         self._progress, self._rates = torch.zeros((), device=device), dict[str, Tensor]()
 
     def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None:
-        """Forget every graph: it has the numbers of the algorithm and the optimiser that it was recorded with."""
+        """Forget every graph: it has the numbers of the algorithm and the optimiser that it was
+        recorded with.
+        """
         if why := not_recorded(algorithm, parts):
             raise ValueError(f"graphs: expected an algorithm whose updates can be recorded, {why}")
         self._losses.follow(algorithm)
@@ -113,17 +124,28 @@ class _Packed:
 
 
 def not_recorded(algorithm: Learns, parts: Sequence[RewardPart]) -> str:
-    """Why updates of an algorithm with these parts of the rewards are not recorded as graphs; "" where they are."""
+    """Why updates of an algorithm with these parts of the rewards are not recorded as graphs; ""
+    where they are.
+    """
     if algorithm.needs_task:
         return "since every batch of text has another size"
     if parts:
         return "since a part of the rewards may run Python code"
-    return "since the first ones change the value alone" if getattr(algorithm, "value_warmup", 0) > 0 else ""
+    return (
+        "since the first ones change the value alone"
+        if getattr(algorithm, "value_warmup", 0) > 0
+        else ""
+    )
 
 
 def chosen(
-    algorithm: Learns, parts: Sequence[RewardPart], net: Any, rng: torch.Generator, place: Placement, note: Note
-) -> Execution:  # fmt: skip
+    algorithm: Learns,
+    parts: Sequence[RewardPart],
+    net: Any,
+    rng: torch.Generator,
+    place: Placement,
+    note: Note,
+) -> Execution:
     """The execution that the placement asks for. ``note`` is told what stays as it was, and why."""
     execution: Execution = Eager()
     if place.compile and not pays(net):

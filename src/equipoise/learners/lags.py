@@ -1,4 +1,6 @@
-"""How old the experience of a learner is, as histograms: in versions, and in seconds since the version that acted came out."""
+"""How old the experience of a learner is, as histograms: in versions, and in seconds since the
+version that acted came out.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,15 @@ import numpy as np
 
 from equipoise.histograms import EDGES, tally
 
-KNOWN = 1 << 16  # versions at least whose time is kept; what acted before the oldest of them counts as old as that one
+# versions at least whose time is kept; what acted before the oldest of them counts as old as that
+# one
+KNOWN = 1 << 16
 
 
 def distinct(lag: Any) -> tuple[Any, Any]:
-    """The lags [n] int64 that there are, rising, and how often each came: few where the lag is bounded."""
+    """The lags [n] int64 that there are, rising, and how often each came: few where the lag is
+    bounded.
+    """
     if lag.max() < 64:
         times = np.bincount(lag)
         there = times.nonzero()[0]
@@ -24,13 +30,20 @@ def distinct(lag: Any) -> tuple[Any, Any]:
 
 
 class Lags:
-    """Counts the windows of every update by the age of the version that acted first in them. Nothing here is saved."""
+    """Counts the windows of every update by the age of the version that acted first in them.
+    Nothing here is saved.
+    """
 
     def __init__(self, counts: Mapping[str, Any] | None = None) -> None:
-        """``counts``: arrays [bins] float64 for "versions" and "seconds"; None or {}: memory of its own."""
-        self._counts = counts or {name: np.zeros(len(EDGES[name]) + 1) for name in ("versions", "seconds")}
+        """``counts``: arrays [bins] float64 for "versions" and "seconds"; None or {}: memory of its
+        own.
+        """
+        self._counts = counts or {
+            name: np.zeros(len(EDGES[name]) + 1) for name in ("versions", "seconds")
+        }
         self._versions, self._times = np.empty(2 * KNOWN, np.int64), np.empty(2 * KNOWN)
-        self._n, self._oldest = 0, -1  # versions that are kept; -1: of those before the first nothing is known
+        # versions that are kept; -1: of those before the first nothing is known
+        self._n, self._oldest = 0, -1
 
     def published(self, version: int) -> None:
         """Note that a version comes out now; the versions rise."""
@@ -42,12 +55,17 @@ class Lags:
         self._n += 1
 
     def used(self, version: int, lag: Any, times: Any) -> None:
-        """Count an update of ``version`` by windows with these distinct lags [n], each so many ``times`` [n].
+        """Count an update of ``version`` by windows with these distinct lags [n], each so many
+        ``times`` [n].
 
-        What acted before the first version that this learner knows, as after a resume, has no age in seconds.
+        What acted before the first version that this learner knows, as after a resume, has no age
+        in seconds.
         """
         tally(self._counts["versions"], EDGES["versions"], lag, times)
-        at = np.maximum(np.searchsorted(self._versions[: self._n], version - lag, side="right") - 1, self._oldest)
+        at = np.maximum(
+            np.searchsorted(self._versions[: self._n], version - lag, side="right") - 1,
+            self._oldest,
+        )
         there = at >= 0
         ages = perf_counter() - self._times[at[there]]
         tally(self._counts["seconds"], EDGES["seconds"], ages, times[there])

@@ -31,20 +31,25 @@ from equipoise.rewards.step import RewardStep
 from equipoise.seeds import share_seed
 from equipoise.types import Batch, Learns, LossOutput, Optimizer, Precision, Rewards, Tree
 
-# The parts of a step. On a GPU they are the time until its kernels are queued, and "look" has the wait for them.
+# The parts of a step. On a GPU they are the time until its kernels are queued, and "look" has the
+# wait for them.
 PARTS = ("copy", "targets", "loss", "backward", "all-reduce", "optimiser", "look")
 
 
 def cut_by_rows(algorithm: Learns, net: Any, windows: int) -> bool:
-    """Whether minibatches are made of rows; else they are whole windows, and ValueError where there are not as many.
+    """Whether minibatches are made of rows; else they are whole windows, and ValueError where there
+    are not as many.
 
     Rows can be torn from their windows only where all sums along time are done in ``targets``.
     """
-    if algorithm.needs_task or (type(algorithm).targets is not Learns.targets and not tree.leaves(net.initial_state(1))):
+    if algorithm.needs_task or (
+        type(algorithm).targets is not Learns.targets and not tree.leaves(net.initial_state(1))
+    ):
         return True
     if algorithm.minibatches > windows:
         raise ValueError(
-            f"algorithm.minibatches: expected at most {windows}, the windows of a learner's batch, which stay whole since the "
+            f"algorithm.minibatches: expected at most {windows}, the windows of a learner's batch, "
+            "which stay whole since the "
             f"network is recurrent or the loss runs along time, got {algorithm.minibatches}"
         )
     return False
@@ -53,45 +58,73 @@ def cut_by_rows(algorithm: Learns, net: Any, windows: int) -> bool:
 class Learner:
     """Batches in, versions of the weights out. A learner alone waits for a GPU in ``settle`` only.
 
-    ``Parameters`` (flat, sliced, by layers) have the gradient and the optimisers. ``Execution`` (eager, compiled, graph)
-    computes the minibatches.
+    ``Parameters`` (flat, sliced, by layers) have the gradient and the optimisers. ``Execution``
+    (eager, compiled, graph) computes the minibatches.
     """
 
     def __init__(
-        self, algorithm: Learns, net: Any, *, optimizer: Optimizer | None = None, rewards: Rewards | None = None,
+        self,
+        algorithm: Learns,
+        net: Any,
+        *,
+        optimizer: Optimizer | None = None,
+        rewards: Rewards | None = None,
         parts: Sequence[RewardPart] = (),
-        device: str = "cpu", precision: Precision = "fp32", schedule_updates: int, seed: int, batch: int,
-        parameters: Parameters | None = None, execution: Execution | None = None, weighted: bool = True,
-    ) -> None:  # fmt: skip
-        """``optimizer``: None for the algorithm's default; ``rewards``: None for the env's own; ``parts``: of the rewards,
-        before they are scaled; ``schedule_updates``: versions
-        until the schedules end; ``batch``: windows of a batch (to check the minibatches); ``parameters``: None for ``Flat``;
-        ``execution``: None for ``Eager``; ``weighted``: do some items have smaller weights than others?
+        device: str = "cpu",
+        precision: Precision = "fp32",
+        schedule_updates: int,
+        seed: int,
+        batch: int,
+        parameters: Parameters | None = None,
+        execution: Execution | None = None,
+        weighted: bool = True,
+    ) -> None:
+        """``optimizer``: None for the algorithm's default; ``rewards``: None for the env's own;
+        ``parts``: of the rewards, before they are scaled; ``schedule_updates``: versions until the
+        schedules end; ``batch``: windows of a batch (to check the minibatches); ``parameters``:
+        None for ``Flat``; ``execution``: None for ``Eager``; ``weighted``: do some items have
+        smaller weights than others?
         """
         self.algorithm, self.device = algorithm, torch.device(device)
         self.optimizer = algorithm.default_optimizer if optimizer is None else optimizer
         self.parameters: Parameters = Flat() if parameters is None else parameters
         self.net, self.pool = net.to(self.device), self.parameters.pool
         self._weighted = weighted and self.pool.size > 1
-        self._autocast, self._backward = autocast(precision, self.device), backward(precision, self.device)
+        self._autocast, self._backward = (
+            autocast(precision, self.device),
+            backward(precision, self.device),
+        )
         self._scaling, self._transfer = scaling(precision, self.device), transfer(self.device)
-        self.looks = self.device.type == "cpu"  # at each step's numbers at once: there to look is not to wait
-        self._unseen: list[tuple[int, list[str], Tensor]] = []  # versions, their groups, [n, 2] loss and gradient norm
+        # at each step's numbers at once: there to look is not to wait
+        self.looks = self.device.type == "cpu"
+        # versions, their groups, [n, 2] loss and gradient norm
+        self._unseen: list[tuple[int, list[str], Tensor]] = []
         self.version = 0
         self.before = 0  # updates of the learner that this one began from, whose schedule goes on
         self.clock = Clock(PARTS)  # of this step's parts, or of all parts of a worker
-        self.pulse: Callable[[], object] = _nothing  # called after each minibatch, since a step of many takes long
+        # called after each minibatch, since a step of many takes long
+        self.pulse: Callable[[], object] = _nothing
         self._schedule_updates, self._windows = schedule_updates, batch
         self.by_rows = cut_by_rows(algorithm, self.net, batch)
         every = algorithm.copied_every
-        self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
+        self._target = (
+            Target(algorithm.followed(self.net), every=every, tau=algorithm.tau)
+            if every > 0
+            else None
+        )
         self.parameters.hold(self.net, algorithm.groups, self.optimizer)
         self._seed, self.rng = seed, torch.Generator(self.device).manual_seed(seed)
         self.parts = tuple(parts)
         self.set_execution(Eager() if execution is None else execution)
-        self._rewards = RewardParts((*parts, RewardStep(rewards or Rewards())), algorithm, self.pool, self.device)
+        self._rewards = RewardParts(
+            (*parts, RewardStep(rewards or Rewards())), algorithm, self.pool, self.device
+        )
         found = encoders(self.net)
-        self.encoding = Encoding(found, rows=algorithm.warmup_rows, seed=seed, device=self.device) if found else None
+        self.encoding = (
+            Encoding(found, rows=algorithm.warmup_rows, seed=seed, device=self.device)
+            if found
+            else None
+        )
 
     @property
     def progress(self) -> float:
@@ -113,7 +146,9 @@ class Learner:
         self._execution = execution
 
     def ahead(self, coming: Callable[[], Batch | None]) -> None:
-        """Begin to copy the batch of the next step to a device, if it is there; its rows stay as they are until then."""
+        """Begin to copy the batch of the next step to a device, if it is there; its rows stay as
+        they are until then.
+        """
         self._transfer.ahead(coming)
 
     def step(self, batch: Batch) -> Step:
@@ -130,7 +165,10 @@ class Learner:
             numbers = self._execution.numbers(Numbers(progress=self.progress, rates=rates))
             done = self._execution.update(batch, due, lambda: self._update(batch, due, numbers))
             if learned := self._rewards.learn(batch.data, self.progress):
-                done.groups, done.unseen = [*done.groups, *learned], [*done.unseen, *learned.values()]
+                done.groups, done.unseen = (
+                    [*done.groups, *learned],
+                    [*done.unseen, *learned.values()],
+                )
             if done.unseen:
                 self._unseen.append((self.version + 1, done.groups, torch.stack(done.unseen)))
             if self.looks:
@@ -140,11 +178,14 @@ class Learner:
             if self._target is not None:
                 self._target.follow(self.updates)
             self.clock.lap("optimiser", "record")
-            metrics = done.metrics if self.encoding is None else done.metrics | self.encoding.metrics()
+            metrics = (
+                done.metrics if self.encoding is None else done.metrics | self.encoding.metrics()
+            )
             return Step(metrics=metrics, priority=done.priority)
 
     def settle(self) -> None:
-        """Wait for the steps so far; NonFiniteUpdate where a loss or a gradient since the last call was not finite.
+        """Wait for the steps so far; NonFiniteUpdate where a loss or a gradient since the last call
+        was not finite.
 
         On the CPU there is nothing left to wait for or to find.
         """
@@ -154,10 +195,12 @@ class Learner:
             self._look(pairs, torch.cat([seen for _, _, seen in unseen]))
 
     def _update(self, batch: Batch, due: Sequence[str], numbers: Numbers) -> StepInProgress:
-        """Do the part of ``step`` on the device: work that a graph may capture, where ``numbers`` are tensors.
+        """Do the part of ``step`` on the device: work that a graph may capture, where ``numbers``
+        are tensors.
 
-        Each minibatch has an optimiser step for each group that is due, until an algorithm has had enough of the batch. The
-        gradients of all parts of a minibatch but the last are added up first; the last one's backward ends the step.
+        Each minibatch has an optimiser step for each group that is due, until an algorithm has had
+        enough of the batch. The gradients of all parts of a minibatch but the last are added up
+        first; the last one's backward ends the step.
         """
         raw, step = batch.data, StepInProgress(numbers)
         for parts in self._minibatches(self._with_targets(batch)):
@@ -184,28 +227,42 @@ class Learner:
         with torch.no_grad(), self._autocast:
             data = algorithm.prepare(replace(batch.data, reward=self._rewards(batch.data)))
             targets = self.parameters.compute(
-                lambda: algorithm.targets(self.net, self._target_net, data, rng=self.rng, pool=self.pool)
+                lambda: algorithm.targets(
+                    self.net, self._target_net, data, rng=self.rng, pool=self.pool
+                )
             )
         batch = replace(batch, data=data, targets=targets, version=self.version)
-        if self._weighted:  # weights only ever make a step smaller; a learner alone has them like that
+        # weights only ever make a step smaller; a learner alone has them like that
+        if self._weighted:
             largest = self.pool.max(batch.weight.max())
             batch = replace(batch, weight=batch.weight / torch.where(largest > 0, largest, 1.0))
         self.clock.lap("targets", "copy")
         return batch
 
     def _minibatches(self, batch: Batch) -> Iterator[Sequence[Batch]]:
-        """Yield the parts of each minibatch of each epoch. Only before the first step are the weights those of the version."""
+        """Yield the parts of each minibatch of each epoch. Only before the first step are the
+        weights those of the version.
+        """
         algorithm, fresh = self.algorithm, True
         for _ in range(algorithm.epochs):
-            for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self.rng):
+            for part in minibatches(
+                batch, algorithm.minibatches, by_rows=self.by_rows, rng=self.rng
+            ):
                 self.clock.lap("copy", "loss")
-                yield micro_batches(part if fresh else replace(part, version=-1), algorithm.part_tokens)
+                yield micro_batches(
+                    part if fresh else replace(part, version=-1), algorithm.part_tokens
+                )
                 fresh = False
 
-    def _losses(self, group: str, parts: Sequence[Batch], step: StepInProgress) -> tuple[LossOutput | None, LossSums | None]:
-        """Return the loss of the last part (None to skip the group), and the sums of the others, whose gradient is there."""
+    def _losses(
+        self, group: str, parts: Sequence[Batch], step: StepInProgress
+    ) -> tuple[LossOutput | None, LossSums | None]:
+        """Return the loss of the last part (None to skip the group), and the sums of the others,
+        whose gradient is there.
+        """
         out, before = None, None
-        for _ in range(self.parameters.begin(group, len(parts))):  # all learners gather parameters for each part of any
+        # all learners gather parameters for each part of any
+        for _ in range(self.parameters.begin(group, len(parts))):
             if (out := self._loss(group, parts[0], step)) is not None:
                 (out.loss * 0.0).backward()  # type: ignore[no-untyped-call]
         for number, part in enumerate(parts):
@@ -225,7 +282,9 @@ class Learner:
         loss, progress = self._execution.loss, step.numbers.progress
         with self._autocast:
             return self.parameters.compute(
-                lambda: loss(self.net, self._target_net, part, group=group, step=progress, rng=self.rng)
+                lambda: loss(
+                    self.net, self._target_net, part, group=group, step=progress, rng=self.rng
+                )
             )
 
     @property
@@ -233,7 +292,9 @@ class Learner:
         return None if self._target is None else self._target.net
 
     def _ended(self, step: StepInProgress) -> bool:
-        """Is the batch known to be done with? On a device, where to look is to wait, its steps are made and undone instead."""
+        """Is the batch known to be done with? On a device, where to look is to wait, its steps are
+        made and undone instead.
+        """
         return step.ended is not None and self.looks and bool(step.ended)
 
     def _fill(self, loss: Tensor) -> None:
@@ -241,11 +302,14 @@ class Learner:
         with self._backward:
             self._scaling.up(loss).backward()  # type: ignore[no-untyped-call]
 
-    def _descend(self, group: str, out: LossOutput, before: LossSums | None, step: StepInProgress) -> None:
+    def _descend(
+        self, group: str, out: LossOutput, before: LossSums | None, step: StepInProgress
+    ) -> None:
         """Take one clipped optimiser step.
 
-        A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised here; on a device, where to look
-        is to wait, the step is undone there, and ``settle`` raises it.
+        A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised
+        here; on a device, where to look is to wait, the step is undone there, and ``settle`` raises
+        it.
         """
         self.clock.lap("loss", "backward")
         loss = self.parameters.backward(group, out, before, self._fill)
@@ -288,12 +352,19 @@ class Learner:
         }
 
     def load(self, state: Tree) -> None:
-        """Load a state; ValueError where a group or its size differs, or where only one side has a target network."""
+        """Load a state; ValueError where a group or its size differs, or where only one side has a
+        target network.
+        """
         if bool(state["target"]) != (self._target is not None):
             had, has = ("one" if state["target"] else "none"), self.algorithm.copied_every
-            raise ValueError(f"target network: expected a state saved with what target_every={has} asks for, got {had}")
+            raise ValueError(
+                f"target network: expected a state saved with what target_every={has} asks for, "
+                f"got {had}"
+            )
         if (wanted := set(self.parameters.optimizers)) != (got := set(state["groups"])):
-            raise ValueError(f"expected the optimiser groups {sorted(wanted)}, got a state of {sorted(got)}")
+            raise ValueError(
+                f"expected the optimiser groups {sorted(wanted)}, got a state of {sorted(got)}"
+            )
         schema.check(state, self._schema(), "")
         with torch.no_grad():
             for name, group in state["groups"].items():
@@ -303,7 +374,8 @@ class Learner:
             if self._target is not None:
                 self._target.load(state["target"])
             self._rewards.load(state)
-            for name, slot in self._scaling.slots.items() if "scaling" in state else ():  # without: of another precision
+            # without: of another precision
+            for name, slot in self._scaling.slots.items() if "scaling" in state else ():
                 slot.copy_(state["scaling"][name])
             if self.encoding is not None:
                 self.encoding.load(state["encoding"])
@@ -315,51 +387,82 @@ class Learner:
 
     def _schema(self) -> schema.Schema:
         """What a saved state is: of these types and shapes, and every number finite."""
-        wanted: dict[str, schema.Schema] = schema.like(self._state(self.parameters.like), finite=True)
+        wanted: dict[str, schema.Schema] = schema.like(
+            self._state(self.parameters.like), finite=True
+        )
         rng = schema.Array((None,), "uint8", tensor=True)  # another kind of device has another size
-        scaling = {"scaling?": wanted.pop("scaling", schema.Anything())}  # a resume may change the precision
-        counts = {"version": schema.count(), "before": schema.Number(-schema.MOST, schema.MOST, whole=True)}
+        # a resume may change the precision
+        scaling = {"scaling?": wanted.pop("scaling", schema.Anything())}
+        counts = {
+            "version": schema.count(),
+            "before": schema.Number(-schema.MOST, schema.MOST, whole=True),
+        }
         if self.encoding is not None:
             wanted["encoding"] = self.encoding.schema()
         return wanted | counts | scaling | {"rng": rng} | self._rewards.schema()
 
     def snapshot(self) -> Tree:
-        """Return a copy of the whole state, which stays as it is while this learner goes on. All learners ask at once."""
+        """Return a copy of the whole state, which stays as it is while this learner goes on. All
+        learners ask at once.
+        """
         return tree.map(lambda x: x.clone() if isinstance(x, Tensor) else x, self.state())
 
     def adopt(self, state: Tree) -> None:
-        """Go on where another learner was, as this one's present version; ValueError as for ``load``.
+        """Go on where another learner was, as this one's present version; ValueError as for
+        ``load``.
 
-        The same batches make the same next weights, to the bit: parameters, optimisers, target network, statistics, random
-        numbers and the share of the schedule are those of the other.
+        The same batches make the same next weights, to the bit: parameters, optimisers, target
+        network, statistics, random numbers and the share of the schedule are those of the other.
         """
         if self.encoding is not None and (left := self.encoding.left):
-            raise ValueError(f"algorithm.encoder_rows: expected 0, since its encoder has learned, got {left}")
+            raise ValueError(
+                f"algorithm.encoder_rows: expected 0, since its encoder has learned, got {left}"
+            )
         if self.encoding is not None and self.version:
-            raise ValueError("algorithm.torso: expected another than vae, since a replay keeps what the learner's encoder made")
+            raise ValueError(
+                "algorithm.torso: expected another than vae, since a replay keeps what the "
+                "learner's encoder made"
+            )
         version = self.version
         self.load(state)
         self.before, self.version = self.updates - version, version
 
-    def retune(self, *, optimizer: Optimizer | None = None, algorithm: Learns | None = None) -> None:
-        """Go on with other settings from the next step on, as a resume with them would; None: as they are.
+    def retune(
+        self, *, optimizer: Optimizer | None = None, algorithm: Learns | None = None
+    ) -> None:
+        """Go on with other settings from the next step on, as a resume with them would; None: as
+        they are.
 
-        ValueError for a setting that the state does not fit, and nothing is changed. An algorithm's settings of acting are not
-        the learner's to change.
+        ValueError for a setting that the state does not fit, and nothing is changed. An algorithm's
+        settings of acting are not the learner's to change.
         """
         optimizer, algorithm = optimizer or self.optimizer, algorithm or self.algorithm
-        for part, old, new in (("optimizer", self.optimizer, optimizer), ("algorithm", self.algorithm, algorithm)):
+        for part, old, new in (
+            ("optimizer", self.optimizer, optimizer),
+            ("algorithm", self.algorithm, algorithm),
+        ):
             if type(old) is not type(new):
-                raise ValueError(f"{part}: expected {type(old).__name__} as before, got {type(new).__name__}")
+                raise ValueError(
+                    f"{part}: expected {type(old).__name__} as before, got {type(new).__name__}"
+                )
             for name, fact in facts(type(new)).items():
                 was, now = getattr(old, name), getattr(new, name)
                 if was != now and fact.rule == "kept":
-                    raise ValueError(f"{part}.{name}: expected {was!r} as before, which the learner's state fits, got {now!r}")
+                    raise ValueError(
+                        f"{part}.{name}: expected {was!r} as before, which the learner's state "
+                        f"fits, got {now!r}"
+                    )
         if (group := unknown_group(optimizer, self.parameters.optimizers)) is not None:
-            raise ValueError(f"optimizer.rates: expected groups of {sorted(self.parameters.optimizers)}, got {group!r}")
+            raise ValueError(
+                f"optimizer.rates: expected groups of {sorted(self.parameters.optimizers)}, got "
+                f"{group!r}"
+            )
         if (algorithm.copied_every > 0) != (self._target is not None):
             was, now = self.algorithm.copied_every, algorithm.copied_every
-            raise ValueError(f"algorithm.target_every: expected 0 to stay 0 and others to stay above, got {was} -> {now}")
+            raise ValueError(
+                f"algorithm.target_every: expected 0 to stay 0 and others to stay above, got {was} "
+                f"-> {now}"
+            )
         by_rows = cut_by_rows(algorithm, self.net, self._windows)
         self._execution.follow(algorithm, self.parts)
         self.algorithm, self.optimizer, self.by_rows = algorithm, optimizer, by_rows
@@ -374,8 +477,10 @@ class Learner:
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 name = f"grad_norm/{group}" if math.isfinite(loss) else "loss"
                 raise NonFiniteUpdate(
-                    f"learner, group {group!r}, update {version}: expected a finite {name}, got loss {loss} and "
-                    f"grad_norm/{group} {norm}; the weights of update {version - 1} are the last good ones. A lower "
+                    f"learner, group {group!r}, update {version}: expected a finite {name}, got "
+                    f"loss {loss} and "
+                    f"grad_norm/{group} {norm}; the weights of update {version - 1} are the last "
+                    "good ones. A lower "
                     "optimizer.learning_rate or optimizer.max_grad_norm may help"
                 )
 

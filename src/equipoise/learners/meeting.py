@@ -1,4 +1,5 @@
-"""The meeting of several learners: none begins a step before all have a batch, and none frees a batch before the leader.
+"""The meeting of several learners: none begins a step before all have a batch, and none frees a
+batch before the leader.
 
 The words, in memory that all learners and the driver map:
 
@@ -20,14 +21,17 @@ met[r]      learner r              1 + ``life``, once its address holds in that 
 
 The leader is learner 0: it publishes, records, and answers to the gate of the cuts.
 
-**A version is made by all or by none.** A learner that has made one waits until all have (``agree``), and only then is anything
-of it seen outside: published, recorded, freed. Until then each keeps the state that it began with.
+**A version is made by all or by none.** A learner that has made one waits until all have
+(``agree``), and only then is anything of it seen outside: published, recorded, freed. Until then
+each keeps the state that it began with.
 
-**A lost learner.** gloo tells the others within milliseconds, and the driver counts ``life`` up. Each of them, and the
-successor, stands still and says so. Then no word of theirs changes, so all of them see the same: the version that all have made
-is the smallest in ``done``. A learner that is ahead of it goes back to the state that it began with; the successor takes the
-state of the first who has one. Then they meet anew, and the batch in flight, which still lies in the queue, is learned again.
-"""
+**A lost learner.** gloo tells the others within milliseconds, and the driver counts ``life`` up.
+Each of them, and the successor, stands still and says so. Then no word of theirs changes, so all of
+them see the same: the version that all have made is the smallest in ``done``. A learner that is
+ahead of it goes back to the state that it began with; the successor takes the state of the first
+who has one. Then they meet anew, and the batch in flight, which still lies in the queue, is learned
+again.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -60,15 +64,20 @@ class Meeting(Protocol):
         """The learner begins or goes on with this version; a successor does not say so."""
 
     def step(self, version: int, work: Callable[[], object]) -> bool:
-        """Do ``work``, which makes this version, together with all others -> False: not done, call again."""
+        """Do ``work``, which makes this version, together with all others -> False: not done, call
+        again.
+        """
 
     def agree(self, version: int) -> None:
-        """In ``work``: this version is made here; wait until it is everywhere. May raise ``LearnerLost``."""
+        """In ``work``: this version is made here; wait until it is everywhere. May raise
+        ``LearnerLost``.
+        """
 
     def held(self, version: int, gate: Callable[[int], bool]) -> bool:
         """Are the batches of this version, which is published, to be withheld still?
 
-        The leader asks the ``gate``, the first learner of each machine the leader, and the others the first of theirs.
+        The leader asks the ``gate``, the first learner of each machine the leader, and the others
+        the first of theirs.
         """
 
     def freed(self, version: int) -> None:
@@ -78,10 +87,13 @@ class Meeting(Protocol):
         """Stand still with the others until nobody is missing -> the version that all have made."""
 
     def hand_over(self, state: Callable[[], Tree]) -> Tree | None:
-        """After ``rejoin``: give successors the state -> it, in a successor. May raise ``LearnerLost``."""
+        """After ``rejoin``: give successors the state -> it, in a successor. May raise
+        ``LearnerLost``.
+        """
 
+    # the version whose batches this learner, or the one before it, has freed
     @property
-    def last_freed(self) -> int: ...  # the version whose batches this learner, or the one before it, has freed
+    def last_freed(self) -> int: ...
 
 
 class Solo:
@@ -115,27 +127,51 @@ class Together:
     """The meeting of several learners."""
 
     def __init__(
-        self, words: Any, rank: int, size: int, *, ring: Callable[[], object], pulse: Callable[[], object],
-        at_once: Callable[[int, int, Callable[[], object]], bool] | None = None, fresh: bool = False,
-        dump: Callable[[Tree], bytes], parse: Callable[[bytes], Tree], summed: Callable[[float], object] = lambda seconds: None,
-        address: str = "127.0.0.1", first: int = 0,
-    ) -> None:  # fmt: skip
-        """``words``: views of ``specs``. ``ring`` wakes the other learners, ``pulse`` tells the driver that this one lives.
+        self,
+        words: Any,
+        rank: int,
+        size: int,
+        *,
+        ring: Callable[[], object],
+        pulse: Callable[[], object],
+        at_once: Callable[[int, int, Callable[[], object]], bool] | None = None,
+        fresh: bool = False,
+        dump: Callable[[Tree], bytes],
+        parse: Callable[[bytes], Tree],
+        summed: Callable[[float], object] = lambda seconds: None,
+        address: str = "127.0.0.1",
+        first: int = 0,
+    ) -> None:
+        """``words``: views of ``specs``. ``ring`` wakes the other learners, ``pulse`` tells the
+        driver that this one lives.
 
-        ``at_once`` runs the works of workers that take turns in one thread; None: each learner has a process of its own.
-        ``summed`` is called with the seconds that the others kept a sum waiting. ``fresh``: this is the successor of a learner
-        that died. ``dump``, ``parse``: a state as bytes, and back. ``address``: of this machine, for the others. ``first``:
-        the first learner of this machine, which publishes here.
+        ``at_once`` runs the works of workers that take turns in one thread; None: each learner has
+        a process of its own. ``summed`` is called with the seconds that the others kept a sum
+        waiting. ``fresh``: this is the successor of a learner that died. ``dump``, ``parse``: a
+        state as bytes, and back. ``address``: of this machine, for the others. ``first``: the first
+        learner of this machine, which publishes here.
         """
-        from equipoise.learners.addresses import Addresses  # not every build of torch has what it needs
+        # not every build of torch has what it needs
+        from equipoise.learners.addresses import Addresses
 
-        self._words, self._rank, self._size, self._ring, self._pulse = words, rank, size, ring, pulse
+        self._words, self._rank, self._size, self._ring, self._pulse = (
+            words,
+            rank,
+            size,
+            ring,
+            pulse,
+        )
         self._at_once, self._dump, self._parse, self._first = at_once, dump, parse, first
         self._told = time.monotonic()
         # Where a learner was lost before this one began, it meets the others as they meet again.
         self._life, self._lost = (-1, True) if fresh or words["life"][0] else (0, False)
         self.pool: Learners = Group(
-            Addresses(words, self._wait_for), rank, size, look=self._look, summed=summed, address=address
+            Addresses(words, self._wait_for),
+            rank,
+            size,
+            look=self._look,
+            summed=summed,
+            address=address,
         )
 
     @staticmethod
@@ -146,7 +182,9 @@ class Together:
 
     @staticmethod
     def said(words: Any, rank: int) -> list[Any]:
-        """The words of a learner, as views: what the others' machines have to know, in the order in which they are stored."""
+        """The words of a learner, as views: what the others' machines have to know, in the order in
+        which they are stored.
+        """
         names = ("address", "bytes", "met", "fresh", "done", "freed", "ready", "passed", "seen")
         return [words[name][rank : rank + 1] for name in names]
 
@@ -207,7 +245,10 @@ class Together:
             life = int(words["life"][0])
             if life == self._life:  # gloo said so before the driver does
                 if time.monotonic() > give_up:
-                    raise RuntimeError(f"expected that the driver finds a dead learner within {GIVE_UP_S:.0f} s, got none")
+                    raise RuntimeError(
+                        f"expected that the driver finds a dead learner within {GIVE_UP_S:.0f} s, "
+                        "got none"
+                    )
                 self._pulse()
                 time.sleep(LOOK_S)
                 continue
@@ -245,7 +286,9 @@ class Together:
             time.sleep(LOOK_S)
 
     def _look(self) -> None:
-        """Tell the driver now and then that this learner waits; ``LearnerLost`` where the driver says that one is lost."""
+        """Tell the driver now and then that this learner waits; ``LearnerLost`` where the driver
+        says that one is lost.
+        """
         if self._words["life"][0] != self._life:
             raise LearnerLost("another learner is lost")
         if time.monotonic() - self._told > PULSE_S:

@@ -1,4 +1,6 @@
-"""Cutting a batch into minibatches: by rows for feed-forward networks, by streams where a state runs along time."""
+"""Cutting a batch into minibatches: by rows for feed-forward networks, by streams where a state
+runs along time.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,15 @@ from equipoise.nets.packing import shuffled, under_budget
 from equipoise.types import TRAJECTORY_STREAMS, Batch, Packed, Trajectory, Tree
 
 
-def minibatches(batch: Batch, count: int, *, by_rows: bool, rng: torch.Generator) -> Iterator[Batch]:
-    """``count`` random, disjoint parts of a batch; the batch itself, untouched, where ``count`` is 1.
+def minibatches(
+    batch: Batch, count: int, *, by_rows: bool, rng: torch.Generator
+) -> Iterator[Batch]:
+    """``count`` random, disjoint parts of a batch; the batch itself, untouched, where ``count`` is
+    1.
 
-    A part of text has whole groups. By rows, a part has T = 1 and no bootstrap observation (obs [1, N, ...]): what needs the
-    next row is for ``Algorithm.targets``, which saw the whole batch. On a GPU a part has no keys: to know them is to wait.
+    A part of text has whole groups. By rows, a part has T = 1 and no bootstrap observation (obs [1,
+    N, ...]): what needs the next row is for ``Algorithm.targets``, which saw the whole batch. On a
+    GPU a part has no keys: to know them is to wait.
     """
     if count == 1:
         yield batch
@@ -31,7 +37,9 @@ def minibatches(batch: Batch, count: int, *, by_rows: bool, rng: torch.Generator
 
 
 def micro_batches(batch: Batch, tokens: int) -> list[Batch]:
-    """What a minibatch is gone over in, one after the other: text in parts of ``tokens`` at most, 0 for all at once."""
+    """What a minibatch is gone over in, one after the other: text in parts of ``tokens`` at most, 0
+    for all at once.
+    """
     return under_budget(batch, tokens) if isinstance(batch.data, Packed) else [batch]
 
 
@@ -42,7 +50,11 @@ SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: to
 def _picked(x: torch.Tensor, axis: int, part: torch.Tensor) -> torch.Tensor:
     """``index_select`` for every dtype of an observation."""
     kind = SIGNED.get(x.dtype)
-    return x.index_select(axis, part) if kind is None else x.view(kind).index_select(axis, part).view(x.dtype)
+    return (
+        x.index_select(axis, part)
+        if kind is None
+        else x.view(kind).index_select(axis, part).view(x.dtype)
+    )
 
 
 def _rows(batch: Batch, part: torch.Tensor) -> Batch:

@@ -12,9 +12,13 @@ from equipoise.types import Frozen, Tree, WeightStore
 
 
 class OpponentPool:
-    """The pool of one ``Frozen`` policy. It publishes with the current version, so actors fetch it like any other policy."""
+    """The pool of one ``Frozen`` policy. It publishes with the current version, so actors fetch it
+    like any other policy.
+    """
 
-    def __init__(self, frozen: Frozen, weights: WeightStore, first: Mapping[str, Tensor], *, seed: int) -> None:
+    def __init__(
+        self, frozen: Frozen, weights: WeightStore, first: Mapping[str, Tensor], *, seed: int
+    ) -> None:
         """``first``: version 0, which is published already."""
         self.frozen, self._weights = frozen, weights
         self._pool: list[tuple[int, dict[str, Tensor]]] = [(0, _copy(first))]
@@ -46,10 +50,23 @@ class OpponentPool:
 
     def load(self, state: Tree) -> None:
         """Load a state; the caller that loads the run's weights publishes the playing ones."""
-        params, rng = schema.like(dict(self._pool[0][1]), finite=True), schema.like(self._rng.get_state())
-        schema.check(state, {"rng": rng, "playing": schema.count(), "pool": schema.Each(params, self.frozen.pool)}, "")
-        if not (all(version.isdecimal() for version in state["pool"]) and state["playing"] < len(state["pool"])):
-            raise ValueError(f"expected versions, one of which plays, got {list(state['pool'])} and {state['playing']}")
+        params, rng = (
+            schema.like(dict(self._pool[0][1]), finite=True),
+            schema.like(self._rng.get_state()),
+        )
+        schema.check(
+            state,
+            {"rng": rng, "playing": schema.count(), "pool": schema.Each(params, self.frozen.pool)},
+            "",
+        )
+        if not (
+            all(version.isdecimal() for version in state["pool"])
+            and state["playing"] < len(state["pool"])
+        ):
+            raise ValueError(
+                f"expected versions, one of which plays, got {list(state['pool'])} and "
+                f"{state['playing']}"
+            )
         self._rng.set_state(state["rng"])
         self._playing = state["playing"]
         self._pool = [(int(version), params) for version, params in state["pool"].items()]

@@ -1,10 +1,12 @@
 """Adam, AdamW and RMSprop of one flat parameter, to the bit those of ``torch.optim``.
 
-Why not the classes of ``torch.optim``: their constructor imports the compiler (dynamo and sympy), one to four seconds of every
-learner's start. Adam is torch's own function, in its fused kernel on every device. There is nothing for a foreach kernel to
-join: all parameters of a group are one tensor.
+Why not the classes of ``torch.optim``: their constructor imports the compiler (dynamo and sympy),
+one to four seconds of every learner's start. Adam is torch's own function, in its fused kernel on
+every device. There is nothing for a foreach kernel to join: all parameters of a group are one
+tensor.
 
-A rate is a number, or a tensor [] on the parameter's device that a CUDA graph reads anew whenever it is replayed.
+A rate is a number, or a tensor [] on the parameter's device that a CUDA graph reads anew whenever
+it is replayed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from equipoise.types import Optimizer
 
 
 class Descent(ABC):
-    """Move ``flat`` by its gradient; ``slots`` are the tensors that the optimiser remembers, by name."""
+    """Move ``flat`` by its gradient; ``slots`` are the tensors that the optimiser remembers, by
+    name.
+    """
 
     moments: ClassVar[tuple[str, ...]]  # slots of the parameter's shape
 
@@ -37,7 +41,9 @@ class Descent(ABC):
 
     @torch.no_grad()
     def step_unless(self, skip: Tensor, rate: float | Tensor) -> None:
-        """Take one step, and undo it where ``skip`` [] is True, which is not looked at: a device is not waited for."""
+        """Take one step, and undo it where ``skip`` [] is True, which is not looked at: a device is
+        not waited for.
+        """
         state = [self._flat.detach(), *self.slots.values()]
         before = [x.clone() for x in state]
         self.step(rate)
@@ -51,8 +57,8 @@ class Descent(ABC):
 
 
 class Adam(Descent):
-    """Kingma and Ba 2015, arXiv:1412.6980, algorithm 1, in torch's fused kernel; AdamW is Loshchilov and Hutter 2019,
-    arXiv:1711.05101, algorithm 2.
+    """Kingma and Ba 2015, arXiv:1412.6980, algorithm 1, in torch's fused kernel; AdamW is
+    Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
     """
 
     moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
@@ -70,14 +76,29 @@ class Adam(Descent):
         assert flat.grad is not None
         kernel = adamw if mine.name == "adamw" else adam
         kernel(
-            [flat], [flat.grad], [slots["exp_avg"]], [slots["exp_avg_sq"]], [], [slots["step"]],
-            fused=True, capturable=flat.is_cuda, found_inf=skip, amsgrad=False, maximize=False,
-            lr=rate, beta1=mine.betas[0], beta2=mine.betas[1], eps=mine.epsilon, weight_decay=mine.weight_decay,
-        )  # fmt: skip
+            [flat],
+            [flat.grad],
+            [slots["exp_avg"]],
+            [slots["exp_avg_sq"]],
+            [],
+            [slots["step"]],
+            fused=True,
+            capturable=flat.is_cuda,
+            found_inf=skip,
+            amsgrad=False,
+            maximize=False,
+            lr=rate,
+            beta1=mine.betas[0],
+            beta2=mine.betas[1],
+            eps=mine.epsilon,
+            weight_decay=mine.weight_decay,
+        )
 
 
 class RMSprop(Descent):
-    """Tieleman and Hinton 2012, lecture 6e: the gradient over the root of the smoothed square of it."""
+    """Tieleman and Hinton 2012, lecture 6e: the gradient over the root of the smoothed square of
+    it.
+    """
 
     moments: ClassVar[tuple[str, ...]] = ("square_avg",)
 
@@ -108,10 +129,14 @@ KINDS: dict[str, type[Descent]] = {"adam": Adam, "adamw": Adam, "rmsprop": RMSpr
 def descent(settings: Optimizer, flat: nn.Parameter) -> Descent:
     """The optimiser that the settings name."""
     if settings.name not in KINDS:
-        raise ValueError(f"optimizer.name: expected one of {', '.join(KINDS)}, got {settings.name!r}")
+        raise ValueError(
+            f"optimizer.name: expected one of {', '.join(KINDS)}, got {settings.name!r}"
+        )
     return KINDS[settings.name](settings, flat)
 
 
 def unknown_group(settings: Optimizer, groups: Collection[str]) -> str | None:
-    """The first group in ``settings.rates`` that the algorithm does not have; None where there is none."""
+    """The first group in ``settings.rates`` that the algorithm does not have; None where there is
+    none.
+    """
     return next((name for name in settings.rates if name not in groups), None)

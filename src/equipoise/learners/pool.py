@@ -1,4 +1,6 @@
-"""Sums over all learners that share the batches of a policy: of one learner alone, or of a group of processes or threads."""
+"""Sums over all learners that share the batches of a policy: of one learner alone, or of a group of
+processes or threads.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,27 @@ from torch import Tensor
 from equipoise.private.torch import gloo
 from equipoise.types import Pool
 
-LONGEST_S = 24 * 3600.0  # a sum may wait so long for another learner: the driver ends one that hangs, and that ends the wait
+# a sum may wait so long for another learner: the driver ends one that hangs, and that ends the wait
+LONGEST_S = 24 * 3600.0
 SPIN_S = (
-    0.01  # a learner first yields its core again and again: one that slept takes long to wake, on virtual machines above all
+    # a learner first yields its core again and again: one that slept takes long to wake, on virtual
+    # machines above all
+    0.01
 )
 LOOK_S = 0.05  # how often a learner that waits for others looks whether they are there
 
 
 class Learners(Pool, Protocol):
-    """A pool as a learner itself needs it: it knows its place, and its gradients are added up while it goes on."""
+    """A pool as a learner itself needs it: it knows its place, and its gradients are added up while
+    it goes on.
+    """
 
     @property
     def rank(self) -> int: ...  # this learner's number, from 0
     @property
     def size(self) -> int: ...  # how many learners there are
-    def add_up(self, x: Tensor) -> Callable[[], object]: ...  # begin to put the sum in the place of x; the result waits for it
+    # begin to put the sum in the place of x; the result waits for it
+    def add_up(self, x: Tensor) -> Callable[[], object]: ...
     def leave(self) -> None: ...  # part from the others; the next sum meets them again
 
 
@@ -68,12 +76,19 @@ class Group:
     """
 
     def __init__(
-        self, store: Any, rank: int, size: int, *, look: Callable[[], object] = _nothing,
-        summed: Callable[[float], object] = lambda seconds: None, address: str = "127.0.0.1",
-    ) -> None:  # fmt: skip
-        """``store``: a ``torch.distributed.Store`` by which the learners find each other. ``look`` is called now and then
-        while this learner waits for others; it raises ``LearnerLost`` where one of them will not come. ``summed`` is called
-        with the seconds of each wait. ``address``: of this machine, for the other learners.
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        look: Callable[[], object] = _nothing,
+        summed: Callable[[float], object] = lambda seconds: None,
+        address: str = "127.0.0.1",
+    ) -> None:
+        """``store``: a ``torch.distributed.Store`` by which the learners find each other. ``look``
+        is called now and then while this learner waits for others; it raises ``LearnerLost`` where
+        one of them will not come. ``summed`` is called with the seconds of each wait. ``address``:
+        of this machine, for the other learners.
         """
         self._store, self.rank, self.size, self._look = store, rank, size, look
         self._summed, self._address = summed, address
@@ -84,7 +99,13 @@ class Group:
     def _join(self) -> None:
         """Meet the other learners; waits until all of them are there."""
         try:
-            self._group = gloo(self._store, self.rank, self.size, address=self._address, timeout=timedelta(seconds=LONGEST_S))
+            self._group = gloo(
+                self._store,
+                self.rank,
+                self.size,
+                address=self._address,
+                timeout=timedelta(seconds=LONGEST_S),
+            )
         except RuntimeError as error:
             raise LearnerLost(str(error)) from error
 
@@ -99,7 +120,8 @@ class Group:
         """Part from the others; the next sum meets them again."""
         held: list[Any] = [self._group, self._works]
         self._group, self._works = None, {}
-        # gloo lets go of a sum on its way only once that has ended, which may be never: nobody waits for that here.
+        # gloo lets go of a sum on its way only once that has ended, which may be never: nobody
+        # waits for that here.
         threading.Thread(target=held.clear, daemon=True).start()
 
     def sum(self, x: Tensor) -> Tensor:
@@ -109,7 +131,9 @@ class Group:
         return self._reduced(x, "MAX")
 
     def add_up(self, x: Tensor) -> Callable[[], object]:
-        """Begin to replace ``x`` by its sum over all learners; the result waits until that is done."""
+        """Begin to replace ``x`` by its sum over all learners;
+        the result waits until that is done.
+        """
         number = self._start(x, "SUM")
         return lambda: self._wait(number)
 
@@ -135,7 +159,8 @@ class Group:
         while not work.is_completed() and time.perf_counter() - began < SPIN_S:
             os.sched_yield()
         while True:
-            with suppress(RuntimeError):  # the short wait is over, or the sum failed: what happened is asked below
+            # the short wait is over, or the sum failed: what happened is asked below
+            with suppress(RuntimeError):
                 work.wait(timedelta(seconds=LOOK_S))
             if work.is_completed():
                 break

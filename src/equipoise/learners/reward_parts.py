@@ -1,4 +1,6 @@
-"""The parts of a learner's rewards in their order, with the parameters of those that have a network."""
+"""The parts of a learner's rewards in their order, with the parameters of those that have a
+network.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from equipoise.types import Learns, Trajectory, Tree
 class RewardParts:
     """The rewards of a batch to learn from, and what the parts learn from it."""
 
-    def __init__(self, parts: Sequence[RewardPart], algorithm: Learns, pool: Learners, device: torch.device) -> None:
+    def __init__(
+        self, parts: Sequence[RewardPart], algorithm: Learns, pool: Learners, device: torch.device
+    ) -> None:
         """``parts``: in their order; the last one scales the sum."""
         self._parts, self._pool, self._networks = tuple(parts), pool, dict[str, Flat]()
         self._rewards: list[Tensor] = []  # of the batch at hand, as each part returned them
@@ -48,24 +52,37 @@ class RewardParts:
         return self._rewards[-1]
 
     def _asked(self, part: RewardPart, data: Trajectory) -> Tensor:
-        """Return the rewards of a part; RewardsFailed if a user's part raises, or gives other than finite numbers of the shape.
+        """Return the rewards of a part; RewardsFailed if a user's part raises, or gives other than
+        finite numbers of the shape.
 
-        On a device, where to look is to wait, what is not finite is found in the loss of the algorithm.
+        On a device, where to look is to wait, what is not finite is found in the loss of the
+        algorithm.
         """
         if part is self._parts[-1]:
             return part.rewards(data)
         with _told(part, "rewards"):
             found: object = part.rewards(data)
-            if not isinstance(found, Tensor) or found.shape != data.reward.shape or not found.is_floating_point():
-                got = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            if (
+                not isinstance(found, Tensor)
+                or found.shape != data.reward.shape
+                or not found.is_floating_point()
+            ):
+                got = (
+                    f"{found.dtype} {list(found.shape)}"
+                    if isinstance(found, Tensor)
+                    else type(found).__name__
+                )
                 raise TypeError(f"expected a tensor of float {list(data.reward.shape)}, got {got}")
             if found.device.type == "cpu" and not (finite := found.isfinite()).all():
                 row, stream = (~finite).nonzero()[0].tolist()
-                raise ValueError(f"expected finite rewards, got {found[row, stream]:g} at [{row}, {stream}]")
+                raise ValueError(
+                    f"expected finite rewards, got {found[row, stream]:g} at [{row}, {stream}]"
+                )
         return found
 
     def learn(self, data: Trajectory, progress: float) -> dict[str, Tensor]:
-        """Let each part learn from the batch of the last call -> [2] loss and gradient norm of each network that moved.
+        """Let each part learn from the batch of the last call -> [2] loss and gradient norm of each
+        network that moved.
 
         A step whose numbers are not finite is undone.
         """
@@ -80,7 +97,9 @@ class RewardParts:
                 part.version += 1
         return seen
 
-    def _step(self, part: RewardPart, network: Flat, data: Trajectory, progress: float) -> dict[str, Tensor]:
+    def _step(
+        self, part: RewardPart, network: Flat, data: Trajectory, progress: float
+    ) -> dict[str, Tensor]:
         with torch.enable_grad():
             network.begin("net", 1)
             with _told(part, "loss"):
@@ -88,18 +107,26 @@ class RewardParts:
             if out is None:
                 return {}
             loss = network.backward("net", out, None, lambda loss: loss.backward())  # type: ignore[no-untyped-call]
-        seen = torch.stack([loss.float(), network.clip("net", part.optimizer.max_grad_norm).float()])
+        seen = torch.stack(
+            [loss.float(), network.clip("net", part.optimizer.max_grad_norm).float()]
+        )
         network.step("net", part.optimizer.rate("net", progress), ~seen.isfinite().all())
         return {part.name: seen}
 
     def state(self) -> dict[str, Tree]:
-        """The state of the last part, and of each other one by its name, beside its network and version."""
+        """The state of the last part, and of each other one by its name, beside its network and
+        version.
+        """
         *others, last = self._parts
-        return {last.name: last.state()} | ({"parts": {part.name: self._of(part) for part in others}} if others else {})
+        return {last.name: last.state()} | (
+            {"parts": {part.name: self._of(part) for part in others}} if others else {}
+        )
 
     def _of(self, part: RewardPart) -> dict[str, Tree]:
         network = self._networks.get(part.name)
-        return {"own": part.state(), "version": part.version} | ({} if network is None else {"net": network.state("net")})
+        return {"own": part.state(), "version": part.version} | (
+            {} if network is None else {"net": network.state("net")}
+        )
 
     def schema(self) -> dict[str, schema.Schema]:
         """What a saved state is."""
@@ -131,7 +158,9 @@ def _told(part: RewardPart, method: str) -> Iterator[None]:
     except LearnerLost:
         raise
     except Exception as error:  # the class of a user may raise anything
-        raise RewardsFailed(f"rewards.parts: {type(part).__name__}.{method} failed: {raised(error)}") from error
+        raise RewardsFailed(
+            f"rewards.parts: {type(part).__name__}.{method} failed: {raised(error)}"
+        ) from error
 
 
 def _all(net: nn.Module) -> dict[str, list[nn.Parameter]]:

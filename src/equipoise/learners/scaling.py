@@ -1,7 +1,9 @@
-"""The scale of a float16 loss, so that small gradients do not vanish (Micikevicius et al. 2018, arXiv:1710.03740, section 3.2).
+"""The scale of a float16 loss, so that small gradients do not vanish (Micikevicius et al. 2018,
+arXiv:1710.03740, section 3.2).
 
-The scale is halved where a gradient overflows, whose step is skipped, and doubled after 2,000 steps without one, as in
-``torch.amp.GradScaler``. It lies in tensors on the device: nothing waits to know it.
+The scale is halved where a gradient overflows, whose step is skipped, and doubled after 2,000 steps
+without one, as in ``torch.amp.GradScaler``. It lies in tensors on the device: nothing waits to know
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from torch import Tensor
 
 from equipoise.types import Precision
 
-FIRST, LEAST, EVERY = 65536.0, 1.0, 2000  # the scale at the start and at least, and the good steps until it is doubled
+# the scale at the start and at least, and the good steps until it is doubled
+FIRST, LEAST, EVERY = 65536.0, 1.0, 2000
 
 
 class Scaling(Protocol):
@@ -23,8 +26,10 @@ class Scaling(Protocol):
     slots: Mapping[str, Tensor]  # its state, a part of the learner's
 
     def up(self, loss: Tensor) -> Tensor: ...
-    def down(self, gradient: Sequence[Tensor]) -> Tensor | None: ...  # scale back, in place -> [] bool: skip the step?
-    def metrics(self, skipped: Tensor | None) -> dict[str, tuple[Tensor, Tensor]]: ...  # name -> (sum, count)
+    # scale back, in place -> [] bool: skip the step?
+    def down(self, gradient: Sequence[Tensor]) -> Tensor | None: ...
+    # name -> (sum, count)
+    def metrics(self, skipped: Tensor | None) -> dict[str, tuple[Tensor, Tensor]]: ...
 
 
 class Unscaled:
@@ -43,12 +48,15 @@ class Unscaled:
 
 
 class Scaled:
-    """One scale for all groups of a learner. Several learners have one sum of gradients, so they find the same."""
+    """One scale for all groups of a learner. Several learners have one sum of gradients, so they
+    find the same.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.slots: Mapping[str, Tensor] = {
             "scale": torch.tensor(FIRST, device=device),
-            "good": torch.zeros((), dtype=torch.int64, device=device),  # steps since the scale changed
+            # steps since the scale changed
+            "good": torch.zeros((), dtype=torch.int64, device=device),
             "skipped": torch.zeros((), dtype=torch.int64, device=device),  # steps, of all
         }
 
@@ -57,7 +65,9 @@ class Scaled:
 
     @torch.no_grad()
     def down(self, gradient: Sequence[Tensor]) -> Tensor | None:
-        """At the least scale a gradient that is not finite is no overflow: its step is not skipped here, but an error."""
+        """At the least scale a gradient that is not finite is no overflow: its step is not skipped
+        here, but an error.
+        """
         scale, good = self.slots["scale"], self.slots["good"]
         norms = [torch.linalg.vector_norm(part.div_(scale)) for part in gradient]
         over: Tensor = ~torch.stack(norms).isfinite().all() & (scale > LEAST)
@@ -72,7 +82,10 @@ class Scaled:
         if skipped is None:
             return {}
         one = torch.ones_like(self.slots["scale"])
-        return {"fp16/skipped": (skipped.float(), one), "fp16/scale": (self.slots["scale"].clone(), one)}
+        return {
+            "fp16/skipped": (skipped.float(), one),
+            "fp16/scale": (self.slots["scale"].clone(), one),
+        }
 
 
 def scaling(precision: Precision, device: torch.device) -> Scaling:

@@ -1,4 +1,6 @@
-"""The step of a learner under way: the sums of its metrics so far, and what is still to be looked at."""
+"""The step of a learner under way: the sums of its metrics so far, and what is still to be looked
+at.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """What an update depends on besides tensors: numbers, or tensors [] on the device in place of them."""
+    """What an update depends on besides tensors: numbers, or tensors [] on the device in place of
+    them.
+    """
 
     progress: Any  # the share of the schedule done, 0..1
     rates: Mapping[str, Any]  # learning rates by group
@@ -32,9 +36,11 @@ class StepInProgress:
     numbers: Numbers
     metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     priority: Tensor | None = None
-    groups: list[str] = field(default_factory=list)  # of each optimiser step whose numbers are still to be looked at
+    # of each optimiser step whose numbers are still to be looked at
+    groups: list[str] = field(default_factory=list)
     unseen: list[Tensor] = field(default_factory=list)  # [2] loss and gradient norm of each
-    ended: Tensor | None = None  # [] bool, is no further step to be taken; None: nothing asks for that
+    # [] bool, is no further step to be taken; None: nothing asks for that
+    ended: Tensor | None = None
 
     def add(self, metrics: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """Sums and counts; nothing once the batch has ended."""

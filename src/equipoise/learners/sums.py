@@ -1,4 +1,6 @@
-"""What came together since the last record of a learner: sums of its metrics, and how old its experience was."""
+"""What came together since the last record of a learner: sums of its metrics, and how old its
+experience was.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from equipoise.learners.lags import distinct
 from equipoise.learners.pool import Learners
 from equipoise.types import Tree
 
-_NUMBER = schema.Either(tuple(schema.Array((), kind, tensor=True) for kind in ("float32", "float64", "int64")))
+_NUMBER = schema.Either(
+    tuple(schema.Array((), kind, tensor=True) for kind in ("float32", "float64", "int64"))
+)
 SCHEMA: dict[str, schema.Schema] = {
     "lag": {"sum": schema.Number(0, schema.MOST), "max": schema.count(), "updates": schema.count()},
     "sums": schema.Each({"total": _NUMBER, "count": _NUMBER}),
@@ -41,9 +45,11 @@ class Sums:
             self.metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
 
     def note_lag(self, version: int, acted: Tensor) -> tuple[Any, Any]:
-        """``acted``: the versions that chose the first action of each window that ``version`` learns from.
+        """``acted``: the versions that chose the first action of each window that ``version``
+        learns from.
 
-        Returns the distinct lags of windows that a policy of this run acted in, and how often each came.
+        Returns the distinct lags of windows that a policy of this run acted in, and how often each
+        came.
         """
         lag, times = distinct(version - acted.cpu().numpy())
         if lag[-1] > version:  # rows that no policy of this run chose the actions of
@@ -55,7 +61,9 @@ class Sums:
         return lag, times
 
     def record(self, pool: Learners | None) -> dict[str, Any]:
-        """The metrics and the lag as plain numbers: those of all learners, which ask at once; without a ``pool`` its own."""
+        """The metrics and the lag as plain numbers: those of all learners, which ask at once;
+        without a ``pool`` its own.
+        """
         sums = {name: (float(total), float(count)) for name, (total, count) in self.metrics.items()}
         lag, lag_max = (self.lag_sum, float(self.updates)), self.lag_max
         if pool is not None:
@@ -63,15 +71,21 @@ class Sums:
             lag_max, most, least = map(int, pool.max(torch.tensor([lag_max, names, -names])))
             if most != -least:  # a learner that began later has not met all of them
                 sums = {name: sums.get(name, (0.0, 0.0)) for name in _of_all(list(sums), pool)}
-            *totals, lag = pool.sum(torch.tensor([*sums.values(), lag], dtype=torch.float64)).tolist()
+            *totals, lag = pool.sum(
+                torch.tensor([*sums.values(), lag], dtype=torch.float64)
+            ).tolist()
             sums = dict(zip(sums, totals, strict=True))
-        metrics = {name: total / max(count, 1.0) for name, (total, count) in sums.items() if count}  # 0: there is no mean
+        # 0: there is no mean
+        metrics = {name: total / max(count, 1.0) for name, (total, count) in sums.items() if count}
         return {"metrics": metrics, "lag_mean": lag[0] / lag[1], "lag_max": lag_max}
 
     def state(self) -> dict[str, Tree]:
         return {
             "lag": {"sum": self.lag_sum, "max": self.lag_max, "updates": self.updates},
-            "sums": {name: {"total": total, "count": count} for name, (total, count) in self.metrics.items()},
+            "sums": {
+                name: {"total": total, "count": count}
+                for name, (total, count) in self.metrics.items()
+            },
         }
 
     def absorb(self, state: Any, device: torch.device) -> None:
@@ -80,7 +94,12 @@ class Sums:
         lag = state["lag"]
         self.lag_sum, self.updates = self.lag_sum + lag["sum"], self.updates + lag["updates"]
         self.lag_max = max(self.lag_max, lag["max"])
-        self.add({name: (one["total"].to(device), one["count"].to(device)) for name, one in state["sums"].items()})
+        self.add(
+            {
+                name: (one["total"].to(device), one["count"].to(device))
+                for name, one in state["sums"].items()
+            }
+        )
 
 
 def _of_all(names: Sequence[str], pool: Learners) -> list[str]:

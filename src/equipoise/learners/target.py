@@ -1,4 +1,6 @@
-"""The target network: a copy that follows the one that learns, wholly now and then, or a little after every update."""
+"""The target network: a copy that follows the one that learns, wholly now and then, or a little
+after every update.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,14 @@ class Target:
 
         theta_target <- theta_target + tau (theta - theta_target)
 
-    (1: Mnih et al. 2015, Nature 518, algorithm 1; below: Lillicrap et al. 2015, arXiv:1509.02971, algorithm 1), and its
-    buffers, which are counts and running statistics, become equal.
+    (1: Mnih et al. 2015, Nature 518, algorithm 1; below: Lillicrap et al. 2015, arXiv:1509.02971,
+    algorithm 1), and its buffers, which are counts and running statistics, become equal.
     """
 
     def __init__(self, net: Any, *, every: int, tau: float) -> None:
-        """``net``: the network, or the part that ``Algorithm.followed`` names, on its device, as it begins."""
+        """``net``: the network, or the part that ``Algorithm.followed`` names, on its device, as it
+        begins.
+        """
         self.net = copy.deepcopy(net).requires_grad_(False)
         self._source, self.every, self.tau = net, every, tau
         self._mine, self._others = list(self.net.parameters()), list(net.parameters())

@@ -1,7 +1,8 @@
 """A batch's way from the host to the learner's device.
 
-On a GPU a batch goes through pinned memory into one of two sets of buffers, on a stream of its own: while one set is learned
-from, the next batch is copied into the other. ``Streams`` are the calls of CUDA that it takes, so that tests can record them.
+On a GPU a batch goes through pinned memory into one of two sets of buffers, on a stream of its own:
+while one set is learned from, the next batch is copied into the other. ``Streams`` are the calls of
+CUDA that it takes, so that tests can record them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from equipoise.types import Batch, Tree
 
 
 class Transfer(Protocol):
-    def ahead(self, coming: Callable[[], Batch | None]) -> None: ...  # begin to copy the next batch, if it is there
-    def __call__(self, batch: Batch) -> Batch: ...  # the batch on the device; the last one's tensors may be written over
+    # begin to copy the next batch, if it is there
+    def ahead(self, coming: Callable[[], Batch | None]) -> None: ...
+    # the batch on the device; the last one's tensors may be written over
+    def __call__(self, batch: Batch) -> Batch: ...
     def read(self) -> None: ...  # the work on the last batch is queued
 
 
@@ -43,11 +46,14 @@ class Event(Protocol):
 class Streams(Protocol):
     """The stream of computing, which is current, and one of copying."""
 
-    def pinned(self, like: Tensor) -> Tensor: ...  # memory of the host that the device reads by itself
+    # memory of the host that the device reads by itself
+    def pinned(self, like: Tensor) -> Tensor: ...
     def on_device(self, like: Tensor) -> Tensor: ...
-    def copying(self) -> AbstractContextManager[Any]: ...  # what is queued within goes to the stream of copying
+    # what is queued within goes to the stream of copying
+    def copying(self) -> AbstractContextManager[Any]: ...
     def mark(self) -> Event: ...  # a point of the stream of the moment
-    def wait(self, event: Any) -> None: ...  # the stream of the moment waits for it; the host does not
+    # the stream of the moment waits for it; the host does not
+    def wait(self, event: Any) -> None: ...
 
 
 class Cuda:
@@ -80,7 +86,8 @@ class Buffers:
         self.spec = tree.spec(rows)
         self.pinned, self.device = tree.map(streams.pinned, rows), tree.map(streams.on_device, rows)
         self.copied: Event | None = None  # the pinned memory may be written, and the device's read
-        self.read = streams.mark()  # the device's may be written: its memory may have been that of work still queued
+        # the device's may be written: its memory may have been that of work still queued
+        self.read = streams.mark()
 
 
 class Double:
@@ -90,7 +97,8 @@ class Double:
         self._device, self._streams = device, streams
         self._sets: list[Buffers | None] = [None, None]
         self._turn = 0
-        self._coming: tuple[Any, Buffers] | None = None  # the keys of the batch that was copied ahead, and where it lies
+        # the keys of the batch that was copied ahead, and where it lies
+        self._coming: tuple[Any, Buffers] | None = None
         self._last: Buffers | None = None
 
     def ahead(self, coming: Callable[[], Batch | None]) -> None:
@@ -121,7 +129,9 @@ class Double:
 
     def _copied(self, batch: Batch) -> Buffers:
         """Queue the copies of a batch into the buffers whose turn it is."""
-        fields = {name: tree.torch_views(getattr(batch.data, name)) for name in type(batch.data).__slots__}
+        fields = {
+            name: tree.torch_views(getattr(batch.data, name)) for name in type(batch.data).__slots__
+        }
         rows = {"data": fields, "weight": batch.weight}
         buffers = self._sets[self._turn]
         if buffers is not None and buffers.copied is not None:
@@ -129,10 +139,14 @@ class Double:
         if buffers is None or buffers.spec != tree.spec(rows):
             buffers = self._sets[self._turn] = Buffers(rows, self._streams)
         self._turn = 1 - self._turn
-        sources = tree.map(lambda row, room: row if row.is_pinned() else room.copy_(row), rows, buffers.pinned)
+        sources = tree.map(
+            lambda row, room: row if row.is_pinned() else room.copy_(row), rows, buffers.pinned
+        )
         with self._streams.copying():
             self._streams.wait(buffers.read)
-            tree.map(lambda room, source: room.copy_(source, non_blocking=True), buffers.device, sources)
+            tree.map(
+                lambda room, source: room.copy_(source, non_blocking=True), buffers.device, sources
+            )
             buffers.copied = self._streams.mark()
         return buffers
 

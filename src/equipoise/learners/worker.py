@@ -22,7 +22,18 @@ from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.pool import LearnerLost
 from equipoise.learners.stale import mask_stale
 from equipoise.learners.sums import SCHEMA, Sums
-from equipoise.types import Array, Batch, Experience, LateSave, SaveEnd, StateReader, StateWriter, Tick, Tree, WeightStore
+from equipoise.types import (
+    Array,
+    Batch,
+    Experience,
+    LateSave,
+    SaveEnd,
+    StateReader,
+    StateWriter,
+    Tick,
+    Tree,
+    WeightStore,
+)
 
 LEADER = "learner"  # the file with what all learners have alike, and the leader's share
 
@@ -64,18 +75,21 @@ def never(version: int) -> bool:
 
 
 class LearnerWorker:
-    """One step of every policy's learner a tick, until ``updates`` are done: their versions rise together.
+    """One step of every policy's learner a tick, until ``updates`` are done: their versions rise
+    together.
 
-    ``record`` is called with what has come together every ``record_every`` updates and at the last one, before the batch is
-    released: in lockstep every actor waits at that moment, so that what it reads of them is the same in every runtime. Where
-    records are far apart in time, ``record`` is called in between with the same sums so far, marked ``partial``.
+    ``record`` is called with what has come together every ``record_every`` updates and at the last
+    one, before the batch is released: in lockstep every actor waits at that moment, so that what it
+    reads of them is the same in every runtime. Where records are far apart in time, ``record`` is
+    called in between with the same sums so far, marked ``partial``.
 
-    ``gate`` is asked after each version whether the batch is to be withheld still: while it is, no slot becomes free, so
-    every actor ends up BLOCKED between two unrolls, and the run holds still to be saved.
+    ``gate`` is asked after each version whether the batch is to be withheld still: while it is, no
+    slot becomes free, so every actor ends up BLOCKED between two unrolls, and the run holds still
+    to be saved.
 
-    Where several learners share the batches (``meeting.py``), each has such a worker with experience of its own. They learn
-    together, and are the same to the bit: the first of each machine publishes there. The first of all, the leader, records what
-    all of them found.
+    Where several learners share the batches (``meeting.py``), each has such a worker with
+    experience of its own. They learn together, and are the same to the bit: the first of each
+    machine publishes there. The first of all, the leader, records what all of them found.
     """
 
     ready = Tick.BLOCKED
@@ -96,22 +110,33 @@ class LearnerWorker:
         clock: Clock | None = None,
         lags: Lags | None = None,
     ) -> None:
-        """``lines`` by policy; ``past``: the policies that do not learn; ``queue``: what actors write into, which is saved with
-        the learner; ``meeting``: with the other learners, None where there are none; ``replaceable``: one that is lost is
-        replaced, and the others go back with it; ``publishes``: is this the first learner of its machine? ``clock``: of the
-        parts of its work; ``lags``: takes the age of what it learns from.
+        """``lines`` by policy; ``past``: the policies that do not learn; ``queue``: what actors
+        write into, which is saved with the learner; ``meeting``: with the other learners, None
+        where there are none; ``replaceable``: one that is lost is replaced, and the others go back
+        with it; ``publishes``: is this the first learner of its machine? ``clock``: of the parts of
+        its work; ``lags``: takes the age of what it learns from.
         """
         self.lines, self._queue, self._clock = dict(lines), queue, clock or Clock(PARTS)
         self._meeting: Meeting = Solo() if meeting is None else meeting
-        self._leads, self._replaceable, self._publishes = self._meeting.pool.rank == 0, replaceable, publishes
+        self._leads, self._replaceable, self._publishes = (
+            self._meeting.pool.rank == 0,
+            replaceable,
+            publishes,
+        )
         self._lags = lags or Lags()
         self._one, *_ = self.lines.values()  # any of them: their versions rise together
         self.past = dict(past or {})
-        self._updates, self._record_every, self._record, self._gate = updates, record_every, record, gate
+        self._updates, self._record_every, self._record, self._gate = (
+            updates,
+            record_every,
+            record,
+            gate,
+        )
         self._batches: dict[str, Batch] = {}  # those of the next step that there are
         self._unfinished: dict[str, Array] = {}  # keys of the batches learned last
         self._sums = Sums()
-        # Of several learners, while a step is under way: the state that it began with, and what is left once all have made it.
+        # Of several learners, while a step is under way: the state that it began with, and what is
+        # left once all have made it.
         self._before: Tree = None
         self._commit: Callable[[], object] = _nothing
         self._on_host = -1  # the version
@@ -132,10 +157,11 @@ class LearnerWorker:
         return tree.joined(learned | {name: past.params() for name, past in self.past.items()})
 
     def begin(self) -> None:
-        """Before the first tick, unless this takes the place of a learner that died: say what it begins or goes on with.
+        """Before the first tick, unless this takes the place of a learner that died: say what it
+        begins or goes on with.
 
-        It is published where the host's versions are not for actors: until there is one on the device they take those, and
-        would get every version that is written there in between.
+        It is published where the host's versions are not for actors: until there is one on the
+        device they take those, and would get every version that is written there in between.
         """
         self._meeting.begin(self.version)
         self._lags.published(self.version)
@@ -152,7 +178,10 @@ class LearnerWorker:
             return Tick.STARVED
         self._clock.begin()
         for name, line in self.lines.items():
-            if name not in self._batches and (batch := line.experience.sample(line.batch)) is not None:
+            if (
+                name not in self._batches
+                and (batch := line.experience.sample(line.batch)) is not None
+            ):
                 self._batches[name] = batch
                 self._clock.lap("sample")
         if len(self._batches) < len(self.lines):
@@ -169,7 +198,9 @@ class LearnerWorker:
             self._before, self._commit = tree.map(_cloned, self._replicated()), _nothing
         for name, line in self.lines.items():
             version, data = line.learner.version, self._batches[name].data
-            acted = data.version[0] if line.max_lag is None else mask_stale(data, version, line.max_lag)
+            acted = (
+                data.version[0] if line.max_lag is None else mask_stale(data, version, line.max_lag)
+            )
             self._lags.used(version, *sums.note_lag(version, acted))
             self._clock.lap("record", "copy")
             out = line.learner.step(self._batches[name])
@@ -187,8 +218,12 @@ class LearnerWorker:
         self._clock.begin("publish")
         self._commit()
 
-    def _made(self, sums: Sums, record: dict[str, Any] | None, priority: Mapping[str, Tensor | None]) -> None:
-        """The next version is made, by all learners: let others see it, and be done with the batches."""
+    def _made(
+        self, sums: Sums, record: dict[str, Any] | None, priority: Mapping[str, Tensor | None]
+    ) -> None:
+        """The next version is made, by all learners: let others see it, and be done with the
+        batches.
+        """
         self._before, version = None, self.version
         batches, self._batches = self._batches, {}
         self._sums = sums if record is None else Sums()
@@ -209,7 +244,9 @@ class LearnerWorker:
         self._unfinished = {name: batch.keys for name, batch in batches.items()}
 
     def _settle(self) -> None:
-        """Before numbers of a device are read, or it is saved: wait for it, and see whether all of them were finite."""
+        """Before numbers of a device are read, or it is saved: wait for it, and see whether all of
+        them were finite.
+        """
         if all(line.learner.looks for line in self.lines.values()):
             return  # each step's were looked at
         self._clock.lap("record", "look")
@@ -219,7 +256,9 @@ class LearnerWorker:
 
     def _publish(self) -> None:
         last = self.version >= self._updates
-        due = [line for line in self.lines.values() if self.version % line.publish_every == 0 or last]
+        due = [
+            line for line in self.lines.values() if self.version % line.publish_every == 0 or last
+        ]
         for line in due:
             if self._publishes:
                 line.weights.publish(self.version, line.learner.params())
@@ -229,7 +268,9 @@ class LearnerWorker:
             self._lags.published(self.version)
 
     def _tell(self, record: dict[str, Any], *, whole: bool = True) -> None:
-        """Record plain numbers; those that come when the leader's time is up, in between, are of its share alone."""
+        """Record plain numbers; those that come when the leader's time is up, in between, are of
+        its share alone.
+        """
         self._told_at = time.monotonic()
         if not self._leads:
             return
@@ -238,11 +279,17 @@ class LearnerWorker:
         self._record(record | {"version": self.version, "partial": not whole})
 
     def _meet_again(self) -> None:
-        """A learner was lost, or this one takes its place: go on from the version that all of them have made."""
+        """A learner was lost, or this one takes its place: go on from the version that all of them
+        have made.
+        """
         while self._meeting.broken:
             with contextlib.suppress(LearnerLost):  # yet another one
                 version = self._meeting.rejoin()
-                if self._before is not None and version == self.version and self._commit is not _nothing:
+                if (
+                    self._before is not None
+                    and version == self.version
+                    and self._commit is not _nothing
+                ):
                     self._commit()
                 elif self._before is not None:
                     self._go_on_with(self._before)
@@ -252,7 +299,9 @@ class LearnerWorker:
                     self._take_over(state)
 
     def _take_over(self, state: Tree) -> None:
-        """Take the place of a learner that died, with what the others know and what lies in its queue."""
+        """Take the place of a learner that died, with what the others know and what lies in its
+        queue.
+        """
         self._go_on_with(state)
         if self._publishes and self._one.weights.version < self.version:
             self._publish()
@@ -290,8 +339,8 @@ class LearnerWorker:
     def save(self, to: StateWriter) -> LateSave | None:
         """Put everything that the learner's process keeps, while the gate withholds the batches.
 
-        The learners are the same to the bit, so the leader alone puts them, and each what is its own. All are here
-        at once, so that a state is gathered which each of them keeps a part of.
+        The learners are the same to the bit, so the leader alone puts them, and each what is its
+        own. All are here at once, so that a state is gathered which each of them keeps a part of.
         """
         for line in self.lines.values():
             line.learner.settle()
@@ -303,11 +352,15 @@ class LearnerWorker:
         else:
             for line in self.lines.values():
                 line.learner.parameters.join_gather()
-        late = [one for line in self.lines.values() if (one := line.experience.save(to)) is not None]
+        late = [
+            one for line in self.lines.values() if (one := line.experience.save(to)) is not None
+        ]
         return _Together(late) if late else None
 
     def load(self, source: StateReader) -> None:
-        """Go on where the learner was saved. The queue is loaded already, where its memory was laid out."""
+        """Go on where the learner was saved. The queue is loaded already, where its memory was laid
+        out.
+        """
         self._load(source)
         for line in self.lines.values():
             line.experience.restore(source, self._shares)
@@ -327,15 +380,22 @@ class LearnerWorker:
     def _load(self, source: StateReader) -> None:
         state, pool = source.state(LEADER), self._meeting.pool
         past = {name: schema.Anything() for name in self.past} if self._leads else schema.Anything()
-        wanted = {"learners": {name: schema.Anything() for name in self.lines}, "past": past, "shares": schema.count(1)}
+        wanted = {
+            "learners": {name: schema.Anything() for name in self.lines},
+            "past": past,
+            "shares": schema.count(1),
+        }
         schema.check(state, wanted | SCHEMA, "")
         for name, line in self.lines.items():
             line.learner.load(state["learners"][name])
         for name, opponents in self.past.items():
             opponents.load(state["past"][name])
         self._shares = state["shares"]
-        for rank in range(pool.rank, self._shares, pool.size):  # where there were more learners, some have several shares
-            self._sums.absorb(source.state(numbered(LEADER, rank)) if rank else state, self._one.learner.device)
+        # where there were more learners, some have several shares
+        for rank in range(pool.rank, self._shares, pool.size):
+            self._sums.absorb(
+                source.state(numbered(LEADER, rank)) if rank else state, self._one.learner.device
+            )
 
 
 class _Together:
@@ -352,7 +412,9 @@ class _Together:
         if self._open:
             return None
         return SaveEnd(
-            result={name: entry for end in self._ended for name, entry in (end.result or {}).items()},
+            result={
+                name: entry for end in self._ended for name, entry in (end.result or {}).items()
+            },
             segments={name: entry for end in self._ended for name, entry in end.segments.items()},
             error=next((end.error for end in self._ended if end.error is not None), None),
         )

@@ -1,4 +1,6 @@
-"""Networks: torsos, cores, heads and action distributions; ``step`` over [B] and ``unroll`` over [T, B] agree."""
+"""Networks: torsos, cores, heads and action distributions; ``step`` over [B] and ``unroll`` over
+[T, B] agree.
+"""
 
 from equipoise.nets.actor_critic import ActorCritic, ActorCriticOutput, Policy
 from equipoise.nets.core import Core
@@ -17,7 +19,21 @@ from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.torso import MLP, encode, encoded_size
 
 __all__ = [
-    "MLP", "ActorCritic", "ActorCriticOutput", "Bernoulli", "Categorical", "Core", "CoreOptions", "DiagonalGaussian",
-    "Distribution", "Joint", "MultiCategorical", "Policy", "RunningNorm", "SquashedGaussian", "action_dims", "encode",
+    "MLP",
+    "ActorCritic",
+    "ActorCriticOutput",
+    "Bernoulli",
+    "Categorical",
+    "Core",
+    "CoreOptions",
+    "DiagonalGaussian",
+    "Distribution",
+    "Joint",
+    "MultiCategorical",
+    "Policy",
+    "RunningNorm",
+    "SquashedGaussian",
+    "action_dims",
+    "encode",
     "encoded_size",
-]  # fmt: skip
+]

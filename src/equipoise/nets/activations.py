@@ -1,4 +1,6 @@
-"""Activations of hidden layers. Each may overwrite its input: the gradient needs only the output, so a layer allocates less."""
+"""Activations of hidden layers. Each may overwrite its input: the gradient needs only the output,
+so a layer allocates less.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,18 @@ VECTORS = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 def tanh_(x: Tensor) -> Tensor:
     """tanh, by way of a sigmoid where ``x`` is large and float32 on a CPU.
 
-    torch's tanh takes 2.6 ns a number on an AMD EPYC, more than the product of matrices before it; its sigmoid, which is
-    vectorised, makes it 0.6 ns with AVX-512 and 0.9 ns with AVX2. Without either it is slower than tanh and not used
-    (``benchmarks/activations.py``). The largest error is 2e-7 in place of 3e-8.
+    torch's tanh takes 2.6 ns a number on an AMD EPYC, more than the product of matrices before it;
+    its sigmoid, which is vectorised, makes it 0.6 ns with AVX-512 and 0.9 ns with AVX2. Without
+    either it is slower than tanh and not used (``benchmarks/activations.py``). The largest error is
+    2e-7 in place of 3e-8.
     """
-    if torch.compiler.is_compiling() or x.numel() < LARGE or not VECTORS or x.dtype != torch.float32 or x.device.type != "cpu":
+    if (
+        torch.compiler.is_compiling()
+        or x.numel() < LARGE
+        or not VECTORS
+        or x.dtype != torch.float32
+        or x.device.type != "cpu"
+    ):
         return torch.tanh_(x)
     if torch.is_grad_enabled() and x.requires_grad:
         y: Tensor = _Tanh.apply(x)  # type: ignore[no-untyped-call]
@@ -45,7 +54,8 @@ class _Tanh(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, grad: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
-        gradient: Tensor = torch.ops.aten.tanh_backward(grad, y)  # one pass, where grad * (1 - y^2) takes three
+        # one pass, where grad * (1 - y^2) takes three
+        gradient: Tensor = torch.ops.aten.tanh_backward(grad, y)
         return gradient
 
 

@@ -1,8 +1,8 @@
-"""Actors without a value: a squashed Gaussian (with noise of a row's own, or of a function of the state) or one point of a Box,
-a categorical of a Discrete.
+"""Actors without a value: a squashed Gaussian (with noise of a row's own, or of a function of the
+state) or one point of a Box, a categorical of a Discrete.
 
-A continuous actor's actions lie between -1 and 1, whatever the bounds of the env are; ``Bounds`` translates. So a target
-entropy, a noise and a critic's input mean the same in every env.
+A continuous actor's actions lie between -1 and 1, whatever the bounds of the env are; ``Bounds``
+translates. So a target entropy, a noise and a critic's input mean the same in every env.
 """
 
 from __future__ import annotations
@@ -36,17 +36,23 @@ LOG_STD = -20.0, 2.0  # Haarnoja et al. 2018, their code
 NEXT_TO_BOUND = 1e-6  # of -1 .. 1: the way there and back may be off by that
 FARTHEST_MEAN = 2.0  # of gSDE: Stable-Baselines3
 GAIN = (
-    0.01  # gain of the last layer: the first actions are near the middle, the first distributions nearly as wide as they can be
+    # gain of the last layer: the first actions are near the middle, the first distributions nearly
+    # as wide as they can be
+    0.01
 )
 
 
 class Bounds:
-    """A Box of finite bounds as -1 .. 1 in each of ``size`` dimensions, and back; ValueError for any other space."""
+    """A Box of finite bounds as -1 .. 1 in each of ``size`` dimensions, and back; ValueError for
+    any other space.
+    """
 
     def __init__(self, space: spaces.Space[object], who: str) -> None:
         if not isinstance(space, spaces.Box):
             raise ValueError(f"action space: {who} expected a Box, got {space}{taken_by(space)}")
-        low, high = finite(space, who, "action", "take an algorithm without bounds, such as ppo, or ")
+        low, high = finite(
+            space, who, "action", "take an algorithm without bounds, such as ppo, or "
+        )
         self.shape, self.size = tuple(space.shape), len(low)
         self._low, self._high = Constant(low), Constant(high)
         self._least = Constant(least_distance(low, high))
@@ -54,7 +60,9 @@ class Bounds:
 
     def to_env(self, x: Tensor) -> Tensor:
         """x [N, size] from -1 to 1 -> [N, *shape], within the bounds to the last bit."""
-        low, high, middle, half = (one.on(x.device) for one in (self._low, self._high, self._middle, self._half))
+        low, high, middle, half = (
+            one.on(x.device) for one in (self._low, self._high, self._middle, self._half)
+        )
         return torch.addcmul(middle, half, x).maximum(low).minimum(high).view(-1, *self.shape)
 
     def squashed(self, mean: Tensor, log_std: Tensor) -> SquashedGaussian:
@@ -63,10 +71,13 @@ class Bounds:
         return SquashedGaussian(mean, log_std, self.shape, low=low, high=high, least=least)
 
     def clipped_logp(self, mean: Tensor, std: float, action: Tensor) -> Tensor:
-        """[N] of ``to_env(clip(x))``, x ~ N(mean, std) with mean [N, size]: densities, and on a bound the whole tail's log."""
+        """[N] of ``to_env(clip(x))``, x ~ N(mean, std) with mean [N, size]: densities, and on a
+        bound the whole tail's log.
+        """
         x, half = self.from_env(action), self._half.on(mean.device)
         within = -0.5 * ((x - mean) / std).square() - math.log(std) - HALF_LOG_2PI - half.log()
-        tail = torch.special.log_ndtr((x * mean - 1.0) / std)  # at x = 1 P(X > 1), at x = -1 P(X < -1)
+        # at x = 1 P(X > 1), at x = -1 P(X < -1)
+        tail = torch.special.log_ndtr((x * mean - 1.0) / std)
         return torch.where(x.abs() > 1.0 - NEXT_TO_BOUND, tail, within).sum(-1)
 
     def log_volume(self, like: Tensor) -> Tensor:
@@ -74,23 +85,35 @@ class Bounds:
         return (self._high.on(like.device) - self._low.on(like.device)).log().sum()
 
     def from_env(self, action: Tensor) -> Tensor:
-        """[N, *shape] -> [N, size] from -1 to 1: a recorded action beyond a bound counts as the bound, as it did in the env."""
+        """[N, *shape] -> [N, size] from -1 to 1: a recorded action beyond a bound counts as the
+        bound, as it did in the env.
+        """
         flat = action.reshape(-1, self.size)
         return ((flat - self._middle.on(flat.device)) / self._half.on(flat.device)).clamp(-1.0, 1.0)
 
 
 def normal(noise: Tensor) -> Tensor:
-    """Turn uniform numbers in (0, 1) into standard normal ones, by the inverse of the distribution function."""
+    """Turn uniform numbers in (0, 1) into standard normal ones, by the inverse of the distribution
+    function.
+    """
     return torch.erfinv(noise * 2 - 1).clamp(-ERFINV_MAX, ERFINV_MAX) * SQRT2
 
 
 class Actor(Features):
-    """Torso, ``hidden`` layers (also behind a torso for images) and a linear head; ``body`` makes the hidden layers."""
+    """Torso, ``hidden`` layers (also behind a torso for images) and a linear head; ``body`` makes
+    the hidden layers.
+    """
 
     def __init__(
-        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, outputs: int,
+        self,
+        spec: EnvSpec,
+        *,
+        hidden: Sequence[int],
+        activation: str,
+        torso: str,
+        outputs: int,
         body: Callable[[int, Sequence[int], str], MLP] = MLP,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(spec, hidden=(), activation=activation, torso=torso)
         self.body = body(self.size_out, hidden, activation)
         self.head = linear(self.body.size_out, outputs, GAIN)
@@ -109,7 +132,9 @@ class Actor(Features):
 class DeterministicActor(Actor):
     """mu(s) = tanh(head), [N, size] from -1 to 1."""
 
-    def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, size: int) -> None:
+    def __init__(
+        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, size: int
+    ) -> None:
         super().__init__(spec, hidden=hidden, activation=activation, torso=torso, outputs=size)
 
     def forward(self, obs: Tree) -> Tensor:
@@ -121,14 +146,23 @@ class GaussianActor(Actor):
 
         log pi(a|s) = sum_i log N(x_i; mean_i, std_i) - log(1 - tanh(x_i)^2)
 
-    (Haarnoja et al. 2018, arXiv:1801.01290, Eq. 21), the last term as 2 (log 2 - x - softplus(-2 x)), which is exact far out.
+    (Haarnoja et al. 2018, arXiv:1801.01290, Eq. 21), the last term as 2 (log 2 - x - softplus(-2
+    x)), which is exact far out.
     """
 
     def __init__(
-        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, size: int,
+        self,
+        spec: EnvSpec,
+        *,
+        hidden: Sequence[int],
+        activation: str,
+        torso: str,
+        size: int,
         body: Callable[[int, Sequence[int], str], MLP] = MLP,
-    ) -> None:  # fmt: skip
-        super().__init__(spec, hidden=hidden, activation=activation, torso=torso, outputs=2 * size, body=body)
+    ) -> None:
+        super().__init__(
+            spec, hidden=hidden, activation=activation, torso=torso, outputs=2 * size, body=body
+        )
 
     def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
         """Return mean and log_std, each [N, size]."""
@@ -136,7 +170,9 @@ class GaussianActor(Actor):
         return mean, log_std.clamp(*LOG_STD)
 
     def sample(self, obs: Tree, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The action [N, size] that the standard normal ``z`` [N, size] makes, reparametrised, and its log density [N]."""
+        """The action [N, size] that the standard normal ``z`` [N, size] makes, reparametrised, and
+        its log density [N].
+        """
         mean, log_std = self(obs)
         x = torch.addcmul(mean, log_std.exp(), z)
         slope = 2 * (math.log(2) - x - F.softplus(-2 * x))
@@ -145,24 +181,34 @@ class GaussianActor(Actor):
 
 
 class StateNoiseActor(GaussianActor):
-    """A ``GaussianActor`` whose noise is a linear function of the last hidden layer h(s) (gSDE: Raffin et al. 2021,
-    arXiv:2005.05719, section 3).
+    """A ``GaussianActor`` whose noise is a linear function of the last hidden layer h(s) (gSDE:
+    Raffin et al. 2021, arXiv:2005.05719, section 3).
 
         x_i = mean_i(s) + sum_j theta_ji h_j(s),  theta_ji ~ N(0, sigma_ji^2)
 
-    While theta stays as it is a state has one action, and similar states have similar ones. Where theta is not known
+    While theta stays as it is a state has one action, and similar states have similar ones. Where
+    theta is not known
 
         x_i ~ N(mean_i(s), sum_j h_j(s)^2 sigma_ji^2)
 
-    and from that ``sample`` draws, for each row by itself. sigma is a parameter. Means lie within 2 of 0 and 1e-6 is added to
-    the variance, as in Stable-Baselines3.
+    and from that ``sample`` draws, for each row by itself. sigma is a parameter. Means lie within 2
+    of 0 and 1e-6 is added to the variance, as in Stable-Baselines3.
     """
 
     def __init__(
-        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, size: int, log_std: float,
+        self,
+        spec: EnvSpec,
+        *,
+        hidden: Sequence[int],
+        activation: str,
+        torso: str,
+        size: int,
+        log_std: float,
         body: Callable[[int, Sequence[int], str], MLP] = MLP,
-    ) -> None:  # fmt: skip
-        Actor.__init__(self, spec, hidden=hidden, activation=activation, torso=torso, outputs=size, body=body)
+    ) -> None:
+        Actor.__init__(
+            self, spec, hidden=hidden, activation=activation, torso=torso, outputs=size, body=body
+        )
         self.log_std = nn.Parameter(torch.full((self.body.size_out, size), log_std))
 
     def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
@@ -184,7 +230,9 @@ class StateNoiseActor(GaussianActor):
 class CategoricalActor(Actor):
     """Logits [N, actions]; an action that a mask forbids has ``MASKED``, whose probability is 0."""
 
-    def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str) -> None:
+    def __init__(
+        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str
+    ) -> None:
         actions, start = discrete(spec.action)
         super().__init__(spec, hidden=hidden, activation=activation, torso=torso, outputs=actions)
         self.actions, self.start = actions, start

@@ -31,20 +31,22 @@ class ActorCriticOutput(NamedTuple):
 class ActorCritic(nn.Module):
     """``types.Network``: torso, core if any, and two heads.
 
-    Without a core policy and value have a torso each unless ``shared`` (as in CleanRL; Huang et al. 2022, "The 37
-    implementation details of PPO", 13). With a core there is one torso, then the core, then the heads. The policy head
-    starts at gain ``policy_gain``, near uniform; the value head at 1. Box actions have one ``log_std`` a dimension,
-    independent of the observation, ``log_std`` at first; ``squash`` bends them into their bounds. An action mask is no
-    feature: it only decides what the policy may do.
+    Without a core policy and value have a torso each unless ``shared`` (as in CleanRL; Huang et al.
+    2022, "The 37 implementation details of PPO", 13). With a core there is one torso, then the
+    core, then the heads. The policy head starts at gain ``policy_gain``, near uniform; the value
+    head at 1. Box actions have one ``log_std`` a dimension, independent of the observation,
+    ``log_std`` at first; ``squash`` bends them into their bounds. An action mask is no feature: it
+    only decides what the policy may do.
 
-    With ``by_state`` the noise of Box actions is a linear function of what the policy head reads (gSDE), into which no gradient
-    flows from there, and ``log_std`` [features, d] is of its weights.
+    With ``by_state`` the noise of Box actions is a linear function of what the policy head reads
+    (gSDE), into which no gradient flows from there, and ``log_std`` [features, d] is of its
+    weights.
 
-    With a ``clip_obs`` the numbers of the observation go through ``norm``, a ``RunningNorm`` clipped to so many standard
-    deviations, which ``absorb`` feeds.
+    With a ``clip_obs`` the numbers of the observation go through ``norm``, a ``RunningNorm``
+    clipped to so many standard deviations, which ``absorb`` feeds.
 
-    ``torso`` is that of ``vision.torso``; any but an MLP is shared by policy and value. Under autocast it alone computes in
-    low precision: core and heads stay in float32.
+    ``torso`` is that of ``vision.torso``; any but an MLP is shared by policy and value. Under
+    autocast it alone computes in low precision: core and heads stay in float32.
 
     ``state`` is {} without a core, else the core's.
     """
@@ -67,28 +69,38 @@ class ActorCritic(nn.Module):
         clip_obs: float | None = None,
     ) -> None:
         super().__init__()
-        self.observation, self.seen = heads.seen(spec)  # without the mask, and where in an observation that is
+        # without the mask, and where in an observation that is
+        self.observation, self.seen = heads.seen(spec)
         self.mask = spec.mask
         self.head = heads.head(spec.action, squash=squash)
         self.value_torso: MLP | None = None
-        self.torso = make_torso(torso, self.observation, hidden=hidden, activation=activation)  # the policy's, or of both
+        # the policy's, or of both
+        self.torso = make_torso(torso, self.observation, hidden=hidden, activation=activation)
         features = self.torso.size_out
         self.core: AnyCore | None = make_core(core, features, core_size, core_options)
         if self.core is not None:
             features = core_size
         elif isinstance(self.torso, MLP) and not shared:
-            self.value_torso = make_torso("mlp", self.observation, hidden=hidden, activation=activation)
+            self.value_torso = make_torso(
+                "mlp", self.observation, hidden=hidden, activation=activation
+            )
         self.norm: RunningNorm | None = None
         if clip_obs is not None:
             if not isinstance(self.torso, MLP):
-                raise ValueError("normalize_obs: expected observations that an MLP takes, got those of a torso for images")
+                raise ValueError(
+                    "normalize_obs: expected observations that an MLP takes, got those of a torso "
+                    "for images"
+                )
             size = encoded_size(self.observation)
             self.norm = RunningNorm(size, clip=clip_obs, columns=measured(self.observation))
         self.policy_head = linear(features, self.head.size, policy_gain)
         self.log_std: nn.Parameter | None = None
         self.by_state = by_state
         if by_state and not isinstance(self.head, heads.BoxHead):
-            raise ValueError(f"algorithm.sde_every: expected 0 where actions are no single Box, got actions of {spec.action}")
+            raise ValueError(
+                "algorithm.sde_every: expected 0 where actions are no single Box, got actions of "
+                f"{spec.action}"
+            )
         if self.head.stds:
             shape = (features, self.head.stds) if by_state else (self.head.stds,)
             self.log_std = nn.Parameter(torch.full(shape, float(log_std)))
@@ -109,11 +121,15 @@ class ActorCritic(nn.Module):
         return self._both(obs, first, state)
 
     def unroll(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
-        """obs [T, B, ...], first [T, B] bool, state [B, ...] before row 0 -> outputs [T, B], the state after row T-1."""
+        """obs [T, B, ...], first [T, B] bool, state [B, ...] before row 0 -> outputs [T, B], the
+        state after row T-1.
+        """
         return self._both(obs, first, state)
 
     def absorb(self, obs: Tree, mask: Tensor, pool: Pool) -> None:
-        """Let the observations [..., *] where ``mask`` [...] is True enter the statistics of ``norm``."""
+        """Let the observations [..., *] where ``mask`` [...] is True enter the statistics of
+        ``norm``.
+        """
         if self.norm is not None:
             self.norm.absorb(encode(self.observation, heads.at(obs, self.seen)), mask, pool)
 
@@ -126,10 +142,14 @@ class ActorCritic(nn.Module):
             policy = self._policy(features, first.shape, obs)
             if value_flat is not None:
                 features = value_flat.float()
-            return ActorCriticOutput(policy, columns(self.value_head, features).view(first.shape)), state
+            return ActorCriticOutput(
+                policy, columns(self.value_head, features).view(first.shape)
+            ), state
 
     def _rows(self, obs: Tree, first: Tensor) -> Array:
-        """What a torso takes: N rows, the product of all of ``first``'s; encoded [N, F] for an MLP, else observations."""
+        """What a torso takes: N rows, the product of all of ``first``'s; encoded [N, F] for an MLP,
+        else observations.
+        """
         obs = heads.at(obs, self.seen)
         if isinstance(self.torso, MLP):
             x = encode(self.observation, obs)
@@ -148,7 +168,9 @@ class ActorCritic(nn.Module):
         return y.flatten(0, -2), state
 
     def _policy(self, features: Tensor, rows: torch.Size, obs: Tree) -> Policy:
-        """features [N, F] of ``rows`` -> the distribution; only a policy of one Box is cheaper with the outputs last."""
+        """features [N, F] of ``rows`` -> the distribution; only a policy of one Box is cheaper with
+        the outputs last.
+        """
         by_rows = isinstance(self.head, heads.BoxHead)
         y = self.policy_head(features).t() if by_rows else columns(self.policy_head, features)
         if self.by_state and isinstance(self.head, heads.BoxHead) and self.log_std is not None:

@@ -1,4 +1,5 @@
-"""Attention over text without padding: each prompt is computed once, and the samples of its group share its keys and values.
+"""Attention over text without padding: each prompt is computed once, and the samples of its group
+share its keys and values.
 
 Letters: ``N`` tokens, ``H`` query heads, ``K`` key heads, ``D`` numbers of a head.
 
@@ -8,12 +9,12 @@ where                   how
 GPU, bf16 or fp16       torch's ``varlen_attn``, one call
 short groups            each group is one sequence, with a mask
 else                    causal attention within sequences, and attention from a group's samples to its prompt, each over
-                        sequences of like length, padded. Two softmaxes over parts of the keys become one by their
-                        log-sum-exps. The gradient of each part is that of attention with the common output and
-                        log-sum-exp (FlashAttention: Dao et al. 2022, arXiv:2205.14135, appendix B.4), so no matrix of
-                        weights is kept.
+                        sequences of like length, padded. Two softmaxes over parts of the keys
+                        become one by their log-sum-exps. The gradient of each part is that of
+                        attention with the common output and log-sum-exp (FlashAttention: Dao et al.
+                        2022, arXiv:2205.14135, appendix B.4), so no matrix of weights is kept.
 ======================  ==============================================================================================
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -32,14 +33,25 @@ EXACT = (torch.float32, torch.float64)
 
 def packed_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """q [N, H, D], k and v [N, K, D] -> [N, H, D]."""
-    if q.device.type == "cuda" and q.dtype not in EXACT and (attention := varlen_attn()) is not None:
+    if (
+        q.device.type == "cuda"
+        and q.dtype not in EXACT
+        and (attention := varlen_attn()) is not None
+    ):
         where = layout.varlen
         k, v = k.index_select(0, where.keys), v.index_select(0, where.keys)
         window = (-1, 0)  # causal; the queries are the last ones of their keys
         return attention(  # type: ignore[no-any-return]
-            q, k, v, where.starts, where.key_starts, where.longest, where.longest_keys,
-            window_size=window, enable_gqa=q.shape[1] != k.shape[1],
-        )  # fmt: skip
+            q,
+            k,
+            v,
+            where.starts,
+            where.key_starts,
+            where.longest,
+            where.longest_keys,
+            window_size=window,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
     if layout.short and q.dtype in EXACT:
         return _WholeGroups.apply(q, k, v, layout)  # type: ignore[no-any-return,no-untyped-call]
     return _Split.apply(q, k, v, layout)  # type: ignore[no-any-return,no-untyped-call]
@@ -70,7 +82,9 @@ class _WholeGroups(torch.autograd.Function):
         outs, kept = [], []
         for batch, mask, (of_q, of_k) in zip(whole.groups, whole.masks, indices):
             query = q.index_select(0, of_q).view(keys * batch.count, -1, size).mul_(size**-0.5)
-            key, value = (x.index_select(0, of_k).view(keys * batch.count, -1, size) for x in (k, v))
+            key, value = (
+                x.index_select(0, of_k).view(keys * batch.count, -1, size) for x in (k, v)
+            )
             scores = torch.bmm(query, key.transpose(1, 2))
             scores.view(keys, batch.count, -1, batch.length, batch.length).add_(mask.unsqueeze(1))
             weights = scores.softmax(-1)
@@ -97,7 +111,9 @@ class _WholeGroups(torch.autograd.Function):
             slope = softmax_backward(slope, weights)
             found[0].append(torch.bmm(slope, key).mul_(size**-0.5).view(-1, size))
             found[1].append(torch.bmm(slope.transpose(1, 2), query).view(-1, size))
-        dq, dk, dv = (_joined(x).index_select(0, at) for x, at in zip(found, (place, key_place, key_place)))
+        dq, dk, dv = (
+            _joined(x).index_select(0, at) for x, at in zip(found, (place, key_place, key_place))
+        )
         return dq.view(-1, heads, size), dk.view(-1, keys, size), dv.view(-1, keys, size), None
 
 
@@ -105,18 +121,30 @@ class _Split(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Context, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         split = layout.split
-        parts = [attend(*(_heads(x, batch) for x in (q, k, v)), causal=True) for batch in split.causal]
-        out, lse = (_rows([part[n] for part in parts]).index_select(0, split.place) for n in range(2))
+        parts = [
+            attend(*(_heads(x, batch) for x in (q, k, v)), causal=True) for batch in split.causal
+        ]
+        out, lse = (
+            _rows([part[n] for part in parts]).index_select(0, split.place) for n in range(2)
+        )
         if split.queries:
             parts = [
-                attend(_heads(q, queries), _heads(k, keys), _heads(v, keys), mask=_mask(keys, q.dtype))
+                attend(
+                    _heads(q, queries), _heads(k, keys), _heads(v, keys), mask=_mask(keys, q.dtype)
+                )
                 for queries, keys in zip(split.queries, split.prompts)
             ]
-            other, other_lse = (_rows([part[n] for part in parts]).index_select(0, split.sampled_place) for n in range(2))
+            other, other_lse = (
+                _rows([part[n] for part in parts]).index_select(0, split.sampled_place)
+                for n in range(2)
+            )
             own = lse.index_select(0, split.sampled)
-            share = torch.sigmoid(other_lse - own).unsqueeze(-1)  # weight of the prompt's keys together
+            # weight of the prompt's keys together
+            share = torch.sigmoid(other_lse - own).unsqueeze(-1)
             lse.index_copy_(0, split.sampled, torch.logaddexp(own, other_lse))
-            mixed = torch.lerp(out.index_select(0, split.sampled).to(share.dtype), other.to(share.dtype), share)
+            mixed = torch.lerp(
+                out.index_select(0, split.sampled).to(share.dtype), other.to(share.dtype), share
+            )
             out.index_copy_(0, split.sampled, mixed.to(out.dtype))
         ctx.layout = layout
         ctx.save_for_backward(q, k, v, out, lse)
@@ -127,21 +155,40 @@ class _Split(torch.autograd.Function):
         split: Any = ctx.layout.split
         q, k, v, out, lse = ctx.saved_tensors
         parts = [
-            attend_backward(_heads(grad, batch, True), *(_heads(x, batch) for x in (q, k, v, out, lse)), causal=True)
+            attend_backward(
+                _heads(grad, batch, True),
+                *(_heads(x, batch) for x in (q, k, v, out, lse)),
+                causal=True,
+            )
             for batch in split.causal
         ]
-        dq, dk, dv = (_rows([part[n] for part in parts]).index_select(0, split.place) for n in range(3))
+        dq, dk, dv = (
+            _rows([part[n] for part in parts]).index_select(0, split.place) for n in range(3)
+        )
         if split.queries:
             parts = [
                 attend_backward(
-                    _heads(grad, queries, True), _heads(q, queries), _heads(k, keys), _heads(v, keys), _heads(out, queries),
-                    _heads(lse, queries), mask=_mask(keys, q.dtype),
+                    _heads(grad, queries, True),
+                    _heads(q, queries),
+                    _heads(k, keys),
+                    _heads(v, keys),
+                    _heads(out, queries),
+                    _heads(lse, queries),
+                    mask=_mask(keys, q.dtype),
                 )
                 for queries, keys in zip(split.queries, split.prompts)
-            ]  # fmt: skip
-            dq.index_add_(0, split.sampled, _rows([part[0] for part in parts]).index_select(0, split.sampled_place))
+            ]
+            dq.index_add_(
+                0,
+                split.sampled,
+                _rows([part[0] for part in parts]).index_select(0, split.sampled_place),
+            )
             for n, d in ((1, dk), (2, dv)):
-                d.index_add_(0, split.prompted, _rows([part[n] for part in parts]).index_select(0, split.prompted_place))
+                d.index_add_(
+                    0,
+                    split.prompted,
+                    _rows([part[n] for part in parts]).index_select(0, split.prompted_place),
+                )
         return dq, dk, dv, None
 
 
@@ -171,7 +218,7 @@ def additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 
-# ------------------------------------------------------------------------------------------------------- one batch
+# ---------------------------------------------------------------------------------------- one batch
 
 
 def fused(q: Tensor) -> bool:
@@ -179,8 +226,11 @@ def fused(q: Tensor) -> bool:
     return q.device.type == "cpu"
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """q [B, H, L, D], k and v [B, K, T, D] -> [B, H, L, D] and the log-sum-exp of the scores [B, H, L].
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """q [B, H, L, D], k and v [B, K, T, D] -> [B, H, L, D] and the log-sum-exp of the scores [B, H,
+    L].
 
     ``causal``: L = T, a query sees no later key. ``mask`` [B, 1, 1, T] is added to the scores.
     """
@@ -194,9 +244,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, mask: Tenso
 
 
 def attend_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, causal: bool = False, mask: Tensor | None = None
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    causal: bool = False,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v where these keys are some of those that ``out`` and ``lse`` are of."""
+    """The gradients of q, k and v where these keys are some of those that ``out`` and ``lse`` are
+    of.
+    """
     heads = k.shape[1]
     k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
     if fused(q):
@@ -204,7 +264,11 @@ def attend_backward(
         dq, dk, dv = attention_backward(grad, q, k, v, out, lse, causal, mask)
     else:
         p = (_scores(q, k, causal, mask) - lse.unsqueeze(-1)).exp()
-        ds = p * (grad @ v.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+        ds = (
+            p
+            * (grad @ v.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True))
+            * q.shape[-1] ** -0.5
+        )
         ds, p = ds.to(q.dtype), p.to(q.dtype)
         dq, dk, dv = ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ grad
     return dq, _summed(dk, heads), _summed(dv, heads)
@@ -214,13 +278,19 @@ def _scores(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None) -> Tensor:
     scores: Tensor = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     scores = scores if scores.dtype == torch.float64 else scores.float()
     if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1), -torch.inf)
+        scores = scores.masked_fill(
+            torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1), -torch.inf
+        )
     return scores if mask is None else scores + mask
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:
     """Keys [B, K, T, D] for each of ``heads`` query heads."""
-    return x if x.shape[1] == heads else x.unsqueeze(2).expand(-1, -1, heads // x.shape[1], -1, -1).flatten(1, 2)
+    return (
+        x
+        if x.shape[1] == heads
+        else x.unsqueeze(2).expand(-1, -1, heads // x.shape[1], -1, -1).flatten(1, 2)
+    )
 
 
 def _summed(x: Tensor, heads: int) -> Tensor:

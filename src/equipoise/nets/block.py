@@ -1,4 +1,6 @@
-"""Blocks of deep networks: the units that are held in parts, gathered, or computed anew in backward."""
+"""Blocks of deep networks: the units that are held in parts, gathered, or computed anew in
+backward.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,15 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Block(nn.Module):
-    """A part of a network whose parameters are used by its ``forward`` alone, and which is called as a module.
+    """A part of a network whose parameters are used by its ``forward`` alone, and which is called
+    as a module.
 
-    So several learners may each keep a part of them (``learners/parameters/``), and what it keeps for backward may be computed
-    anew there.
+    So several learners may each keep a part of them (``learners/parameters/``), and what it keeps
+    for backward may be computed anew there.
     """
 
-    pairs: ClassVar[tuple[tuple[str, str], ...]] = ()  # two layers each, one after the other with no sum over units in between
+    # two layers each, one after the other with no sum over units in between
+    pairs: ClassVar[tuple[tuple[str, str], ...]] = ()
 
 
 def blocks(net: nn.Module) -> list[Block]:
@@ -27,7 +31,10 @@ def blocks(net: nn.Module) -> list[Block]:
 def recompute(net: nn.Module) -> None:
     """From now on keep the inputs of blocks alone, and compute what is in them anew in backward.
 
-    Gradient checkpointing (Chen et al. 2016, arXiv:1604.06174). The gradients are the same bits. Blocks draw no random numbers.
+    Gradient checkpointing (Chen et al. 2016, arXiv:1604.06174). The gradients are the same bits.
+    Blocks draw no random numbers.
     """
     for block in blocks(net):
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+        block.forward = partial(
+            checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
+        )

@@ -1,4 +1,6 @@
-"""Keys and values of texts that are being written, a slot each, in memory that is allocated once."""
+"""Keys and values of texts that are being written, a slot each,
+in memory that is allocated once.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,14 @@ class Cache:
     """Keys and values [layers, slots, K, length, D]."""
 
     def __init__(
-        self, layers: int, slots: int, heads: int, length: int, size: int, dtype: torch.dtype, device: torch.device
+        self,
+        layers: int,
+        slots: int,
+        heads: int,
+        length: int,
+        size: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         shape = (layers, slots, heads, length, size)
         self.key, self.value = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
@@ -46,7 +55,9 @@ class Cache:
     def places(self, slots: Tensor, position: Tensor) -> Tensor:
         """Where ``write`` puts the tokens at ``position`` [B] of ``slots`` [B]: [B * K]."""
         heads, length = self.key.shape[2:4]
-        return ((slots.unsqueeze(1) * heads + self._heads) * length + position.unsqueeze(1)).view(-1)
+        return ((slots.unsqueeze(1) * heads + self._heads) * length + position.unsqueeze(1)).view(
+            -1
+        )
 
     def write(self, layer: int, places: Tensor, key: Tensor, value: Tensor) -> None:
         """Keys and values [B, K, D] of new tokens."""
@@ -66,7 +77,9 @@ class Cache:
             x[:, target, :, :length] = x[:, source, :, :length]
 
     def batches(self, position: Tensor, slots: Tensor) -> list[Texts]:
-        """The texts of a step with new tokens at ``position`` [B] of ``slots`` [B]; one batch has all in their order."""
+        """The texts of a step with new tokens at ``position`` [B] of ``slots`` [B]; one batch has
+        all in their order.
+        """
         lengths, where = position.cpu().numpy() + 1, slots.cpu().numpy()
         cut = alike(lengths, small=SMALL)
         if len(cut) == 1:
@@ -83,6 +96,10 @@ class Cache:
                 mask = additive(seen[:, None, None], self.key.dtype)
             first = int(slot[0])
             follow = np.array_equal(slot, np.arange(first, first + len(slot)))
-            index = slice(first, first + len(slot)) if follow else torch.as_tensor(slot, device=slots.device)
+            index = (
+                slice(first, first + len(slot))
+                if follow
+                else torch.as_tensor(slot, device=slots.device)
+            )
             found.append(Texts(torch.as_tensor(part, device=position.device), index, length, mask))
         return found

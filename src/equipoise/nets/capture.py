@@ -1,7 +1,9 @@
-"""Work on a device as CUDA graphs, functions compiled by torch, and the reason, said once, where either fails.
+"""Work on a device as CUDA graphs, functions compiled by torch, and the reason, said once, where
+either fails.
 
-A row of operations over tensors that stay in place can be recorded once and replayed: one launch in place of hundreds. Replays
-run no Python, so whatever differs from one to the next has to lie in a tensor.
+A row of operations over tensors that stay in place can be recorded once and replayed: one launch in
+place of hundreds. Replays run no Python, so whatever differs from one to the next has to lie in a
+tensor.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from equipoise.types import Tree
 Note = Callable[[str], object]
 Replay = Callable[[], object]
 Record = Callable[[Callable[[], None]], Replay]
-FAILURES = (RuntimeError, OSError, ImportError)  # of CUDA, dynamo, inductor, the compiler or its cache
+# of CUDA, dynamo, inductor, the compiler or its cache
+FAILURES = (RuntimeError, OSError, ImportError)
 OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
     "compile_threads": 1
 }  # the pool of processes that torch would start outlives a killed worker
@@ -24,7 +27,9 @@ T = TypeVar("T")
 
 
 class CudaGraphs:
-    """Records work on the current device as a graph. All graphs share one pool of memory: one is replayed at a time."""
+    """Records work on the current device as a graph. All graphs share one pool of memory: one is
+    replayed at a time.
+    """
 
     def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
         """``generators``: what the work draws random numbers from, besides the device's own."""
@@ -43,20 +48,28 @@ class CudaGraphs:
 
 
 class Graphs:
-    """A graph of each piece of work. The first piece is done plainly: in it inputs are checked, and libraries allocate."""
+    """A graph of each piece of work. The first piece is done plainly: in it inputs are checked, and
+    libraries allocate.
+    """
 
     def __init__(
-        self, note: Note, record: Record, what: str, known: MutableMapping[Hashable, tuple[Replay, Any]] | None = None
+        self,
+        note: Note,
+        record: Record,
+        what: str,
+        known: MutableMapping[Hashable, tuple[Replay, Any]] | None = None,
     ) -> None:
-        """``note`` is told, once, why ``what`` is done plainly after all. ``record``: makes a graph of work, without doing it.
-        ``known``: where graphs are kept, by key.
+        """``note`` is told, once, why ``what`` is done plainly after all. ``record``: makes a graph
+        of work, without doing it. ``known``: where graphs are kept, by key.
         """
         self._note, self._record, self._what = note, record, what
         self._known: MutableMapping[Hashable, tuple[Replay, Any]] = {} if known is None else known
         self._warm, self._failed = False, False
 
     def __call__(self, key: Hashable, work: Callable[[], T]) -> T:
-        """Do the work, which is the same for the same ``key`` -> its result, whose tensors the next replay writes over."""
+        """Do the work, which is the same for the same ``key`` -> its result, whose tensors the next
+        replay writes over.
+        """
         if self._failed or not self._warm:
             self._warm = True
             return work()
@@ -68,7 +81,8 @@ class Graphs:
                 self._failed = True
                 self._known.clear()
                 self._note(
-                    f"warning: graphs: {self._what} are done operation by operation, since a capture failed: {said(error)}"
+                    f"warning: graphs: {self._what} are done operation by operation, since a "
+                    f"capture failed: {said(error)}"
                 )
                 return work()
             self._known[key] = replay, made
@@ -78,7 +92,8 @@ class Graphs:
 
 
 def compiled(pure: Callable[..., Tree], note: Note, what: str) -> Callable[..., Tree]:
-    """``pure`` compiled by torch, for the sizes that it is called with; plain again, said once, where that fails.
+    """``pure`` compiled by torch, for the sizes that it is called with; plain again, said once,
+    where that fails.
 
     The first call is done plainly: it checks its inputs, which is no part of what is compiled.
     """
@@ -96,7 +111,10 @@ def compiled(pure: Callable[..., Tree], note: Note, what: str) -> Callable[..., 
             return fast(*args, **named)
         except FAILURES as error:
             plain = True
-            note(f"warning: compile: {what} are done operation by operation, since torch.compile failed: {said(error)}")
+            note(
+                f"warning: compile: {what} are done operation by operation, since torch.compile "
+                f"failed: {said(error)}"
+            )
             return pure(*args, **named)
 
     return either

@@ -14,7 +14,10 @@ from equipoise.nets.precision import autocast
 from equipoise.nets.torso import MLP
 from equipoise.types import Precision, Tree
 
-NOTHING = "compile: nothing was compiled, since there is no torso of images (an MLP is slower when compiled)"
+NOTHING = (
+    "compile: nothing was compiled, since there is no torso of images (an MLP is slower when "
+    "compiled)"
+)
 
 
 def pays(net: nn.Module) -> bool:
@@ -24,19 +27,25 @@ def pays(net: nn.Module) -> bool:
 
 
 def compile_torso(net: nn.Module, obs: Tree, *, precision: Precision) -> str | None:
-    """Compile the torso of ``net`` to act on rows like ``obs`` [N, ...]; None, or the reason why it stays uncompiled.
+    """Compile the torso of ``net`` to act on rows like ``obs`` [N, ...]; None, or the reason why it
+    stays uncompiled.
 
-    Compiling takes a C++ compiler and a minute or so, here and once more for every other number of rows that comes. It is
-    done in this process: the pool of processes that torch would start for it outlives a killed worker.
+    Compiling takes a C++ compiler and a minute or so, here and once more for every other number of
+    rows that comes. It is done in this process: the pool of processes that torch would start for it
+    outlives a killed worker.
     """
     if not pays(net):
         return NOTHING
     torso: Any = net.torso
     try:
         torso.forward = torch.compile(torso.forward, dynamic=False, options=OPTIONS)
-        with torch.inference_mode(), autocast(precision, next(net.parameters()).device):  # another mode would compile again
+        # another mode would compile again
+        with torch.inference_mode(), autocast(precision, next(net.parameters()).device):
             torso(at(obs, getattr(net, "seen", ())))
     except FAILURES as error:
         torso.__dict__.pop("forward", None)
-        return f"warning: compile: the torso runs uncompiled, since torch.compile failed: {said_of(error)}"
+        return (
+            "warning: compile: the torso runs uncompiled, since torch.compile failed: "
+            f"{said_of(error)}"
+        )
     return None

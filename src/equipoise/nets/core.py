@@ -1,9 +1,10 @@
 """LSTM and GRU. State is reset where ``first`` is True, before that row is consumed.
 
-One parameter holder (``nn.LSTM`` or ``nn.GRU`` of one layer), three ways to run it that agree up to rounding: one cell
-for ``step``; the library's fused kernel over the stretches between resets; a loop over T whose input part is multiplied
-for all T at once. Forward and backward, T=32, B=64, 64 units, one CPU thread: fused 9 ms without a reset and 1.1 ms
-more for each row with one, loop 18 ms always, a loop of cells 22 ms. So ``unroll`` counts the rows with a reset.
+One parameter holder (``nn.LSTM`` or ``nn.GRU`` of one layer), three ways to run it that agree up to
+rounding: one cell for ``step``; the library's fused kernel over the stretches between resets; a
+loop over T whose input part is multiplied for all T at once. Forward and backward, T=32, B=64, 64
+units, one CPU thread: fused 9 ms without a reset and 1.1 ms more for each row with one, loop 18 ms
+always, a loop of cells 22 ms. So ``unroll`` counts the rows with a reset.
 """
 
 from __future__ import annotations
@@ -15,33 +16,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ROWS_PER_RESET = 6  # fewer rows than this for each row with a reset: the loop is faster (measured at T=32 and 128)
+# fewer rows than this for each row with a reset: the loop is faster (measured at T=32 and 128)
+ROWS_PER_RESET = 6
 
 State = dict[str, Tensor]  # each [B, ...]
 
 
 class Core(nn.Module):
-    """An LSTM (Hochreiter and Schmidhuber 1997) or a GRU (Cho et al. 2014, arXiv:1406.1078), gates as in torch.
+    """An LSTM (Hochreiter and Schmidhuber 1997) or a GRU (Cho et al. 2014, arXiv:1406.1078), gates
+    as in torch.
 
-    The state is ``{"h", "c"}`` or ``{"h"}``, float32 [B, size], zeros at the start of an episode. Nothing is detached:
-    the length of the unroll alone cuts the gradient (truncated backpropagation). Weights orthogonal, biases 0.
+    The state is ``{"h", "c"}`` or ``{"h"}``, float32 [B, size], zeros at the start of an episode.
+    Nothing is detached: the length of the unroll alone cuts the gradient (truncated
+    backpropagation). Weights orthogonal, biases 0.
 
-    ``span`` is for how many rows a fresh core remembers, about (a bias of 0 halves what it has in every row, so that nothing of
-    row 0 is left in row 30, and no gradient reaches it): the bias of each unit's gate is log u, u uniform in 1 .. span - 1, so
-    that its time constants are as spread (the chrono initialisation of Tallec and Ollivier 2018, arXiv:1804.11188, section 2:
-    of an LSTM the forget gate's, with -log u for the input gate; of a GRU the update gate's). 0: biases 0.
+    ``span`` is for how many rows a fresh core remembers, about (a bias of 0 halves what it has in
+    every row, so that nothing of row 0 is left in row 30, and no gradient reaches it): the bias of
+    each unit's gate is log u, u uniform in 1 .. span - 1, so that its time constants are as spread
+    (the chrono initialisation of Tallec and Ollivier 2018, arXiv:1804.11188, section 2: of an LSTM
+    the forget gate's, with -log u for the input gate; of a GRU the update gate's). 0: biases 0.
     """
 
-    def __init__(self, kind: Literal["lstm", "gru"], size_in: int, size: int, *, span: int = 0) -> None:
+    def __init__(
+        self, kind: Literal["lstm", "gru"], size_in: int, size: int, *, span: int = 0
+    ) -> None:
         super().__init__()
         self.kind = kind
         self.size = size
         self.rnn: nn.LSTM | nn.GRU = (nn.LSTM if kind == "lstm" else nn.GRU)(size_in, size)
         for name, parameter in self.rnn.named_parameters():
-            nn.init.orthogonal_(parameter) if name.startswith("weight") else nn.init.zeros_(parameter)
+            nn.init.orthogonal_(parameter) if name.startswith("weight") else nn.init.zeros_(
+                parameter
+            )
         if span:
             gates = spread_time_constants(size, span)
-            bias = self._parameters_of_rnn()[2].data.view(-1, size)  # of the gates i, f, g, o, or r, z, n
+            # of the gates i, f, g, o, or r, z, n
+            bias = self._parameters_of_rnn()[2].data.view(-1, size)
             bias[1] = gates
             if kind == "lstm":
                 bias[0] = -gates
@@ -74,7 +84,9 @@ class Core(nn.Module):
             return self._loop(x, first, state, frozenset(resets))
         return self._fused(x, first, state, resets)
 
-    def _fused(self, x: Tensor, first: Tensor, state: State, resets: Sequence[int]) -> tuple[Tensor, State]:
+    def _fused(
+        self, x: Tensor, first: Tensor, state: State, resets: Sequence[int]
+    ) -> tuple[Tensor, State]:
         """The library's kernel over each stretch that holds no reset but at its first row."""
         outputs: list[Tensor] = []
         starts = sorted({0, *resets})
@@ -91,7 +103,9 @@ class Core(nn.Module):
             outputs.append(y)
         return torch.cat(outputs) if len(outputs) > 1 else outputs[0], state
 
-    def _loop(self, x: Tensor, first: Tensor, state: State, resets: frozenset[int]) -> tuple[Tensor, State]:
+    def _loop(
+        self, x: Tensor, first: Tensor, state: State, resets: frozenset[int]
+    ) -> tuple[Tensor, State]:
         """Row after row; what depends on the input only is multiplied for all rows at once."""
         w_ih, w_hh, b_ih, b_hh = self._parameters_of_rnn()
         w_hh, n = w_hh.t(), self.size
@@ -118,13 +132,17 @@ class Core(nn.Module):
 
 
 def spread_time_constants(size: int, span: int) -> Tensor:
-    """log u [size], u uniform in 1 .. span - 1: biases of gates that keep, for units that remember up to ``span`` rows."""
+    """log u [size], u uniform in 1 .. span - 1: biases of gates that keep, for units that remember
+    up to ``span`` rows.
+    """
     if span < 3:
         raise ValueError(f"span: expected 0 or at least 3 rows, got {span}")
     return torch.empty(size).uniform_(1, span - 1).log()
 
 
 def _reset(state: State, first: Tensor) -> State:
-    """Zeros where ``first`` [B]; filled, not multiplied, so that no nan of an unused row survives."""
+    """Zeros where ``first`` [B]; filled, not multiplied,
+    so that no nan of an unused row survives.
+    """
     where = first.unsqueeze(1)
     return {name: leaf.masked_fill(where, 0.0) for name, leaf in state.items()}

@@ -31,7 +31,9 @@ CORES: dict[str, Callable[[int, int, CoreOptions], AnyCore | None]] = {
     "none": lambda size_in, size, options: None,
     "lstm": lambda size_in, size, options: Core("lstm", size_in, size, span=options.span),
     "gru": lambda size_in, size, options: Core("gru", size_in, size, span=options.span),
-    "mingru": lambda size_in, size, options: MinGRU(size_in, size, layers=options.layers, span=options.span),
+    "mingru": lambda size_in, size, options: MinGRU(
+        size_in, size, layers=options.layers, span=options.span
+    ),
     "gtrxl": lambda size_in, size, options: GTrXL(
         size_in, size, layers=options.layers, heads=options.heads, window=options.window
     ),
@@ -39,7 +41,11 @@ CORES: dict[str, Callable[[int, int, CoreOptions], AnyCore | None]] = {
 
 
 def make_core(kind: str, size_in: int, size: int, options: CoreOptions) -> AnyCore | None:
-    """A core from features [..., size_in] to [..., size]; None for ``none``, ValueError for a name that is unknown."""
+    """A core from features [..., size_in] to [..., size]; None for ``none``, ValueError for a name
+    that is unknown.
+    """
     if kind not in CORES:
-        raise ValueError(f"core {kind!r} is unknown; known are {', '.join(CORES)}{hint(kind, CORES)}")
+        raise ValueError(
+            f"core {kind!r} is unknown; known are {', '.join(CORES)}{hint(kind, CORES)}"
+        )
     return CORES[kind](size_in, size, options)

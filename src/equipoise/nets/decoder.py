@@ -1,7 +1,8 @@
 """A decoder for text: the family that Llama, Qwen2 and Qwen3 are, by Hugging Face's names.
 
-RMSNorm, rotary positions, grouped queries, SwiGLU. Qwen2 has a bias on queries, keys and values, Qwen3 a norm on queries and
-keys. The engine and the learner run the same layers: they differ in where a layer's keys and values come from.
+RMSNorm, rotary positions, grouped queries, SwiGLU. Qwen2 has a bias on queries, keys and values,
+Qwen3 a norm on queries and keys. The engine and the learner run the same layers: they differ in
+where a layer's keys and values come from.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ ROPE_TYPES = {  # and what each needs
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, q [N, H, D], k and v [N, K, D] -> [N, H, D]
+# layer, q [N, H, D], k and v [N, K, D] -> [N, H, D]
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,31 +53,44 @@ class DecoderConfig:
     rope_scaling: Mapping[str, Any] | None = None  # {"rope_type": one of ROPE_TYPES, ...}
     rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = True
-    attention_bias: bool = False  # on queries, keys and values, and but for qwen2 on what attention puts out
+    # on queries, keys and values, and but for qwen2 on what attention puts out
+    attention_bias: bool = False
     initializer_range: float = 0.02  # standard deviation of fresh weights
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
-            raise ValueError(f"model family: expected one of a decoder's, got {self.family!r}{hint(self.family, FAMILIES)}")
+            raise ValueError(
+                "model family: expected one of a decoder's, got "
+                f"{self.family!r}{hint(self.family, FAMILIES)}"
+            )
         for name, value in asdict(self).items():
             if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"model {name}: expected more than 0, got {value}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
-                f"model num_key_value_heads: expected a divisor of num_attention_heads={self.num_attention_heads}, got "
-                f"{self.num_key_value_heads}; the nearest is {math.gcd(self.num_attention_heads, self.num_key_value_heads)}"
+                "model num_key_value_heads: expected a divisor of "
+                f"num_attention_heads={self.num_attention_heads}, got "
+                f"{self.num_key_value_heads}; the nearest is "
+                f"{math.gcd(self.num_attention_heads, self.num_key_value_heads)}"
             )
         if self.head_dim % 2:
             raise ValueError(
-                f"model head_dim: expected an even number, got {self.head_dim}; the nearest is {self.head_dim + 1}"
+                f"model head_dim: expected an even number, got {self.head_dim}; the nearest is "
+                f"{self.head_dim + 1}"
             )
         scaling = self.rope_scaling or {}
         kind = str(scaling.get("rope_type", "default"))
         if kind not in ROPE_TYPES:
-            raise ValueError(f"model rope_scaling: expected a known rope_type, got {kind!r}{hint(kind, ROPE_TYPES)}")
+            raise ValueError(
+                "model rope_scaling: expected a known rope_type, got "
+                f"{kind!r}{hint(kind, ROPE_TYPES)}"
+            )
         for name in ROPE_TYPES[kind]:
             if not isinstance(scaling.get(name), int | float):
-                raise ValueError(f"model rope_scaling: expected {name!r} with a number, got {scaling.get(name)!r}")
+                raise ValueError(
+                    f"model rope_scaling: expected {name!r} with a number, got "
+                    f"{scaling.get(name)!r}"
+                )
 
 
 class Norm(nn.Module):
@@ -91,7 +106,9 @@ class Attention(nn.Module):
         self.q_proj = nn.Linear(c.hidden_size, c.num_attention_heads * c.head_dim, bias)
         self.k_proj = nn.Linear(c.hidden_size, c.num_key_value_heads * c.head_dim, bias)
         self.v_proj = nn.Linear(c.hidden_size, c.num_key_value_heads * c.head_dim, bias)
-        self.o_proj = nn.Linear(c.num_attention_heads * c.head_dim, c.hidden_size, bias and c.family != "qwen2")
+        self.o_proj = nn.Linear(
+            c.num_attention_heads * c.head_dim, c.hidden_size, bias and c.family != "qwen2"
+        )
         if c.family == "qwen3":
             self.q_norm, self.k_norm = Norm(c.head_dim), Norm(c.head_dim)
 
@@ -115,7 +132,13 @@ class Layer(Block):
         self.input_layernorm = Norm(config.hidden_size)
         self.post_attention_layernorm = Norm(config.hidden_size)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        attention: Callable[[Tensor, Tensor, Tensor], Tensor],
+    ) -> Tensor:
         """x [N, hidden], cosines and signed sines [N, 1, D] -> [N, hidden]."""
         c, n, a, m = self.config, len(x), self.self_attn, self.mlp
         heads, keys, eps = c.num_attention_heads, c.num_key_value_heads, c.rms_norm_eps
@@ -156,15 +179,22 @@ class Decoder(nn.Module):
         for layer in cast("Iterable[Layer]", self.model.layers):
             put_together(layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj)
             put_together(layer.mlp.gate_proj, layer.mlp.up_proj)
-        self._angles: tuple[Tensor, Tensor] | None = None  # cosines and signed sines [length, 1, D], made when needed
+        # cosines and signed sines [length, 1, D], made when needed
+        self._angles: tuple[Tensor, Tensor] | None = None
 
     @property
     def head(self) -> Tensor:
         """The weight [vocabulary, hidden] from hidden states to logits."""
-        return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
+        return (
+            self.model.embed_tokens.weight
+            if self.config.tie_word_embeddings
+            else self.lm_head.weight
+        )
 
     def hidden(self, data: Packed, layout: Layout | None = None) -> Tensor:
-        """The last hidden state [N, hidden] of each token: it saw its group's prompt, and its own sample so far."""
+        """The last hidden state [N, hidden] of each token: it saw its group's prompt, and its own
+        sample so far.
+        """
         layout = Layout.of(data) if layout is None else layout
         device = self.head.device
         token, position = (torch.as_tensor(x, device=device) for x in (data.token, data.position))
@@ -178,17 +208,29 @@ class Decoder(nn.Module):
     def cache(self, slots: int, length: int, dtype: torch.dtype | None = None) -> Cache:
         """Room for ``slots`` texts of ``length`` tokens."""
         c, dtype = self.config, self.head.dtype if dtype is None else dtype
-        return Cache(c.num_hidden_layers, slots, c.num_key_value_heads, length, c.head_dim, dtype, self.head.device)
+        return Cache(
+            c.num_hidden_layers,
+            slots,
+            c.num_key_value_heads,
+            length,
+            c.head_dim,
+            dtype,
+            self.head.device,
+        )
 
     @torch.no_grad()
     def prefill(self, token: Tensor, lengths: Tensor, cache: Written, slots: Tensor) -> Tensor:
-        """token [B, P], padded at the end, of which ``lengths`` [B] are real -> the last one's hidden state [B, hidden].
+        """token [B, P], padded at the end, of which ``lengths`` [B] are real -> the last one's
+        hidden state [B, hidden].
 
         Their keys and values are in ``cache`` afterwards, in ``slots`` [B] from 0 on.
         """
         real = torch.arange(token.shape[1], device=token.device) < lengths.unsqueeze(1)
         text, position = real.nonzero(as_tuple=True)
-        layout, places = Layout.plain(lengths.tolist(), token.device), cache.places(slots[text], position)
+        layout, places = (
+            Layout.plain(lengths.tolist(), token.device),
+            cache.places(slots[text], position),
+        )
 
         def stored(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             cache.write(layer, places, k, v)
@@ -198,9 +240,11 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def decode(self, token: Tensor, position: Tensor, cache: Cache, slots: Tensor) -> Tensor:
-        """token [B], the next one of the texts in ``slots`` [B], at ``position`` [B] -> its hidden state [B, hidden].
+        """token [B], the next one of the texts in ``slots`` [B], at ``position`` [B] -> its hidden
+        state [B, hidden].
 
-        Texts are attended to in batches of like length. The keys of slots that follow each other are read where they are.
+        Texts are attended to in batches of like length. The keys of slots that follow each other
+        are read where they are.
         """
         batches = cache.batches(position, slots)
         order = None if len(batches) == 1 else torch.cat([batch.texts for batch in batches])
@@ -233,10 +277,16 @@ class Decoder(nn.Module):
     def _rotation(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines [N, 1, D] of positions [N]."""
         longest = int(position.max()) + 1
-        if self._angles is None or len(self._angles[0]) < longest or self._angles[0].device != position.device:
+        if (
+            self._angles is None
+            or len(self._angles[0]) < longest
+            or self._angles[0].device != position.device
+        ):
             length = max(longest, 256, 2 * len(self._angles[0]) if self._angles else 0)
             with torch.inference_mode(False):  # kept, and used with gradients, too
-                angle = torch.outer(torch.arange(length, dtype=torch.float32), frequencies(self.config))
+                angle = torch.outer(
+                    torch.arange(length, dtype=torch.float32), frequencies(self.config)
+                )
                 angle = torch.cat([angle, angle], 1).unsqueeze(1).to(position.device)
                 sin = angle.sin()
                 sin[..., : self.config.head_dim // 2].neg_()
@@ -245,8 +295,12 @@ class Decoder(nn.Module):
 
 
 def frequencies(config: DecoderConfig) -> Tensor:
-    """The angle by which each pair of numbers of a head turns from one position to the next, [D / 2] float32."""
-    turns = 1.0 / config.rope_theta ** (torch.arange(0, config.head_dim, 2).float() / config.head_dim)
+    """The angle by which each pair of numbers of a head turns from one position to the next, [D /
+    2] float32.
+    """
+    turns = 1.0 / config.rope_theta ** (
+        torch.arange(0, config.head_dim, 2).float() / config.head_dim
+    )
     scaling = dict(config.rope_scaling or {})
     kind = scaling.get("rope_type", "default")
     if kind == "linear":
@@ -254,6 +308,8 @@ def frequencies(config: DecoderConfig) -> Tensor:
     if kind == "llama3":  # low frequencies slowed, high ones left, between them a ramp
         waves = 2 * math.pi / turns
         low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-        ramp = ((float(scaling["original_max_position_embeddings"]) / waves - low) / (high - low)).clamp(0, 1)
+        ramp = (
+            (float(scaling["original_max_position_embeddings"]) / waves - low) / (high - low)
+        ).clamp(0, 1)
         return turns * (ramp + (1 - ramp) / float(scaling["factor"]))
     return turns

@@ -1,9 +1,11 @@
-"""One token of many texts at a time: the layers of a ``Decoder`` as few operations, on keys and values that it has room for.
+"""One token of many texts at a time: the layers of a ``Decoder`` as few operations, on keys and
+values that it has room for.
 
-A step of a small model costs what its operations cost to call. Here weights that take the same input lie side by side, so that
-one product computes queries, keys and values; they lie by input, since a product with few rows reads them so in half the time
-on a CPU; keys and values lie by place, so that one copy stores both; and texts are the first rows of the cache, so that
-attention reads it where it lies. ``Decoder.decode`` says the same at length.
+A step of a small model costs what its operations cost to call. Here weights that take the same
+input lie side by side, so that one product computes queries, keys and values; they lie by input,
+since a product with few rows reads them so in half the time on a CPU; keys and values lie by place,
+so that one copy stores both; and texts are the first rows of the cache, so that attention reads it
+where it lies. ``Decoder.decode`` says the same at length.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ PIECE = 1 << 18  # numbers of others
 
 
 class ByPlace:
-    """Keys and values side by side [layers, slots, length, 2 K, D], for ``Decoder.prefill`` to write into."""
+    """Keys and values side by side [layers, slots, length, 2 K, D], for ``Decoder.prefill`` to
+    write into.
+    """
 
     def __init__(self, store: Tensor, heads: int) -> None:
         by_head = store.transpose(2, 3)
@@ -42,27 +46,38 @@ class ByPlace:
 class Decoding:
     """``net``, and room for the keys and values of ``slots`` texts of at most ``length`` tokens.
 
-    The parameters of ``net`` become views of the joined ones: what is written into them in place is used from then on.
+    The parameters of ``net`` become views of the joined ones: what is written into them in place is
+    used from then on.
     """
 
-    def __init__(self, net: Decoder, slots: int, length: int, *, room: Tensor | None = None) -> None:
+    def __init__(
+        self, net: Decoder, slots: int, length: int, *, room: Tensor | None = None
+    ) -> None:
         """``room``: the keys and values of other weights, which go on from them."""
         c, weight = net.config, net.head
         self._net, self._length = net, length
         self._heads, self._kv, self._size = c.num_attention_heads, c.num_key_value_heads, c.head_dim
         shape = (c.num_hidden_layers, slots, length, 2 * self._kv, self._size)
-        self._store = torch.zeros(shape, dtype=weight.dtype, device=weight.device) if room is None else room
+        self._store = (
+            torch.zeros(shape, dtype=weight.dtype, device=weight.device) if room is None else room
+        )
         self.cache = ByPlace(self._store, self._kv)
-        self._first = torch.arange(slots, device=weight.device) * length  # the place of each text in a layer's store
+        # the place of each text in a layer's store
+        self._first = torch.arange(slots, device=weight.device) * length
         self._cos, self._sin = net._rotation(torch.arange(length, device=weight.device))
-        # On a CPU torch's own norm is a dozen operations; the one here is half as many, and right in float32.
+        # On a CPU torch's own norm is a dozen operations; the one here is half as many, and right
+        # in float32.
         plain = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)
         self._eps = torch.tensor(c.rms_norm_eps, dtype=weight.dtype) if plain else None
         self._places = torch.arange(length, device=weight.device)
-        self._layers = [_Joined(cast(Layer, layer), store) for layer, store in zip(net.model.layers, self._store, strict=True)]
+        self._layers = [
+            _Joined(cast(Layer, layer), store)
+            for layer, store in zip(net.model.layers, self._store, strict=True)
+        ]
 
     def decode(self, token: Tensor, position: Tensor, shortest: int, longest: int) -> Tensor:
-        """token [B], the next one of texts 0 to B - 1, at ``position`` [B] -> its hidden state [B, hidden].
+        """token [B], the next one of texts 0 to B - 1, at ``position`` [B] -> its hidden state [B,
+        hidden].
 
         ``shortest``, ``longest``: the lowest and the highest of the positions.
         """
@@ -73,7 +88,9 @@ class Decoding:
         mask = None
         if shortest < longest:
             hidden = self._places[: longest + 1] > position.unsqueeze(1)
-            mask = torch.zeros(hidden.shape, dtype=x.dtype, device=x.device).masked_fill_(hidden, -torch.inf)
+            mask = torch.zeros(hidden.shape, dtype=x.dtype, device=x.device).masked_fill_(
+                hidden, -torch.inf
+            )
             mask = mask[:, None, None].expand(-1, -1, heads // kv, -1)
         for layer in self._layers:
             y = self._norm(x, layer.before)
@@ -81,12 +98,15 @@ class Decoding:
             qkv = qkv.view(n, heads + 2 * kv, size)
             turned = qkv[:, : heads + kv]
             if layer.norms is not None:
-                for part, weight in zip(torch.split(turned, [heads, kv], 1), layer.norms, strict=True):
+                for part, weight in zip(
+                    torch.split(turned, [heads, kv], 1), layer.norms, strict=True
+                ):
                     part.copy_(self._norm(part, weight))
             torch.addcmul(turned * cos, turned.roll(size // 2, -1), sin, out=turned)
             layer.flat.index_copy_(0, where, qkv[:, heads:])
             past = layer.store[:n, : longest + 1].transpose(1, 2)
-            q = qkv[:, :heads].view(n, kv, -1, size)  # the queries that share a key head are queries of one head
+            # the queries that share a key head are queries of one head
+            q = qkv[:, :heads].view(n, kv, -1, size)
             out = F.scaled_dot_product_attention(q, past[:, :kv], past[:, kv:], mask).reshape(n, -1)
             x = torch.addmm(x, out, layer.out)
             if layer.out_bias is not None:
@@ -107,40 +127,61 @@ class Decoding:
         if self._eps is None:
             return F.rms_norm(x, weight.shape, weight, self._net.config.rms_norm_eps)
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return (x * torch.addcmul(self._eps, length, length, value=1 / x.shape[-1]).rsqrt_()).mul_(weight)
+        return (x * torch.addcmul(self._eps, length, length, value=1 / x.shape[-1]).rsqrt_()).mul_(
+            weight
+        )
 
 
 class _Joined:
-    """What a step needs of a layer: its weights [in, out], some joined, and its keys and values by place."""
+    """What a step needs of a layer: its weights [in, out], some joined, and its keys and values by
+    place.
+    """
 
     def __init__(self, layer: Layer, store: Tensor) -> None:
         a, m = layer.self_attn, layer.mlp
-        self.store, self.flat = store, store.flatten(0, 1)  # [slots, length, 2 K, D] and [slots * length, 2 K, D]
-        self.before, self.after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+        # [slots, length, 2 K, D] and [slots * length, 2 K, D]
+        self.store, self.flat = store, store.flatten(0, 1)
+        self.before, self.after = (
+            layer.input_layernorm.weight,
+            layer.post_attention_layernorm.weight,
+        )
         projections = (a.q_proj, a.k_proj, a.v_proj)
-        self.qkv, self.out = _joined([one.weight for one in projections]), _joined([a.o_proj.weight])
+        self.qkv, self.out = (
+            _joined([one.weight for one in projections]),
+            _joined([a.o_proj.weight]),
+        )
         bias: Tensor | None = a.q_proj.bias
         self.bias = None if bias is None else _joined([one.bias for one in projections])
         self.out_bias: Tensor | None = a.o_proj.bias
         self.norms = (a.q_norm.weight, a.k_norm.weight) if hasattr(a, "q_norm") else None
-        self.gate_up, self.down = _joined([m.gate_proj.weight, m.up_proj.weight]), _joined([m.down_proj.weight])
+        self.gate_up, self.down = (
+            _joined([m.gate_proj.weight, m.up_proj.weight]),
+            _joined([m.down_proj.weight]),
+        )
 
 
 def pieces(view: Tensor) -> Iterator[slice]:
-    """Parts of a parameter [out, ...], or of joined weights, that take a fraction of a millisecond to copy.
+    """Parts of a parameter [out, ...], or of joined weights, that take a fraction of a millisecond
+    to copy.
 
-    What lies across the grain is copied some outputs at a time: in a copy at once on a CPU lines leave the caches before they
-    are full (``benchmarks/text.py publish``).
+    What lies across the grain is copied some outputs at a time: in a copy at once on a CPU lines
+    leave the caches before they are full (``benchmarks/text.py publish``).
     """
-    rows = OUTPUTS if not view.is_contiguous() else max(1, PIECE * len(view) // max(view.numel(), 1))
+    rows = (
+        OUTPUTS if not view.is_contiguous() else max(1, PIECE * len(view) // max(view.numel(), 1))
+    )
     yield from (slice(first, first + rows) for first in range(0, len(view), rows))
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Weights [out, in] or biases [out] as one [in, all outs] or [all outs]; each parameter becomes a view of its part."""
+    """Weights [out, in] or biases [out] as one [in, all outs] or [all outs]; each parameter becomes
+    a view of its part.
+    """
     whole = torch.cat([part.data for part in parts])
     if whole.ndim == 2:
         whole = whole.T.contiguous()
-    for part, view in zip(parts, torch.split(whole, [len(part) for part in parts], -1), strict=True):
+    for part, view in zip(
+        parts, torch.split(whole, [len(part) for part in parts], -1), strict=True
+    ):
         part.data = view.T if part.ndim == 2 else view
     return whole

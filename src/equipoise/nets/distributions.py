@@ -1,7 +1,9 @@
-"""Action distributions: a few tensor operations each, no argument checks, noise handed in. Parts of a joint are independent.
+"""Action distributions: a few tensor operations each, no argument checks, noise handed in. Parts of
+a joint are independent.
 
-Noise is uniform in (0, 1), float32 [..., k] with k >= ``action_dims(space)``; a head uses its first columns and the same
-noise gives the same action however it is batched. Actions are in the env's own terms. Timings: one CPU thread, 1024 rows.
+Noise is uniform in (0, 1), float32 [..., k] with k >= ``action_dims(space)``; a head uses its first
+columns and the same noise gives the same action however it is batched. Actions are in the env's own
+terms. Timings: one CPU thread, 1024 rows.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ SQRT2 = math.sqrt(2)
 ACTIONS = "Discrete, MultiDiscrete, MultiBinary, Box, and Dict and Tuple of these"
 MASKED = -1e9  # a logit
 LEAST_VARIANCE = 1e-6  # of noise that is a function of the state, added as in Stable-Baselines3
-ERFINV_MAX = 4.0  # float32 noise next to 1 gives 3.74; noise that rounds to 0 or 1 would give infinity
+# float32 noise next to 1 gives 3.74; noise that rounds to 0 or 1 would give infinity
+ERFINV_MAX = 4.0
 
 
 def action_dims(space: spaces.Space[object]) -> int:
-    """Columns of noise: a Discrete counts one, the others their elements; ValueError where the space is not supported."""
+    """Columns of noise: a Discrete counts one, the others their elements; ValueError where the
+    space is not supported.
+    """
     if isinstance(space, spaces.Discrete):
         return 1
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -40,17 +45,23 @@ def action_dims(space: spaces.Space[object]) -> int:
 
 def taken_by(space: spaces.Space[object]) -> str:
     """The end of a refusal of an action space: the algorithms that take it."""
-    own = {spaces.Discrete: "dqn and sac take a Discrete, ", spaces.Box: "sac and td3 take a Box, "}.get(type(space), "")
+    own = {
+        spaces.Discrete: "dqn and sac take a Discrete, ",
+        spaces.Box: "sac and td3 take a Box, ",
+    }.get(type(space), "")
     return f"; {own}ppo and impala any of {ACTIONS}"
 
 
 def noise_of_state(h: Tensor, sigma: Tensor, z: Tensor) -> Tensor:
-    """[N, d] sum_j h_j sigma_ji z_ji of h [N, F], sigma [F, d], z [N, F d]: gSDE, in float32 under autocast, too."""
+    """[N, d] sum_j h_j sigma_ji z_ji of h [N, F], sigma [F, d], z [N, F d]: gSDE, in float32 under
+    autocast, too.
+    """
     return (h.unsqueeze(-1) * (sigma * z.view(-1, *sigma.shape))).sum(-2)
 
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
-QUADRATURE = _NODES, _WEIGHTS / _WEIGHTS.sum()  # E f(z) of a standard normal z is about the sum of weight f(node)
+# E f(z) of a standard normal z is about the sum of weight f(node)
+QUADRATURE = _NODES, _WEIGHTS / _WEIGHTS.sum()
 
 
 class Distribution(ABC):
@@ -65,7 +76,9 @@ class Distribution(ABC):
 
     @abstractmethod
     def sample(self, noise: Tensor) -> Tree:
-        """noise [..., k] -> action. No gradient flows into a discrete action; a Box one is reparametrised."""
+        """noise [..., k] -> action. No gradient flows into a discrete action; a Box one is
+        reparametrised.
+        """
 
     @abstractmethod
     def sample_and_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
@@ -95,11 +108,13 @@ class Distribution(ABC):
 class Categorical(Distribution):
     """A choice among ``start``, ..., ``start + n - 1``; actions int64 [...].
 
-    ``logits`` [n, ...] and ``log_probs`` [n, ...] have the actions FIRST: softmax, sum and gather then run over
-    contiguous rows (52 us a sample for n=2 and 68 for n=6, against 99 and 199 with the actions last).
+    ``logits`` [n, ...] and ``log_probs`` [n, ...] have the actions FIRST: softmax, sum and gather
+    then run over contiguous rows (52 us a sample for n=2 and 68 for n=6, against 99 and 199 with
+    the actions last).
 
-    An action that a mask forbids has the logit ``MASKED``: its probability is 0 in float32, and since the number is finite so
-    are entropy, divergence and every gradient, also in a row that forbids all of them.
+    An action that a mask forbids has the logit ``MASKED``: its probability is 0 in float32, and
+    since the number is finite so are entropy, divergence and every gradient, also in a row that
+    forbids all of them.
     """
 
     __slots__ = ("_log_probs", "logits", "start")
@@ -134,10 +149,12 @@ class Categorical(Distribution):
         return self._shift(index.squeeze(0)), self.log_probs.gather(0, index).squeeze(0)
 
     def _invert(self, noise: Tensor) -> Tensor:
-        """[1, ...]: how many partial sums of the probabilities lie below the noise (Devroye 1986, III.2).
+        """[1, ...]: how many partial sums of the probabilities lie below the noise (Devroye 1986,
+        III.2).
 
-        Noise is scaled by the last sum, which rounding moves off 1: so an action is never out of range, nor one after
-        which all have probability zero. (Gumbel's trick costs the same here and needs n columns of noise.)
+        Noise is scaled by the last sum, which rounding moves off 1: so an action is never out of
+        range, nor one after which all have probability zero. (Gumbel's trick costs the same here
+        and needs n columns of noise.)
         """
         cdf = self.log_probs.exp().cumsum(0)
         return (cdf < noise[..., 0] * cdf[-1]).sum(0, keepdim=True)
@@ -165,11 +182,13 @@ class Categorical(Distribution):
 class DiagonalGaussian(Distribution):
     """Independent normals, unbounded (the env's adapter clips); actions float32 [..., *shape].
 
-    ``mean`` [..., d] and ``log_std`` [d] or [..., d], d the product of ``shape``. Samples by the inverse CDF,
-    ndtri(u) = sqrt(2) erfinv(2u - 1), since torch's erfinv is vectorised and its ndtri is not (35 us against 117, d=6).
+    ``mean`` [..., d] and ``log_std`` [d] or [..., d], d the product of ``shape``. Samples by the
+    inverse CDF, ndtri(u) = sqrt(2) erfinv(2u - 1), since torch's erfinv is vectorised and its ndtri
+    is not (35 us against 117, d=6).
 
-    ``by_state``: (h [N, F], sigma [F, d]) where the noise is a function of the state (gSDE, ``nets/actor.py``): samples are
-    mean + h theta, theta_ji ~ N(0, sigma_ji^2) of the last F d columns of noise. ``log_std`` is then of that sum.
+    ``by_state``: (h [N, F], sigma [F, d]) where the noise is a function of the state (gSDE,
+    ``nets/actor.py``): samples are mean + h theta, theta_ji ~ N(0, sigma_ji^2) of the last F d
+    columns of noise. ``log_std`` is then of that sum.
     """
 
     __slots__ = ("by_state", "log_std", "mean", "shape")
@@ -235,24 +254,34 @@ class DiagonalGaussian(Distribution):
 
 
 class SquashedGaussian(DiagonalGaussian):
-    """A ``DiagonalGaussian`` x bent into a Box by tanh: a = low + (high - low) (1 + tanh x) / 2, [..., *shape].
+    """A ``DiagonalGaussian`` x bent into a Box by tanh: a = low + (high - low) (1 + tanh x) / 2,
+    [..., *shape].
 
-    The density (Haarnoja et al. 2018, arXiv:1801.01290, appendix C) is computed from the action alone, when sampling and
-    when learning, and from its distances to the two bounds, which floats hold exactly even next to them:
+    The density (Haarnoja et al. 2018, arXiv:1801.01290, appendix C) is computed from the action
+    alone, when sampling and when learning, and from its distances to the two bounds, which floats
+    hold exactly even next to them:
 
         x = (log(a - low) - log(high - a)) / 2        log |da/dx| = log 2 (a - low) (high - a) / (high - low)
 
-    An action that rounding puts on a bound counts as half a rounding error away from it. The entropy has no closed form; it is
-    the Gaussian's plus E log |da/dx|, estimated by Gauss-Hermite quadrature at 12 points: off by less than 1e-4 nats a
-    dimension for standard deviations up to 1, 0.01 up to 2, 0.05 up to 3 (means from -4 to 4).
+    An action that rounding puts on a bound counts as half a rounding error away from it. The
+    entropy has no closed form; it is the Gaussian's plus E log |da/dx|, estimated by Gauss-Hermite
+    quadrature at 12 points: off by less than 1e-4 nats a dimension for standard deviations up to 1,
+    0.01 up to 2, 0.05 up to 3 (means from -4 to 4).
 
     ``low``, ``high`` and ``least`` are [d]; ``least`` is that half of a rounding error.
-    """
+    """  # noqa: E501
 
     __slots__ = ("high", "least", "low")
 
     def __init__(
-        self, mean: Tensor, log_std: Tensor, shape: tuple[int, ...], *, low: Tensor, high: Tensor, least: Tensor
+        self,
+        mean: Tensor,
+        log_std: Tensor,
+        shape: tuple[int, ...],
+        *,
+        low: Tensor,
+        high: Tensor,
+        least: Tensor,
     ) -> None:
         super().__init__(mean, log_std, shape)
         self.low, self.high, self.least = low, high, least
@@ -270,29 +299,41 @@ class SquashedGaussian(DiagonalGaussian):
 
     def logp(self, action: Tensor) -> Tensor:
         flat = action if len(self.shape) == 1 else action.reshape(self.mean.shape)
-        below, above = (torch.maximum(d, self.least).log() for d in (flat - self.low, self.high - flat))
+        below, above = (
+            torch.maximum(d, self.least).log() for d in (flat - self.low, self.high - flat)
+        )
         z = (0.5 * (below - above) - self.mean) * (-self.log_std).exp()
         slope = below + above - (0.5 * (self.high - self.low)).log()
         return -(0.5 * z.square() + slope).sum(-1) - self._log_scale()
 
     def entropy(self) -> Tensor:
-        nodes, weights = (torch.tensor(x, dtype=self.mean.dtype, device=self.mean.device) for x in QUADRATURE)
+        nodes, weights = (
+            torch.tensor(x, dtype=self.mean.dtype, device=self.mean.device) for x in QUADRATURE
+        )
         x = self.mean.unsqueeze(-1) + self.log_std.exp().unsqueeze(-1) * nodes
-        bend = ((F.softplus(2 * x) + F.softplus(-2 * x)) * weights).sum(-1)  # minus the log of the slope, without the scale
+        # minus the log of the slope, without the scale
+        bend = ((F.softplus(2 * x) + F.softplus(-2 * x)) * weights).sum(-1)
         return super().entropy() + ((2 * (self.high - self.low)).log() - bend).sum(-1)
 
     def mode(self) -> Tensor:
         return self._bend(self.mean)
 
     def __getitem__(self, rows: slice) -> Self:
-        return type(self)(self.mean[rows], self._log_std_of(rows), self.shape, low=self.low, high=self.high, least=self.least)
+        return type(self)(
+            self.mean[rows],
+            self._log_std_of(rows),
+            self.shape,
+            low=self.low,
+            high=self.high,
+            least=self.least,
+        )
 
 
 class MultiCategorical(Distribution):
     """Independent choices, as many as ``shape`` has elements; actions int64 [..., *shape].
 
-    ``logits`` [n, k, ...]: n is the most values that one of the k choices has, those with fewer are filled up with ``MASKED``.
-    ``start`` [k] int64 is their first values, None where all are 0.
+    ``logits`` [n, k, ...]: n is the most values that one of the k choices has, those with fewer are
+    filled up with ``MASKED``. ``start`` [k] int64 is their first values, None where all are 0.
     """
 
     __slots__ = ("_choices", "shape", "start")
@@ -340,7 +381,9 @@ class MultiCategorical(Distribution):
 
 
 class Bernoulli(Distribution):
-    """Independent coins, as many as ``shape`` has elements; actions int8 [..., *shape], 1 where ``logits`` [k, ...] win."""
+    """Independent coins, as many as ``shape`` has elements; actions int8 [..., *shape], 1 where
+    ``logits`` [k, ...] win.
+    """
 
     __slots__ = ("logits", "shape")
 
@@ -372,7 +415,9 @@ class Bernoulli(Distribution):
         return self._last(self.logits > 0)
 
     def kl(self, other: Self) -> Tensor:
-        one, zero = (F.logsigmoid(sign * self.logits) - F.logsigmoid(sign * other.logits) for sign in (1, -1))
+        one, zero = (
+            F.logsigmoid(sign * self.logits) - F.logsigmoid(sign * other.logits) for sign in (1, -1)
+        )
         p = self.logits.sigmoid()
         return (p * one + (1 - p) * zero).sum(0)
 

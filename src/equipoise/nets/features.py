@@ -19,8 +19,12 @@ class Features(nn.Module):
     A mask of actions is no feature; ``allowed`` reads it. Without a core: the state is {}.
     """
 
-    def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str) -> None:
-        """``hidden`` are the layers of an MLP torso, () leaves the encoded observation; a torso for images has its own."""
+    def __init__(
+        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str
+    ) -> None:
+        """``hidden`` are the layers of an MLP torso, () leaves the encoded observation; a torso for
+        images has its own.
+        """
         super().__init__()
         self.observation, self.seen = heads.seen(spec)
         self.mask = spec.mask
@@ -32,10 +36,14 @@ class Features(nn.Module):
 
     def features(self, obs: Tree) -> Tensor:
         obs = heads.at(obs, self.seen)
-        return self.torso(encode(self.observation, obs) if isinstance(self.torso, MLP) else obs).float()  # type: ignore[no-any-return]
+        return self.torso(  # type: ignore[no-any-return]
+            encode(self.observation, obs) if isinstance(self.torso, MLP) else obs
+        ).float()
 
     def allowed(self, obs: Tree, actions: int) -> Tensor | None:
-        """[N, actions] bool, None where the env has no mask. A row that forbids every action allows all of them."""
+        """[N, actions] bool, None where the env has no mask. A row that forbids every action allows
+        all of them.
+        """
         if not self.mask:
             return None
         mask: Tensor = heads.at(obs, self.mask)

@@ -1,4 +1,6 @@
-"""A gated transformer core (GTrXL): each row attends to itself and to a window of rows of its own episode before it."""
+"""A gated transformer core (GTrXL): each row attends to itself and to a window of rows of its own
+episode before it.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,16 @@ WIDER = 4  # units of the position-wise MLP, times size
 
 
 class GTrXL(nn.Module):
-    """Gated Transformer-XL (Parisotto et al. 2019, arXiv:1910.06764, section 3): ``layers`` blocks of ``heads`` heads.
+    """Gated Transformer-XL (Parisotto et al. 2019, arXiv:1910.06764, section 3): ``layers`` blocks
+    of ``heads`` heads.
 
     Each block is (equations 5 to 8, with the GRU gate g of section 3.2)
 
         y = g1(x, relu(attention(norm(x), memory))),   out = g2(y, relu(mlp(norm(y))))
 
-    where row t attends to the rows t - ``window`` .. t of its episode. Attention scores are Transformer-XL's (Dai et al. 2019,
-    arXiv:1901.02860, section 3.3): (q_t + u) k_j + (q_t + v) p_{t-j}.
+    where row t attends to the rows t - ``window`` .. t of its episode. Attention scores are
+    Transformer-XL's (Dai et al. 2019, arXiv:1901.02860, section 3.3): (q_t + u) k_j + (q_t + v)
+    p_{t-j}.
 
     ==========  ==========================  ======================================================================
     state       shape, float32              what
@@ -31,17 +35,22 @@ class GTrXL(nn.Module):
     ``held``    [B, 1]                      rows of it that are of the episode in progress; the others are not read
     ==========  ==========================  ======================================================================
 
-    Zeros are the state at the start of an episode. Keys and values are not made: a query is mapped to the space of the inputs
-    (q W_k), and the weighted sum of inputs to a value. So a row costs 2 ``heads * size`` multiplications for each row of its
-    window, not 2 ``size`` squared.
+    Zeros are the state at the start of an episode. Keys and values are not made: a query is mapped
+    to the space of the inputs (q W_k), and the weighted sum of inputs to a value. So a row costs 2
+    ``heads * size`` multiplications for each row of its window, not 2 ``size`` squared.
 
-    Deviations: the memory holds normalised inputs (the paper: inputs), so that no row of it is normalised again; each p is a
-    parameter (Transformer-XL: a matrix times sines); inside an unroll the gradient flows through all rows.
-    """
+    Deviations: the memory holds normalised inputs (the paper: inputs), so that no row of it is
+    normalised again; each p is a parameter (Transformer-XL: a matrix times sines); inside an unroll
+    the gradient flows through all rows.
+    """  # noqa: E501
 
-    def __init__(self, size_in: int, size: int, *, layers: int = 2, heads: int = 4, window: int = 64) -> None:
+    def __init__(
+        self, size_in: int, size: int, *, layers: int = 2, heads: int = 4, window: int = 64
+    ) -> None:
         if size % heads:
-            raise ValueError(f"core_heads: expected a divisor of core_size, which is {size}, got {heads}")
+            raise ValueError(
+                f"core_heads: expected a divisor of core_size, which is {size}, got {heads}"
+            )
         super().__init__()
         self.size, self.window = size, window
         self.into = linear(size_in, size, 1.0)
@@ -59,11 +68,15 @@ class GTrXL(nn.Module):
 
     def unroll(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
         """x [T, B, in], first [T, B] bool -> [T, B, size], the state after row T-1."""
-        # Place j of a context [B, window + T, size] is a row of the memory below ``window``, and row j - window from there on.
-        memory = state["memory"].masked_fill(first[0, :, None, None, None], 0.0)  # not multiplied: no nan survives
+        # Place j of a context [B, window + T, size] is a row of the memory below ``window``, and
+        # row j - window from there on.
+        # not multiplied: no nan survives
+        memory = state["memory"].masked_fill(first[0, :, None, None, None], 0.0)
         row = torch.arange(len(first), device=first.device).unsqueeze(1)  # [T, 1]
         place = torch.arange(self.window + len(first), device=first.device)
-        start = torch.where(first, (row + self.window).to(memory.dtype), self.window - state["held"].view(1, -1)).cummax(0)[0]
+        start = torch.where(
+            first, (row + self.window).to(memory.dtype), self.window - state["held"].view(1, -1)
+        ).cummax(0)[0]
         within = (place >= row) & (place <= row + self.window)
         unseen = ~(within & (place >= start.t().unsqueeze(-1)))  # [B, T, window + T]
         y = self.into(x).transpose(0, 1)
@@ -85,33 +98,70 @@ class Gated(Block):
         self.heads, self.width = heads, size // heads
         self.norm, self.norm_mlp = nn.LayerNorm(size), nn.LayerNorm(size)
         self.query, self.out = linear(size, size, 1.0), linear(size, size, 1.0)
-        self.key, self.value = linear(size, size, 1.0, bias=False), linear(size, size, 1.0, bias=False)
-        self.content, self.place = (nn.Parameter(torch.zeros(heads, 1, self.width)) for _ in range(2))  # u, v
-        self.distance = nn.Parameter(torch.randn(heads, window + 1, self.width) * 0.02)  # p: of window .. 0 rows ago
+        self.key, self.value = (
+            linear(size, size, 1.0, bias=False),
+            linear(size, size, 1.0, bias=False),
+        )
+        # u, v
+        self.content, self.place = (
+            nn.Parameter(torch.zeros(heads, 1, self.width)) for _ in range(2)
+        )
+        # p: of window .. 0 rows ago
+        self.distance = nn.Parameter(torch.randn(heads, window + 1, self.width) * 0.02)
         self.wide, self.narrow = linear(size, WIDER * size, 1.0), linear(WIDER * size, size, 1.0)
         self.gate, self.gate_mlp = Gate(size), Gate(size)
 
     def forward(self, x: Tensor, memory: Tensor, unseen: Tensor) -> tuple[Tensor, Tensor]:
-        """x [B, T, size], memory [B, window, size], unseen [B, T, window + T] bool -> the output, the context."""
+        """x [B, T, size], memory [B, window, size], unseen [B, T, window + T] bool -> the output,
+        the context.
+        """
         normal = self.norm(x)
         context = torch.cat([memory, normal], 1)
         y = self.gate(x, torch.relu(self._attention(normal, context, unseen)))
-        return self.gate_mlp(y, torch.relu(self.narrow(torch.relu(self.wide(self.norm_mlp(y)))))), context
+        return self.gate_mlp(
+            y, torch.relu(self.narrow(torch.relu(self.wide(self.norm_mlp(y)))))
+        ), context
 
     def _attention(self, x: Tensor, context: Tensor, unseen: Tensor) -> Tensor:
-        (batch, rows, size), places, heads, width = x.shape, context.shape[1], self.heads, self.width
+        (batch, rows, size), places, heads, width = (
+            x.shape,
+            context.shape[1],
+            self.heads,
+            self.width,
+        )
 
         def by_head(y: Tensor, last: int) -> Tensor:
             """[heads, B * T, last] -> [B, T * heads, last]."""
-            return y.view(heads, batch, rows, last).permute(1, 2, 0, 3).reshape(batch, rows * heads, last)
+            return (
+                y.view(heads, batch, rows, last)
+                .permute(1, 2, 0, 3)
+                .reshape(batch, rows * heads, last)
+            )
 
         query = (self.query(x) * width**-0.5).view(batch * rows, heads, width).transpose(0, 1)
-        key, value = self.key.weight.view(heads, width, size), self.value.weight.view(heads, width, size)
-        scores = torch.bmm(by_head(torch.bmm(query + self.content, key), size), context.transpose(1, 2))
-        near = torch.bmm(query + self.place, self.distance.transpose(1, 2)).view(heads, batch, rows, -1)
-        # Column d of row t belongs to place t + d: T zeros behind each row, then rows that are one shorter.
-        near = F.pad(near, (0, rows)).flatten(2)[..., : rows * places].reshape(heads, batch, rows, places).permute(1, 2, 0, 3)
-        weights = (scores.view(batch, rows, heads, places) + near).masked_fill(unseen.unsqueeze(2), -torch.inf).softmax(-1)
+        key, value = (
+            self.key.weight.view(heads, width, size),
+            self.value.weight.view(heads, width, size),
+        )
+        scores = torch.bmm(
+            by_head(torch.bmm(query + self.content, key), size), context.transpose(1, 2)
+        )
+        near = torch.bmm(query + self.place, self.distance.transpose(1, 2)).view(
+            heads, batch, rows, -1
+        )
+        # Column d of row t belongs to place t + d: T zeros behind each row, then rows that are one
+        # shorter.
+        near = (
+            F.pad(near, (0, rows))
+            .flatten(2)[..., : rows * places]
+            .reshape(heads, batch, rows, places)
+            .permute(1, 2, 0, 3)
+        )
+        weights = (
+            (scores.view(batch, rows, heads, places) + near)
+            .masked_fill(unseen.unsqueeze(2), -torch.inf)
+            .softmax(-1)
+        )
         seen = torch.bmm(weights.view(batch, rows * heads, places), context)
         seen = seen.view(batch * rows, heads, size).transpose(0, 1)
         mixed = torch.bmm(seen, value.transpose(1, 2)).transpose(0, 1)

@@ -1,7 +1,8 @@
-"""Heads: from the outputs of one linear layer to a distribution over any action space, without the actions that a mask forbids.
+"""Heads: from the outputs of one linear layer to a distribution over any action space, without the
+actions that a mask forbids.
 
-A head knows its slice of the layer's outputs; ``y`` is [size, N] (outputs first, ``torso.columns``), ``rows`` the shape that N
-stands for: B, or T and B.
+A head knows its slice of the layer's outputs; ``y`` is [size, N] (outputs first,
+``torso.columns``), ``rows`` the shape that N stands for: B, or T and B.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from equipoise.types import Array, EnvSpec, Tree
 
 
 class Head(ABC):
-    """``size`` outputs of the layer, ``stds`` entries of ``log_std``, from ``at`` and ``std_at`` on."""
+    """``size`` outputs of the layer, ``stds`` entries of ``log_std``, from ``at`` and ``std_at``
+    on.
+    """
 
     size: int
     stds: int = 0
@@ -40,7 +43,9 @@ class Head(ABC):
         self.at, self.std_at = at, std_at
 
     @abstractmethod
-    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+    def __call__(
+        self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None
+    ) -> Distribution:
         """``mask`` [*rows, ...] as in ``envs.masks``, None: everything is allowed."""
 
 
@@ -49,7 +54,9 @@ class DiscreteHead(Head):
         super().__init__(at, std_at)
         self.size, self.start = int(space.n), int(space.start)
 
-    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+    def __call__(
+        self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None
+    ) -> Distribution:
         logits = part(y, self.at, self.size)
         if mask is not None:
             logits = masked(logits, mask)
@@ -57,7 +64,9 @@ class DiscreteHead(Head):
 
 
 class MultiDiscreteHead(Head):
-    """The k choices' logits lie one after another; where their counts differ, ``index`` lays them out as [n, k]."""
+    """The k choices' logits lie one after another; where their counts differ, ``index`` lays them
+    out as [n, k].
+    """
 
     def __init__(self, space: spaces.MultiDiscrete, at: int, std_at: int) -> None:
         super().__init__(at, std_at)
@@ -65,18 +74,28 @@ class MultiDiscreteHead(Head):
         self.size, self.most, self.shape = int(counts.sum()), int(counts.max()), tuple(space.shape)
         n, begins = np.arange(self.most)[:, None], np.cumsum([0, *counts[:-1]])
         self.even = bool((counts == self.most).all())
-        self.index = Constant(np.where(n < counts, begins + n, self.size).reshape(-1))  # the last output is MASKED
-        self.start = Constant(space.start.reshape(-1).astype(np.int64)) if space.start.any() else None
+        # the last output is MASKED
+        self.index = Constant(np.where(n < counts, begins + n, self.size).reshape(-1))
+        self.start = (
+            Constant(space.start.reshape(-1).astype(np.int64)) if space.start.any() else None
+        )
 
-    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+    def __call__(
+        self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None
+    ) -> Distribution:
         logits = part(y, self.at, self.size)
         if mask is not None:
-            logits = masked(logits, torch.cat([mask[key] for key in mask], -1) if isinstance(mask, dict) else mask)
+            logits = masked(
+                logits,
+                torch.cat([mask[key] for key in mask], -1) if isinstance(mask, dict) else mask,
+            )
         if self.even:
             laid = logits.view(-1, self.most, logits.shape[-1]).transpose(0, 1)
         else:
             filled = torch.cat([logits, logits.new_full((1, logits.shape[-1]), MASKED)])
-            laid = filled.index_select(0, self.index.on(y.device)).view(self.most, -1, logits.shape[-1])
+            laid = filled.index_select(0, self.index.on(y.device)).view(
+                self.most, -1, logits.shape[-1]
+            )
         start = None if self.start is None else self.start.on(y.device)
         return MultiCategorical(laid.reshape(*laid.shape[:2], *rows), start, self.shape)
 
@@ -86,14 +105,20 @@ class MultiBinaryHead(Head):
         super().__init__(at, std_at)
         self.size, self.shape = int(np.prod(space.shape)), tuple(space.shape)
 
-    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+    def __call__(
+        self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None
+    ) -> Distribution:
         return Bernoulli(part(y, self.at, self.size).view(-1, *rows), self.shape)
 
 
 class BoxHead(Head):
-    """Means are outputs, standard deviations parameters of their own; ``squash`` bends the samples into the bounds."""
+    """Means are outputs, standard deviations parameters of their own; ``squash`` bends the samples
+    into the bounds.
+    """
 
-    def __init__(self, space: spaces.Box, at: int, std_at: int, *, squash: bool, place: str) -> None:
+    def __init__(
+        self, space: spaces.Box, at: int, std_at: int, *, squash: bool, place: str
+    ) -> None:
         super().__init__(at, std_at)
         self.size = self.stds = int(np.prod(space.shape))
         self.shape = tuple(space.shape)
@@ -103,15 +128,21 @@ class BoxHead(Head):
         low, high = finite(space, "algorithm.squash", place, "use algorithm.squash=false, or ")
         self.bounds = Constant(low), Constant(high), Constant(least_distance(low, high))
 
-    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+    def __call__(
+        self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None
+    ) -> Distribution:
         assert log_std is not None
         mean = part(y, self.at, self.size).t().reshape(*rows, -1)
         return self._made(mean, part(log_std, self.std_at, self.stds))
 
     def by_state(self, y: Tensor, h: Tensor, log_std: Tensor, rows: torch.Size) -> Distribution:
-        """The policy whose noise is a linear function of h [N, F], by weights with these ``log_std`` [F, size] (gSDE)."""
+        """The policy whose noise is a linear function of h [N, F], by weights with these
+        ``log_std`` [F, size] (gSDE).
+        """
         variance = h.square() @ (2 * log_std).exp()
-        made = self._made(y.t().reshape(*rows, -1), (0.5 * (variance + LEAST_VARIANCE).log()).view(*rows, -1))
+        made = self._made(
+            y.t().reshape(*rows, -1), (0.5 * (variance + LEAST_VARIANCE).log()).view(*rows, -1)
+        )
         made.by_state = h, log_std.exp()
         return made
 
@@ -128,7 +159,8 @@ def least_distance(low: Array, high: Array) -> Array:
 
 
 def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Array, Array]:
-    """[d] float32, the bounds of a Box, flat; ValueError, in the name of ``who``, where a bound is infinite.
+    """[d] float32, the bounds of a Box, flat; ValueError, in the name of ``who``, where a bound is
+    infinite.
 
     ``instead``: what else may help.
     """
@@ -137,9 +169,11 @@ def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Array
     if wrong.any():
         i = int(wrong.argmax())
         raise ValueError(
-            f"{who}: expected finite bounds with low < high for {place}, got low {low[i]} and high {high[i]} in "
+            f"{who}: expected finite bounds with low < high for {place}, got low {low[i]} and high "
+            f"{high[i]} in "
             f"dimension {i}; {instead}say what the bounds are, in a function of yours that returns "
-            "gymnasium.wrappers.TransformAction(env, lambda action: action, gymnasium.spaces.Box(low, high)) with arrays of "
+            "gymnasium.wrappers.TransformAction(env, lambda action: action, "
+            "gymnasium.spaces.Box(low, high)) with arrays of "
             "finite bounds"
         )
     return low, high
@@ -149,16 +183,31 @@ class JointHead(Head):
     def __init__(self, parts: dict[str, Head], at: int, std_at: int) -> None:
         super().__init__(at, std_at)
         self.parts = parts
-        self.size, self.stds = (sum(getattr(one, name) for one in parts.values()) for name in ("size", "stds"))
+        self.size, self.stds = (
+            sum(getattr(one, name) for one in parts.values()) for name in ("size", "stds")
+        )
 
-    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+    def __call__(
+        self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None
+    ) -> Distribution:
         given = mask or {}
         made = {key: one(y, log_std, rows, given.get(key)) for key, one in self.parts.items()}
-        return Joint({key: one.parts if isinstance(one, Joint) else one for key, one in made.items()})
+        return Joint(
+            {key: one.parts if isinstance(one, Joint) else one for key, one in made.items()}
+        )
 
 
-def head(space: spaces.Space[object], *, squash: bool = False, at: int = 0, std_at: int = 0, place: str = "action") -> Head:
-    """For an action space; ValueError for one that is not supported, and for a Box that cannot be squashed."""
+def head(
+    space: spaces.Space[object],
+    *,
+    squash: bool = False,
+    at: int = 0,
+    std_at: int = 0,
+    place: str = "action",
+) -> Head:
+    """For an action space; ValueError for one that is not supported, and for a Box that cannot be
+    squashed.
+    """
     if isinstance(space, spaces.Discrete):
         return DiscreteHead(space, at, std_at)
     if isinstance(space, spaces.MultiDiscrete):
@@ -168,7 +217,9 @@ def head(space: spaces.Space[object], *, squash: bool = False, at: int = 0, std_
     if isinstance(space, spaces.Box):
         return BoxHead(space, at, std_at, squash=squash, place=place)
     if (inner := tree.branches(space)) is None:
-        raise ValueError(f"action space {space} at {place} is not supported; supported are {ACTIONS}")
+        raise ValueError(
+            f"action space {space} at {place} is not supported; supported are {ACTIONS}"
+        )
     parts: dict[str, Head] = {}
     begins = at, std_at
     for key, one in inner.items():
@@ -189,7 +240,9 @@ def masked(logits: Tensor, mask: Tensor) -> Tensor:
 
 
 class Constant:
-    """An array as a tensor on any device, made there once; no parameter, so it is neither published nor saved."""
+    """An array as a tensor on any device, made there once; no parameter, so it is neither published
+    nor saved.
+    """
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -214,11 +267,15 @@ def seen(spec: EnvSpec) -> tuple[spaces.Space[object], tuple[str, ...]]:
     if not spec.mask:
         return space, ()
     space = without(space, spec.mask)
-    while isinstance(space, spaces.Dict) and len(space.spaces) == 1:  # such as {"obs": ..., "action_mask": ...}
+    # such as {"obs": ..., "action_mask": ...}
+    while isinstance(space, spaces.Dict) and len(space.spaces) == 1:
         ((key, space),) = space.spaces.items()
         keys.append(key)
     if not tree.branches(space) and isinstance(space, spaces.Dict):
-        raise ValueError(f"observation space {spec.observation}: expected something to see besides the mask, got nothing")
+        raise ValueError(
+            f"observation space {spec.observation}: expected something to see besides the mask, "
+            "got nothing"
+        )
     return space, tuple(keys)
 
 

@@ -13,7 +13,8 @@ from equipoise.types import Tree
 
 
 class Joint(Distribution):
-    """Independent parts, a tree of distributions over the same rows; actions are trees of the same keys.
+    """Independent parts, a tree of distributions over the same rows; actions are trees of the same
+    keys.
 
     Noise is dealt to the parts in the order of the tree; logp, entropy and kl are sums.
     """
@@ -36,7 +37,9 @@ class Joint(Distribution):
         return tree.map(lambda part, columns: part.sample(columns), self.parts, self._dealt(noise))
 
     def sample_and_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
-        both = tree.map(lambda part, columns: part.sample_and_logp(columns), self.parts, self._dealt(noise))
+        both = tree.map(
+            lambda part, columns: part.sample_and_logp(columns), self.parts, self._dealt(noise)
+        )
         return tree.index(both, 0), added(tree.index(both, 1))
 
     def logp(self, action: Tree) -> Tensor:

@@ -1,8 +1,8 @@
 """Where the tokens of a ``Packed`` stand in the batches of attention.
 
-Letters: ``N`` tokens, ``M`` samples, ``G`` groups, ``H`` query heads, ``K`` key heads. A *sequence* is a prompt or a sample:
-rows that lie one behind the other. A token sees the earlier tokens of its sequence and itself; one of a sample sees its prompt,
-too.
+Letters: ``N`` tokens, ``M`` samples, ``G`` groups, ``H`` query heads, ``K`` key heads. A *sequence*
+is a prompt or a sample: rows that lie one behind the other. A token sees the earlier tokens of its
+sequence and itself; one of a sample sees its prompt, too.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ class Batch:
 
     count: int
     length: int
-    rows: Tensor  # [count * length] the row of each place; of padding, that of the sequence's last token
+    # [count * length] the row of each place; of padding, that of the sequence's last token
+    rows: Tensor
     real: Tensor | None  # [count, length] False: padding; None: there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Causal attention within all sequences, and attention from groups' samples, end to end, to their prompts."""
+    """Causal attention within all sequences, and attention from groups' samples, end to end, to
+    their prompts.
+    """
 
     causal: tuple[Batch, ...]
     place: Tensor  # [N] the place of each row in the batches of ``causal``, one behind the other
@@ -52,16 +55,21 @@ class Whole:
     """Groups as one sequence each, and which earlier tokens each token sees."""
 
     groups: tuple[Batch, ...]
-    masks: tuple[Tensor, ...]  # [count or 1, length, length] float32: 0 where the key is seen, else -inf
+    # [count or 1, length, length] float32: 0 where the key is seen, else -inf
+    masks: tuple[Tensor, ...]
     place: Tensor  # [N] the place of each row in ``groups``
 
     def heads(self, batch: Batch, heads: int, key_heads: int) -> tuple[Tensor, Tensor]:
-        """Indices into x [N * heads, D] that make [K, count, H / K, length, D] of queries and [K, count, length, D] of keys."""
+        """Indices into x [N * heads, D] that make [K, count, H / K, length, D] of queries and [K,
+        count, length, D] of keys.
+        """
         rows = batch.rows.view(batch.count, batch.length)
         shared = heads // key_heads
         head = torch.arange(heads, device=rows.device).view(key_heads, 1, shared, 1)
         queries = rows.unsqueeze(1) * heads + head
-        return queries.view(-1), (rows * key_heads + torch.arange(key_heads, device=rows.device).view(-1, 1, 1)).view(-1)
+        return queries.view(-1), (
+            rows * key_heads + torch.arange(key_heads, device=rows.device).view(-1, 1, 1)
+        ).view(-1)
 
     def places(self, heads: int, key_heads: int) -> tuple[Tensor, Tensor]:
         """The inverses: where row n's head h is, [N * H] and [N * K]."""
@@ -75,7 +83,9 @@ class Whole:
                 shared = total // key_heads
                 head = torch.arange(total, device=at.device)
                 key, inner = head // shared, head % shared
-                where = ((key * batch.count + group.unsqueeze(-1)) * shared + inner) * batch.length + token.unsqueeze(-1)
+                where = (
+                    (key * batch.count + group.unsqueeze(-1)) * shared + inner
+                ) * batch.length + token.unsqueeze(-1)
                 found[n].append(where.view(size, total) + bases[n])
                 bases[n] += size * total
         queries, keys = (torch.cat(parts).index_select(0, self.place).view(-1) for parts in found)
@@ -97,13 +107,16 @@ class Layout:
     """The groups of a ``Packed``, made once for all layers."""
 
     def __init__(self, prompts: Array, lengths: Array, group: Array, device: torch.device) -> None:
-        """Tokens of each prompt [G], tokens of each sample [M] and its group [M], ascending; int64."""
+        """Tokens of each prompt [G], tokens of each sample [M] and its group [M], ascending;
+        int64.
+        """
         self.prompts, self.lengths, self.group, self.device = prompts, lengths, group, device
         tokens = np.bincount(group, lengths, len(prompts)).astype(np.int64)
         self.tokens = tokens  # [G] of samples
         self.begins = np.cumsum(prompts + tokens) - prompts - tokens  # [G] rows
         before = np.cumsum(lengths) - lengths
-        self.starts = (self.begins + prompts - (np.cumsum(tokens) - tokens))[group] + before  # [M] rows
+        # [M] rows
+        self.starts = (self.begins + prompts - (np.cumsum(tokens) - tokens))[group] + before
         self.count = int((prompts + tokens).sum())
         self.cached: dict[tuple[int, int], Tree] = {}  # indices for H and K heads
 
@@ -111,13 +124,16 @@ class Layout:
     def of(cls, data: Packed) -> Layout:
         """The layout of groups of samples; ValueError where samples and tokens disagree."""
         columns = (data.sample, data.prompt, data.group)
-        sample, prompt, group = (np.asarray(x.cpu() if isinstance(x, Tensor) else x) for x in columns)
+        sample, prompt, group = (
+            np.asarray(x.cpu() if isinstance(x, Tensor) else x) for x in columns
+        )
         lengths = np.bincount(sample[sample >= 0], minlength=len(prompt))
         new = np.diff(group, prepend=-1) > 0
         prompts = prompt[new]
         if len(lengths) != len(prompt) or prompts.sum() + lengths.sum() != len(sample):
             raise ValueError(
-                f"packed tokens: expected {prompts.sum()} of prompts and samples 0..{len(prompt) - 1}, got "
+                f"packed tokens: expected {prompts.sum()} of prompts and samples "
+                f"0..{len(prompt) - 1}, got "
                 f"{(sample < 0).sum()} of prompts and samples up to {sample.max(initial=-1)}"
             )
         device = data.token.device if isinstance(data.token, Tensor) else torch.device("cpu")
@@ -143,12 +159,17 @@ class Layout:
         previous[begins] = begins
         last = self.begins + self.prompts - 1
         there = self.lengths > 0
-        previous[self.starts[there]] = np.where(self.prompts[self.group] > 0, last[self.group], self.starts)[there]
+        previous[self.starts[there]] = np.where(
+            self.prompts[self.group] > 0, last[self.group], self.starts
+        )[there]
         return self._tensor(previous)
 
     @functools.cached_property
     def split(self) -> Split:
-        first, size = np.concatenate([self.begins, self.starts]), np.concatenate([self.prompts, self.lengths])
+        first, size = (
+            np.concatenate([self.begins, self.starts]),
+            np.concatenate([self.prompts, self.lengths]),
+        )
         first, size = first[size > 0], size[size > 0]
         causal, place = self._batches(first, size, alike(size))
         asked = np.flatnonzero((self.tokens > 0) & (self.prompts > 0))
@@ -159,8 +180,15 @@ class Layout:
         rows, key_rows = np.flatnonzero(sampled >= 0), np.flatnonzero(prompted >= 0)
         to = self._tensor
         return Split(
-            causal, to(place), queries, keys, to(rows), to(sampled[rows]), to(key_rows), to(prompted[key_rows])
-        )  # fmt: skip
+            causal,
+            to(place),
+            queries,
+            keys,
+            to(rows),
+            to(sampled[rows]),
+            to(key_rows),
+            to(prompted[key_rows]),
+        )
 
     @functools.cached_property
     def whole(self) -> Whole:
@@ -176,12 +204,15 @@ class Layout:
         masks = []
         for batch in groups:
             sample = numbers.index_select(0, batch.rows).view(batch.count, batch.length)
-            sample = torch.where(sample < 0, -1, sample - sample[:, -1:] - 2)  # -1: the prompt; alike in groups that are alike
+            # -1: the prompt; alike in groups that are alike
+            sample = torch.where(sample < 0, -1, sample - sample[:, -1:] - 2)
             if batch.real is None and bool((sample == sample[0]).all()):
                 sample = sample[:1]
             key = sample.unsqueeze(1)
             seen = ((key == -1) | (key == sample.unsqueeze(2))).tril()
-            masks.append(torch.zeros(seen.shape, device=self.device).masked_fill_(~seen, -torch.inf))
+            masks.append(
+                torch.zeros(seen.shape, device=self.device).masked_fill_(~seen, -torch.inf)
+            )
         return Whole(groups, tuple(masks), self._tensor(place))
 
     @functools.cached_property
@@ -195,12 +226,25 @@ class Layout:
         first, queries, shared, origin = (x[order] for x in (first, queries, shared, origin))
         columns = zip(*(x.tolist() for x in (origin, shared, first, queries)))
         keys = [np.r_[o : o + s, f : f + n] for o, s, f, n in columns]
-        starts, key_starts = (np.concatenate([[0], np.cumsum(x)]).astype(np.int32) for x in (queries, queries + shared))
+        starts, key_starts = (
+            np.concatenate([[0], np.cumsum(x)]).astype(np.int32)
+            for x in (queries, queries + shared)
+        )
         to = self._tensor
-        return Varlen(to(np.concatenate(keys)), to(starts), to(key_starts), int(queries.max()), int((queries + shared).max()))
+        return Varlen(
+            to(np.concatenate(keys)),
+            to(starts),
+            to(key_starts),
+            int(queries.max()),
+            int((queries + shared).max()),
+        )
 
-    def _batches(self, first: Array, size: Array, cut: list[Array]) -> tuple[tuple[Batch, ...], Array]:
-        """Batches of the sequences with these first rows and sizes, and the place of each row in them, -1 without one."""
+    def _batches(
+        self, first: Array, size: Array, cut: list[Array]
+    ) -> tuple[tuple[Batch, ...], Array]:
+        """Batches of the sequences with these first rows and sizes, and the place of each row in
+        them, -1 without one.
+        """
         place, found, base = np.full(self.count, -1), [], 0
         for part in cut:
             at = np.arange(size[part].max())
@@ -209,7 +253,14 @@ class Layout:
             place[rows[real]] = base + np.flatnonzero(real)
             base += rows.size
             count, length = rows.shape
-            found.append(Batch(count, length, self._tensor(rows.ravel()), None if real.all() else self._tensor(real)))
+            found.append(
+                Batch(
+                    count,
+                    length,
+                    self._tensor(rows.ravel()),
+                    None if real.all() else self._tensor(real),
+                )
+            )
         return tuple(found), place
 
     def _tensor(self, x: Array) -> Tensor:
@@ -217,7 +268,9 @@ class Layout:
 
 
 def alike(*sizes: Array, small: int | None = None) -> list[Array]:
-    """Indices of sequences, the longest first, cut into batches: few, and with little padding in each."""
+    """Indices of sequences, the longest first, cut into batches: few, and with little padding in
+    each.
+    """
     small = SMALL if small is None else small
     if not len(sizes[0]):
         return []

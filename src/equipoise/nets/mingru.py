@@ -1,4 +1,6 @@
-"""A linear-time core: minGRU, whose gates read the input alone, so that T rows are one linear recurrence."""
+"""A linear-time core: minGRU, whose gates read the input alone, so that T rows are one linear
+recurrence.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +17,32 @@ class MinGRU(nn.Module):
 
         z_t = sigmoid(W_z x_t),   h_t = (1 - z_t) h_{t-1} + z_t W_h x_t
 
-    h_{t-1} stands in neither gate, so all gates of an unroll are one product of matrices, and h is a linear recurrence
-    (``recurrence``). The first layer reads x; each further one reads the output so far, normalised, and adds its h to it.
+    h_{t-1} stands in neither gate, so all gates of an unroll are one product of matrices, and h is
+    a linear recurrence (``recurrence``). The first layer reads x; each further one reads the output
+    so far, normalised, and adds its h to it.
 
-    The state is ``{"h"}``, float32 [B, layers, size], zeros at the start of an episode. Weights orthogonal, biases 0; ``span``:
-    as of ``Core``, here the bias of z. The recurrence is computed as it stands, not by logarithms as in the paper's appendix B:
-    coefficients between 0 and 1 need none in float32, and W_h x may be negative.
+    The state is ``{"h"}``, float32 [B, layers, size], zeros at the start of an episode. Weights
+    orthogonal, biases 0; ``span``: as of ``Core``, here the bias of z. The recurrence is computed
+    as it stands, not by logarithms as in the paper's appendix B: coefficients between 0 and 1 need
+    none in float32, and W_h x may be negative.
     """
 
     def __init__(self, size_in: int, size: int, *, layers: int = 1, span: int = 0) -> None:
         super().__init__()
         self.size = size
-        self.gates = nn.ModuleList(linear(size if n else size_in, 2 * size, 1.0) for n in range(layers))
+        self.gates = nn.ModuleList(
+            linear(size if n else size_in, 2 * size, 1.0) for n in range(layers)
+        )
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(layers - 1))
         for gate in self.gates if span else ():
             gate.get_parameter("bias").data[:size] = -spread_time_constants(size, span)
 
     def initial_state(self, batch: int) -> State:
-        return {"h": torch.zeros(batch, len(self.gates), self.size, device=next(self.parameters()).device)}
+        return {
+            "h": torch.zeros(
+                batch, len(self.gates), self.size, device=next(self.parameters()).device
+            )
+        }
 
     def step(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
         """x [B, in], first [B] bool -> [B, size], the new state."""
@@ -50,7 +60,9 @@ class MinGRU(nn.Module):
         after: list[Tensor] = []
         for n in range(len(self.gates)):
             z, candidate = self._gates(n, x)
-            h = recurrence((1.0 - z).masked_fill(first.unsqueeze(-1), 0.0), z * candidate, before[:, n])
+            h = recurrence(
+                (1.0 - z).masked_fill(first.unsqueeze(-1), 0.0), z * candidate, before[:, n]
+            )
             after.append(h[-1])
             x = x + h if n else h
         return x, {"h": torch.stack(after, 1)}
@@ -62,7 +74,9 @@ class MinGRU(nn.Module):
 
 
 def recurrence(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
-    """h_t = a_t h_{t-1} + b_t for t = 0 .. T-1 from ``h`` [B, n] before row 0; a and b [T, B, n] -> [T, B, n]."""
+    """h_t = a_t h_{t-1} + b_t for t = 0 .. T-1 from ``h`` [B, n] before row 0; a and b [T, B, n] ->
+    [T, B, n].
+    """
     return _Recurrence.apply(a, b, h)  # type: ignore[no-any-return,no-untyped-call]
 
 
@@ -89,7 +103,9 @@ def scan(a: Tensor, b: Tensor) -> Tensor:
 
 
 def loop(a: Tensor, b: Tensor) -> Tensor:
-    """The scan in T calls, the least work: on a CPU rows of 4,096 numbers cost no more than the calls."""
+    """The scan in T calls, the least work: on a CPU rows of 4,096 numbers cost no more than the
+    calls.
+    """
     h = b.clone(memory_format=torch.contiguous_format)
     rows = h.unbind(0)
     for before, coefficient, now in zip(rows, a[1:].unbind(0), rows[1:], strict=False):
@@ -98,9 +114,11 @@ def loop(a: Tensor, b: Tensor) -> Tensor:
 
 
 def doubling(a: Tensor, b: Tensor) -> Tensor:
-    """The scan in log2(T) rounds (Hillis and Steele 1986, Data parallel algorithms), for devices where calls are what costs.
+    """The scan in log2(T) rounds (Hillis and Steele 1986, Data parallel algorithms), for devices
+    where calls are what costs.
 
-    After the round of stride s row t is the sum over its last 2s rows, and ``a`` holds the products of as many coefficients.
+    After the round of stride s row t is the sum over its last 2s rows, and ``a`` holds the products
+    of as many coefficients.
     """
     stride = 1
     while stride < len(b):

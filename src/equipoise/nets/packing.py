@@ -1,7 +1,8 @@
 """Text in a queue's slots as ``Packed`` tokens, and packed tokens cut into parts.
 
-A slot has a row for each sample of a group, since what a run counts are samples; the tokens of a sample lie along an axis of
-its leaves, as many as a sample may have at most. ``pack`` leaves out what is not there, and keeps a group's prompt once.
+A slot has a row for each sample of a group, since what a run counts are samples; the tokens of a
+sample lie along an axis of its leaves, as many as a sample may have at most. ``pack`` leaves out
+what is not there, and keeps a group's prompt once.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from equipoise.types import PACKED_SAMPLES, PACKED_TOKENS, Batch, Packed, Trajec
 
 
 def pack(data: Trajectory) -> Packed:
-    """The samples of a batch of slots, T = 1. A sample with ``mask`` False is left out: its group was lost.
+    """The samples of a batch of slots, T = 1. A sample with ``mask`` False is left out: its group
+    was lost.
 
-    ``action``: token [1, B, C]; ``behaviour``: logp, version and chosen [1, B, C], length and stop [1, B]; ``context``: prompt
-    [B, P], prompt_length, task, group and refills [B].
+    ``action``: token [1, B, C]; ``behaviour``: logp, version and chosen [1, B, C], length and stop
+    [1, B]; ``context``: prompt [B, P], prompt_length, task, group and refills [B].
     """
     there = data.mask[0]
-    if not there.any():  # one sample without a chosen token, so that a step has something to go over
+    # one sample without a chosen token, so that a step has something to go over
+    if not there.any():
         there = torch.zeros_like(there)
         there[0] = True
     which = there.nonzero().squeeze(-1)
@@ -57,9 +60,13 @@ def pack(data: Trajectory) -> Packed:
         logp=laid(behaviour["logp"]),
         version=laid(behaviour["version"], -1),
         reward=laid(last),
-        prompt=asked, group=group, stop=behaviour["stop"], task=context["task"], refills=context["refills"],
+        prompt=asked,
+        group=group,
+        stop=behaviour["stop"],
+        task=context["task"],
+        refills=context["refills"],
         longest=most,
-    )  # fmt: skip
+    )
 
 
 def groups_of(data: Packed) -> Tensor:
@@ -70,7 +77,8 @@ def groups_of(data: Packed) -> Tensor:
 
 
 def take(batch: Batch, pieces: Sequence[Tensor]) -> Batch:
-    """The samples of these pieces as a batch: each piece [m] int64 is of one group, whose prompt stands before them.
+    """The samples of these pieces as a batch: each piece [m] int64 is of one group, whose prompt
+    stands before them.
 
     The leaves of ``targets`` are [N].
     """
@@ -79,10 +87,13 @@ def take(batch: Batch, pieces: Sequence[Tensor]) -> Batch:
     parts, numbers = list[Tensor](), list[Tensor]()
     for piece in pieces:
         mine = of == data.group[piece[0]]
-        parts.append((mine & ((data.sample < 0) | torch.isin(data.sample, piece))).nonzero().squeeze(-1))
+        parts.append(
+            (mine & ((data.sample < 0) | torch.isin(data.sample, piece))).nonzero().squeeze(-1)
+        )
         numbers.append(piece)
     token, sample = torch.cat(parts), torch.cat(numbers)
-    new = torch.full((len(data.group) + 1,), -1, dtype=torch.int64, device=token.device)  # the last one: a prompt
+    # the last one: a prompt
+    new = torch.full((len(data.group) + 1,), -1, dtype=torch.int64, device=token.device)
     new[sample] = torch.arange(len(sample), device=token.device)
     made = {name: getattr(data, name)[token] for name in PACKED_TOKENS} | {
         name: getattr(data, name)[sample] for name in PACKED_SAMPLES
@@ -92,18 +103,25 @@ def take(batch: Batch, pieces: Sequence[Tensor]) -> Batch:
         "sample": new[made["sample"]],
         "group": torch.repeat_interleave(torch.arange(len(pieces), device=token.device), counts),
     }
-    return replace(batch, data=Packed(**made, longest=data.longest), targets=tree.map(lambda x: x[token], batch.targets))
+    return replace(
+        batch,
+        data=Packed(**made, longest=data.longest),
+        targets=tree.map(lambda x: x[token], batch.targets),
+    )
 
 
 def shuffled(batch: Batch, count: int, rng: torch.Generator) -> Iterator[Batch]:
-    """``count`` random, disjoint parts of whole groups. Where groups were lost there may be fewer than parts: then some parts
-    are of no weight, so that all learners take as many steps.
+    """``count`` random, disjoint parts of whole groups. Where groups were lost there may be fewer
+    than parts: then some parts are of no weight, so that all learners take as many steps.
     """
     groups = int(batch.data.group[-1]) + 1
     order = torch.randperm(groups, generator=rng, device=rng.device)
     for part in order.tensor_split(count):
         if len(part):
-            yield take(batch, [(batch.data.group == group).nonzero().squeeze(-1) for group in part.tolist()])
+            yield take(
+                batch,
+                [(batch.data.group == group).nonzero().squeeze(-1) for group in part.tolist()],
+            )
         else:
             one = take(batch, [(batch.data.group == 0).nonzero().squeeze(-1)])
             none = replace(one.data, chosen=torch.zeros_like(one.data.chosen))
@@ -111,7 +129,8 @@ def shuffled(batch: Batch, count: int, rng: torch.Generator) -> Iterator[Batch]:
 
 
 def under_budget(batch: Batch, tokens: int) -> list[Batch]:
-    """The batch in parts of at most so many tokens, in order; a sample with its prompt is never cut, however long.
+    """The batch in parts of at most so many tokens, in order; a sample with its prompt is never
+    cut, however long.
 
     The batch itself where it fits, or where ``tokens`` is 0.
     """

@@ -1,4 +1,6 @@
-"""Attention over the patches of an image: a vision transformer, and latents that read the patches by cross-attention."""
+"""Attention over the patches of an image: a vision transformer, and latents that read the patches
+by cross-attention.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ WIDER = 4  # units of a block's MLP, times its width
 
 
 def dense(size_in: int, size_out: int) -> nn.Linear:
-    """A layer with Glorot's weights (as in the code of ViT) and bias 0; orthogonal ones would take ViT-small half a minute."""
+    """A layer with Glorot's weights (as in the code of ViT) and bias 0; orthogonal ones would take
+    ViT-small half a minute.
+    """
     layer = nn.Linear(size_in, size_out)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -25,7 +29,8 @@ def dense(size_in: int, size_out: int) -> nn.Linear:
 
 
 class Patches(nn.Module):
-    """An image as tokens: square patches, mapped linearly, plus a learned vector for each place (ViT, equation 1).
+    """An image as tokens: square patches, mapped linearly, plus a learned vector for each place
+    (ViT, equation 1).
 
     Sides that the patch does not divide are padded with zeros on the right and at the bottom.
     """
@@ -48,7 +53,9 @@ class Patches(nn.Module):
 
 
 class Attention(Block):
-    """Multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2) and an MLP: behind a norm each, and added."""
+    """Multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2) and an MLP:
+    behind a norm each, and added.
+    """
 
     pairs = (("wide", "narrow"),)
 
@@ -56,25 +63,45 @@ class Attention(Block):
         super().__init__()
         self.heads = heads
         self.norm, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query, self.key_value, self.out = dense(width, width), dense(width, 2 * width), dense(width, width)
+        self.query, self.key_value, self.out = (
+            dense(width, width),
+            dense(width, 2 * width),
+            dense(width, width),
+        )
         self.wide, self.narrow = dense(width, WIDER * width), dense(WIDER * width, width)
 
     def forward(self, x: Tensor, read: Tensor | None = None) -> Tensor:
-        """x [N, L, width] attends to itself, or to ``read`` [N, M, width], which is normalised already -> [N, L, width]."""
+        """x [N, L, width] attends to itself, or to ``read`` [N, M, width], which is normalised
+        already -> [N, L, width].
+        """
         normal = self.norm(x)
         key, value = self.key_value(normal if read is None else read).chunk(2, -1)
-        query, key, value = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (self.query(normal), key, value))
-        x = x + self.out(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        query, key, value = (
+            one.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for one in (self.query(normal), key, value)
+        )
+        x = x + self.out(
+            F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        )
         return x + self.narrow(F.gelu(self.wide(self.norm_mlp(x))))  # type: ignore[no-any-return]
 
 
 class ViT(nn.Module):
-    """A vision transformer (Dosovitskiy et al. 2021, arXiv:2010.11929): patches and a class token through ``layers`` blocks of
-    self-attention; the class token, normalised, then 256 units with ReLU. The defaults are about as large as the ResNet here;
-    patches of 16, 12 layers of 384 and 6 heads are ViT-small (Touvron et al. 2021, arXiv:2012.12877, table 1)."""
+    """A vision transformer (Dosovitskiy et al. 2021, arXiv:2010.11929): patches and a class token
+    through ``layers`` blocks of self-attention; the class token, normalised, then 256 units with
+    ReLU. The defaults are about as large as the ResNet here; patches of 16, 12 layers of 384 and 6
+    heads are ViT-small (Touvron et al. 2021, arXiv:2012.12877, table 1).
+    """
 
     def __init__(
-        self, shape: Sequence[int], *, patch: int = 8, width: int = 128, layers: int = 3, heads: int = 4, scale: float = 1 / 255
+        self,
+        shape: Sequence[int],
+        *,
+        patch: int = 8,
+        width: int = 128,
+        layers: int = 3,
+        heads: int = 4,
+        scale: float = 1 / 255,
     ) -> None:
         super().__init__()
         self.patches = Patches(shape, width, patch, scale)
@@ -93,16 +120,25 @@ class ViT(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Latents that read an image (Perceiver: Jaegle et al. 2021, arXiv:2103.03206, section 3): ``latents`` learned vectors
-    attend to the patches, then ``layers`` times to each other; then 256 units with ReLU over all of them.
+    """Latents that read an image (Perceiver: Jaegle et al. 2021, arXiv:2103.03206, section 3):
+    ``latents`` learned vectors attend to the patches, then ``layers`` times to each other; then 256
+    units with ReLU over all of them.
 
-    The cost is that of ``latents`` times patches, so that small patches, and large images, stay affordable.
+    The cost is that of ``latents`` times patches, so that small patches, and large images, stay
+    affordable.
     """
 
     def __init__(
-        self, shape: Sequence[int], *, patch: int = 4, width: int = 128, latents: int = 16, layers: int = 2, heads: int = 4,
+        self,
+        shape: Sequence[int],
+        *,
+        patch: int = 4,
+        width: int = 128,
+        latents: int = 16,
+        layers: int = 2,
+        heads: int = 4,
         scale: float = 1 / 255,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.patches = Patches(shape, width, patch, scale)
         self.latents = nn.Parameter(torch.randn(latents, width) * 0.02)

@@ -1,4 +1,6 @@
-"""Pieces of a decoder with gradients by hand, each in few passes over memory: at small sizes the passes are the cost."""
+"""Pieces of a decoder with gradients by hand, each in few passes over memory: at small sizes the
+passes are the cost.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,22 @@ from equipoise.private.torch import parameters
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich 2019,
+    arXiv:1910.07467).
+    """
     z = x.to(weight.dtype)  # under autocast: in float32, as torch's own norms
     y = _RMSNorm.apply(z, weight, eps) if torch.is_grad_enabled() else _normed(z, weight, eps)[0]  # type: ignore[no-untyped-call]
     return y.to(x.dtype)
 
 
 def _normed(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
+    scale = (
+        torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        .square_()
+        .mul_(1 / x.shape[-1])
+        .add_(eps)
+        .rsqrt_()
+    )
     return (x * scale).mul_(weight), scale
 
 
@@ -44,7 +54,8 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions (Su et al. 2021, arXiv:2104.09864) on x [N, H, D], whose halves are the pairs' two numbers.
+    """Rotary positions (Su et al. 2021, arXiv:2104.09864) on x [N, H, D], whose halves are the
+    pairs' two numbers.
 
     ``cos`` and ``sin`` [N, 1, D] float32, the first half of ``sin`` negative.
     """
@@ -73,7 +84,9 @@ class _Rotate(torch.autograd.Function):
 
 
 def together(x: Tensor, *layers: nn.Linear) -> Tensor:
-    """The outputs of several layers side by side, by one product where their weights are or may be put together."""
+    """The outputs of several layers side by side, by one product where their weights are or may be
+    put together.
+    """
     weights = [layer.weight for layer in layers]
     biases = [parameters(layer)["bias"] for layer in layers]
     bias = torch.cat([one for one in biases if one is not None]) if biases[0] is not None else None
@@ -86,7 +99,9 @@ def together(x: Tensor, *layers: nn.Linear) -> Tensor:
 
 
 def neighbours(weights: Sequence[Tensor]) -> Tensor | None:
-    """Matrices of one width that lie one behind the other in memory, as one; None where they do not."""
+    """Matrices of one width that lie one behind the other in memory, as one; None where they do
+    not.
+    """
     first, rows, end = weights[0], 0, weights[0].data_ptr()
     for one in weights:
         if one.data_ptr() != end or not one.is_contiguous():

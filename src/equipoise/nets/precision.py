@@ -3,15 +3,16 @@
 ========  ==========================================================================================================
 fp32      float32; on a GPU convolutions, too, which torch by itself computes in TF32
 medium    tensors are float32; a processor that can may round what a product of matrices multiplies, and sums in float32
-          (``torch.set_float32_matmul_precision``: bfloat16 on CPUs with AMX, TF32 on NVIDIA GPUs, else nothing changes)
+          (``torch.set_float32_matmul_precision``: bfloat16 on CPUs with AMX, TF32 on NVIDIA GPUs,
+          else nothing changes)
 tf32      NVIDIA GPUs: what products of matrices and convolutions multiply has 10 bits behind the point
 bf16      convolutions, products of matrices and what lies between them are bfloat16 (``torch.autocast``)
 fp16      NVIDIA GPUs: the same in float16, with a scaled loss (``learners/scaling.py``)
 ========  ==========================================================================================================
 
-Weights, gradients and the optimiser's memory are always float32. Where a run learns in tf32 or fp16 on a GPU, those that act on
-a CPU, which has neither, compute in fp32.
-"""
+Weights, gradients and the optimiser's memory are always float32. Where a run learns in tf32 or fp16
+on a GPU, those that act on a CPU, which has neither, compute in fp32.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -26,9 +27,11 @@ from equipoise.types import PRECISIONS, Precision
 
 
 class Products:
-    """A context that sets how exact products of float32 matrices are: "highest", "high" or "medium". It may be nested.
+    """A context that sets how exact products of float32 matrices are: "highest", "high" or
+    "medium". It may be nested.
 
-    On a GPU convolutions become exact with "highest", too; they have one switch for both other values.
+    On a GPU convolutions become exact with "highest", too; they have one switch for both other
+    values.
     """
 
     def __init__(self, exactness: str) -> None:
@@ -56,13 +59,16 @@ WITH_BF16 = (
     "DEFAULT",
     "ALL",
 )
-FLAGS = {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"}  # of /proc/cpuinfo; the last one of ARM
+# of /proc/cpuinfo; the last one of ARM
+FLAGS = {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"}
 
 
 def native_bf16(flags: str | None = None) -> bool:
-    """Has this processor instructions for bf16, which torch may use? ``flags``: its flags instead of those of the system.
+    """Has this processor instructions for bf16, which torch may use? ``flags``: its flags instead
+    of those of the system.
 
-    ``ONEDNN_MAX_CPU_ISA`` may forbid them. Where the system does not tell its flags, torch is asked.
+    ``ONEDNN_MAX_CPU_ISA`` may forbid them. Where the system does not tell its flags, torch is
+    asked.
     """
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "DEFAULT"
     if platform.machine() in ("x86_64", "AMD64") and not limit.upper().startswith(WITH_BF16):
@@ -70,20 +76,33 @@ def native_bf16(flags: str | None = None) -> bool:
     if flags is None:
         system = Path("/proc/cpuinfo")
         if not system.is_file():
-            known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}  # torch 2.10
-            return any(known.get(name, False) for name in ("avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"))
+            # torch 2.10
+            known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+            return any(
+                known.get(name, False)
+                for name in ("avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16")
+            )
         lines = system.read_text().splitlines()
-        flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
+        flags = next(
+            (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), ""
+        )
     return not FLAGS.isdisjoint(flags.split())
 
 
 def emulated(precision: Precision, acting: str, device: str) -> list[str]:
-    """A warning for numbers that this processor has no instructions for, so that each product takes longer than in fp32."""
+    """A warning for numbers that this processor has no instructions for, so that each product takes
+    longer than in fp32.
+    """
     key = "acting_precision" if acting == "bf16" else "precision"
-    if "bf16" not in (precision, acting) or (key == "precision" and device != "cpu") or native_bf16():
+    if (
+        "bf16" not in (precision, acting)
+        or (key == "precision" and device != "cpu")
+        or native_bf16()
+    ):
         return []
     return [
-        f"warning: {key}=bf16 is emulated here, since this processor has no bf16 instructions: fp32 is faster on this machine"
+        f"warning: {key}=bf16 is emulated here, since this processor has no bf16 instructions: "
+        "fp32 is faster on this machine"
     ]
 
 
@@ -91,7 +110,9 @@ FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 EXACTNESS = {"medium": "medium", "tf32": "high"}  # of what is float32; else "highest"
 
 
-def autocast(precision: Precision, device: str | torch.device = "cpu") -> AbstractContextManager[object]:
+def autocast(
+    precision: Precision, device: str | torch.device = "cpu"
+) -> AbstractContextManager[object]:
     """A reusable context in which a network computes in this precision."""
     kind = torch.device(device).type
     if precision in FLOATS and precision in PRECISIONS[kind]:
@@ -99,7 +120,9 @@ def autocast(precision: Precision, device: str | torch.device = "cpu") -> Abstra
     return backward(precision, kind)
 
 
-def backward(precision: Precision, device: str | torch.device = "cpu") -> AbstractContextManager[object]:
+def backward(
+    precision: Precision, device: str | torch.device = "cpu"
+) -> AbstractContextManager[object]:
     """The context for the backward pass of such a computation; autocast itself needs none."""
     if torch.device(device).type == "cpu":
         return Products("medium") if precision == "medium" else PLAIN

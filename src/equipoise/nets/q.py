@@ -1,4 +1,6 @@
-"""Networks of action values: one value, or a distribution of returns, for every action of a Discrete space."""
+"""Networks of action values: one value, or a distribution of returns, for every action of a
+Discrete space.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,26 @@ class QNetwork(Features):
 
         Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
 
-    for each bin, both heads on the features of one torso (the paper gives each a hidden layer of its own). The heads compute in
-    float32 also under autocast.
+    for each bin, both heads on the features of one torso (the paper gives each a hidden layer of
+    its own). The heads compute in float32 also under autocast.
 
-    With a ``core`` between the torso and the heads the values depend on the whole episode so far, and only ``step`` and
-    ``unroll`` give them; ``state`` is the core's.
+    With a ``core`` between the torso and the heads the values depend on the whole episode so far,
+    and only ``step`` and ``unroll`` give them; ``state`` is the core's.
     """
 
     def __init__(
-        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, dueling: bool = False, bins: int = 1,
-        core: CoreKind = "none", core_size: int = 0, core_options: CoreOptions = PLAIN,
-    ) -> None:  # fmt: skip
+        self,
+        spec: EnvSpec,
+        *,
+        hidden: Sequence[int],
+        activation: str,
+        torso: str,
+        dueling: bool = False,
+        bins: int = 1,
+        core: CoreKind = "none",
+        core_size: int = 0,
+        core_options: CoreOptions = PLAIN,
+    ) -> None:
         super().__init__(spec, hidden=hidden, activation=activation, torso=torso)
         self.actions, self.start = discrete(spec.action)
         self.bins = bins
@@ -59,7 +70,9 @@ class QNetwork(Features):
         return self._values(features), state
 
     def unroll(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """obs [T, B, ...], first [T, B] bool, state before row 0 -> [T, B, actions, bins], the state after row T - 1."""
+        """obs [T, B, ...], first [T, B] bool, state before row 0 -> [T, B, actions, bins], the
+        state after row T - 1.
+        """
         features = self.features(tree.map(lambda leaf: leaf.flatten(0, 1), obs))
         if self.core is not None:
             with exact(features.device):
@@ -75,7 +88,9 @@ class QNetwork(Features):
             return out
 
     def taken(self, out: Tensor, action: Tensor) -> Tensor:
-        """Pick, in each row of [N, actions, bins], the bins of the row's action [N], in the env's terms -> [N, bins]."""
+        """Pick, in each row of [N, actions, bins], the bins of the row's action [N], in the env's
+        terms -> [N, bins].
+        """
         return out[torch.arange(len(out), device=out.device), action - self.start]
 
 
@@ -83,7 +98,8 @@ def discrete(space: spaces.Space[object]) -> tuple[int, int]:
     """The number of actions and the first one; ValueError for any space but a Discrete."""
     if not isinstance(space, spaces.Discrete):
         raise ValueError(
-            f"action space: expected a Discrete, since there is a value for each action, got {space}{taken_by(space)}"
+            "action space: expected a Discrete, since there is a value for each action, got "
+            f"{space}{taken_by(space)}"
         )
     return int(space.n), int(space.start)
 
@@ -94,9 +110,11 @@ def greedy(q: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def any_of(u: Tensor, actions: int, allowed: Tensor | None) -> Tensor:
-    """[N], the place of an action that is allowed, each with the same chance; u [N] uniform in (0, 1), float32.
+    """[N], the place of an action that is allowed, each with the same chance; u [N] uniform in (0,
+    1), float32.
 
-    Below 1 a float32 is 1 - 2^-24 at most, whose product with a whole number is never rounded up to that number.
+    Below 1 a float32 is 1 - 2^-24 at most, whose product with a whole number is never rounded up to
+    that number.
     """
     if allowed is None:
         return (u * actions).to(torch.int64)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)  # an RNN's channels are its gates' outputs
+# an RNN's channels are its gates' outputs
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
 LARGEST = 127
 
 
 def layer_weights(net: nn.Module) -> list[str]:
-    """The names of the parameters that are weights of linear, convolutional and recurrent layers; biases are none."""
+    """The names of the parameters that are weights of linear, convolutional and recurrent layers;
+    biases are none.
+    """
     return [
         f"{name}.{own}" if name else own
         for name, module in net.named_modules()
@@ -21,7 +24,9 @@ def layer_weights(net: nn.Module) -> list[str]:
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """[out, ...] -> int8 of the same shape and the scale [out] of each channel: symmetric, its largest number is 127."""
+    """[out, ...] -> int8 of the same shape and the scale [out] of each channel: symmetric, its
+    largest number is 127.
+    """
     scale = weight.flatten(1).abs().amax(1) / LARGEST
     over = torch.where(scale > 0, scale, 1.0).view(-1, *[1] * (weight.ndim - 1))
     return (weight / over).round_().clamp_(-LARGEST, LARGEST).to(torch.int8), scale

@@ -1,4 +1,6 @@
-"""Batch renormalisation (Ioffe 2017, arXiv:1702.03275), and MLPs in which it stands before every layer (CrossQ)."""
+"""Batch renormalisation (Ioffe 2017, arXiv:1702.03275), and MLPs in which it stands before every
+layer (CrossQ).
+"""
 
 from __future__ import annotations
 
@@ -14,23 +16,28 @@ from equipoise.nets.torso import linear
 from equipoise.nets.twin import TwinMLP, slope
 from equipoise.types import Pool
 
-EPSILON, MOMENTUM, WARM_UP = 1e-3, 0.01, 100_000  # of sb3-contrib: on the variance, of the running statistics, in batches
+# of sb3-contrib: on the variance, of the running statistics, in batches
+EPSILON, MOMENTUM, WARM_UP = 1e-3, 0.01, 100_000
 R_MAX, D_MAX = 3.0, 5.0  # Ioffe 2017, section 4
 
 
 class BatchRenorm(nn.Module):
-    """Normalise each feature of rows [N, F], or [members, N, F] where each member has statistics of its own.
+    """Normalise each feature of rows [N, F], or [members, N, F] where each member has statistics of
+    its own.
 
         y = scale (x - mean) / sqrt(var + 1e-3) + bias
 
-    by the running mean and variance, so that a row's y does not depend on the rows beside it: this is what acts. Within
-    ``by_batch`` y is by the mean m and the deviation s of the batch itself, through which gradients flow,
+    by the running mean and variance, so that a row's y does not depend on the rows beside it: this
+    is what acts. Within ``by_batch`` y is by the mean m and the deviation s of the batch itself,
+    through which gradients flow,
 
-        y = scale ((x - m) / s * r + d) + bias,  r = clip(s / std, 1/3, 3),  d = clip((m - mean) / std, -5, 5)
+        y = scale ((x - m) / s * r + d) + bias,  r = clip(s / std, 1/3, 3),  d = clip((m - mean) /
+        std, -5, 5)
 
-    (algorithm 1 there); r and d carry no gradient and are 1 and 0 in the first 100,000 batches. The moments of that batch are
-    kept until ``absorb``, which moves the running ones 1 % of the way to them; nothing else changes a statistic. They are
-    buffers, so that each version of the weights has its own, and they are published, saved and resumed with it.
+    (algorithm 1 there); r and d carry no gradient and are 1 and 0 in the first 100,000 batches. The
+    moments of that batch are kept until ``absorb``, which moves the running ones 1 % of the way to
+    them; nothing else changes a statistic. They are buffers, so that each version of the weights
+    has its own, and they are published, saved and resumed with it.
     """
 
     mean: Tensor
@@ -45,7 +52,8 @@ class BatchRenorm(nn.Module):
         self.register_buffer("var", torch.ones(shape))
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
         self.by_batch = False
-        self._seen: tuple[int, Tensor, Tensor] | None = None  # rows, mean and variance of the newest batch
+        # rows, mean and variance of the newest batch
+        self._seen: tuple[int, Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.float()
@@ -59,11 +67,15 @@ class BatchRenorm(nn.Module):
             warm = self.batches >= WARM_UP
             r = torch.where(warm, (deviation / std).clamp(1 / R_MAX, R_MAX), 1.0)
             d = torch.where(warm, ((mean - self.mean) / std).clamp(-D_MAX, D_MAX), 0.0)
-        return torch.addcmul(torch.addcmul(self.bias, self.scale, d), x - mean, self.scale * r / deviation)
+        return torch.addcmul(
+            torch.addcmul(self.bias, self.scale, d), x - mean, self.scale * r / deviation
+        )
 
     @torch.no_grad()
     def absorb(self, pool: Pool) -> None:
-        """Let the newest batch, and those of the pool's other learners, into the running statistics, once."""
+        """Let the newest batch, and those of the pool's other learners, into the running
+        statistics, once.
+        """
         if self._seen is None:
             return
         (rows, mean, var), self._seen = self._seen, None
@@ -81,7 +93,9 @@ def norms(net: nn.Module) -> list[BatchRenorm]:
 
 @contextmanager
 def by_batch(net: nn.Module) -> Iterator[None]:
-    """A context in which ``net`` normalises by the batch that it is given, and keeps its moments for ``absorb``."""
+    """A context in which ``net`` normalises by the batch that it is given, and keeps its moments
+    for ``absorb``.
+    """
     found = norms(net)
     for norm in found:
         norm.by_batch = True
@@ -93,14 +107,18 @@ def by_batch(net: nn.Module) -> Iterator[None]:
 
 
 class RenormMLP(nn.Module):
-    """Hidden layers with a norm before each and one behind the last: [N, size] -> [N, ``size_out``]. Weights as in ``MLP``."""
+    """Hidden layers with a norm before each and one behind the last: [N, size] -> [N,
+    ``size_out``]. Weights as in ``MLP``.
+    """
 
     def __init__(self, size: int, hidden: Sequence[int], activation: str) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
         sizes = (size, *hidden)
         self.norms = nn.ModuleList(map(BatchRenorm, sizes))
-        self.layers = nn.ModuleList(linear(a, b, math.sqrt(2)) for a, b in zip(sizes[:-1], hidden, strict=True))
+        self.layers = nn.ModuleList(
+            linear(a, b, math.sqrt(2)) for a, b in zip(sizes[:-1], hidden, strict=True)
+        )
         self.size_out = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,7 +131,9 @@ class RenormMLP(nn.Module):
 class RenormTwins(TwinMLP):
     """``TwinMLP`` with a norm before each layer."""
 
-    def __init__(self, size: int, hidden: Sequence[int], activation: str, outputs: int, *, members: int = 2) -> None:
+    def __init__(
+        self, size: int, hidden: Sequence[int], activation: str, outputs: int, *, members: int = 2
+    ) -> None:
         super().__init__(size, hidden, activation, outputs, members=members)
         self.norms = nn.ModuleList(BatchRenorm(width, members) for width in (size, *hidden))
 
@@ -124,6 +144,11 @@ class RenormTwins(TwinMLP):
             seen.append(norm(activate(torch.baddbmm(b, seen[-1], w))))
         return seen
 
-    def least(self, x: Tensor, columns: int, *, members: int, select: bool) -> tuple[Tensor, Tensor]:
+    def least(
+        self, x: Tensor, columns: int, *, members: int, select: bool
+    ) -> tuple[Tensor, Tensor]:
         """As of ``TwinMLP``, by autograd."""
-        return slope(lambda free: self(torch.cat([x[:, :-columns], free], -1))[:members].squeeze(-1).amin(0), x[:, -columns:])
+        return slope(
+            lambda free: self(torch.cat([x[:, :-columns], free], -1))[:members].squeeze(-1).amin(0),
+            x[:, -columns:],
+        )

@@ -1,4 +1,6 @@
-"""A spatial transformer: an image is looked at through a window that the network itself moves, turns and scales."""
+"""A spatial transformer: an image is looked at through a window that the network itself moves,
+turns and scales.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ GRID = 4  # the localisation network sees means over so many parts of each side
 class SpatialTransformer(nn.Module):
     """Jaderberg et al. 2015 (arXiv:1506.02025), section 3, before the ResNet of ``cnn``.
 
-    A small CNN says six numbers A for each image; the pixel at (x, y), both from -1 to 1, is then what the image has at
-    A (x, y, 1), bilinear, 0 outside. At first A is the identity, whatever the image.
+    A small CNN says six numbers A for each image; the pixel at (x, y), both from -1 to 1, is then
+    what the image has at A (x, y, 1), bilinear, 0 outside. At first A is the identity, whatever the
+    image.
     """
 
     def __init__(self, shape: Sequence[int], *, scale: float = 1 / 255) -> None:
@@ -40,5 +43,9 @@ class SpatialTransformer(nn.Module):
         with torch.autocast(x.device.type, enabled=False):  # bfloat16 would move pixels
             affine = self.affine(y.float()).view(-1, 2, 3)
             image = x.float() if x.is_floating_point() else x.float() * self.scale
-            seen = F.grid_sample(image, F.affine_grid(affine, list(image.shape), align_corners=False), align_corners=False)
+            seen = F.grid_sample(
+                image,
+                F.affine_grid(affine, list(image.shape), align_corners=False),
+                align_corners=False,
+            )
         return self.resnet.planes(seen)

@@ -1,4 +1,6 @@
-"""How many threads torch computes with: sums are cut by threads, so the number decides the last bits."""
+"""How many threads torch computes with: sums are cut by threads, so the number decides the last
+bits.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,15 @@ def one_thread() -> Iterator[None]:
 
 
 def crowded(learners: int, threads: int) -> list[str]:
-    """A warning where learners compute with more threads than there are cores, so that they take cores from each other."""
+    """A warning where learners compute with more threads than there are cores, so that they take
+    cores from each other.
+    """
     if (wanted := learners * threads) <= (there := usable()):
         return []
     fits = max(there // learners, 1)
     who = "the learner computes" if learners == 1 else f"{learners} learners compute"
     remedy = f"--threads {fits}" if fits < threads else f"--learners {max(there // threads, 1)}"
-    return [f"warning: {who} with {wanted} threads in all, and this machine has {there} cores for them: use {remedy}"]
+    return [
+        f"warning: {who} with {wanted} threads in all, and this machine has {there} cores for "
+        f"them: use {remedy}"
+    ]

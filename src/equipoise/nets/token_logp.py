@@ -1,4 +1,6 @@
-"""Log-probabilities of tokens, and entropies, chunk by chunk: never are there logits of all places at once."""
+"""Log-probabilities of tokens, and entropies, chunk by chunk: never are there logits of all places
+at once.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +14,47 @@ from equipoise.types.packed import Packed
 
 
 def token_logp(
-    net: Decoder, data: Packed, *, temperature: float = 1.0, chunk: int = 1024, entropy: bool = True,
-    layout: Layout | None = None, hidden: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The log-probability [N] of each chosen token, and the entropy [N] of what it was drawn from; 0 elsewhere.
+    net: Decoder,
+    data: Packed,
+    *,
+    temperature: float = 1.0,
+    chunk: int = 1024,
+    entropy: bool = True,
+    layout: Layout | None = None,
+    hidden: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The log-probability [N] of each chosen token, and the entropy [N] of what it was drawn from;
+    0 elsewhere.
 
-    Both float32 and of softmax(logits / temperature). ``layout`` and ``hidden``: where the caller has them already.
-    Without ``entropy`` the second is zeros.
+    Both float32 and of softmax(logits / temperature). ``layout`` and ``hidden``: where the caller
+    has them already. Without ``entropy`` the second is zeros.
     """
     layout = Layout.of(data) if layout is None else layout
     hidden = net.hidden(data, layout) if hidden is None else hidden
     chosen = torch.as_tensor(data.chosen, device=hidden.device).nonzero().squeeze(1)
     target = torch.as_tensor(data.token, device=hidden.device).index_select(0, chosen)
     before = hidden.index_select(0, layout.previous.index_select(0, chosen))
-    logp, spread = head_logp(before, net.head, target, temperature=temperature, chunk=chunk, entropy=entropy)
+    logp, spread = head_logp(
+        before, net.head, target, temperature=temperature, chunk=chunk, entropy=entropy
+    )
     zeros = torch.zeros(len(layout.previous), dtype=logp.dtype, device=logp.device)
-    return zeros.index_copy(0, chosen, logp), zeros.index_copy(0, chosen, spread) if entropy else zeros
+    return zeros.index_copy(0, chosen, logp), zeros.index_copy(
+        0, chosen, spread
+    ) if entropy else zeros
 
 
 def head_logp(
-    hidden: Tensor, weight: Tensor, target: Tensor, *, temperature: float = 1.0, chunk: int = 1024, entropy: bool = True
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk: int = 1024,
+    entropy: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """hidden [n, hidden], weight [V, hidden], target [n] -> log-probability and entropy, both [n]."""
+    """hidden [n, hidden], weight [V, hidden], target [n] -> log-probability and entropy,
+    both [n].
+    """
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
@@ -42,11 +63,19 @@ def head_logp(
 
 
 class _HeadLogp(torch.autograd.Function):
-    """With z = logits / T and p = softmax(z): d logp / dz_j = [j = target] - p_j,  d H / dz_j = -p_j (log p_j + H)."""
+    """With z = logits / T and p = softmax(z): d logp / dz_j = [j = target] - p_j,  d H / dz_j =
+    -p_j (log p_j + H).
+    """
 
     @staticmethod
     def forward(
-        ctx: Context, hidden: Tensor, weight: Tensor, target: Tensor, temperature: float, chunk: int, entropy: bool
+        ctx: Context,
+        hidden: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        temperature: float,
+        chunk: int,
+        entropy: bool,
     ) -> tuple[Tensor, Tensor]:
         logps, spreads = [], []
         for at in range(0, len(hidden), chunk):
@@ -64,9 +93,14 @@ class _HeadLogp(torch.autograd.Function):
         return logp, spread
 
     @staticmethod
-    def backward(ctx: Context, grad_logp: Tensor, grad_spread: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+    def backward(
+        ctx: Context, grad_logp: Tensor, grad_spread: Tensor
+    ) -> tuple[Tensor, Tensor, None, None, None, None]:
         hidden, weight, target, spread = ctx.saved_tensors
-        grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=grad_logp.dtype)
+        grad_hidden, grad_weight = (
+            torch.empty_like(hidden),
+            torch.zeros_like(weight, dtype=grad_logp.dtype),
+        )
         for at in range(0, len(hidden), ctx.chunk):
             part = slice(at, at + ctx.chunk)
             logp = _log_softmax(hidden[part], weight, ctx.temperature)

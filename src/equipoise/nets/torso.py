@@ -1,4 +1,6 @@
-"""From an observation to features: ``encode`` makes rows of floats of any supported space, ``MLP`` maps rows to rows."""
+"""From an observation to features: ``encode`` makes rows of floats of any supported space, ``MLP``
+maps rows to rows.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,10 @@ def encoded_size(space: spaces.Space[object]) -> int:
 def encode(space: spaces.Space[object], obs: Tree) -> Tensor:
     """Observations as float32 features.
 
-    ``obs`` [..., *space.shape] (a dict of those for Dict and Tuple) -> [..., F]. Box and MultiBinary: cast and flattened; a
-    picture (bytes of rank 2 or more) is also scaled to 0 .. 1, as a CNN does. Discrete and each part of a MultiDiscrete:
-    one-hot from ``start`` (all zeros for a value outside). Dict: its parts concatenated in sorted key order; Tuple: in its own.
+    ``obs`` [..., *space.shape] (a dict of those for Dict and Tuple) -> [..., F]. Box and
+    MultiBinary: cast and flattened; a picture (bytes of rank 2 or more) is also scaled to 0 .. 1,
+    as a CNN does. Discrete and each part of a MultiDiscrete: one-hot from ``start`` (all zeros for
+    a value outside). Dict: its parts concatenated in sorted key order; Tuple: in its own.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         rank = len(space.shape)
@@ -56,8 +59,12 @@ def encode(space: spaces.Space[object], obs: Tree) -> Tensor:
         values = torch.arange(int(space.start), int(space.start + space.n), device=obs.device)
         return torch.eq(obs.to(torch.int64).unsqueeze(-1), values).to(torch.float32)
     if isinstance(space, spaces.MultiDiscrete):
-        part, value = _one_hot(tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), obs.device)
-        flat = obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.nvec.size).to(torch.int64)
+        part, value = _one_hot(
+            tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), obs.device
+        )
+        flat = obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.nvec.size).to(
+            torch.int64
+        )
         return torch.eq(flat.index_select(-1, part), value).to(torch.float32)
     if (inner := tree.branches(space)) is not None:
         return torch.cat([encode(inner[key], obs[key]) for key in ordered(space, inner)], -1)
@@ -76,23 +83,34 @@ def ordered(space: spaces.Space[object], inner: Collection[str]) -> list[str]:
 
 
 @functools.lru_cache(maxsize=256)
-def _one_hot(counts: tuple[int, ...], starts: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+def _one_hot(
+    counts: tuple[int, ...], starts: tuple[int, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Two arrays [F]: the part that each feature belongs to, and the value that it stands for."""
     with torch.inference_mode(False):  # kept, and used with gradients, too
-        part = torch.arange(len(counts), device=device).repeat_interleave(torch.tensor(counts, device=device))
-        values = [torch.arange(start, start + n, device=device) for start, n in zip(starts, counts, strict=True)]
+        part = torch.arange(len(counts), device=device).repeat_interleave(
+            torch.tensor(counts, device=device)
+        )
+        values = [
+            torch.arange(start, start + n, device=device)
+            for start, n in zip(starts, counts, strict=True)
+        ]
         return part, torch.cat(values)
 
 
 def measured(space: spaces.Space[object]) -> list[bool]:
-    """[F] bool: the columns of ``encode`` that are numbers of a Box. A running norm covers these and leaves one-hots alone."""
+    """[F] bool: the columns of ``encode`` that are numbers of a Box. A running norm covers these
+    and leaves one-hots alone.
+    """
     if (inner := tree.branches(space)) is not None:
         return [column for key in ordered(space, inner) for column in measured(inner[key])]
     return [isinstance(space, spaces.Box)] * encoded_size(space)
 
 
 def linear(size_in: int, size_out: int, gain: float, *, bias: bool = True) -> nn.Linear:
-    """A layer with an orthogonal weight (Saxe et al. 2014, arXiv:1312.6120) scaled by ``gain`` and bias 0, or without one."""
+    """A layer with an orthogonal weight (Saxe et al. 2014, arXiv:1312.6120) scaled by ``gain`` and
+    bias 0, or without one.
+    """
     layer = nn.Linear(size_in, size_out, bias=bias)
     nn.init.orthogonal_(layer.weight, gain)
     if bias:
@@ -103,8 +121,9 @@ def linear(size_in: int, size_out: int, gain: float, *, bias: bool = True) -> nn
 def columns(layer: nn.Linear, x: Tensor) -> Tensor:
     """``layer(x)`` with the features first: [N, F] -> [out, N].
 
-    A head of few outputs is cheaper so: at [1024, 64] -> 2, the product and all that is then done over the outputs
-    (softmax, sum, gather run over contiguous rows of N) take about half of the time of the usual layout.
+    A head of few outputs is cheaper so: at [1024, 64] -> 2, the product and all that is then done
+    over the outputs (softmax, sum, gather run over contiguous rows of N) take about half of the
+    time of the usual layout.
     """
     weight, bias = _weight_and_bias(layer)
     return torch.addmm(bias.unsqueeze(1), weight, x.t())
@@ -116,15 +135,21 @@ def _weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 class MLP(nn.Module):
-    """Hidden layers only, each followed by the activation: [N, size] -> [N, ``size_out``]. ``hidden=()`` is the identity.
+    """Hidden layers only, each followed by the activation: [N, size] -> [N, ``size_out``].
+    ``hidden=()`` is the identity.
 
-    Orthogonal weights with gain sqrt(2), biases 0 (CleanRL; Huang et al. 2022, "The 37 implementation details of PPO", 2).
+    Orthogonal weights with gain sqrt(2), biases 0 (CleanRL; Huang et al. 2022, "The 37
+    implementation details of PPO", 2).
     """
 
-    def __init__(self, size: int, hidden: Sequence[int] = (64, 64), activation: str = "tanh") -> None:
+    def __init__(
+        self, size: int, hidden: Sequence[int] = (64, 64), activation: str = "tanh"
+    ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is unknown; known are {', '.join(ACTIVATIONS)}")
+            raise ValueError(
+                f"activation {activation!r} is unknown; known are {', '.join(ACTIVATIONS)}"
+            )
         sizes = (size, *hidden)
         self.layers = nn.ModuleList(linear(a, b, math.sqrt(2)) for a, b in pairwise(sizes))
         self.activation = activation

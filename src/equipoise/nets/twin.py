@@ -1,7 +1,7 @@
 """Twin critics: two (or more) independent estimates of one value.
 
-Fujimoto et al. 2018, arXiv:1802.09477, section 4.2, where the smaller one is used. All members are computed together, as one
-product of batches of matrices.
+Fujimoto et al. 2018, arXiv:1802.09477, section 4.2, where the smaller one is used. All members are
+computed together, as one product of batches of matrices.
 """
 
 from __future__ import annotations
@@ -21,22 +21,31 @@ from equipoise.types import EnvSpec, Tree
 
 
 class TwinMLP(nn.Module):
-    """Two MLPs of one shape, or ``members`` of them: rows [N, size] -> [members, N, outputs] float32.
+    """Two MLPs of one shape, or ``members`` of them: rows [N, size] -> [members, N, outputs]
+    float32.
 
-    Weights are [members, in, out], each member orthogonal (gain sqrt(2) in hidden layers, 1 at the output), biases 0.
+    Weights are [members, in, out], each member orthogonal (gain sqrt(2) in hidden layers, 1 at the
+    output), biases 0.
     """
 
-    def __init__(self, size: int, hidden: Sequence[int], activation: str, outputs: int, *, members: int = 2) -> None:
+    def __init__(
+        self, size: int, hidden: Sequence[int], activation: str, outputs: int, *, members: int = 2
+    ) -> None:
         super().__init__()
         self.members = members
         if activation not in ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is unknown; known are {', '.join(ACTIVATIONS)}")
+            raise ValueError(
+                f"activation {activation!r} is unknown; known are {', '.join(ACTIVATIONS)}"
+            )
         self.activation = activation
         sizes = list(pairwise((size, *hidden, outputs)))
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for n, (size_in, size_out) in enumerate(sizes):
             gain = math.sqrt(2) if n < len(sizes) - 1 else 1.0
-            drawn = [nn.init.orthogonal_(torch.empty(size_out, size_in), gain).t() for _ in range(members)]
+            drawn = [
+                nn.init.orthogonal_(torch.empty(size_out, size_in), gain).t()
+                for _ in range(members)
+            ]
             self.weights.append(nn.Parameter(torch.stack(drawn)))
             self.biases.append(nn.Parameter(torch.zeros(members, 1, size_out)))
 
@@ -44,12 +53,15 @@ class TwinMLP(nn.Module):
         layers = self._layers(self.members)
         return self._out(self._hidden(x, layers)[-1], layers)
 
-    def least(self, x: Tensor, columns: int, *, members: int, select: bool) -> tuple[Tensor, Tensor]:
-        """The smallest of the first ``members``' outputs [N], and the gradient [N, columns] for the last ``columns`` of ``x``.
-        No graph is recorded.
+    def least(
+        self, x: Tensor, columns: int, *, members: int, select: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The smallest of the first ``members``' outputs [N], and the gradient [N, columns] for the
+        last ``columns`` of ``x``. No graph is recorded.
 
-        By hand, since autograd would go back through all members for all rows, and each row needs only its smallest one: that
-        is ``select``. Without it all rows go, and no size depends on the data, which a GPU would have to be waited for.
+        By hand, since autograd would go back through all members for all rows, and each row needs
+        only its smallest one: that is ``select``. Without it all rows go, and no size depends on
+        the data, which a GPU would have to be waited for.
         """
         with torch.no_grad():
             layers = self._layers(members)
@@ -62,7 +74,9 @@ class TwinMLP(nn.Module):
                 grad = layers[-1][0][member].t()
                 for n in range(len(hidden) - 1, 0, -1):
                     y, w = hidden[n][member], layers[n - 1][0][member]
-                    grad = SLOPES[self.activation](grad, y if rows is None else y.index_select(0, rows))
+                    grad = SLOPES[self.activation](
+                        grad, y if rows is None else y.index_select(0, rows)
+                    )
                     grad = grad @ (w if n > 1 else w[-columns:]).t()
                 grad = grad[:, -columns:]
                 if rows is None:
@@ -72,10 +86,13 @@ class TwinMLP(nn.Module):
         return value, slope
 
     def _layers(self, members: int) -> list[tuple[Tensor, Tensor]]:
-        """Weight and bias of each layer, read past ``ParameterList``, which costs 5 us an item; whole where all members
-        compute, since the gradient of a part is copied once more into one of the whole.
+        """Weight and bias of each layer, read past ``ParameterList``, which costs 5 us an item;
+        whole where all members compute, since the gradient of a part is copied once more into one
+        of the whole.
         """
-        pairs = list(zip(parameters(self.weights).values(), parameters(self.biases).values(), strict=True))
+        pairs = list(
+            zip(parameters(self.weights).values(), parameters(self.biases).values(), strict=True)
+        )
         return pairs if members == self.members else [(w[:members], b[:members]) for w, b in pairs]
 
     def _hidden(self, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
@@ -93,20 +110,24 @@ class TwinMLP(nn.Module):
             x = x.float()
             if w.shape[-1] > 1:
                 return torch.baddbmm(b, x.expand(len(w), *x.shape[1:]), w)
-            return (x * w.transpose(1, 2)).sum(-1, keepdim=True) + b  # a batch of matrices by one vector each: slow as products
+            # a batch of matrices by one vector each: slow as products
+            return (x * w.transpose(1, 2)).sum(-1, keepdim=True) + b
 
 
 SLOPES: dict[
     str, Callable[[Tensor, Tensor], Tensor]
 ] = {  # the gradient of an activation's input, from its output and the output's gradient
-    # As autograd does it, in 17 us for 2 x 256 x 256; ``where`` of a comparison and a number takes 560.
+    # As autograd does it, in 17 us for 2 x 256 x 256; ``where`` of a comparison and a number takes
+    # 560.
     "relu": lambda grad, y: torch.ops.aten.threshold_backward(grad.expand_as(y), y, 0),
     "tanh": lambda grad, y: grad * (1 - y.square()),
 }
 
 
 def slope(judge: Callable[[Tensor], Tensor], action: Tensor) -> tuple[Tensor, Tensor]:
-    """judge(action) [N] for an action [N, d], and its gradient [N, d]. No graph is left, and no parameter gets a gradient."""
+    """judge(action) [N] for an action [N, d], and its gradient [N, d]. No graph is left, and no
+    parameter gets a gradient.
+    """
     with torch.enable_grad():
         free = action.detach().requires_grad_()
         value = judge(free)
@@ -117,16 +138,26 @@ def slope(judge: Callable[[Tensor], Tensor], action: Tensor) -> tuple[Tensor, Te
 class TwinCritic(Features):
     """Q of each member: [members, N] for an action [N, d].
 
-    With ``outputs`` it is [members, N, outputs]: values of the actions of a Discrete space, or quantiles. A
-    torso for images is shared by the members; else they see the encoded observation.
+    With ``outputs`` it is [members, N, outputs]: values of the actions of a Discrete space, or
+    quantiles. A torso for images is shared by the members; else they see the encoded observation.
     """
 
     def __init__(
-        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, action_size: int = 0, outputs: int = 0,
-        members: int = 2, twins: type[TwinMLP] = TwinMLP,
-    ) -> None:  # fmt: skip
+        self,
+        spec: EnvSpec,
+        *,
+        hidden: Sequence[int],
+        activation: str,
+        torso: str,
+        action_size: int = 0,
+        outputs: int = 0,
+        members: int = 2,
+        twins: type[TwinMLP] = TwinMLP,
+    ) -> None:
         super().__init__(spec, hidden=(), activation=activation, torso=torso)
-        self.twins = twins(self.size_out + action_size, hidden, activation, outputs or 1, members=members)
+        self.twins = twins(
+            self.size_out + action_size, hidden, activation, outputs or 1, members=members
+        )
         self.one_value = outputs == 0
 
     def forward(self, obs: Tree, action: Tensor | None = None) -> Tensor:
@@ -136,15 +167,23 @@ class TwinCritic(Features):
         return q.squeeze(-1) if self.one_value else q
 
     def least(self, obs: Tree, action: Tensor, *, members: int = 2) -> Tensor:
-        """The smallest Q [N] of the first ``members`` for an actor's action, which alone gets a gradient."""
+        """The smallest Q [N] of the first ``members`` for an actor's action, which alone gets a
+        gradient.
+        """
         with torch.no_grad():
             x = torch.cat([self.features(obs), action], -1)
-        value, gradient = self.twins.least(x, action.shape[-1], members=members, select=x.device.type == "cpu")
+        value, gradient = self.twins.least(
+            x, action.shape[-1], members=members, select=x.device.type == "cpu"
+        )
         return value + (gradient * (action - action.detach())).sum(-1)
 
     def mean(self, obs: Tree, action: Tensor) -> Tensor:
-        """The mean [N] of all members' outputs for an actor's action, which alone gets a gradient."""
+        """The mean [N] of all members' outputs for an actor's action,
+        which alone gets a gradient.
+        """
         with torch.no_grad():
             features = self.features(obs)
-        value, gradient = slope(lambda free: self.twins(torch.cat([features, free], -1)).mean((0, 2)), action)
+        value, gradient = slope(
+            lambda free: self.twins(torch.cat([features, free], -1)).mean((0, 2)), action
+        )
         return value + (gradient * (action - action.detach())).sum(-1)

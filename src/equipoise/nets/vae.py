@@ -1,7 +1,9 @@
-"""A variational autoencoder of images (Kingma and Welling 2014, arXiv:1312.6114), whose latents a replay keeps in their place.
+"""A variational autoencoder of images (Kingma and Welling 2014, arXiv:1312.6114), whose latents a
+replay keeps in their place.
 
-The encoder is a part of the network: it makes latents of the images that a policy acts on, and latents of a replay pass it as
-they are. No gradient of a policy's loss reaches it. The decoder is only there for learning (``learners/encoding.py``).
+The encoder is a part of the network: it makes latents of the images that a policy acts on, and
+latents of a replay pass it as they are. No gradient of a policy's loss reaches it. The decoder is
+only there for learning (``learners/encoding.py``).
 """
 
 from __future__ import annotations
@@ -25,14 +27,19 @@ LEAST = 1e-5  # mean squared error of a pixel from 0 to 1, below which nothing i
 
 
 class Encoder(nn.Module):
-    """Convolutions 4x4/2 with ReLU, and the mean of each latent: images [N, *shape] -> [N, ``LATENTS``]."""
+    """Convolutions 4x4/2 with ReLU, and the mean of each latent: images [N, *shape] -> [N,
+    ``LATENTS``].
+    """
 
     def __init__(self, shape: Sequence[int], *, scale: float = 1 / 255) -> None:
         super().__init__()
         self.scale, self.shape, self.size_out = scale, tuple(shape), LATENTS
         channels, height, width = planes(shape)
         if min(height, width) < SMALLEST:
-            raise ValueError(f"torso 'vae' needs sides of {SMALLEST} and more, got {height}x{width}; take resnet or mlp")
+            raise ValueError(
+                f"torso 'vae' needs sides of {SMALLEST} and more, got {height}x{width}; take "
+                "resnet or mlp"
+            )
         self.sides = [(height, width)]
         self.layers = nn.ModuleList()
         for size in CHANNELS:
@@ -44,7 +51,9 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Images, or latents [N, ``LATENTS``], which pass; in float32 always, so that all who act and learn see the same."""
+        """Images, or latents [N, ``LATENTS``], which pass; in float32 always, so that all who act
+        and learn see the same.
+        """
         if x.ndim == 2:
             return x.float()
         with exact(x.device):
@@ -70,7 +79,10 @@ class Decoder(nn.Module):
         channels, self._corner = planes(encoder.shape)[0], (CHANNELS[-1], *encoder.sides[-1])
         self.layers = nn.ModuleList()
         for size_in, size_out, sides in zip(
-            reversed(CHANNELS), (*reversed(CHANNELS[:-1]), channels), reversed(encoder.sides[:-1]), strict=True
+            reversed(CHANNELS),
+            (*reversed(CHANNELS[:-1]), channels),
+            reversed(encoder.sides[:-1]),
+            strict=True,
         ):
             odd: Any = tuple(side % 2 for side in sides)
             self.layers.append(nn.ConvTranspose2d(size_in, size_out, 4, 2, 1, output_padding=odd))
@@ -95,8 +107,9 @@ class Autoencoder(nn.Module):
 
             L = D/2 log(MSE) + KL(N(m, s^2) || N(0, 1))
 
-        for images of D numbers: the variance of a pixel is that which fits best (Rybkin et al. 2021, arXiv:2006.13202, Eq. 10),
-        so that no weight stands between the two. ``noise`` [N, ``LATENTS``] is standard normal.
+        for images of D numbers: the variance of a pixel is that which fits best (Rybkin et al.
+        2021, arXiv:2006.13202, Eq. 10), so that no weight stands between the two. ``noise`` [N,
+        ``LATENTS``] is standard normal.
         """
         encoder, decoder = self.encoder, self.decoder
         seen = encoder.seen(images)

@@ -1,10 +1,12 @@
 """Torsos for images, and the choice of a torso.
 
-A torso is a module that maps rows of observations (a tensor [N, ...], or a dict of those) to features [N, ``size_out``]. To
-use your own, write a class that is made from the observation space and name it: ``torso="module:Class"``.
+A torso is a module that maps rows of observations (a tensor [N, ...], or a dict of those) to
+features [N, ``size_out``]. To use your own, write a class that is made from the observation space
+and name it: ``torso="module:Class"``.
 
-A torso for images has a module for each image of an observation, made by an entry of ``IMAGES`` from the image's shape and the
-scale of its integers, that maps images [N, *shape] to [N, ``size_out``].
+A torso for images has a module for each image of an observation, made by an entry of ``IMAGES``
+from the image's shape and the scale of its integers, that maps images [N, *shape] to [N,
+``size_out``].
 """
 
 from __future__ import annotations
@@ -41,14 +43,21 @@ IMAGES: dict[str, Callable[..., object]] = {
     "vae": Encoder,
 }
 KINDS = ("auto", "mlp", *list(IMAGES)[1:])
-Torso = Annotated[str, Help(f"Torso: {', '.join(KINDS)}, or module:Class for one of your own."), KEPT]
+Torso = Annotated[
+    str, Help(f"Torso: {', '.join(KINDS)}, or module:Class for one of your own."), KEPT
+]
 
 
 class Vision(nn.Module):
-    """A module for each image of an observation (a Dict's in sorted key order), beside the other parts, encoded."""
+    """A module for each image of an observation (a Dict's in sorted key order), beside the other
+    parts, encoded.
+    """
 
     def __init__(
-        self, observation: spaces.Space[object], is_image: Callable[[spaces.Space[object]], bool], cnn: Callable[..., Any]
+        self,
+        observation: spaces.Space[object],
+        is_image: Callable[[spaces.Space[object]], bool],
+        cnn: Callable[..., Any],
     ) -> None:
         super().__init__()
         self.parts = [(path, space, is_image(space)) for path, space in leaves(observation)]
@@ -65,7 +74,9 @@ class Vision(nn.Module):
             for key in path:
                 x = x[key]
             features.append(next(cnns)(x) if image else encode(space, x))
-        return features[0] if len(features) == 1 else torch.cat([one.float() for one in features], -1)
+        return (
+            features[0] if len(features) == 1 else torch.cat([one.float() for one in features], -1)
+        )
 
 
 class Latent(nn.Module):
@@ -86,24 +97,30 @@ class Latent(nn.Module):
 
 
 def encoders(net: nn.Module) -> dict[str, Encoder]:
-    """The encoders of a network by the paths of their images within an observation; {}: it has none.
+    """The encoders of a network by the paths of their images within an observation; {}: it has
+    none.
 
     ValueError where several of its parts have their own: a row would be kept once for each.
     """
-    found: list[Any] = [module for module in net.modules() if isinstance(getattr(module, "torso", None), Latent)]
+    found: list[Any] = [
+        module for module in net.modules() if isinstance(getattr(module, "torso", None), Latent)
+    ]
     if not found:
         return {}
     if len(found) > 1:
         kind = type(net).__name__
         raise ValueError(
-            f"algorithm.torso: expected a network with one torso for vae, such as DQN's or R2D2's, got {kind} with {len(found)}"
+            "algorithm.torso: expected a network with one torso for vae, such as DQN's or R2D2's, "
+            f"got {kind} with {len(found)}"
         )
     (one,) = found
     keys = getattr(one, "seen", ())
     return {tree.path_of(*keys, *path): encoder for path, encoder in one.torso.encoders().items()}
 
 
-def leaves(space: spaces.Space[object], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], spaces.Space[object]]]:
+def leaves(
+    space: spaces.Space[object], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], spaces.Space[object]]]:
     """(keys, space) of every part that has no parts itself, in the order of ``encode``."""
     if (inner := tree.branches(space)) is None:
         yield path, space
@@ -113,23 +130,33 @@ def leaves(space: spaces.Space[object], path: tuple[str, ...] = ()) -> Iterator[
 
 
 def is_screen(space: spaces.Space[object]) -> bool:
-    """Is it certainly an image: bytes of rank 3 or 4 whose sides are long enough for the Nature CNN?"""
-    bytes_ = isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)
+    """Is it certainly an image: bytes of rank 3 or 4 whose sides are long enough for the Nature
+    CNN?
+    """
+    bytes_ = (
+        isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)
+    )
     return bytes_ and min(planes(space.shape)[1:]) >= SMALLEST  # type: ignore[arg-type]
 
 
 def could_be_image(space: spaces.Space[object]) -> bool:
-    """Can a CNN that the user asked for take it as an image: any Box of rank 3 or 4, and bytes of rank 2?"""
+    """Can a CNN that the user asked for take it as an image: any Box of rank 3 or 4, and bytes of
+    rank 2?
+    """
     if not isinstance(space, spaces.Box):
         return False
     return len(space.shape) in (3, 4) or (len(space.shape) == 2 and space.dtype == np.uint8)
 
 
-def torso(kind: str, observation: spaces.Space[object], *, hidden: Sequence[int], activation: str) -> Any:
-    """The torso for an observation space: an ``MLP`` over encoded rows, or a module that takes the observations themselves.
+def torso(
+    kind: str, observation: spaces.Space[object], *, hidden: Sequence[int], activation: str
+) -> Any:
+    """The torso for an observation space: an ``MLP`` over encoded rows, or a module that takes the
+    observations themselves.
 
-    ``auto``: ``nature`` where ``is_screen`` holds for a part, else an MLP. ``hidden`` and ``activation`` are the MLP's.
-    ValueError says what is wrong with a ``kind`` or with an observation that does not fit it.
+    ``auto``: ``nature`` where ``is_screen`` holds for a part, else an MLP. ``hidden`` and
+    ``activation`` are the MLP's. ValueError says what is wrong with a ``kind`` or with an
+    observation that does not fit it.
     """
     if ":" in kind:
         return custom(kind, observation)
@@ -137,10 +164,14 @@ def torso(kind: str, observation: spaces.Space[object], *, hidden: Sequence[int]
         known = f"known are {', '.join(KINDS)} and 'module:Class' for one of your own"
         raise ValueError(f"torso {kind!r} is unknown; {known}{hint(kind, KINDS)}")
     is_image = is_screen if kind == "auto" else could_be_image
-    if kind == "mlp" or (not (found := any(is_image(space) for _, space in leaves(observation))) and kind == "auto"):
+    if kind == "mlp" or (
+        not (found := any(is_image(space) for _, space in leaves(observation))) and kind == "auto"
+    ):
         return MLP(encoded_size(observation), hidden, activation)
     if not found:
-        raise ValueError(f"torso {kind!r}: expected an image among the observations, got {observation}")
+        raise ValueError(
+            f"torso {kind!r}: expected an image among the observations, got {observation}"
+        )
     vision = Vision(observation, is_image, IMAGES[kind])
     return Latent(vision, hidden, activation) if kind == "vae" else vision
 
@@ -153,9 +184,15 @@ def custom(name: str, observation: spaces.Space[object]) -> object:
     except ImportError as error:
         raise ValueError(f"torso {name!r}: expected an importable module, got {error}") from error
     except Exception as error:  # the module of a user may raise anything
-        raise ValueError(f"torso {name!r}: expected a module that can be imported, got {raised(error)}") from error
+        raise ValueError(
+            f"torso {name!r}: expected a module that can be imported, got {raised(error)}"
+        ) from error
     if (found := getattr(imported, attribute, None)) is None:
-        known = [key for key, value in vars(imported).items() if inspect.isclass(value) and issubclass(value, nn.Module)]
+        known = [
+            key
+            for key, value in vars(imported).items()
+            if inspect.isclass(value) and issubclass(value, nn.Module)
+        ]
         raise ValueError(f"torso {name!r}: {module} has no {attribute!r}{hint(attribute, known)}")
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
         raise ValueError(f"torso {name!r}: expected a torch.nn.Module class, got {found!r}")
@@ -164,11 +201,15 @@ def custom(name: str, observation: spaces.Space[object]) -> object:
         signature.bind(observation)
     except TypeError as error:
         raise ValueError(
-            f"torso {name!r}: expected {attribute}(observation_space), got {attribute}{signature}: {error}"
+            f"torso {name!r}: expected {attribute}(observation_space), got {attribute}{signature}: "
+            f"{error}"
         ) from error
     made = found(observation)
     if not isinstance(size := getattr(made, "size_out", None), int):
-        raise ValueError(f"torso {name!r}: expected an integer size_out, the width of what it returns, got {size!r}")
+        raise ValueError(
+            f"torso {name!r}: expected an integer size_out, the width of what it returns, got "
+            f"{size!r}"
+        )
     with (
         torch.no_grad(),
         torch.random.fork_rng(devices=[]),
@@ -177,11 +218,15 @@ def custom(name: str, observation: spaces.Space[object]) -> object:
             got = made(zeros(observation, 2))
         except Exception as error:
             raise ValueError(
-                f"torso {name!r}: expected what takes two rows of {observation}, got {type(error).__name__}: {error}"
+                f"torso {name!r}: expected what takes two rows of {observation}, got "
+                f"{type(error).__name__}: {error}"
             ) from error
     if not isinstance(got, Tensor) or got.shape != (2, size):
         what = f"{list(got.shape)}" if isinstance(got, Tensor) else f"{type(got).__name__}"
-        raise ValueError(f"torso {name!r}: expected [N, size_out] = {[2, size]} of two rows of observations, got {what}")
+        raise ValueError(
+            f"torso {name!r}: expected [N, size_out] = {[2, size]} of two rows of observations, "
+            f"got {what}"
+        )
     return made
 
 

@@ -1,4 +1,6 @@
-"""What a new run takes from a checkpoint of another one: the weights alone, or all that its learner had."""
+"""What a new run takes from a checkpoint of another one: the weights alone, or all that its learner
+had.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +19,44 @@ from equipoise.types import Program, learning
 MANY = 1 << 30  # more windows than a batch has
 
 
-def take(program: Program, nets: Mapping[str, nn.Module], source: Path, *, learner: bool) -> int | None:
-    """Copy the weights of a checkpoint into ``nets`` -> the updates that made them, where all of the ``learner`` is to follow.
+def take(
+    program: Program, nets: Mapping[str, nn.Module], source: Path, *, learner: bool
+) -> int | None:
+    """Copy the weights of a checkpoint into ``nets`` -> the updates that made them, where all of
+    the ``learner`` is to follow.
 
     ValueError where something of it does not fit this run.
     """
     fill(program, nets, source)
-    updates = [begin_from(new_learner(program, name, nets[name]), source, name) for name in learning(program) if learner]
+    updates = [
+        begin_from(new_learner(program, name, nets[name]), source, name)
+        for name in learning(program)
+        if learner
+    ]
     return updates[0] if updates else None
 
 
 def fill(program: Program, nets: Mapping[str, nn.Module], source: Path) -> None:
-    """Copy the weights of a checkpoint into the networks that a run begins with; ValueError where they do not fit."""
-    playable.fill(nets, cloned.params(program, nets, source, checkpoint.load(source)[0]), str(source))
+    """Copy the weights of a checkpoint into the networks that a run begins with; ValueError where
+    they do not fit.
+    """
+    playable.fill(
+        nets, cloned.params(program, nets, source, checkpoint.load(source)[0]), str(source)
+    )
 
 
 def new_learner(
-    program: Program, name: str, net: nn.Module, *, schedule_updates: int = 1, seed: int = 0, batch: int = MANY,
+    program: Program,
+    name: str,
+    net: nn.Module,
+    *,
+    schedule_updates: int = 1,
+    seed: int = 0,
+    batch: int = MANY,
     pool: Learners = ALONE,
-) -> Learner:  # fmt: skip
-    """The learner of a policy, on the program's device; ``batch``: windows of a batch; ``pool``: those that it learns with.
+) -> Learner:
+    """The learner of a policy, on the program's device; ``batch``: windows of a batch; ``pool``:
+    those that it learns with.
 
     Several learners on CUDA have a device each.
     """
@@ -45,11 +65,19 @@ def new_learner(
     if pool.size > 1 and device != "cpu":
         device = f"{device}:{pool.rank}"
     return Learner(
-        policy.algorithm, net, optimizer=policy.optimizer, rewards=policy.rewards,
-        parts=parts_of(policy.rewards.parts), device=device, precision=program.placement.precision,
-        schedule_updates=schedule_updates, seed=seed, batch=batch, parameters=parameters,
+        policy.algorithm,
+        net,
+        optimizer=policy.optimizer,
+        rewards=policy.rewards,
+        parts=parts_of(policy.rewards.parts),
+        device=device,
+        precision=program.placement.precision,
+        schedule_updates=schedule_updates,
+        seed=seed,
+        batch=batch,
+        parameters=parameters,
         weighted=policy.replay is not None and policy.replay.selector == "prioritized",
-    )  # fmt: skip
+    )
 
 
 def begin_from(learner: Learner, source: Path, name: str) -> int:
@@ -63,6 +91,10 @@ def begin_from(learner: Learner, source: Path, name: str) -> int:
         learner.adopt(statefile.parse(data)["learners"][name])
         return learner.before
     except KeyError as error:
-        raise ValueError(f"{place}: expected the state of the learner of {name!r}, got none of {error}") from error
+        raise ValueError(
+            f"{place}: expected the state of the learner of {name!r}, got none of {error}"
+        ) from error
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{place}: expected a learner that this run can begin from; {error}") from error
+        raise ValueError(
+            f"{place}: expected a learner that this run can begin from; {error}"
+        ) from error

@@ -24,13 +24,17 @@ class Fresh:
     source: None = None
 
     def fill(self, program: Program, nets: Mapping[str, nn.Module]) -> int | None:
-        """Copy the weights that the run begins with into ``nets`` -> the updates of a learner that it takes over, or None."""
+        """Copy the weights that the run begins with into ``nets`` -> the updates of a learner that
+        it takes over, or None.
+        """
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromWeights:
-    """A new run with the weights of a checkpoint; with ``learner`` also with its optimisers and statistics."""
+    """A new run with the weights of a checkpoint; with ``learner`` also with its optimisers and
+    statistics.
+    """
 
     weights: Path
     learner: bool = False

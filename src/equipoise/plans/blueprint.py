@@ -1,4 +1,6 @@
-"""A blueprint: everything that follows from a Program and a look at its env (roles, networks, seeds, numbers of updates)."""
+"""A blueprint: everything that follows from a Program and a look at its env (roles, networks,
+seeds, numbers of updates).
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,16 @@ from equipoise.types import DealtEnv, Policy, Program, RunSpec, agent_streams, l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """A Program with everything that follows from it and from a look at its env; it travels to every worker."""
+    """A Program with everything that follows from it and from a look at its env; it travels to
+    every worker.
+    """
 
     program: Program
     spec: RunSpec
     roles: Mapping[str, Role]  # by policy; those that learn come first
     pace: Pace
-    replays: Mapping[str, ReplayPlan]  # by policy, of those that keep live rows: the share of the first learner
+    # by policy, of those that keep live rows: the share of the first learner
+    replays: Mapping[str, ReplayPlan]
     updates: int
     schedule_updates: int
     record_every: int  # updates
@@ -56,14 +61,24 @@ class Blueprint:
     apart: bool = False  # are there learners on several machines?
     address: str = "127.0.0.1"  # of this machine, for learners on others
 
-    def failures(self, counted: Episodes | None = None, resetting: Callable[[float], object] | None = None) -> Failures:
-        """The rule for env failures in this run; ``counted``: where failures and their causes are counted.
+    def failures(
+        self, counted: Episodes | None = None, resetting: Callable[[float], object] | None = None
+    ) -> Failures:
+        """The rule for env failures in this run; ``counted``: where failures and their causes are
+        counted.
 
         ``resetting`` is called after each reset of an env, with the seconds that it took.
         """
-        made = Failures(on_nonfinite=self.program.source.on_nonfinite, capsules=Path(self.capsules) if self.capsules else None)
+        made = Failures(
+            on_nonfinite=self.program.source.on_nonfinite,
+            capsules=Path(self.capsules) if self.capsules else None,
+        )
         made = made if resetting is None else replace(made, resetting=resetting)
-        return made if counted is None else replace(made, counts=counted.failures, causes=counted.causes)
+        return (
+            made
+            if counted is None
+            else replace(made, counts=counted.failures, causes=counted.causes)
+        )
 
     @property
     def env_maker(self) -> EnvMaker:
@@ -71,7 +86,9 @@ class Blueprint:
         return env_maker(self.program)
 
     def make_env(self, **given: Any) -> DealtEnv:
-        """Make the envs of an actor, with agents dealt to policies; ``given``: as ``EnvMaker`` takes it."""
+        """Make the envs of an actor, with agents dealt to policies; ``given``: as ``EnvMaker``
+        takes it.
+        """
         return self.env_maker(**given, answers=self.program.placement.partial_streams)
 
     def network(self, name: str) -> nn.Module:
@@ -86,14 +103,21 @@ class Blueprint:
         return nets
 
     def learner(self, name: str, net: nn.Module, pool: Learners = ALONE) -> Learner:
-        """The learner of a policy as the run begins, which a resume loads after; ``pool``: those that it learns with."""
+        """The learner of a policy as the run begins, which a resume loads after; ``pool``: those
+        that it learns with.
+        """
         windows = learning(self.program)[name].batch * len(self.roles[name].places) // pool.size
         if self.program.placement.gradient_checkpointing:
             recompute(net)
         made = begin.new_learner(
-            self.program, name, net, schedule_updates=self.schedule_updates,
-            seed=policy_seed(self.program.schedule.seed, "learner", name), batch=windows, pool=pool,
-        )  # fmt: skip
+            self.program,
+            name,
+            net,
+            schedule_updates=self.schedule_updates,
+            seed=policy_seed(self.program.schedule.seed, "learner", name),
+            batch=windows,
+            pool=pool,
+        )
         if self.before is not None and self.weights is not None and self.resume is None:
             begin.begin_from(made, Path(self.weights), name)
         return made
@@ -121,19 +145,32 @@ class Blueprint:
     @property
     def round(self) -> int:
         """Envs whose unrolls make a round: the envs of a batch; with replays all of them."""
-        policy, groups = common(self.program), max(self.program.groups, 1)  # without any there is room for one
+        # without any there is room for one
+        policy, groups = common(self.program), max(self.program.groups, 1)
         return policy.batch if policy.replay is None else groups * self.program.placement.group_envs
 
     def examines(self, version: int) -> bool:
-        """Is a version due to be evaluated: the first one that actors get at or after each multiple of ``evaluation.every``?
+        """Is a version due to be evaluated: the first one that actors get at or after each multiple
+        of ``evaluation.every``?
 
         The last version is always evaluated, after the run.
         """
-        wanted, published = self.program.evaluation, math.lcm(*(one.publish_every for one in self.policies.values()))
+        wanted, published = (
+            self.program.evaluation,
+            math.lcm(*(one.publish_every for one in self.policies.values())),
+        )
         unit = published * self.pace.updates
-        if wanted.every is None or not wanted.episodes or version % unit or not 0 < version < self.updates:
+        if (
+            wanted.every is None
+            or not wanted.episodes
+            or version % unit
+            or not 0 < version < self.updates
+        ):
             return False
-        return self.pace.steps(version) // wanted.every > self.pace.steps(version - unit) // wanted.every
+        return (
+            self.pace.steps(version) // wanted.every
+            > self.pace.steps(version - unit) // wanted.every
+        )
 
     @property
     def learners(self) -> int:
@@ -142,12 +179,17 @@ class Blueprint:
 
     @property
     def replaceable(self) -> bool:
-        """Can a learner that is lost be replaced? Not where rows of a replay are lost with it, or a policy's past, or weights
-        on a device, or its part of the parameters, or where learners are on several machines.
+        """Can a learner that is lost be replaced? Not where rows of a replay are lost with it, or a
+        policy's past, or weights on a device, or its part of the parameters, or where learners are
+        on several machines.
         """
         frozen = any(role.frozen is not None for role in self.roles.values())
         whole = self.program.placement.shard == "none"
-        return self.learners > 1 and whole and not (self.apart or self.replays or frozen or self.acting_device != "cpu")
+        return (
+            self.learners > 1
+            and whole
+            and not (self.apart or self.replays or frozen or self.acting_device != "cpu")
+        )
 
     def learner_of(self, group: int) -> int:
         """The learner that a group of envs writes its rows for."""
@@ -165,24 +207,44 @@ class Blueprint:
     def notes(self) -> tuple[str, ...]:
         """Notes on the env for a person."""
         env = self.spec.env
-        raw = [name for name, one in self.policies.items() if not getattr(one.algorithm, "normalize_obs", False)]
-        odd = {scales.said(scales.large(self.spec.policies[name].observation)) for name in raw if env.observation is not None}
+        raw = [
+            name
+            for name, one in self.policies.items()
+            if not getattr(one.algorithm, "normalize_obs", False)
+        ]
+        odd = {
+            scales.said(scales.large(self.spec.policies[name].observation))
+            for name in raw
+            if env.observation is not None
+        }
         return (*((env.settings,) if env.settings else ()), *env.notes, *sorted(odd - {""}))
 
     def batch(self, name: str) -> int:
-        """A learner's items of a batch of a policy: windows of its streams; of rows where there is a replay."""
+        """A learner's items of a batch of a policy: windows of its streams; of rows where there is
+        a replay.
+        """
         policy = learning(self.program)[name]
-        return policy.batch * (len(self.roles[name].places) if policy.replay is None else 1) // self.learners
+        return (
+            policy.batch
+            * (len(self.roles[name].places) if policy.replay is None else 1)
+            // self.learners
+        )
 
     def streams(self, group: int) -> Any:
         """The streams [B] int64 of all agents of a group of envs."""
         count = len(self.spec.env.agents)
-        return agent_streams(stream_ids(group, self.program.placement.group_envs), count, range(count))
+        return agent_streams(
+            stream_ids(group, self.program.placement.group_envs), count, range(count)
+        )
 
     @property
     def inferences(self) -> int:
         """The number of inference workers; 0: inference is local."""
-        return self.program.placement.inference_workers if self.program.placement.inference == "central" else 0
+        return (
+            self.program.placement.inference_workers
+            if self.program.placement.inference == "central"
+            else 0
+        )
 
     @property
     def rolls_out(self) -> bool:
@@ -197,7 +259,9 @@ class Blueprint:
 
     @property
     def rows_device(self) -> str:
-        """The device that rows may lie on where all workers are in one process, so that a learner reads them without a copy."""
+        """The device that rows may lie on where all workers are in one process, so that a learner
+        reads them without a copy.
+        """
         return self.acting_device if self.rolls_out and not self.replays else "cpu"
 
     @property
@@ -207,11 +271,15 @@ class Blueprint:
 
     def groups(self, actor: int) -> range:
         """The groups of an actor's envs."""
-        return range(actor * self.program.placement.halves, (actor + 1) * self.program.placement.halves)
+        return range(
+            actor * self.program.placement.halves, (actor + 1) * self.program.placement.halves
+        )
 
     def served(self, inference: int) -> range:
         """The groups that an inference worker acts for: those of whole actors."""
-        first, last = (self.program.actors * i // self.inferences for i in (inference, inference + 1))
+        first, last = (
+            self.program.actors * i // self.inferences for i in (inference, inference + 1)
+        )
         return range(first * self.program.placement.halves, last * self.program.placement.halves)
 
     def server(self, group: int) -> int:
@@ -224,9 +292,19 @@ class Blueprint:
 
     @property
     def shards(self) -> list[tuple[str, int]]:
-        """(policy, number) of each worker that keeps rows of a replay; none where the learners' processes keep them.
+        """(policy, number) of each worker that keeps rows of a replay; none where the learners'
+        processes keep them.
 
         Shard k is learner k % learners'.
         """
-        kept = {name: replay.shards for name in self.replays if (replay := self.policies[name].replay) is not None}
-        return [(name, number) for name, shards in kept.items() if shards > 1 for number in range(shards)]
+        kept = {
+            name: replay.shards
+            for name in self.replays
+            if (replay := self.policies[name].replay) is not None
+        }
+        return [
+            (name, number)
+            for name, shards in kept.items()
+            if shards > 1
+            for number in range(shards)
+        ]

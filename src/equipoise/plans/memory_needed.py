@@ -1,7 +1,9 @@
-"""Memory that a run takes, summed up before anything is allocated, and the memory that this machine has.
+"""Memory that a run takes, summed up before anything is allocated, and the memory that this machine
+has.
 
-The sum is a lower bound: what an env keeps for itself, what a backward pass needs and the interpreters are not in it. A run
-whose lower bound does not fit is refused in one sentence, with the parts of the sum and the nearest setting that fits.
+The sum is a lower bound: what an env keeps for itself, what a backward pass needs and the
+interpreters are not in it. A run whose lower bound does not fit is refused in one sentence, with
+the parts of the sum and the nearest setting that fits.
 """
 
 from __future__ import annotations
@@ -37,18 +39,24 @@ if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
 
 MOST_STREAMS = 100  # of an evaluation
-ROW_OBJECTS = 600  # bytes of the Python objects that hold the views of one row of an unroll, at least
+# bytes of the Python objects that hold the views of one row of an unroll, at least
+ROW_OBJECTS = 600
 WIDE = 1 << 26  # numbers in one layer: a network that may have more is counted before it is built
 ENDLESS = 1 << 64  # bytes, of what has no size in 64 bits
-NEARBY = 64  # values below the largest one that are tried, since some settings have to divide others
+# values below the largest one that are tried, since some settings have to divide others
+NEARBY = 64
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-CGROUP_FILES = {"": "memory.max", "memory": "memory.limit_in_bytes"}  # by controller: version 2, version 1
-TOO_LARGE = re.compile(r"allocate memory|out of memory|overflow|[Ss]torage size|too large", re.ASCII)
+# by controller: version 2, version 1
+CGROUP_FILES = {"": "memory.max", "memory": "memory.limit_in_bytes"}
+TOO_LARGE = re.compile(
+    r"allocate memory|out of memory|overflow|[Ss]torage size|too large", re.ASCII
+)
 
-Measure = Callable[[Program], dict[str, int]]  # the parts of the sum, in bytes by name; ValueError where there is no such run
+# the parts of the sum, in bytes by name; ValueError where there is no such run
+Measure = Callable[[Program], dict[str, int]]
 
 
-# ----------------------------------------------------------------------------------------------------------- the machine
+# -------------------------------------------------------------------------------------- the machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +69,23 @@ class Machine:
 
 
 def machine(root: Path = Path("/")) -> Machine:
-    """The machine, or its cgroup where that has less. ``root``: where ``proc`` and ``sys`` are found."""
+    """The machine, or its cgroup where that has less. ``root``: where ``proc`` and ``sys`` are
+    found.
+    """
     facts = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE))
     total = int(facts["MemTotal"]) * 1024 if "MemTotal" in facts else _pages()
-    free = int(facts["MemAvailable"]) * 1024 + int(facts.get("SwapFree", 0)) * 1024 if "MemAvailable" in facts else None
+    free = (
+        int(facts["MemAvailable"]) * 1024 + int(facts.get("SwapFree", 0)) * 1024
+        if "MemAvailable" in facts
+        else None
+    )
     limit = min(_cgroup_limits(root), default=None)
     if limit is not None and (total is None or limit < total):
-        return Machine(total=limit, free=free if free is None else min(free, limit), name="the memory limit of this cgroup")
+        return Machine(
+            total=limit,
+            free=free if free is None else min(free, limit),
+            name="the memory limit of this cgroup",
+        )
     return Machine(total=total, free=free)
 
 
@@ -88,7 +106,9 @@ def _cgroup_limits(root: Path) -> Iterator[int]:
 
 
 def _text(path: Path) -> str:
-    """A file of the system, or nothing where there is none (another system, a container without it)."""
+    """A file of the system, or nothing where there is none (another system, a container without
+    it).
+    """
     return path.read_text() if path.is_file() and os.access(path, os.R_OK) else ""
 
 
@@ -97,21 +117,28 @@ def _pages() -> int | None:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else None
 
 
-# -------------------------------------------------------------------------------------------------------------- the sum
+# ------------------------------------------------------------------------------------------ the sum
 
 
 def queue_plan(blue: Blueprint) -> Plan:
     """The queue of a learner, where the rows of the policies that learn lie side by side."""
     block, groups = blue.program.placement.group_envs, blue.groups_of(0)
     return Plan(
-        rows={name: role.row for name, role in blue.learns.items()}, unroll=blue.unroll, batch=blue.round // blue.learners,
-        block=block, envs=max(len(groups), 1) * block, max_lag=blue.program.placement.max_lag,
-        span=block * len(blue.spec.env.agents), learners=blue.learners,
-    )  # fmt: skip
+        rows={name: role.row for name, role in blue.learns.items()},
+        unroll=blue.unroll,
+        batch=blue.round // blue.learners,
+        block=block,
+        envs=max(len(groups), 1) * block,
+        max_lag=blue.program.placement.max_lag,
+        span=block * len(blue.spec.env.agents),
+        learners=blue.learners,
+    )
 
 
 def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
-    """Bytes of everything that grows with a setting, by name. ``nets``: bytes of each policy's parameters and buffers."""
+    """Bytes of everything that grows with a setting, by name. ``nets``: bytes of each policy's
+    parameters and buffers.
+    """
     program, plan, unroll = blue.program, queue_plan(blue), blue.unroll
     found = {
         "queue": plan.nbytes * blue.learners,
@@ -124,8 +151,12 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     }
     for name, policy in blue.policies.items():
         if policy.replay is not None:
-            window, row = policy.algorithm.item_rows or unroll, replace(blue.roles[name].kept, columns=1)
-            found["batches"] += tree.nbytes(trajectory_specs(row, window, policy.batch))  # of all learners
+            window, row = (
+                policy.algorithm.item_rows or unroll,
+                replace(blue.roles[name].kept, columns=1),
+            )
+            # of all learners
+            found["batches"] += tree.nbytes(trajectory_specs(row, window, policy.batch))
             images = dict(tree.items(blue.roles[name].row.obs))
             found["batches"] += POOL * sum(images[path].nbytes for path in blue.roles[name].latents)
         elif not plan.ordered and plan.per_batch > 1:
@@ -133,21 +164,31 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     for replay in blue.replays.values():
         each = replay.nbytes(replay.slots) - (_rows(replay) if replay.settings.file else 0)
         found["replay"] += each * blue.learners
-    slots = min(-(-plan.blocks // max(plan.actors, 1)), max(KEPT_ROWS // unroll, KEPT_SLOTS))  # whose views an agent keeps
+    # whose views an agent keeps
+    slots = min(-(-plan.blocks // max(plan.actors, 1)), max(KEPT_ROWS // unroll, KEPT_SLOTS))
     for role in blue.roles.values():
-        row, streams = role.row, program.actors * program.placement.envs_per_actor * len(role.places)
-        width = 3 * _bytes(row.obs) + _bytes(row.action) + 2 * _bytes(row.state) + 64  # the env's rows, the agent's, counters
+        row, streams = (
+            role.row,
+            program.actors * program.placement.envs_per_actor * len(role.places),
+        )
+        # the env's rows, the agent's, counters
+        width = 3 * _bytes(row.obs) + _bytes(row.action) + 2 * _bytes(row.state) + 64
         noise = 4 * unroll * role.noise.columns * slots
         found["agents"] += streams * (width + noise) + ROW_OBJECTS * unroll * slots * program.groups
-        found["evaluation"] += min(program.evaluation.episodes, MOST_STREAMS) * len(role.places) * width
+        found["evaluation"] += (
+            min(program.evaluation.episodes, MOST_STREAMS) * len(role.places) * width
+        )
     if blue.inferences:
         found["agents"] += tree.nbytes(Exchange.specs(**exchange_sizes(blue)))
-    agents = blue.inferences or program.groups  # each with a network, and a copy of the newest weights
+    # each with a network, and a copy of the newest weights
+    agents = blue.inferences or program.groups
     for name, role in blue.roles.items():
         copies = 1 + 2 + 2 * agents  # the first network, the evaluation's with its copy
         if role.frozen is None:
-            each = learner_copies(learning(program)[name])  # and, of several that may be replaced, all but the gradients again
-            holders = 1 if program.placement.shard == "fsdp" else blue.learners  # of all that a learner keeps
+            # and, of several that may be replaced, all but the gradients again
+            each = learner_copies(learning(program)[name])
+            # of all that a learner keeps
+            holders = 1 if program.placement.shard == "fsdp" else blue.learners
             copies += holders * (each + (each - 1 if blue.replaceable else 0))
         else:
             copies += role.frozen.pool
@@ -176,22 +217,30 @@ def _bytes(specs: Any) -> int:
 
 
 def learner_copies(policy: Policy) -> int:
-    """Parameters, gradients, the optimiser's numbers, the target network: how many times a network's bytes."""
-    return 2 + (1 if policy.optimizer.name == "rmsprop" else 2) + (policy.algorithm.copied_every > 0)
+    """Parameters, gradients, the optimiser's numbers, the target network: how many times a
+    network's bytes.
+    """
+    return (
+        2 + (1 if policy.optimizer.name == "rmsprop" else 2) + (policy.algorithm.copied_every > 0)
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------- the networks
+# ------------------------------------------------------------------------------------- the networks
 
 
 def may_be_huge(algorithm: Algorithm, observation: int) -> bool:
-    """May one layer of the algorithm's network have more numbers than ``WIDE``? ``observation``: numbers of a row."""
+    """May one layer of the algorithm's network have more numbers than ``WIDE``? ``observation``:
+    numbers of a row.
+    """
     values = (getattr(algorithm, field.name) for field in dataclasses.fields(algorithm))
     widest = max((_number(value) for value in values), default=0)
     return max(widest, observation) * widest > WIDE
 
 
 def networks(program: Program, spec: RunSpec, count: Callable[[str], int]) -> dict[str, int]:
-    """Bytes of the learner's networks, of those that may be huge, before any is built; ``count``: of a policy's."""
+    """Bytes of the learner's networks, of those that may be huge, before any is built; ``count``:
+    of a policy's.
+    """
     found = 0
     for name, policy in learning(program).items() if program.source.played is not None else ():
         observation = tree.leaves(observation_spec(spec.policies[name].observation))
@@ -202,24 +251,32 @@ def networks(program: Program, spec: RunSpec, count: Callable[[str], int]) -> di
 
 
 def counted(build: Callable[[], nn.Module]) -> int:
-    """Bytes of the parameters and buffers of a network, without allocating any; ValueError where only building it tells."""
+    """Bytes of the parameters and buffers of a network, without allocating any; ValueError where
+    only building it tells.
+    """
     try:
         with torch.device("meta"):
             return nbytes(build())
     except Exception as error:  # a network of a user's may read numbers that are not there
         if TOO_LARGE.search(str(error)):
             return ENDLESS
-        raise ValueError(f"expected a network that can be counted before it is built, got {error}") from error
+        raise ValueError(
+            f"expected a network that can be counted before it is built, got {error}"
+        ) from error
 
 
 def built(build: Callable[[], nn.Module]) -> nn.Module:
-    """The network; ValueError where this machine has no room for it, of one that could not be counted before."""
+    """The network; ValueError where this machine has no room for it, of one that could not be
+    counted before.
+    """
     try:
         return build()
     except (RuntimeError, OverflowError) as error:
         if not TOO_LARGE.search(str(error)):
             raise
-        raise ValueError(f"algorithm: expected a network that fits in {machine().name}, got {error}") from error
+        raise ValueError(
+            f"algorithm: expected a network that fits in {machine().name}, got {error}"
+        ) from error
 
 
 def nbytes(net: nn.Module) -> int:
@@ -235,18 +292,23 @@ def disk(plan: ReplayPlan) -> list[str]:
     free = shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).free
     if (rows := _rows(plan)) <= free:
         return []
-    return [f"replay.file: expected room for {rows:,} bytes in {plan.settings.file}, got {free:,} that are free"]
+    return [
+        f"replay.file: expected room for {rows:,} bytes in {plan.settings.file}, got {free:,} that "
+        "are free"
+    ]
 
 
 def _rows(plan: ReplayPlan) -> int:
     return plan.layout.nbytes(slots=plan.slots, streams=plan.streams, unroll=plan.unroll)
 
 
-# --------------------------------------------------------------------------------------------------------- the refusal
+# -------------------------------------------------------------------------------------- the refusal
 
 
 def check_memory(program: Program, measure: Measure) -> None:
-    """ValueError where the run does not fit: expected, got, the parts of the sum, the nearest setting that fits."""
+    """ValueError where the run does not fit: expected, got, the parts of the sum, the nearest
+    setting that fits.
+    """
     if (told := problem(program, measure, machine())) is not None:
         raise ValueError(told)
 
@@ -261,18 +323,40 @@ def problem(program: Program, measure: Measure, has: Machine) -> str | None:
             return None
         limit, name, needed = has.free, "the memory that is free now", at_once
     wanted = f"a run that fits in {name}, {size(limit)}"
-    largest = sorted((item for item in found.items() if item[1] > needed // 100), key=lambda item: -item[1])
-    told = f"{size(needed, least=True)} ({', '.join(f'{part} {size(count)}' for part, count in largest)})"
+    largest = sorted(
+        (item for item in found.items() if item[1] > needed // 100), key=lambda item: -item[1]
+    )
+    told = (
+        f"{size(needed, least=True)} "
+        f"({', '.join(f'{part} {size(count)}' for part, count in largest)})"
+    )
     for key, value, _, step, with_ in sorted(_candidates(program), key=lambda one: -one[2]):
         fits = _most(_number(value), step, partial(_fits, with_, measure, has))
         if fits:
             lower = (fits - step * n for n in range(NEARBY))
-            fits = next((n for n in (*lower, 1 << fits.bit_length() - 1) if n > 0 and _works(with_(n), measure)), fits)
+            fits = next(
+                (
+                    n
+                    for n in (*lower, 1 << fits.bit_length() - 1)
+                    if n > 0 and _works(with_(n), measure)
+                ),
+                fits,
+            )
             shown = f"{value:,}" if isinstance(value, int) else str(list(value))
             inside = " in each place" if isinstance(value, tuple) else ""
-            out = "; or replay.file=DIR, which keeps the rows in a mapped file there" if key.startswith("replay.") else ""
-            return f"{key}: expected {wanted}, got {shown}, which takes {told}; the nearest that fits is {fits:,}{inside}{out}"
-    return f"expected {wanted}, got one that takes {told}; no setting alone makes it fit: lower several of them"
+            out = (
+                "; or replay.file=DIR, which keeps the rows in a mapped file there"
+                if key.startswith("replay.")
+                else ""
+            )
+            return (
+                f"{key}: expected {wanted}, got {shown}, which takes {told}; the nearest that "
+                f"fits is {fits:,}{inside}{out}"
+            )
+    return (
+        f"expected {wanted}, got one that takes {told}; no setting alone makes it fit: lower "
+        "several of them"
+    )
 
 
 def size(count: int, *, least: bool = False) -> str:
@@ -307,7 +391,10 @@ def _fits(with_: Callable[[int], Program], measure: Measure, has: Machine, numbe
     except ValueError:  # too small a run for another reason, which ``_works`` sees
         return True
     free = math.inf if has.free is None else has.free
-    return sum(found.values()) <= (has.total or math.inf) and sum(found.values()) - found.get("replay", 0) <= free
+    return (
+        sum(found.values()) <= (has.total or math.inf)
+        and sum(found.values()) - found.get("replay", 0) <= free
+    )
 
 
 def _most(value: int, step: int, fits: Callable[[int], bool]) -> int:
@@ -320,11 +407,13 @@ def _most(value: int, step: int, fits: Callable[[int], bool]) -> int:
 
 
 def _candidates(program: Program) -> Iterator[tuple[str, Any, int, int, Callable[[int], Program]]]:
-    """Settings that the sum grows with: (key, its value, its weight, in steps of, the program with another value).
+    """Settings that the sum grows with: (key, its value, its weight, in steps of, the program with
+    another value).
 
     The weight orders them: what was set to a large number is what a person meant to be told of.
     """
-    policy, *_ = learning(program).values()  # they have the unroll in common, and without a replay the batch
+    # they have the unroll in common, and without a replay the batch
+    policy, *_ = learning(program).values()
     envs = program.placement.envs_per_actor
     blocks = max(policy.batch // envs, 1)
 
@@ -342,15 +431,40 @@ def _candidates(program: Program) -> Iterator[tuple[str, Any, int, int, Callable
     yield "actors", program.actors, program.actors, 1, lambda number: alter(program, actors=number)
     yield "envs_per_actor", envs, envs, 1, fewer_envs
     if program.placement.max_lag:
-        yield "max_lag", program.placement.max_lag, program.placement.max_lag, 1, lambda number: alter(program, max_lag=number)
-    yield "unroll", policy.unroll, policy.unroll, 1, lambda number: everywhere(unroll=number)(program)
-    batch, step = policy.batch, 1 if policy.replay else envs  # a batch that was not given is one unroll of every stream
-    yield "batch", batch, batch // max(program.actors, 1), step, lambda number: everywhere(batch=number)(program)
+        yield (
+            "max_lag",
+            program.placement.max_lag,
+            program.placement.max_lag,
+            1,
+            lambda number: alter(program, max_lag=number),
+        )
+    yield (
+        "unroll",
+        policy.unroll,
+        policy.unroll,
+        1,
+        lambda number: everywhere(unroll=number)(program),
+    )
+    # a batch that was not given is one unroll of every stream
+    batch, step = policy.batch, 1 if policy.replay else envs
+    yield (
+        "batch",
+        batch,
+        batch // max(program.actors, 1),
+        step,
+        lambda number: everywhere(batch=number)(program),
+    )
     for name, policy in learning(program).items():
         room = f"policies.{name}." if len(program.policies) > 1 else ""
         if policy.replay is not None:
             key = "memory" if policy.replay.memory else "capacity"
-            yield f"{room}replay.{key}", (value := getattr(policy.replay, key)), value, 1, _smaller(program, name, key)
+            yield (
+                f"{room}replay.{key}",
+                (value := getattr(policy.replay, key)),
+                value,
+                1,
+                _smaller(program, name, key),
+            )
         for field in dataclasses.fields(policy.algorithm):
             if _number(value := getattr(policy.algorithm, field.name)) > 1:
                 with_ = _narrower(program, name, field.name, value)

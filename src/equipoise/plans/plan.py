@@ -1,4 +1,6 @@
-"""Plan a run: look at one stream of its env and at one action of each policy, and refuse what cannot be."""
+"""Plan a run: look at one stream of its env and at one action of each policy, and refuse what
+cannot be.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ RECORD_STEPS = 50_000
 
 
 def plan_run(program: Program, beginning: Beginning = FRESH) -> Blueprint:
-    """Look at one stream of the env, at one action of each policy, and at the weights that the run begins with."""
+    """Look at one stream of the env, at one action of each policy, and at the weights that the run
+    begins with.
+    """
     check_devices(program.placement)
     check_nvtx(program.placement)
     source = source_of(program)
@@ -34,7 +38,9 @@ def plan_run(program: Program, beginning: Beginning = FRESH) -> Blueprint:
     spec = source.spec(dataset)
     memory.check_memory(program, lambda one: memory.networks(one, spec, partial(_count, one, spec)))
     phases.say("initialising the networks")
-    nets = {name: memory.built(partial(network, program, spec, name)) for name in learns_first(program)}
+    nets = {
+        name: memory.built(partial(network, program, spec, name)) for name in learns_first(program)
+    }
     phases.say("laying out the run")
     roles = {name: role_of(program, spec, name, net) for name, net in nets.items()}
     before = beginning.fill(program, nets)  # refused now, before there is a directory
@@ -50,7 +56,8 @@ def plan_run(program: Program, beginning: Beginning = FRESH) -> Blueprint:
     if updates == 0:
         first, warmup = (pace.begins - 1) * pace.rows + 1, _warmup(program)
         problems.append(
-            f"steps: expected at least {first:,}, so that an update follows {warmup}replay.starts_at and a window's "
+            f"steps: expected at least {first:,}, so that an update follows "
+            f"{warmup}replay.starts_at and a window's "
             f"rows, got {program.schedule.steps:,}"
         )
     try:
@@ -59,20 +66,33 @@ def plan_run(program: Program, beginning: Beginning = FRESH) -> Blueprint:
         problems.append(str(error))
     for name, replay in replays.items():
         problems += [
-            room(program, name) + problem for problem in (*too_small(replay, learning(program)[name]), *memory.disk(replay))
+            room(program, name) + problem
+            for problem in (*too_small(replay, learning(program)[name]), *memory.disk(replay))
         ]
-    problems += [room(program, name) + problem for name in learning(program) for problem in block_problems(program, nets[name])]
+    problems += [
+        room(program, name) + problem
+        for name in learning(program)
+        for problem in block_problems(program, nets[name])
+    ]
     refuse(problems)
     codec.installed(codecs.values())
     record_steps = min(program.schedule.steps // RECORDS, RECORD_STEPS)
     blue = Blueprint(
-        program=program, spec=spec, roles=roles, pace=pace, replays=replays,
-        updates=updates, schedule_updates=schedule,
+        program=program,
+        spec=spec,
+        roles=roles,
+        pace=pace,
+        replays=replays,
+        updates=updates,
+        schedule_updates=schedule,
         record_every=max(record_steps // pace.rows, 1) * pace.updates,
-        checkpoint_every=pace.between(program.schedule.checkpoint_every or 0), directory="",
-        weights=None if beginning.weights is None else str(beginning.weights), before=before, resume=beginning.source,
+        checkpoint_every=pace.between(program.schedule.checkpoint_every or 0),
+        directory="",
+        weights=None if beginning.weights is None else str(beginning.weights),
+        before=before,
+        resume=beginning.source,
         dataset=dataset,
-    )  # fmt: skip
+    )
     sizes = {name: memory.nbytes(net) for name, net in nets.items()}
     memory.check_memory(program, partial(_parts, blue, sizes))
     taken = sum(memory.parts(blue, sizes).values())
@@ -81,7 +101,11 @@ def plan_run(program: Program, beginning: Beginning = FRESH) -> Blueprint:
 
 
 def _warmup(program: Program) -> str:
-    return "algorithm.encoder_rows, " if any(one.algorithm.warmup_rows for one in learning(program).values()) else ""
+    return (
+        "algorithm.encoder_rows, "
+        if any(one.algorithm.warmup_rows for one in learning(program).values())
+        else ""
+    )
 
 
 def _count(program: Program, spec: RunSpec, name: str) -> int:
@@ -93,8 +117,16 @@ def _parts(blue: Blueprint, sizes: Mapping[str, int], program: Program) -> dict[
     """Count the bytes that such a program takes, by name; ValueError for an impossible program."""
     if program is blue.program:
         return memory.parts(blue, sizes)
-    known = {name: teacher(program, name).algorithm == role.algorithm for name, role in blue.roles.items()}
-    counts = {name: sizes[name] if same else _count(program, blue.spec, name) for name, same in known.items()}
+    known = {
+        name: teacher(program, name).algorithm == role.algorithm
+        for name, role in blue.roles.items()
+    }
+    counts = {
+        name: sizes[name] if same else _count(program, blue.spec, name)
+        for name, same in known.items()
+    }
     pace = pace_of(program, blue.roles)
-    made = replace(blue, program=program, pace=pace, replays=replays_of(program, blue.spec, blue.roles, pace))
+    made = replace(
+        blue, program=program, pace=pace, replays=replays_of(program, blue.spec, blue.roles, pace)
+    )
     return memory.parts(made, counts)

@@ -1,4 +1,6 @@
-"""The pace of a run and the sizes of its replays, as they follow from a Program and the roles of its policies."""
+"""The pace of a run and the sizes of its replays, as they follow from a Program and the roles of
+its policies.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ def common(program: Program) -> Policy:
 
 
 def pace_of(program: Program, roles: Mapping[str, Role]) -> Pace:
-    """Return the pace. Steps count envs; a replay and ``starts_at`` count the rows of all agents of the policy.
+    """Return the pace. Steps count envs; a replay and ``starts_at`` count the rows of all agents of
+    the policy.
 
-    Policies with replays have one round in common: it brings rows to each of them, and the first updates follow the round
-    after which each has ``starts_at`` rows.
+    Policies with replays have one round in common: it brings rows to each of them, and the first
+    updates follow the round after which each has ``starts_at`` rows.
     """
     one = common(program)
     if one.replay is None:
@@ -44,7 +47,9 @@ def room(program: Program, name: str) -> str:
     return f"policies.{name}." if len(program.policies) > 1 else ""
 
 
-def replays_of(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace: Pace) -> dict[str, ReplayPlan]:
+def replays_of(
+    program: Program, spec: RunSpec, roles: Mapping[str, Role], pace: Pace
+) -> dict[str, ReplayPlan]:
     """The replays of the policies that learn; ValueError where one could hold too little."""
     envs, learners, plans = program.placement.group_envs, program.placement.learners, {}
     for name, policy in learning(program).items() if program.actors else ():
@@ -53,25 +58,35 @@ def replays_of(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace:
         role, window = roles[name], policy.algorithm.item_rows or policy.unroll
         if program.placement.partial_streams and role.row.state and window > policy.unroll:
             raise ValueError(
-                f"placement.partial_streams: expected 0 with a recurrent network that learns from windows of {window} rows, "
-                f"more than an unroll's {policy.unroll}, since a core would see what ends a short one, got "
+                "placement.partial_streams: expected 0 with a recurrent network that learns from "
+                f"windows of {window} rows, "
+                f"more than an unroll's {policy.unroll}, since a core would see what ends a short "
+                "one, got "
                 f"{program.placement.partial_streams}"
             )
         try:
             plans[name] = ReplayPlan(
-                settings=share(policy.replay, learners), row=role.kept, stacks=role.stacks, unroll=policy.unroll,
-                window=window, block=envs * len(role.places),
-                actors=program.groups // learners, learners=learners,
-                span=envs * len(spec.env.agents), offsets=tuple(role.streams(np.arange(envs)).tolist()),
+                settings=share(policy.replay, learners),
+                row=role.kept,
+                stacks=role.stacks,
+                unroll=policy.unroll,
+                window=window,
+                block=envs * len(role.places),
+                actors=program.groups // learners,
+                learners=learners,
+                span=envs * len(spec.env.agents),
+                offsets=tuple(role.streams(np.arange(envs)).tolist()),
                 rounds=-(-(program.schedule.schedule_steps or program.schedule.steps) // pace.rows),
-            )  # fmt: skip
+            )
         except ValueError as error:
             raise ValueError(f"{room(program, name)}{error}") from None
     return plans
 
 
 def codecs_of(program: Program, roles: Mapping[str, Role]) -> dict[str, str]:
-    """The codecs of the rows of all replays, or of a data set alone; ValueError as ``codec.chosen`` says."""
+    """The codecs of the rows of all replays, or of a data set alone; ValueError as ``codec.chosen``
+    says.
+    """
     found: dict[str, str] = {}
     for name, policy in learning(program).items():
         if policy.replay is not None:
@@ -89,5 +104,9 @@ def too_small(plan: ReplayPlan, policy: Policy) -> list[str]:
     live = batch - (settings.recorded(batch) if settings.dataset else 0)
     if live <= held:
         return []
-    what = f"replay.memory={settings.memory}" if settings.memory else f"replay.capacity={settings.capacity}"
+    what = (
+        f"replay.memory={settings.memory}"
+        if settings.memory
+        else f"replay.capacity={settings.capacity}"
+    )
     return [f"batch: expected at most {held:,} live items, the rows of {what}, got {live:,}"]

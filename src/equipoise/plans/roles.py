@@ -24,8 +24,8 @@ from equipoise.types import Frozen, Policy, Program, RunSpec, Stack, agent_strea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """The relation of steps and versions: ``rows`` env steps a round, and ``updates`` versions after each round from
-    ``begins`` on.
+    """The relation of steps and versions: ``rows`` env steps a round, and ``updates`` versions
+    after each round from ``begins`` on.
 
     One step of an env counts once, however many agents it has.
 
@@ -56,14 +56,17 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """The role of a policy in this run: how it acts, for which agents, and the row that one of them writes."""
+    """The role of a policy in this run: how it acts, for which agents, and the row that one of them
+    writes.
+    """
 
     algorithm: Any  # Learns, and Acts where it acts in an env
     spec: Any  # EnvSpec or TextSpec
     row: RowSpec
     noise: Noise
     frozen: Frozen | None  # set for a policy that does not learn
-    latents: Mapping[str, int] = field(default_factory=dict)  # of each image that a replay keeps so, by its path
+    # of each image that a replay keeps so, by its path
+    latents: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kept(self) -> RowSpec:
@@ -71,7 +74,9 @@ class Role:
         if not self.latents:
             return self.row
         small = {path: ArraySpec((n,), "float16") for path, n in self.latents.items()}
-        return replace(self.row, obs=tree.like(self.row.obs, dict(tree.items(self.row.obs)) | small))
+        return replace(
+            self.row, obs=tree.like(self.row.obs, dict(tree.items(self.row.obs)) | small)
+        )
 
     @property
     def stacks(self) -> Mapping[str, Stack]:
@@ -90,12 +95,15 @@ class Role:
 
 
 def learns_first(program: Program) -> list[str]:
-    """The names of the policies. Learning ones come first, since they may have to wait (``RoutedAgent``)."""
+    """The names of the policies. Learning ones come first, since they may have to wait
+    (``RoutedAgent``).
+    """
     return sorted(program.policies, key=lambda name: isinstance(program.policies[name], Frozen))
 
 
 def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
-    """The initial network of a policy: the same bits wherever it is built. A frozen one has that whose past it plays.
+    """The initial network of a policy: the same bits wherever it is built. A frozen one has that
+    whose past it plays.
 
     One thread builds it, since orthogonal initialisation (a QR) rounds by the number of threads.
     """
@@ -113,16 +121,24 @@ def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
         for what in ("observation", "action"):
             mine, its = getattr(spec, what), getattr(whole.policies[policy.of], what)
             if mine != its:
-                raise ValueError(f"policies.{name}: expected the {what} space of {policy.of!r}, {its}, got {mine}")
+                raise ValueError(
+                    f"policies.{name}: expected the {what} space of {policy.of!r}, {its}, got "
+                    f"{mine}"
+                )
     learns = teacher(program, name)
     algorithm, groups = learns.algorithm, learns.algorithm.groups(net)
     if (unknown := unknown_group(learns.optimizer, groups)) is not None:
         where = f"policies.{name}." if len(program.policies) > 1 else ""
-        raise ValueError(f"{where}optimizer.rates.{unknown}: expected a group of the algorithm{hint(unknown, groups)}")
+        raise ValueError(
+            f"{where}optimizer.rates.{unknown}: expected a group of the "
+            f"algorithm{hint(unknown, groups)}"
+        )
     row, noise = source_of(program).row(learns, net, spec)
     frozen = policy if isinstance(policy, Frozen) else None
     latents = {path: encoder.size_out for path, encoder in encoders(net).items()}
-    return Role(algorithm=algorithm, spec=spec, row=row, noise=noise, frozen=frozen, latents=latents)
+    return Role(
+        algorithm=algorithm, spec=spec, row=row, noise=noise, frozen=frozen, latents=latents
+    )
 
 
 def teacher(program: Program, name: str) -> Policy:

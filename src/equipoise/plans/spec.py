@@ -1,4 +1,6 @@
-"""``spec.json`` of a run that begins (``record/playable.py`` reads it), and what ``run.json`` holds of its source."""
+"""``spec.json`` of a run that begins (``record/playable.py`` reads it), and what ``run.json`` holds
+of its source.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,23 @@ from equipoise.sources.source import source_of
 
 
 def to_json(blue: Blueprint) -> dict[str, Any]:
-    """Write the policies of a run as ``spec.json``; UnsupportedSpace for a space that JSON cannot say."""
+    """Write the policies of a run as ``spec.json``; UnsupportedSpace for a space that JSON cannot
+    say.
+    """
     source, policies = source_of(blue.program), {}
     for name, role in blue.roles.items():
         where = f"policies.{name}"
-        said = {"algorithm": algorithm_json(role.algorithm, f"{where}.algorithm"), "learns": role.frozen is None}
+        said = {
+            "algorithm": algorithm_json(role.algorithm, f"{where}.algorithm"),
+            "learns": role.frozen is None,
+        }
         policies[name] = said | source.spec_json(role.spec, where)
     return signed(policies, blue.program.placement.precision)
 
 
 def described(blue: Blueprint) -> dict[str, Any]:
-    """What ``run.json`` holds of the rows or the task, and of the checkpoint that the run begins with."""
+    """What ``run.json`` holds of the rows or the task, and of the checkpoint that the run begins
+    with.
+    """
     parent = {} if blue.weights is None else {"parent": checkpoint.identity(Path(blue.weights))}
     return parent | source_of(blue.program).described(blue.dataset, blue.spec)

@@ -11,9 +11,11 @@ ForkServer = forkserver.ForkServer
 
 
 class ServedProcess(process.BaseProcess):
-    """A process that is forked from the ``server`` of its class, where Python's own are all forked from one server.
+    """A process that is forked from the ``server`` of its class, where Python's own are all forked
+    from one server.
 
-    Tried: 3.11. If it is gone: let env workers be Python's own processes; each then has torch in it (200 MiB, and its start).
+    Tried: 3.11. If it is gone: let env workers be Python's own processes; each then has torch in it
+    (200 MiB, and its start).
     """
 
     server: ClassVar[ForkServer]
@@ -51,7 +53,8 @@ def stop(server: ForkServer) -> None:
 def pid(server: ForkServer | None = None) -> int | None:
     """The process id of a server, by default Python's own; None if it does not run.
 
-    Tried: 3.11. If it is gone: look for children of this process whose command line has ``forkserver``.
+    Tried: 3.11. If it is gone: look for children of this process whose command line has
+    ``forkserver``.
     """
     found: int | None = (forkserver._forkserver if server is None else server)._forkserver_pid  # type: ignore[attr-defined]
     return found

@@ -24,10 +24,12 @@ class Received(ReceiveBuffer):
 
 
 def watched(connection: h11.Connection, look: Callable[[bytearray], object]) -> Received:
-    """Have ``look`` called with all bytes that are there before h11 reads headers or trailers from them; ``look`` may raise.
+    """Have ``look`` called with all bytes that are there before h11 reads headers or trailers from
+    them; ``look`` may raise.
 
-    Call it on a new connection. h11 itself bounds what has not arrived whole, and nothing that has. Tried: 0.16. If it is gone:
-    look at the bytes in ``LimitedProtocol.data_received`` (web.py), which has them before h11 has.
+    Call it on a new connection. h11 itself bounds what has not arrived whole, and nothing that has.
+    Tried: 0.16. If it is gone: look at the bytes in ``LimitedProtocol.data_received`` (web.py),
+    which has them before h11 has.
     """
     received = connection._receive_buffer = Received(look)
     return received

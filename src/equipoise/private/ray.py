@@ -4,10 +4,11 @@ from __future__ import annotations
 
 
 def draining() -> set[str]:
-    """The ids of the machines of the cluster that are about to be taken away. Ray has no public call for it.
+    """The ids of the machines of the cluster that are about to be taken away. Ray has no public
+    call for it.
 
-    Tried: 2.60. If it is gone: return an empty set; machines then leave without a warning, and their workers are replaced as
-    those of a machine that died.
+    Tried: 2.60. If it is gone: return an empty set; machines then leave without a warning, and
+    their workers are replaced as those of a machine that died.
     """
     from ray._private.worker import global_worker
 

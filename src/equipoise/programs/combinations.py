@@ -1,4 +1,6 @@
-"""Combinations: settings that exclude or need each other, as their fields say (``Excludes``, ``Needs``)."""
+"""Combinations: settings that exclude or need each other, as their fields say (``Excludes``,
+``Needs``).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,18 @@ from equipoise.types import Program
 
 def combination_problems(program: Program) -> list[str]:
     """A sentence for each setting that does not go with another one."""
-    return [problem for setting in fields.settings(program) for problem in _problems(program, setting)]
+    return [
+        problem for setting in fields.settings(program) for problem in _problems(program, setting)
+    ]
 
 
 def _problems(program: Program, setting: fields.Setting) -> Iterator[str]:
     fact = setting.fact
-    if setting.value == fact.default or not (fact.excludes or fact.needs) or fields.why_unread(program, setting):
+    if (
+        setting.value == fact.default
+        or not (fact.excludes or fact.needs)
+        or fields.why_unread(program, setting)
+    ):
         return
     for one in fact.excludes:
         _, value = _looked_up(program, setting, one)
@@ -31,7 +39,9 @@ def _problems(program: Program, setting: fields.Setting) -> Iterator[str]:
 
 
 def _looked_up(program: Program, setting: fields.Setting, other: Read) -> tuple[str, Any]:
-    """The path and the value of the other setting: the same part's, else the Program's; None if this run has none."""
+    """The path and the value of the other setting: the same part's, else the Program's; None if
+    this run has none.
+    """
     if hasattr(setting.part, other.setting):
         return setting.room + other.setting, getattr(setting.part, other.setting)
     return other.setting, fields.valued(program, other.setting)

@@ -9,7 +9,14 @@ from typing import Any
 import tomli_w
 
 from equipoise import trust
-from equipoise.files import LARGEST_JSON, json_bytes, parse_json, parse_toml, read_bounded, write_atomic
+from equipoise.files import (
+    LARGEST_JSON,
+    json_bytes,
+    parse_json,
+    parse_toml,
+    read_bounded,
+    write_atomic,
+)
 from equipoise.programs.program import from_json, to_json
 from equipoise.types import Program
 
@@ -19,8 +26,8 @@ SUFFIXES = (".json", ".toml")
 def read_config(file: Path, *, trusted: Sequence[str] = ()) -> Program:
     """Read the Program of a file; ValueError that names the file and what is wrong in it.
 
-    What the Program names as ``module:callable`` is imported only where ``trusted`` has it, or where the file is the
-    ``run.json`` of a run that this user trained here (``equipoise.trust``).
+    What the Program names as ``module:callable`` is imported only where ``trusted`` has it, or
+    where the file is the ``run.json`` of a run that this user trained here (``equipoise.trust``).
     """
     if file.is_dir():
         file = file / "run.json"
@@ -32,7 +39,8 @@ def read_config(file: Path, *, trusted: Sequence[str] = ()) -> Program:
     trust.check(names, signed, signature, trusted, file)
     try:
         program = from_json(data)
-        to_json(program)  # TOML has values that JSON has not, such as a date among the arguments of an env
+        # TOML has values that JSON has not, such as a date among the arguments of an env
+        to_json(program)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{file}: {error}") from error
     return program
@@ -42,10 +50,14 @@ def write_config(program: Program, file: Path) -> None:
     """Write a Program, whole or not at all; FileExistsError for a file that is there already."""
     suffix = _suffix(file)
     if file.exists():
-        raise FileExistsError(f"{file}: expected a new file for the settings, got one that is there already")
+        raise FileExistsError(
+            f"{file}: expected a new file for the settings, got one that is there already"
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     data = to_json(program)
-    write_atomic(file, json_bytes(data) if suffix == ".json" else tomli_w.dumps(_toml(data)).encode())
+    write_atomic(
+        file, json_bytes(data) if suffix == ".json" else tomli_w.dumps(_toml(data)).encode()
+    )
 
 
 def _data(file: Path) -> Any:
@@ -56,14 +68,23 @@ def _data(file: Path) -> Any:
 
 def _suffix(file: Path) -> str:
     if file.suffix not in SUFFIXES:
-        raise ValueError(f"{file}: expected a file that ends in {' or '.join(SUFFIXES)}, got {file.suffix or 'no suffix'!r}")
+        raise ValueError(
+            f"{file}: expected a file that ends in {' or '.join(SUFFIXES)}, got "
+            f"{file.suffix or 'no suffix'!r}"
+        )
     return file.suffix
 
 
 def _toml(value: Any) -> Any:
-    """The same with "none" for None, which TOML cannot say and the settings read as None; parts that are None are left out."""
+    """The same with "none" for None, which TOML cannot say and the settings read as None; parts
+    that are None are left out.
+    """
     if isinstance(value, dict):
-        return {key: _toml(item) for key, item in value.items() if item is not None or key not in ("replay", "env")}
+        return {
+            key: _toml(item)
+            for key, item in value.items()
+            if item is not None or key not in ("replay", "env")
+        }
     if isinstance(value, list):
         return [_toml(item) for item in value]
     return "none" if value is None else value

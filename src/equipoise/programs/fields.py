@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from equipoise.facts import AUTO, Fact, Read, facts
+from equipoise.facts import AUTO, Fact, Read, as_text, facts
 from equipoise.types import (
     SOURCES,
     Frozen,
@@ -60,17 +60,31 @@ class Setting:
 
 
 def classes(kind: Any) -> list[type[Any]]:
-    """The dataclasses that a field of this type may hold: one, several of a union, the built-in sources, or none."""
+    """The dataclasses that a field of this type may hold: one, several of a union, the built-in
+    sources, or none.
+    """
     if kind is SourceSettings:
         return [*SOURCES]
-    args = typing.get_args(kind) if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union else (kind,)
+    args = (
+        typing.get_args(kind)
+        if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
+        else (kind,)
+    )
     return [arg for arg in args if isinstance(arg, type) and dataclasses.is_dataclass(arg)]
 
 
 def rooms(*, replay: bool = False) -> list[tuple[str, type[Any]]]:
-    """The dataclasses that every run has, each with what its ``--set`` keys begin with; ``replay``: a replay's as well."""
+    """The dataclasses that every run has, each with what its ``--set`` keys begin with; ``replay``:
+    a replay's as well.
+    """
     besides = [("replay.", ReplaySettings)] if replay else []
-    return [*_below("", Program), ("policy.", Policy), ("optimizer.", Optimizer), ("rewards.", Rewards), *besides]
+    return [
+        *_below("", Program),
+        ("policy.", Policy),
+        ("optimizer.", Optimizer),
+        ("rewards.", Rewards),
+        *besides,
+    ]
 
 
 def _below(room: str, cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
@@ -81,9 +95,14 @@ def _below(room: str, cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
 
 
 def shorts() -> dict[str, tuple[str, Fact]]:
-    """Keys and facts of the run's settings by the names that its options and keywords have: ``evaluate_every``, ``actors``."""
+    """Keys and facts of the run's settings by the names that its options and keywords have:
+    ``evaluate_every``, ``actors``.
+    """
     return {
-        (fact.flag.name if fact.flag and fact.flag.name else name).replace("-", "_"): (f"{room}{name}", fact)
+        (fact.flag.name if fact.flag and fact.flag.name else name).replace("-", "_"): (
+            f"{room}{name}",
+            fact,
+        )
         for room, cls in _below("", Program)
         for name, fact in facts(cls).items()
         if fact.help
@@ -91,30 +110,48 @@ def shorts() -> dict[str, tuple[str, Fact]]:
 
 
 def alter(program: Program, **changes: Any) -> Program:
-    """The program with these settings changed, by the names that ``shorts`` gives; also ``env``, ``policies`` and ``route``."""
-    keys = {name: key for name, (key, _) in shorts().items()} | {"env": "source.env", "policies": "policies", "route": "route"}
+    """The program with these settings changed, by the names that ``shorts`` gives; also ``env``,
+    ``policies`` and ``route``.
+    """
+    keys = {name: key for name, (key, _) in shorts().items()} | {
+        "env": "source.env",
+        "policies": "policies",
+        "route": "route",
+    }
     return replaced(program, {keys[name]: value for name, value in changes.items()})
 
 
 def replaced(program: Program, changes: Mapping[str, Any]) -> Program:
-    """The program with these changes, by their keys. A ``source.dataset`` makes the source a recorded one."""
+    """The program with these changes, by their keys. A ``source.dataset`` makes the source a
+    recorded one.
+    """
     rest = _with_auto(program, changes)
     if dataset := rest.pop("source.dataset", ""):
-        source = RecordedSource(dataset=dataset, env=program.source.played, on_nonfinite=program.source.on_nonfinite)
+        source = RecordedSource(
+            dataset=dataset, env=program.source.played, on_nonfinite=program.source.on_nonfinite
+        )
         program = dataclasses.replace(program, source=source)
     if program.source.recorded and rest.pop("source.metrics", ()):
-        raise ValueError("source.metrics: expected none with source.dataset, since no env is stepped")
+        raise ValueError(
+            "source.metrics: expected none with source.dataset, since no env is stepped"
+        )
     for key in rest:
         room, _, name = key.partition(".")
         if room == "source" and not hasattr(program.source, name.partition(".")[0]):
-            what = "on text, such as 'train sort --algorithm grpo'" if name in facts(TaskSource) else "with another source"
+            what = (
+                "on text, such as 'train sort --algorithm grpo'"
+                if name in facts(TaskSource)
+                else "with another source"
+            )
             raise ValueError(f"{key}: expected a run {what}, got one of {program.name}")
     made: Program = _replaced(program, rest, "")
     return made
 
 
 def _with_auto(program: Program, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Write ``auto`` for a value as a name in ``placement.auto``; a value takes the name from there."""
+    """Write ``auto`` for a value as a name in ``placement.auto``; a value takes the name from
+    there.
+    """
     room, auto = "placement.", tuple(changes.get("placement.auto", program.placement.auto))
     told = {name: changes[room + name] for name in measurable(program) if room + name in changes}
     asked = [name for name, value in told.items() if isinstance(value, str) and value == AUTO.word]
@@ -133,13 +170,19 @@ def _replaced(part: Any, changes: Mapping[str, Any], room: str) -> Any:
         raise ValueError(f"{room}{next(iter(changes))}: expected none without an env")
     plain = {key: value for key, value in changes.items() if "." not in key}
     for name in dict.fromkeys(key.partition(".")[0] for key in changes if "." in key):
-        deep = {key.removeprefix(f"{name}."): value for key, value in changes.items() if key.startswith(f"{name}.")}
+        deep = {
+            key.removeprefix(f"{name}."): value
+            for key, value in changes.items()
+            if key.startswith(f"{name}.")
+        }
         plain[name] = _replaced(plain.get(name, getattr(part, name)), deep, f"{room}{name}.")
     return dataclasses.replace(part, **plain) if plain else part
 
 
 def parts(program: Program) -> Iterator[tuple[str, Any]]:
-    """The parts of the run, each with what its keys begin with: its source, the env of that, its placement, and so on."""
+    """The parts of the run, each with what its keys begin with: its source, the env of that, its
+    placement, and so on.
+    """
     yield from _parts(program, "")
 
 
@@ -159,14 +202,18 @@ def valued(program: Program, key: str) -> Any:
 
 
 def settings(program: Program) -> Iterator[Setting]:
-    """All of them: the run's, then each policy's, its algorithm's, its optimizer's, its rewards' and its replay's."""
+    """All of them: the run's, then each policy's, its algorithm's, its optimizer's, its rewards'
+    and its replay's.
+    """
     for room, part in parts(program):
         yield from of(part, room)
     several = len(program.policies) > 1
     for name, policy in program.policies.items():
         room = f"policies.{name}." if several else ""
         learns = isinstance(policy, Policy)
-        yield from _of(policy, room, ("", "policy.") if learns else (), skip=PARTS, first=room or "policy.")
+        yield from _of(
+            policy, room, ("", "policy.") if learns else (), skip=PARTS, first=room or "policy."
+        )
         if isinstance(policy, Frozen):
             continue
         yield from _of(policy.algorithm, f"{room}algorithm.", ("algorithm.",), otherwise="free")
@@ -195,7 +242,14 @@ def _of(
         if name not in skip:
             rooms = dict.fromkeys((room if first is None else first, room, *also))
             names = tuple(f"{one}{name}" for one in rooms)
-            yield Setting(key=names[0], names=names, fact=fact, part=part, room=room, rule=fact.rule or otherwise)
+            yield Setting(
+                key=names[0],
+                names=names,
+                fact=fact,
+                part=part,
+                room=room,
+                rule=fact.rule or otherwise,
+            )
 
 
 def named(program: Program, key: str) -> list[Setting]:

@@ -1,4 +1,6 @@
-"""Limits of the queue and of processes that a program can be held against before anything is started."""
+"""Limits of the queue and of processes that a program can be held against before anything is
+started.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,18 @@ from equipoise.types import Placement, Policy, Program, learning
 if sys.platform != "win32":
     import resource
 
-DESCRIPTORS = 240  # that Python's forkserver hands to a process (251), less those that do not grow with a run
-FILES, WORKER_FILES = 18, 6  # that a run opens in the driver: besides workers (its own files, the servers), and for each
+# that Python's forkserver hands to a process (251), less those that do not grow with a run
+DESCRIPTORS = 240
+# that a run opens in the driver: besides workers (its own files, the servers), and for each
+FILES, WORKER_FILES = 18, 6
 
 
 def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -> None:
-    """ValueError where workers of their own would need more descriptors than a process can be given, or may open.
+    """ValueError where workers of their own would need more descriptors than a process can be
+    given, or may open.
 
-    ``away``: how many of the actors are on other machines, and how many inference workers are there beside them. Their
-    doorbells are there, too; the pipes of their tokens are here.
+    ``away``: how many of the actors are on other machines, and how many inference workers are there
+    beside them. Their doorbells are there, too; the pipes of their tokens are here.
     """
     place, learners = program.placement, program.placement.learners
     bell = 1 if hasattr(os, "eventfd") else 2
@@ -31,7 +36,9 @@ def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -
     pipes = 2 * place.halves if place.max_lag == 0 else 0  # for an actor: pipes of tokens
 
     def given(actors: int) -> int:
-        """Descriptors of the worker that is given most: all pipes, the doorbells of all that write, and those that it rings."""
+        """Descriptors of the worker that is given most: all pipes, the doorbells of all that write,
+        and those that it rings.
+        """
         rung = shards + learners - 1  # a learner rings the others and its shards
         here = max(actors - away, 0) + bool(away)  # the proxy is one that writes
         if servers:  # an inference worker rings its env workers
@@ -43,17 +50,22 @@ def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -
         less = f"; max_lag=1 takes {bell} an actor, not {pipes + bell}" if pipes else ""
         raise ValueError(
             f"placement.actors: expected at most {most} with max_lag={place.max_lag} and "
-            f"{place.inference} inference, since a worker can be given {DESCRIPTORS} descriptors of doorbells and pipes, got "
+            f"{place.inference} inference, since a worker can be given {DESCRIPTORS} descriptors "
+            "of doorbells and pipes, got "
             f"{program.actors}, which take {needed}; use more envs_per_actor{less}"
         )
     here = program.actors - away + bool(away)
     opened = pipes * program.actors + bell * (here + servers + shards + learners - 1)
     workers = learners + here + servers + shards
-    files = _files_open() + FILES + opened + WORKER_FILES * workers + (WORKER_FILES if servers else 0)
+    files = (
+        _files_open() + FILES + opened + WORKER_FILES * workers + (WORKER_FILES if servers else 0)
+    )
     if (allowed := _files_allowed()) is not None and files > allowed:
         raise ValueError(
-            f"expected a limit of at least {files} open files for {workers} worker processes, got {allowed} (ulimit -n); "
-            f"raise it with 'ulimit -n {files}', use fewer actors, or --on serial, which opens none for workers"
+            f"expected a limit of at least {files} open files for {workers} worker processes, got "
+            f"{allowed} (ulimit -n); "
+            f"raise it with 'ulimit -n {files}', use fewer actors, or --on serial, which opens "
+            "none for workers"
         )
 
 
@@ -62,10 +74,13 @@ def check_devices(place: Placement) -> None:
     if place.device == "cpu":
         return
     if not torch.cuda.is_available():
-        raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {place.device!r}")
+        raise ValueError(
+            f"device: expected cpu, since this torch sees no GPU, got {place.device!r}"
+        )
     if place.learners > (devices := torch.cuda.device_count()):
         raise ValueError(
-            f"placement.learners: expected at most {devices}, as many as CUDA devices, since each learner has one of its own, "
+            f"placement.learners: expected at most {devices}, as many as CUDA devices, since each "
+            "learner has one of its own, "
             f"got {place.learners}"
         )
 
@@ -74,7 +89,8 @@ def check_nvtx(place: Placement) -> None:
     """ValueError where profilers cannot be shown the parts of the work."""
     if place.nvtx and torch.version.cuda is None:
         raise ValueError(
-            "placement.nvtx: expected false, since this torch has no CUDA, got true; placement.trace_s=10 needs none"
+            "placement.nvtx: expected false, since this torch has no CUDA, got true; "
+            "placement.trace_s=10 needs none"
         )
 
 
@@ -87,28 +103,43 @@ def _files_allowed() -> int | None:
 
 
 def _files_open() -> int:
-    """Files that this process has open now; as many as a Python process has by itself where the system does not tell."""
+    """Files that this process has open now; as many as a Python process has by itself where the
+    system does not tell.
+    """
     place = Path("/dev/fd")
     return len(list(place.iterdir())) if place.is_dir() else 3
 
 
 def block_problems(program: Program, policy: Policy) -> list[str]:
-    """A queue of more blocks than their tokens have room for; a block is the unroll of one group of envs."""
+    """A queue of more blocks than their tokens have room for; a block is the unroll of one group of
+    envs.
+    """
     place = program.placement
-    blocks = program.groups if policy.replay is not None else policy.batch // place.group_envs  # of a batch
+    # of a batch
+    blocks = program.groups if policy.replay is not None else policy.batch // place.group_envs
     if place.max_lag is None:
         if (most := max(program.groups, blocks)) * 2 <= MOST_BLOCKS:
             return []
-        key, value, fits = ("actors", program.actors, MOST_BLOCKS // 2 // place.halves) if most == program.groups else (
-            "batch", policy.batch, MOST_BLOCKS // 2 * place.group_envs
-        )  # fmt: skip
-        return [f"{key}: expected at most {fits:,}, since the queue has room for {MOST_BLOCKS:,} blocks, got {value:,}"]
+        key, value, fits = (
+            ("actors", program.actors, MOST_BLOCKS // 2 // place.halves)
+            if most == program.groups
+            else ("batch", policy.batch, MOST_BLOCKS // 2 * place.group_envs)
+        )
+        return [
+            f"{key}: expected at most {fits:,}, since the queue has room for {MOST_BLOCKS:,} "
+            f"blocks, got {value:,}"
+        ]
     if blocks * (place.max_lag + 1) <= MOST_BLOCKS:
         return []
     if place.max_lag and (fits := MOST_BLOCKS // max(blocks, 1) - 1) >= 0:
         return [
-            f"placement.max_lag: expected at most {fits:,}, or none for no bound, since the queue has room for {MOST_BLOCKS:,} "
-            f"blocks and a batch has {blocks:,}, got {place.max_lag:,}; more envs_per_actor makes fewer and larger blocks"
+            f"placement.max_lag: expected at most {fits:,}, or none for no bound, since the queue "
+            f"has room for {MOST_BLOCKS:,} "
+            f"blocks and a batch has {blocks:,}, got {place.max_lag:,}; more envs_per_actor makes "
+            "fewer and larger blocks"
         ]
     fits = MOST_BLOCKS // (place.max_lag + 1) * place.group_envs
-    return [f"batch: expected at most {fits:,}, since the queue has room for {MOST_BLOCKS:,} blocks, got {policy.batch:,}"]
+    return [
+        f"batch: expected at most {fits:,}, since the queue has room for {MOST_BLOCKS:,} blocks, "
+        f"got {policy.batch:,}"
+    ]

@@ -1,7 +1,10 @@
-"""Refusals of one policy: an algorithm, an optimizer, rewards and a replay that cannot work together or on this placement."""
+"""Refusals of one policy: an algorithm, an optimizer, rewards and a replay that cannot work
+together or on this placement.
+"""
 
 from __future__ import annotations
 
+from equipoise.facts import as_text
 from equipoise.programs.limits import block_problems
 from equipoise.programs.ranges import out_of_range
 from equipoise.sources.source import source_of
@@ -18,7 +21,8 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
     if policy.algorithm.target_every and not policy.algorithm.has_target:
         name = type(policy.algorithm).__name__
         problems.append(
-            f"algorithm.target_every: expected 0, since {name} has no target network, got {policy.algorithm.target_every}"
+            f"algorithm.target_every: expected 0, since {name} has no target network, got "
+            f"{policy.algorithm.target_every}"
         )
     if problems or place.envs_per_actor < 1 or place.actors < 1:
         return problems  # the rest divides by these
@@ -27,7 +31,11 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
     if policy.replay is not None:
         return problems + _replay_problems(program, policy, policy.replay)
     if policy.algorithm.needs_replay:
-        return [*problems, f"policy: expected a replay, which {type(policy.algorithm).__name__} learns from, got none"]
+        return [
+            *problems,
+            f"policy: expected a replay, which {type(policy.algorithm).__name__} learns from, got "
+            "none",
+        ]
     problems += _batch_problems(program, policy)
     if refused := policy.algorithm.refused(place.max_lag):
         problems.append(refused)
@@ -36,12 +44,14 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
     if rows % parts:
         fits = max(n for n in range(1, parts + 1) if rows % n == 0)
         problems.append(
-            f"algorithm.minibatches: expected a divisor of the {rows} rows of a batch (unroll {policy.unroll} x batch "
+            f"algorithm.minibatches: expected a divisor of the {rows} rows of a batch (unroll "
+            f"{policy.unroll} x batch "
             f"{policy.batch}), got {parts}; the nearest below is {fits}"
         )
     if place.max_lag is not None and policy.publish_every != 1:
         problems.append(
-            f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got {policy.publish_every}: the lag would "
+            f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got "
+            f"{policy.publish_every}: the lag would "
             "exceed the bound; or use max_lag=none"
         )
     return problems
@@ -58,14 +68,19 @@ def _rewards_problems(policy: Policy) -> list[str]:
         except ValueError as error:
             problems.append(str(error))
     if not policy.algorithm.reads_rewards and rewards != Rewards():
-        problems.append(f"rewards: expected the defaults, since {name} learns from no rewards, got {rewards}")
+        problems.append(
+            f"rewards: expected the defaults, since {name} learns from no rewards, got {rewards}"
+        )
     if rewards.normalize and policy.replay is not None:
         problems.append(
-            f"rewards.normalize: expected false with {name}, got true: the deviation of a return takes whole streams, and the "
+            f"rewards.normalize: expected false with {name}, got true: the deviation of a return "
+            "takes whole streams, and the "
             "batches of a replay are windows of the past; rewards.scale needs none"
         )
     elif rewards.normalize and not hasattr(policy.algorithm, "gamma"):
-        problems.append(f"rewards.normalize: expected false with {name}, which has no gamma, got true")
+        problems.append(
+            f"rewards.normalize: expected false with {name}, which has no gamma, got true"
+        )
     return problems
 
 
@@ -76,39 +91,54 @@ def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -
         problems += _alone_problems(program, replay)
     if not policy.algorithm.needs_replay:
         name = type(policy.algorithm).__name__
-        problems.append(f"replay: expected none, since {name} learns from the newest policy's rows alone")
+        problems.append(
+            f"replay: expected none, since {name} learns from the newest policy's rows alone"
+        )
     if policy.publish_every != 1 and place.max_lag is not None:
-        problems.append(f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got {policy.publish_every}")
+        problems.append(
+            f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got "
+            f"{policy.publish_every}"
+        )
     rows = policy.unroll * program.actors * place.envs_per_actor
     recorded = replay.dataset or program.source.recorded
     if policy.algorithm.needs_dataset and not recorded:
         name = type(policy.algorithm).__name__
         problems.append(
-            f"source.dataset: expected a data set, which {name} learns from, got none: it would only learn to do what it does; "
+            f"source.dataset: expected a data set, which {name} learns from, got none: it would "
+            "only learn to do what it does; "
             "'train --dataset ID' learns from one, and 'equipoise collect' makes one of a run"
         )
     if recorded:
         problems += _dataset_problems(program, policy, replay)
     elif replay.selector == "fifo" and replay.updates * policy.batch > rows:
         problems.append(
-            f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, since fifo gives the {rows} "
+            f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, "
+            f"since fifo gives the {rows} "
             f"rows of a round once, got {replay.updates}"
         )
     if replay.shards > 1:
         problems += _shard_problems(program, replay)
     if recorded and replay.relabel:
-        problems.append(f"replay.relabel: expected 0 with a data set, whose goals stay as they are, got {replay.relabel:g}")
+        problems.append(
+            "replay.relabel: expected 0 with a data set, whose goals stay as they are, got "
+            f"{replay.relabel:g}"
+        )
     if replay.encodes and replay.file:
-        problems.append(f"replay.file: expected none with replay.codec={replay.codec}, which is for memory, got {replay.file}")
+        problems.append(
+            f"replay.file: expected none with replay.codec={replay.codec}, which is for memory, "
+            f"got {replay.file}"
+        )
     if replay.encodes and replay.memory:
         problems.append(
-            f"replay.memory: expected 0 with replay.codec={replay.codec}, since how small rows become is not known before, got "
+            f"replay.memory: expected 0 with replay.codec={replay.codec}, since how small rows "
+            "become is not known before, got "
             f"{replay.memory:,}; use replay.capacity"
         )
     for name in ("minibatches", "epochs"):
         if getattr(policy.algorithm, name) != 1:
             problems.append(
-                f"algorithm.{name}: expected 1 with a replay, got {getattr(policy.algorithm, name)}: use replay.updates"
+                f"algorithm.{name}: expected 1 with a replay, got "
+                f"{getattr(policy.algorithm, name)}: use replay.updates"
             )
     return problems
 
@@ -117,19 +147,31 @@ def _latent_problems(program: Program, policy: Policy) -> list[str]:
     """What does not go with a replay that keeps latents."""
     replay, name = policy.replay, type(policy.algorithm).__name__
     if replay is None:
-        return [f"algorithm.torso: expected vae with a replay, which keeps its latents, got it with {name}, which has none"]
+        return [
+            "algorithm.torso: expected vae with a replay, which keeps its latents, got it with "
+            f"{name}, which has none"
+        ]
     if not hasattr(policy.algorithm, "encoder_rows"):
         return [
-            f"algorithm.torso: expected vae with an algorithm that has encoder_rows (OffPolicyAlgorithm), got it with {name}"
+            "algorithm.torso: expected vae with an algorithm that has encoder_rows "
+            f"(OffPolicyAlgorithm), got it with {name}"
         ]
     given = {
-        "placement.learners": (1, program.placement.learners, "since each learner would train an encoder of its own"),
+        "placement.learners": (
+            1,
+            program.placement.learners,
+            "since each learner would train an encoder of its own",
+        ),
         "replay.shards": (1, replay.shards, "since the learner's process has the encoder"),
-        "replay.dataset": ("", replay.dataset or program.source.recorded, "since a data set has images"),
+        "replay.dataset": (
+            "",
+            replay.dataset or program.source.recorded,
+            "since a data set has images",
+        ),
         "replay.relabel": (0, replay.relabel, "since an encoder tells no goals apart"),
     }
     return [
-        f"{key}: expected {as_text(usual)} with algorithm.torso=vae, {why}, got {said(got)}"
+        f"{key}: expected {as_text(usual)} with algorithm.torso=vae, {why}, got {as_text(got)}"
         for key, (usual, got, why) in given.items()
         if got != usual
     ]
@@ -150,25 +192,37 @@ def _shard_problems(program: Program, replay: ReplaySettings) -> list[str]:
     problems = []
     if program.actors and replay.shards > program.actors:
         problems.append(
-            f"replay.shards: expected at most {program.actors}, as many as actors, since each keeps the rows of whole actors, "
+            f"replay.shards: expected at most {program.actors}, as many as actors, since each "
+            "keeps the rows of whole actors, "
             f"got {replay.shards}"
         )
     if replay.selector == "fifo":
-        problems.append("replay.selector: expected uniform or prioritized with shards, which have no one order, got fifo")
+        problems.append(
+            "replay.selector: expected uniform or prioritized with shards, which have no one "
+            "order, got fifo"
+        )
     if replay.dataset or program.source.recorded:
-        problems.append(f"replay.shards: expected 1 with a data set, which the learner's process reads, got {replay.shards}")
+        problems.append(
+            "replay.shards: expected 1 with a data set, which the learner's process reads, got "
+            f"{replay.shards}"
+        )
     return problems
 
 
 def _dataset_problems(program: Program, policy: Policy, replay: ReplaySettings) -> list[str]:
     problems = []
     if replay.selector == "fifo":
-        problems.append("replay.selector: expected uniform or prioritized with a data set, whose rows come again, got fifo")
+        problems.append(
+            "replay.selector: expected uniform or prioritized with a data set, whose rows come "
+            "again, got fifo"
+        )
     recorded = replay.recorded(policy.batch)
     if program.actors and 0 <= replay.dataset_share <= 1 and not 0 < recorded < policy.batch:
         problems.append(
-            f"replay.dataset_share: expected a share of which a batch of {policy.batch} has items of the data set and of live "
-            f"experience, got {replay.dataset_share}, {recorded} of the data set; --dataset ID learns from the data set alone"
+            f"replay.dataset_share: expected a share of which a batch of {policy.batch} has items "
+            "of the data set and of live "
+            f"experience, got {replay.dataset_share}, {recorded} of the data set; --dataset ID "
+            "learns from the data set alone"
         )
     return problems
 
@@ -181,18 +235,22 @@ def _batch_problems(program: Program, policy: Policy) -> list[str]:
         near = max(block, (batch + block // 2) // block * block)
         if hasattr(policy.algorithm, "num_generations"):
             return [
-                f"batch: expected a multiple of algorithm.num_generations={block}, so that a prompt's samples are never split "
+                f"batch: expected a multiple of algorithm.num_generations={block}, so that a "
+                "prompt's samples are never split "
                 f"between batches, got {batch}; the nearest is {near}"
             ]
         return [
-            f"batch: expected a multiple of envs_per_actor={block}, so that an actor's unroll is never split between batches "
+            f"batch: expected a multiple of envs_per_actor={block}, so that an actor's unroll is "
+            "never split between batches "
             f"(it could deadlock), got {batch}; the nearest is {near}"
         ]
     if lag is not None and lag >= 0 and streams > (slots := batch * (lag + 1)):
         enough = -(-streams // ((lag + 1) * block)) * block
         return [
-            f"batch: expected room for all {streams} streams ({program.actors} actors x {block}) in batch x (max_lag + 1) = "
-            f"{slots} slots, or some actors would always idle, got {batch}; use batch={enough}, actors={slots // block} or "
+            f"batch: expected room for all {streams} streams ({program.actors} actors x {block}) "
+            "in batch x (max_lag + 1) = "
+            f"{slots} slots, or some actors would always idle, got {batch}; use batch={enough}, "
+            f"actors={slots // block} or "
             f"max_lag={-(-streams // batch) - 1}"
         ]
     return block_problems(program, policy)

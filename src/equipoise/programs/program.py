@@ -47,12 +47,14 @@ __all__ = [
 BUILT_IN = algorithms.__name__
 
 
-# ------------------------------------------------------------------------------------------------------------- algorithms
+# --------------------------------------------------------------------------------------- algorithms
 
 
 def algorithm_names() -> list[str]:
     """The built-in algorithms: the files of ``equipoise/algorithms/``, without importing them."""
-    return sorted(m.name for m in pkgutil.iter_modules(algorithms.__path__) if not m.name.startswith("_"))
+    return sorted(
+        m.name for m in pkgutil.iter_modules(algorithms.__path__) if not m.name.startswith("_")
+    )
 
 
 def text_algorithm_names() -> list[str]:
@@ -67,7 +69,9 @@ def algorithm_class(name: str) -> type[Algorithm]:
     names = algorithm_names()
     if name not in names:
         said = algorithm_of_peer(name, names) or hint(name, names)
-        raise ValueError(f"unknown algorithm {name!r}{said} An algorithm of your own is 'module:Class'.")
+        raise ValueError(
+            f"unknown algorithm {name!r}{said} An algorithm of your own is 'module:Class'."
+        )
     module = importlib.import_module(f"{BUILT_IN}.{name}")
     found = [
         value
@@ -75,7 +79,9 @@ def algorithm_class(name: str) -> type[Algorithm]:
         if _is_algorithm(value) and value.__module__ == module.__name__ and not key.startswith("_")
     ]
     if len(found) != 1:
-        raise ValueError(f"{module.__name__}: expected one public Algorithm, got {[c.__name__ for c in found]}")
+        raise ValueError(
+            f"{module.__name__}: expected one public Algorithm, got {[c.__name__ for c in found]}"
+        )
     cls: type[Algorithm] = found[0]
     return cls
 
@@ -85,17 +91,25 @@ def _outside(name: str) -> type[Algorithm]:
     try:
         value: Any = importlib.import_module(module_name)
     except ImportError as error:
-        raise ValueError(f"algorithm {name!r}: expected an importable module, got {error}.{looked()}") from error
+        raise ValueError(
+            f"algorithm {name!r}: expected an importable module, got {error}.{looked()}"
+        ) from error
     except Exception as error:  # the module of a user may raise anything
-        raise ValueError(f"algorithm {name!r}: expected a module that can be imported, got {raised(error)}") from error
+        raise ValueError(
+            f"algorithm {name!r}: expected a module that can be imported, got {raised(error)}"
+        ) from error
     for part in qualname.split("."):
         if not hasattr(value, part):
             known = [key for key, member in vars(value).items() if _is_algorithm(member)]
-            raise ValueError(f"algorithm {name!r}: {module_name} has no {part!r}{hint(part, known)}{hidden(module_name)}")
+            raise ValueError(
+                f"algorithm {name!r}: {module_name} has no "
+                f"{part!r}{hint(part, known)}{hidden(module_name)}"
+            )
         value = getattr(value, part)
     if not _is_algorithm(value):
         raise ValueError(
-            f"algorithm {name!r}: expected a concrete subclass of equipoise.types.Algorithm, got {_not_one(value)}"
+            f"algorithm {name!r}: expected a concrete subclass of equipoise.types.Algorithm, got "
+            f"{_not_one(value)}"
         )
     cls: type[Algorithm] = value
     return cls
@@ -103,7 +117,11 @@ def _outside(name: str) -> type[Algorithm]:
 
 def _not_one(value: object) -> str:
     """What is no algorithm, and the methods that a subclass of Algorithm lacks."""
-    missing = sorted(value.__abstractmethods__) if inspect.isclass(value) and issubclass(value, Algorithm) else []
+    missing = (
+        sorted(value.__abstractmethods__)
+        if inspect.isclass(value) and issubclass(value, Algorithm)
+        else []
+    )
     return f"{value!r} without {', '.join(missing)}" if missing else repr(value)
 
 
@@ -121,19 +139,30 @@ def algorithm_name(cls: type[Algorithm]) -> str:
 
 def _class_name(cls: type[Any], what: str) -> str:
     if "<" in cls.__qualname__:  # "<locals>", "<lambda>": no import reaches it
-        raise ValueError(f"{cls.__qualname__}: expected {what} at the top of a module, so that a run can be read back")
+        raise ValueError(
+            f"{cls.__qualname__}: expected {what} at the top of a module, so that a run can be "
+            "read back"
+        )
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-# ------------------------------------------------------------------------------------------------------------------- JSON
+# --------------------------------------------------------------------------------------------- JSON
 
 
 def to_json(program: Program) -> dict[str, Any]:
-    """Write a Program as plain dicts, lists and scalars; ValueError for a value that JSON cannot hold."""
-    data = {name: _part_json(getattr(program, name)) for name, fact in facts(type(program)).items() if classes(fact.kind)}
+    """Write a Program as plain dicts, lists and scalars; ValueError for a value that JSON cannot
+    hold.
+    """
+    data = {
+        name: _part_json(getattr(program, name))
+        for name, fact in facts(type(program)).items()
+        if classes(fact.kind)
+    }
     if type(program.source) not in SOURCES:
         data["source"] = {"kind": _class_name(type(program.source), "a source")} | data["source"]
-    data["policies"] = {name: _policy_json(policy, f"policies.{name}") for name, policy in program.policies.items()}
+    data["policies"] = {
+        name: _policy_json(policy, f"policies.{name}") for name, policy in program.policies.items()
+    }
     data["route"] = dict(program.route)
     return data
 
@@ -150,7 +179,10 @@ def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
     if isinstance(policy, Frozen):
         return data
     for part in ("optimizer", "rewards"):
-        data[part] = {name: to_plain(value, f"{where}.{part}.{name}") for name, value in _fields(getattr(policy, part)).items()}
+        data[part] = {
+            name: to_plain(value, f"{where}.{part}.{name}")
+            for name, value in _fields(getattr(policy, part)).items()
+        }
     data["replay"] = None if policy.replay is None else _fields(policy.replay)
     data["algorithm"] = algorithm_json(policy.algorithm, f"{where}.algorithm")
     return data
@@ -158,7 +190,9 @@ def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
 
 def algorithm_json(algorithm: Algorithm, where: str) -> dict[str, Any]:
     """An algorithm as its name and its hyper-parameters."""
-    fields = {name: to_plain(value, f"{where}.{name}") for name, value in _fields(algorithm).items()}
+    fields = {
+        name: to_plain(value, f"{where}.{name}") for name, value in _fields(algorithm).items()
+    }
     return {"name": algorithm_name(type(algorithm)), "fields": fields}
 
 
@@ -168,10 +202,17 @@ def algorithm_from_json(data: Any, where: str) -> Algorithm:
     cls = algorithm_class(convert(data["name"], str, f"{where}.name"))
     fields, kinds = data.get("fields", {}), field_types(cls)
     _known(fields, kinds, f"{where}.fields")
-    return cls(**{key: convert(value, kinds[key], f"{where}.fields.{key}") for key, value in fields.items()})
+    return cls(
+        **{
+            key: convert(value, kinds[key], f"{where}.fields.{key}")
+            for key, value in fields.items()
+        }
+    )
 
 
-def _fields(instance: Program | Policy | Frozen | Algorithm | Optimizer | Rewards | ReplaySettings) -> dict[str, Any]:
+def _fields(
+    instance: Program | Policy | Frozen | Algorithm | Optimizer | Rewards | ReplaySettings,
+) -> dict[str, Any]:
     return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
 
 
@@ -180,7 +221,8 @@ def to_plain(value: Any, where: str) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        # JSON has no infinity; as a text it comes back as a number where the field is one, which an env's argument is not.
+        # JSON has no infinity; as a text it comes back as a number where the field is one, which an
+        # env's argument is not.
         if math.isfinite(value):
             return value
         if math.isinf(value) and not where.startswith("env"):
@@ -189,14 +231,17 @@ def to_plain(value: Any, where: str) -> Any:
         return {key: to_plain(item, f"{where}.{key}") for key, item in value.items()}
     elif isinstance(value, list | tuple):
         return [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
-    raise ValueError(f"{where}: expected what JSON can say (numbers, texts, lists, dicts), got {value!r}")
+    raise ValueError(
+        f"{where}: expected what JSON can say (numbers, texts, lists, dicts), got {value!r}"
+    )
 
 
 def from_json(data: Mapping[str, Any]) -> Program:
     """The inverse of ``to_json``; unknown, missing and wrong values are errors that say where."""
     if "env" in data and "source" not in data:
         raise ValueError(
-            "program: expected source, policies, placement, schedule and evaluation, got the settings of an older version; "
+            "program: expected source, policies, placement, schedule and evaluation, got the "
+            "settings of an older version; "
             "train anew, or go on with the version that run.json names"
         )
     _known(data, facts(Program), "program", required=("source", "policies"))
@@ -206,7 +251,11 @@ def from_json(data: Mapping[str, Any]) -> Program:
     if not any(isinstance(policy, Mapping) and "of" not in policy for policy in policies.values()):
         raise ValueError("program.policies: expected at least one policy that learns, got none")
     read = {name: _policy(value, f"program.policies.{name}") for name, value in policies.items()}
-    parts = {key: _field(facts(Program)[key], value, f"program.{key}") for key, value in data.items() if key != "policies"}
+    parts = {
+        key: _field(facts(Program)[key], value, f"program.{key}")
+        for key, value in data.items()
+        if key != "policies"
+    }
     return Program(policies=read, **parts)
 
 
@@ -214,7 +263,9 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
     if isinstance(data, Mapping) and "of" in data:
         kinds = field_types(Frozen)
         _known(data, kinds, where)
-        return Frozen(**{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items()})
+        return Frozen(
+            **{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items()}
+        )
     kinds = field_types(Policy)
     _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
     return Policy(
@@ -222,7 +273,11 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
         rewards=_read(Rewards, data.get("rewards", {}), f"{where}.rewards"),
         replay=_read(ReplaySettings, data.get("replay"), f"{where}.replay"),
         algorithm=algorithm_from_json(data["algorithm"], f"{where}.algorithm"),
-        **{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items() if key not in PARTS},
+        **{
+            key: convert(value, kinds[key], f"{where}.{key}")
+            for key, value in data.items()
+            if key not in PARTS
+        },
     )
 
 
@@ -241,15 +296,25 @@ def _read(cls: type[Any], data: Any, where: str) -> Any:
 
 
 def _field(fact: Fact, value: Any, where: str) -> Any:
-    """A value of a field, which may be a part of its own; of a source, the kind that has the keys of ``value``."""
+    """A value of a field, which may be a part of its own; of a source, the kind that has the keys
+    of ``value``.
+    """
     parts = classes(fact.kind)
     if not parts:
         return asked(value, fact, where)
     if value is None and type(None) not in get_args(fact.kind):
         raise ValueError(f"{where}: expected a JSON object, got None")
     if fact.kind is SourceSettings and isinstance(value, Mapping) and "kind" in value:
-        return _read(_source_class(value["kind"], f"{where}.kind"), {k: v for k, v in value.items() if k != "kind"}, where)
-    fits = [cls for cls in parts if isinstance(value, Mapping) and all(key in facts(cls) for key in value)]
+        return _read(
+            _source_class(value["kind"], f"{where}.kind"),
+            {k: v for k, v in value.items() if k != "kind"},
+            where,
+        )
+    fits = [
+        cls
+        for cls in parts
+        if isinstance(value, Mapping) and all(key in facts(cls) for key in value)
+    ]
     return _read((fits or parts)[0], value, where)
 
 
@@ -257,7 +322,9 @@ def _source_class(name: Any, where: str) -> type[SourceSettings]:
     """The settings of a source that is not built in, by ``module:Class``."""
     cls: Any = called(str(name), where)
     if not (inspect.isclass(cls) and issubclass(cls, SourceSettings)):
-        raise ValueError(f"{where}: expected the module:Class of a source, got {name!r}, which is {cls!r}")
+        raise ValueError(
+            f"{where}: expected the module:Class of a source, got {name!r}, which is {cls!r}"
+        )
     return cls
 
 
@@ -271,18 +338,22 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
         raise ValueError(f"{where}: expected the keys {list(required)}, got none named {missing}")
 
 
-# ------------------------------------------------------------------------------------------------------------ differences
+# -------------------------------------------------------------------------------------- differences
 
 
 def differences(old: Program, new: Program) -> dict[str, list[Any]]:
     """{key: [old, new]} of everything that differs.
 
-    Keys are ``algorithm.*``, ``optimizer.*``, ``rewards.*``, ``replay.*``, ``policy.*`` and ``env.*``, and paths such as
-    ``schedule.steps``.
-    Where there are several policies: ``policies.NAME.algorithm.*`` and so on, and ``policies.NAME.*``.
+    Keys are ``algorithm.*``, ``optimizer.*``, ``rewards.*``, ``replay.*``, ``policy.*`` and
+    ``env.*``, and paths such as ``schedule.steps``. Where there are several policies:
+    ``policies.NAME.algorithm.*`` and so on, and ``policies.NAME.*``.
     """
     a, b = _flat(old), _flat(new)
-    return {key: [a.get(key), b.get(key)] for key in (*a, *(k for k in b if k not in a)) if a.get(key) != b.get(key)}
+    return {
+        key: [a.get(key), b.get(key)]
+        for key in (*a, *(k for k in b if k not in a))
+        if a.get(key) != b.get(key)
+    }
 
 
 def _flat(program: Program) -> dict[str, Any]:
@@ -309,5 +380,9 @@ def _paths(data: Mapping[str, Any], room: str) -> dict[str, Any]:
     """Every value by its path."""
     found: dict[str, Any] = {}
     for key, value in data.items():
-        found |= _paths(value, f"{room}{key}.") if isinstance(value, Mapping) else {f"{room}{key}": value}
+        found |= (
+            _paths(value, f"{room}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{room}{key}": value}
+        )
     return found

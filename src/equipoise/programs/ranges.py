@@ -11,7 +11,9 @@ from equipoise.facts import Range, facts
 
 
 def out_of_range(instance: Any, before: str = "") -> list[str]:
-    """A sentence for each field of a dataclass whose value is outside the choices or the ``Range`` of its annotation."""
+    """A sentence for each field of a dataclass whose value is outside the choices or the ``Range``
+    of its annotation.
+    """
     given = [(name, getattr(instance, name), fact) for name, fact in facts(type(instance)).items()]
     wrong = [
         f"{before}{name}: expected one of {', '.join(typing.get_args(fact.kind))}, got {value!r}"
@@ -26,11 +28,17 @@ def out_of_range(instance: Any, before: str = "") -> list[str]:
 
 
 def beyond(value: Any, kind: Any) -> Iterator[tuple[Any, Range]]:
-    """The numbers in a value that are outside of a range in the annotation, each with that range."""
+    """The numbers in a value that are outside of a range in the annotation,
+    each with that range.
+    """
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         if isinstance(value, int | float):
-            yield from ((value, limit) for limit in args[1:] if isinstance(limit, Range) and value not in limit)
+            yield from (
+                (value, limit)
+                for limit in args[1:]
+                if isinstance(limit, Range) and value not in limit
+            )
         yield from beyond(value, args[0])
     elif origin in (Union, types.UnionType):
         yield from (found for arg in args for found in beyond(value, arg))

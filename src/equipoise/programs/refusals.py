@@ -1,4 +1,6 @@
-"""Refusals: programs that cannot work, settings that nothing would read, resumes that a saved state does not fit."""
+"""Refusals: programs that cannot work, settings that nothing would read, resumes that a saved state
+does not fit.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from equipoise.programs import fields
 from equipoise.programs.combinations import combination_problems
 from equipoise.programs.fields import why_unread
 from equipoise.programs.policy_refusals import policy_problems
-from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
+from equipoise.programs.program import (
+    algorithm_class,
+    algorithm_name,
+    algorithm_names,
+    differences,
+    to_plain,
+)
 from equipoise.programs.ranges import out_of_range
 from equipoise.programs.sampling_refusals import device_env_problems, partial_problems
 from equipoise.programs.shard_refusals import shard_problems
@@ -24,16 +32,27 @@ from equipoise.types import (
     Policy,
     Program,
     learning,
-)  # fmt: skip
+)
 
-__all__ = ["check", "check_read", "check_replays", "check_resume", "fixed", "problems", "refuse", "unread"]
+__all__ = [
+    "check",
+    "check_read",
+    "check_replays",
+    "check_resume",
+    "fixed",
+    "problems",
+    "refuse",
+    "unread",
+]
 
 
-# ---------------------------------------------------------------------------------------------------------------- program
+# ------------------------------------------------------------------------------------------ program
 
 
 def check(program: Program) -> None:
-    """Check a program; one ValueError lists everything that cannot work, each with a value that would."""
+    """Check a program; one ValueError lists everything that cannot work, each with a value that
+    would.
+    """
     refuse(problems(program))
 
 
@@ -41,7 +60,12 @@ def problems(program: Program) -> list[str]:
     """Everything that cannot work, a sentence each; empty for a program that can."""
     env = [] if program.source.played is None else _env_problems(program.source.played)
     env += device_env_problems(program)
-    found = [*_run_problems(program), *_source_problems(program), *env, *_together_problems(program)]
+    found = [
+        *_run_problems(program),
+        *_source_problems(program),
+        *env,
+        *_together_problems(program),
+    ]
     found += combination_problems(program)
     found += shard_problems(program)
     for name, policy in learning(program).items():
@@ -55,24 +79,33 @@ def refuse(problems: Sequence[str]) -> None:
     if len(problems) == 1:
         raise ValueError(problems[0])
     if problems:
-        raise ValueError(f"{len(problems)} settings cannot work:" + "".join(f"\n  {problem}" for problem in problems))
+        raise ValueError(
+            f"{len(problems)} settings cannot work:"
+            + "".join(f"\n  {problem}" for problem in problems)
+        )
 
 
 def _run_problems(program: Program) -> list[str]:
     place = program.placement
-    problems = [problem for room, part in fields.parts(program) for problem in out_of_range(part, room)]
+    problems = [
+        problem for room, part in fields.parts(program) for problem in out_of_range(part, room)
+    ]
     if place.actors == 0:
-        at = next(n for n, problem in enumerate(problems) if problem.startswith("placement.actors:"))
+        at = next(
+            n for n, problem in enumerate(problems) if problem.startswith("placement.actors:")
+        )
         problems[at] += "; 'train --dataset ID' learns from recorded rows alone"
     nearest = {"tf32": "medium", "fp16": "bf16"}.get(place.precision)
     if place.device == "cpu" and nearest is not None:
         problems.append(
-            f"placement.precision: expected one of {', '.join(PRECISIONS['cpu'])} with device=cpu, which has no "
+            f"placement.precision: expected one of {', '.join(PRECISIONS['cpu'])} with device=cpu, "
+            "which has no "
             f"{place.precision}, got {place.precision!r}; did you mean {nearest!r}?"
         )
     measurable = fields.measurable(program)
     problems += [
-        f"placement.auto: expected some of {', '.join(measurable)}, got {name!r}{hint(name, measurable)}"
+        f"placement.auto: expected some of {', '.join(measurable)}, got "
+        f"{name!r}{hint(name, measurable)}"
         for name in place.auto
         if name not in measurable
     ]
@@ -81,14 +114,19 @@ def _run_problems(program: Program) -> list[str]:
     problems += partial_problems(program)
     if place.acting_precision != "fp32" and not program.actors:
         problems.append(
-            f"placement.acting_precision: expected fp32 without actors, since none acts, got {place.acting_precision!r}"
+            "placement.acting_precision: expected fp32 without actors, since none acts, got "
+            f"{place.acting_precision!r}"
         )
     names: Any = program.source.reported
     if isinstance(names, str):
-        problems.append(f"source.metrics: expected a tuple of names, such as ('success',), got the text {names!r}")
+        problems.append(
+            "source.metrics: expected a tuple of names, such as ('success',), got the text "
+            f"{names!r}"
+        )
     elif wrong := [name for name in names if not name.strip("/") or names.count(name) > 1]:
         problems.append(
-            f"source.metrics: expected different names of the env's info, such as success or episode/r, got {wrong[0]!r}"
+            "source.metrics: expected different names of the env's info, such as success or "
+            f"episode/r, got {wrong[0]!r}"
         )
     problems += _balance_problems(program)
     if not re.fullmatch(r"cpu|cuda(:\d+)?", place.device):
@@ -105,15 +143,20 @@ def _balance_problems(program: Program) -> list[str]:
         return []
     if kept := [name for name, policy in learning(program).items() if policy.replay is not None]:
         return [
-            f"{key}: expected off with a replay, in which the rows of actors that pause would grow old ({kept[0]}), got 'auto'"
+            f"{key}: expected off with a replay, in which the rows of actors that pause would grow "
+            f"old ({kept[0]}), got 'auto'"
         ]
     least = max(place.least_actors, place.learners)
     if place.least_actors > place.actors:
-        return [f"placement.least_actors: expected at most actors={place.actors}, got {place.least_actors}"]
+        return [
+            f"placement.least_actors: expected at most actors={place.actors}, got "
+            f"{place.least_actors}"
+        ]
     if least == place.actors and place.max_lag in (None, 1):
         lag = "none" if place.max_lag is None else place.max_lag
         return [
-            f"{key}: expected something to change, such as more actors than {least}, which are the least here, or "
+            f"{key}: expected something to change, such as more actors than {least}, which are the "
+            "least here, or "
             f"max_lag of at least 2, got actors={place.actors} and max_lag={lag}"
         ]
     return []
@@ -125,25 +168,41 @@ def _learners_problems(program: Program) -> list[str]:
     if learners == 1:
         return []
     if not program.actors:
-        return [f"placement.learners: expected 1 without actors, whose rows are dealt to the learners, got {learners}"]
+        return [
+            "placement.learners: expected 1 without actors, whose rows are dealt to the learners, "
+            f"got {learners}"
+        ]
     if place.device not in ("cpu", "cuda"):
-        return [f"placement.device: expected cuda with {learners} learners, which take cuda:0 and so on, got {place.device!r}"]
+        return [
+            f"placement.device: expected cuda with {learners} learners, which take cuda:0 and so "
+            f"on, got {place.device!r}"
+        ]
     for one in learning(program).values():
         if one.replay is not None and one.replay.dataset and one.replay.selector == "prioritized":
             return [
-                f"replay.selector: expected uniform for a replay with a data set that {learners} learners share, since weights "
+                f"replay.selector: expected uniform for a replay with a data set that {learners} "
+                "learners share, since weights "
                 "are divided by the largest one of all learners' live rows, got 'prioritized'"
             ]
-    parts = {f"the {program.groups} groups of envs" if place.halves > 1 else f"the {place.actors} actors": program.groups}
+    parts = {
+        f"the {program.groups} groups of envs"
+        if place.halves > 1
+        else f"the {place.actors} actors": program.groups
+    }
     for policy in learning(program).values():
         if policy.replay is None:
             blocks = policy.batch // place.group_envs
-            parts[f"the {blocks} blocks of a batch of {policy.batch} ({place.group_envs} envs each)"] = blocks
+            parts[
+                f"the {blocks} blocks of a batch of {policy.batch} ({place.group_envs} envs each)"
+            ] = blocks
             if not policy.unroll * policy.batch // learners % policy.algorithm.minibatches:
                 continue
             minibatches = policy.algorithm.minibatches
             rows = policy.unroll * policy.batch // minibatches
-            parts[f"the {rows} rows of each of {minibatches} minibatches (policy.unroll x policy.batch of them)"] = rows
+            parts[
+                f"the {rows} rows of each of {minibatches} minibatches (policy.unroll x "
+                "policy.batch of them)"
+            ] = rows
         else:
             parts[f"the {policy.batch} items of a batch"] = policy.batch
             if policy.replay.shards > 1:
@@ -151,12 +210,21 @@ def _learners_problems(program: Program) -> list[str]:
     wrong = [what for what, count in parts.items() if count % learners]
     if not wrong:
         return []
-    fits = [n for n in range(1, math.gcd(*parts.values()) + 1) if not any(count % n for count in parts.values())]
+    fits = [
+        n
+        for n in range(1, math.gcd(*parts.values()) + 1)
+        if not any(count % n for count in parts.values())
+    ]
     below = max(n for n in fits if n <= learners)
     near = sorted({below, min((n for n in fits if n > learners), default=below)})
-    more = f", or --actors {-(-place.actors // learners) * learners}" if program.groups % learners else ""
+    more = (
+        f", or --actors {-(-place.actors // learners) * learners}"
+        if program.groups % learners
+        else ""
+    )
     return [
-        f"placement.learners: expected a divisor of {' and of '.join(wrong)}, since each learner has its share of them, got "
+        f"placement.learners: expected a divisor of {' and of '.join(wrong)}, since each learner "
+        "has its share of them, got "
         f"{learners}; {' and '.join(map(str, near))} would work{more}"
     ]
 
@@ -165,19 +233,24 @@ def _central_problems(program: Program) -> list[str]:
     place = program.placement
     problems = []
     if program.actors == 0:
-        problems.append("placement.inference: expected local without actors, since nothing acts, got central")
+        problems.append(
+            "placement.inference: expected local without actors, since nothing acts, got central"
+        )
     elif program.outside:
         problems.append(
-            f"placement.inference: expected local with {program.env.target}, whose actors have the worlds, got central"
+            f"placement.inference: expected local with {program.env.target}, whose actors have the "
+            "worlds, got central"
         )
     elif place.inference_workers > program.actors:
         problems.append(
-            f"placement.inference_workers: expected at most {program.actors}, as many as actors, since each acts for the "
+            f"placement.inference_workers: expected at most {program.actors}, as many as actors, "
+            "since each acts for the "
             f"envs of whole actors, got {place.inference_workers}"
         )
     if 0 < place.inference_batch < place.group_envs:
         problems.append(
-            f"placement.inference_batch: expected 0 or at least {place.group_envs}, the envs that are stepped together, got "
+            f"placement.inference_batch: expected 0 or at least {place.group_envs}, the envs that "
+            "are stepped together, got "
             f"{place.inference_batch}"
         )
     return problems
@@ -190,11 +263,13 @@ def _source_problems(program: Program) -> list[str]:
     for policy in learning(program).values():
         if policy.replay is None:
             problems.append(
-                f"source.dataset: expected an algorithm with a replay ({', '.join(_replaying())}), got {_theirs(program)}"
+                f"source.dataset: expected an algorithm with a replay ({', '.join(_replaying())}), "
+                f"got {_theirs(program)}"
             )
         elif policy.replay.dataset:
             problems.append(
-                f"replay.dataset: expected none with source.dataset={recorded}, whose rows are all there is, got "
+                f"replay.dataset: expected none with source.dataset={recorded}, whose rows are all "
+                "there is, got "
                 f"{policy.replay.dataset}"
             )
     return problems
@@ -203,9 +278,13 @@ def _source_problems(program: Program) -> list[str]:
 def _env_problems(env: EnvFactory) -> list[str]:
     problems = []
     if not re.fullmatch(r"auto|info|none|obs/.+", env.action_mask):
-        problems.append(f"source.env.action_mask: expected auto, info, none or obs/KEY, got {env.action_mask!r}")
+        problems.append(
+            f"source.env.action_mask: expected auto, info, none or obs/KEY, got {env.action_mask!r}"
+        )
     if not str(env.target).strip():
-        problems.append(f"env: expected a Gymnasium id, module:id or module:callable, got {env.target!r}")
+        problems.append(
+            f"env: expected a Gymnasium id, module:id or module:callable, got {env.target!r}"
+        )
     try:
         to_plain(env.kwargs, "env")
     except ValueError as error:
@@ -214,8 +293,8 @@ def _env_problems(env: EnvFactory) -> list[str]:
 
 
 def _together_problems(program: Program) -> list[str]:
-    """List problems between policies: learning ones take the same steps of the same envs, so that their versions rise
-    together.
+    """List problems between policies: learning ones take the same steps of the same envs, so that
+    their versions rise together.
     """
     learn, problems = learning(program), []
     if not learn:
@@ -229,12 +308,16 @@ def _together_problems(program: Program) -> list[str]:
         if isinstance(policy, Frozen):
             problems += [f"policies.{name}.{problem}" for problem in out_of_range(policy)]
             if policy.of not in learn:
-                problems.append(f"policies.{name}.of: expected a policy that learns, got {policy.of!r}{hint(policy.of, learn)}")
+                problems.append(
+                    f"policies.{name}.of: expected a policy that learns, got "
+                    f"{policy.of!r}{hint(policy.of, learn)}"
+                )
     (first, one), *others = learn.items()
     for name, policy in others:
         problems += [f"policies.{name}.{problem}" for problem in _apart(first, one, policy)]
     problems += [
-        f"route.{agent}: expected one of the policies, got {policy!r}{hint(policy, program.policies)}"
+        f"route.{agent}: expected one of the policies, got "
+        f"{policy!r}{hint(policy, program.policies)}"
         for agent, policy in program.route.items()
         if policy not in program.policies
     ]
@@ -242,34 +325,49 @@ def _together_problems(program: Program) -> list[str]:
 
 
 def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
-    """What keeps a policy from learning beside ``one``, which is called ``first``: both learn from the same rounds."""
+    """What keeps a policy from learning beside ``one``, which is called ``first``: both learn from
+    the same rounds.
+    """
     if (one.replay is None) != (policy.replay is None):
         wanted, got = ("none, as", "one") if one.replay is None else ("one, as", "none")
         return [
-            f"replay: expected {wanted} {first!r} has, since a round of a replay has rows of all envs and is learned from "
+            f"replay: expected {wanted} {first!r} has, since a round of a replay has rows of all "
+            "envs and is learned from "
             f"several times, and a round without one is one batch, got {got}"
         ]
-    fields = ["unroll", "publish_every"] if one.replay is not None else ["unroll", "batch", "publish_every"]
+    fields = (
+        ["unroll", "publish_every"]
+        if one.replay is not None
+        else ["unroll", "batch", "publish_every"]
+    )
     problems = [
-        f"{field}: expected {getattr(one, field)}, that of {first!r}, since both learn from the same steps of the same envs, "
+        f"{field}: expected {getattr(one, field)}, that of {first!r}, since both learn from the "
+        "same steps of the same envs, "
         f"got {getattr(policy, field)}"
         for field in fields
         if getattr(policy, field) != getattr(one, field)
     ]
-    if one.replay is not None and policy.replay is not None and policy.replay.updates != one.replay.updates:
+    if (
+        one.replay is not None
+        and policy.replay is not None
+        and policy.replay.updates != one.replay.updates
+    ):
         mine, its = policy.replay.updates, one.replay.updates
         problems.append(
-            f"replay.updates: expected {its}, that of {first!r}, since both make their updates after the same rounds, got "
+            f"replay.updates: expected {its}, that of {first!r}, since both make their updates "
+            "after the same rounds, got "
             f"{mine}; batch={max(policy.batch * mine // its, 1)} learns from as many items a round"
         )
     return problems
 
 
-# --------------------------------------------------------------------------------------------------------------- settings
+# ----------------------------------------------------------------------------------------- settings
 
 
 def check_read(program: Program, settings: Collection[str]) -> None:
-    """Raise ValueError for each of these settings (KEY each) that nothing reads while the others are as they are."""
+    """Raise ValueError for each of these settings (KEY each) that nothing reads while the others
+    are as they are.
+    """
     if found := unread(program, settings):
         raise ValueError(f"expected settings that change something, got {'; '.join(found)}")
 
@@ -284,8 +382,13 @@ def check_replays(program: Program, settings: Collection[str]) -> None:
     learn = learning(program)
     if any(policy.replay is not None for policy in learn.values()):
         return
-    if (key := next((key for key in settings if re.match(r"(policies\.\w+\.)?replay\.", key)), None)) is not None:
-        raise ValueError(f"{key}: expected an algorithm with a replay ({', '.join(_replaying())}), got {_theirs(program)}")
+    if (
+        key := next((key for key in settings if re.match(r"(policies\.\w+\.)?replay\.", key)), None)
+    ) is not None:
+        raise ValueError(
+            f"{key}: expected an algorithm with a replay ({', '.join(_replaying())}), got "
+            f"{_theirs(program)}"
+        )
 
 
 def _replaying() -> list[str]:
@@ -295,7 +398,9 @@ def _replaying() -> list[str]:
 
 def _theirs(program: Program) -> str:
     """Name the algorithms of the learning policies, and say that they have no replay."""
-    names = sorted({algorithm_name(type(policy.algorithm)) for policy in learning(program).values()})
+    names = sorted(
+        {algorithm_name(type(policy.algorithm)) for policy in learning(program).values()}
+    )
     return f"{' and '.join(names)}, whose rows are learned from once"
 
 
@@ -305,33 +410,52 @@ def _unread(program: Program, key: str) -> str:
     return reasons[0] if reasons and all(reasons) else ""
 
 
-# ----------------------------------------------------------------------------------------------------------------- resume
+# ------------------------------------------------------------------------------------------- resume
 
 
 def fixed(old: Program, new: Program) -> list[str]:
     """The differences that a resume cannot make."""
     settings = {setting.key: setting for setting in (*fields.settings(old), *fields.settings(new))}
-    return [key for key in differences(old, new) if key not in settings or settings[key].rule == "kept"]
+    return [
+        key for key in differences(old, new) if key not in settings or settings[key].rule == "kept"
+    ]
 
 
 def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
-    """Return the differences; ValueError for one that a saved state does not fit, and for a resume that would go backwards."""
+    """Return the differences; ValueError for one that a saved state does not fit, and for a resume
+    that would go backwards.
+    """
     changes = differences(old, new)
     for setting in fields.of(new.placement, "placement."):
         if setting.rule == "kept" and setting.fact.name in new.placement.auto:
-            raise ValueError(f"{setting.key}: expected {setting.value}, which a run that goes on keeps, got auto")
+            raise ValueError(
+                f"{setting.key}: expected {setting.value}, which a run that goes on keeps, got auto"
+            )
     if refused := fixed(old, new):
         said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
-        free = [setting.key for room, part in fields.parts(new) for setting in fields.of(part, room) if setting.rule == "free"]
+        free = [
+            setting.key
+            for room, part in fields.parts(new)
+            for setting in fields.of(part, room)
+            if setting.rule == "free"
+        ]
         raise ValueError(
-            f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(free)}, "
-            "algorithm.* and optimizer.* otherwise; for the rest begin a new run with 'train --init-from DIR'"
+            f"a run that goes on keeps what its state was saved of; cannot change {said}. Can "
+            f"change: {', '.join(free)}, "
+            "algorithm.* and optimizer.* otherwise; for the rest begin a new run with 'train "
+            "--init-from DIR'"
         )
-    inside = [policy for policy in learning(old).values() if policy.replay is not None and policy.replay.shards == 1]
+    inside = [
+        policy
+        for policy in learning(old).values()
+        if policy.replay is not None and policy.replay.shards == 1
+    ]
     if inside and "placement.learners" in changes:
         raise ValueError(
-            f"placement.learners: expected {old.placement.learners} as before, since each learner keeps the rows of its actors "
-            f"in its own process, got {new.placement.learners}; a run that is begun with more replay.shards can change it"
+            f"placement.learners: expected {old.placement.learners} as before, since each learner "
+            "keeps the rows of its actors "
+            f"in its own process, got {new.placement.learners}; a run that is begun with more "
+            "replay.shards can change it"
         )
     check_read(new, changes)
     return changes

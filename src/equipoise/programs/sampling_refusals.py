@@ -1,4 +1,6 @@
-"""Refusals of what does not go with how rows are made: by streams that answer some at a time, by envs on a device."""
+"""Refusals of what does not go with how rows are made: by streams that answer some at a time, by
+envs on a device.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,28 @@ from equipoise.types import Program
 
 def partial_problems(program: Program) -> list[str]:
     """What cannot go with streams that answer some at a time."""
-    place, key, got = program.placement, "placement.partial_streams", program.placement.partial_streams
+    place, key, got = (
+        program.placement,
+        "placement.partial_streams",
+        program.placement.partial_streams,
+    )
     if not got or not program.actors or program.source.played is None:
         return []
     if got >= place.envs_per_actor:
-        return [f"{key}: expected 0 to {place.envs_per_actor - 1}, fewer than envs_per_actor, got {got}"]
+        return [
+            f"{key}: expected 0 to {place.envs_per_actor - 1}, fewer than envs_per_actor, got {got}"
+        ]
     target, count = program.env.target, place.group_envs
     if target.startswith("envpool:") and count % got:
         fits = ", ".join(str(n) for n in range(1, count) if count % n == 0)
         return [
-            f"{key}: expected a divisor of the {count} envs that are made together with {target}, whose answers come in "
+            f"{key}: expected a divisor of the {count} envs that are made together with {target}, "
+            "whose answers come in "
             f"batches of one size ({fits}), got {got}"
         ]
     wrong = {
-        f"with {program.env.target}, whose streams are stepped together": program.outside or program.env.on_device,
+        f"with {program.env.target}, whose streams are stepped together": program.outside
+        or program.env.on_device,
         "with several policies, whose agents act together": len(program.policies) > 1,
     }
     return [f"{key}: expected 0 {why}, got {got}" for why, so in wrong.items() if so]
@@ -33,15 +43,23 @@ def device_env_problems(program: Program) -> list[str]:
         return []
     if program.placement.inference == "central":
         problems.append(
-            f"placement.inference: expected local with {env.target}, whose policy acts beside it on its device, got 'central'"
+            f"placement.inference: expected local with {env.target}, whose policy acts beside it "
+            "on its device, got 'central'"
         )
     if source.on_nonfinite != "stop":
         problems.append(
-            f"source.on_nonfinite: expected stop with {env.target}, whose rows are looked at once an unroll, got "
+            f"source.on_nonfinite: expected stop with {env.target}, whose rows are looked at once "
+            "an unroll, got "
             f"{source.on_nonfinite!r}"
         )
     if source.reported:
-        problems.append(f"source.metrics: expected none with {env.target}, which has no info, got {source.reported[0]!r}")
+        problems.append(
+            f"source.metrics: expected none with {env.target}, which has no info, got "
+            f"{source.reported[0]!r}"
+        )
     if len(program.policies) > 1:
-        problems.append(f"policies: expected one with {env.target}, whose streams are one agent's, got {len(program.policies)}")
+        problems.append(
+            f"policies: expected one with {env.target}, whose streams are one agent's, got "
+            f"{len(program.policies)}"
+        )
     return problems

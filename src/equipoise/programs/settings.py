@@ -1,7 +1,8 @@
-"""``KEY=VALUE`` settings and JSON values, read by the type annotation of the field that they are for.
+"""``KEY=VALUE`` settings and JSON values, read by the type annotation of the field that they are
+for.
 
-A value that does not fit is an error that says what was expected and what came; an unknown key is an error that names the
-nearest. Nothing is ever guessed or dropped.
+A value that does not fit is an error that says what was expected and what came; an unknown key is
+an error that names the nearest. Nothing is ever guessed or dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9} | {
     for byte, base in (("b", 1000), ("ib", 1024))
     for power, prefix in enumerate(("k", "m", "g", "t"), start=1)
 }
-MISFITS = (ValueError, TypeError, OverflowError, RecursionError)  # an int beyond all floats; brackets without end
+# an int beyond all floats; brackets without end
+MISFITS = (ValueError, TypeError, OverflowError, RecursionError)
 
 Settings = Iterable[str] | Mapping[str, Any]  # "KEY=VALUE" each, or {KEY: VALUE}
 
@@ -37,19 +39,27 @@ Settings = Iterable[str] | Mapping[str, Any]  # "KEY=VALUE" each, or {KEY: VALUE
 def pairs(settings: Settings) -> list[tuple[str, Any]]:
     """(key, value) of each; the value is a text still, or what a mapping has."""
     if isinstance(settings, str):
-        raise ValueError(f"settings: expected a list such as ['algorithm.gamma=0.98'], or a dict, got the text {settings!r}")
-    return list(settings.items()) if isinstance(settings, Mapping) else [_split(setting) for setting in settings]
+        raise ValueError(
+            "settings: expected a list such as ['algorithm.gamma=0.98'], or a dict, got the text "
+            f"{settings!r}"
+        )
+    return (
+        list(settings.items())
+        if isinstance(settings, Mapping)
+        else [_split(setting) for setting in settings]
+    )
 
 
 def apply_settings(program: Program, settings: Settings) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
-    Keys are paths: ``placement.*``, ``schedule.*``, ``evaluation.*`` and ``source.*`` for the run, ``algorithm.*`` for
-    hyper-parameters, ``optimizer.*`` for the learning rate and what goes with it, ``rewards.*`` for what is learned from the
-    env's rewards, ``replay.*`` for a replay's settings,
-    ``policy.*`` (or bare) for unroll, batch and publish_every, ``env.*`` for an argument of the env,
-    ``route.AGENT`` for the policy of an agent. An entry of a mapping has a key of its own: ``optimizer.rates.GROUP``. Where
-    there are several policies ``policies.NAME.*`` is one's, and without that it is that of all that learn.
+    Keys are paths: ``placement.*``, ``schedule.*``, ``evaluation.*`` and ``source.*`` for the run,
+    ``algorithm.*`` for hyper-parameters, ``optimizer.*`` for the learning rate and what goes with
+    it, ``rewards.*`` for what is learned from the env's rewards, ``replay.*`` for a replay's
+    settings, ``policy.*`` (or bare) for unroll, batch and publish_every, ``env.*`` for an argument
+    of the env, ``route.AGENT`` for the policy of an agent. An entry of a mapping has a key of its
+    own: ``optimizer.rates.GROUP``. Where there are several policies ``policies.NAME.*`` is one's,
+    and without that it is that of all that learn.
     """
     kinds, runs = setting_types(program), dict(fields.shorts().values())
     in_policies: dict[str, dict[str, Any]] = {name: {} for name in program.policies}
@@ -63,15 +73,24 @@ def apply_settings(program: Program, settings: Settings) -> Program:
         elif room == "route" and name:
             route[name] = convert(text, str, key)
         elif (kind := _kind(key, kinds)) is None:
-            raise ValueError(f"unknown setting {key!r}{_nested_hint(key) or _peer_hint(key, kinds) or hint(key, kinds)}")
+            raise ValueError(
+                "unknown setting "
+                f"{key!r}{_nested_hint(key) or _peer_hint(key, kinds) or hint(key, kinds)}"
+            )
         elif targets := _targets(program, key):
             for policy, short in targets:
-                in_policies[policy][short] = convert(text, _kind(short, policy_types(program.policies[policy])), key)
+                in_policies[policy][short] = convert(
+                    text, _kind(short, policy_types(program.policies[policy])), key
+                )
         else:
-            in_program[key] = asked(text, runs[key], key) if key in runs else convert(text, kind, key)
+            in_program[key] = (
+                asked(text, runs[key], key) if key in runs else convert(text, kind, key)
+            )
     if any(in_policies.values()):
         policies = program.policies.items()
-        in_program["policies"] = {name: _with(policy, in_policies[name]) for name, policy in policies}
+        in_program["policies"] = {
+            name: _with(policy, in_policies[name]) for name, policy in policies
+        }
     if env:
         in_program["source.env.kwargs"] = {**program.env.kwargs, **env}
     if route:
@@ -80,10 +99,13 @@ def apply_settings(program: Program, settings: Settings) -> Program:
 
 
 def _nested_hint(key: str) -> str:
-    """The path of a setting whose option has the name ``key``, in words; empty where there is none."""
+    """The path of a setting whose option has the name ``key``, in words;
+    empty where there is none.
+    """
     if key == "algorithm":
         return (
-            "; a run begins with its algorithm and keeps it: --algorithm NAME, and --set algorithm.KEY=VALUE for its settings"
+            "; a run begins with its algorithm and keeps it: --algorithm NAME, and --set "
+            "algorithm.KEY=VALUE for its settings"
         )
     path, _ = fields.shorts().get(key.replace("-", "_"), ("", None))
     return f"; it is {path!r}" if path else ""
@@ -106,11 +128,17 @@ def _targets(program: Program, key: str) -> list[tuple[str, str]]:
         _, name, short = key.split(".", 2)
         return [(name, short)]
     short = key.removeprefix("policy.")
-    return [(name, short) for name, policy in learning(program).items() if _kind(short, policy_types(policy)) is not None]
+    return [
+        (name, short)
+        for name, policy in learning(program).items()
+        if _kind(short, policy_types(policy)) is not None
+    ]
 
 
 def _kind(key: str, kinds: Mapping[str, Any]) -> Any | None:
-    """The type of a setting's value, also of one entry of a mapping (``optimizer.rates.actor``); None where there is none."""
+    """The type of a setting's value, also of one entry of a mapping (``optimizer.rates.actor``);
+    None where there is none.
+    """
     field, _, entry = key.rpartition(".")
     whole = kinds.get(field)
     if key not in kinds and entry and typing.get_origin(whole) is Mapping:
@@ -121,28 +149,46 @@ def _kind(key: str, kinds: Mapping[str, Any]) -> Any | None:
 def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Frozen:
     plain = {key: value for key, value in changes.items() if "." not in key}
     for room in fields.PARTS:
-        if deep := {key.removeprefix(f"{room}."): changes[key] for key in changes if key.startswith(f"{room}.")}:
+        if deep := {
+            key.removeprefix(f"{room}."): changes[key]
+            for key in changes
+            if key.startswith(f"{room}.")
+        }:
             for key in [key for key in deep if "." in key]:  # an entry of a mapping
                 name, _, entry = key.partition(".")
-                deep[name] = {**deep.get(name, getattr(getattr(policy, room), name)), entry: deep.pop(key)}
-            if room == "replay" and "capacity" in deep:  # a recipe's budget, which would win, is of a size that is not wanted
+                deep[name] = {
+                    **deep.get(name, getattr(getattr(policy, room), name)),
+                    entry: deep.pop(key),
+                }
+            # a recipe's budget, which would win, is of a size that is not wanted
+            if room == "replay" and "capacity" in deep:
                 deep = {"memory": 0} | deep
             plain[room] = dataclasses.replace(getattr(policy, room), **deep)
     return dataclasses.replace(policy, **plain)
 
 
 def check_env_given_once(settings: Settings, kwargs: Mapping[str, Any] | None) -> None:
-    """ValueError where ``env.KEY=VALUE`` and the env's ``kwargs`` say different things of one argument."""
+    """ValueError where ``env.KEY=VALUE`` and the env's ``kwargs`` say different things of one
+    argument.
+    """
     for key, text in pairs(settings):
         room, _, name = key.partition(".")
-        if room == "env" and kwargs and name in kwargs and (now := convert(text, Any, key)) != kwargs[name]:
+        if (
+            room == "env"
+            and kwargs
+            and name in kwargs
+            and (now := convert(text, Any, key)) != kwargs[name]
+        ):
             raise ValueError(
-                f"{name}: expected to be given once, got {kwargs[name]!r} in env_kwargs and, by the setting {key}, {now!r}"
+                f"{name}: expected to be given once, got {kwargs[name]!r} in env_kwargs and, by "
+                f"the setting {key}, {now!r}"
             )
 
 
 def env_of(target: str, settings: Settings, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
-    """The env with ``env.KEY=VALUE`` and ``source.env.action_mask=CHOICE``, where there is nothing else to set."""
+    """The env with ``env.KEY=VALUE`` and ``source.env.action_mask=CHOICE``, where there is nothing
+    else to set.
+    """
     check_env_given_once(settings, kwargs)
     arguments = dict(kwargs or {})
     mask: dict[str, str] = {}
@@ -154,7 +200,8 @@ def env_of(target: str, settings: Settings, kwargs: Mapping[str, Any] | None = N
             mask["action_mask"] = convert(text, str, key)
         else:
             raise ValueError(
-                f"unknown setting {key!r}; what can be set here is of the env: env.KEY=VALUE, source.env.action_mask=CHOICE"
+                f"unknown setting {key!r}; what can be set here is of the env: env.KEY=VALUE, "
+                "source.env.action_mask=CHOICE"
             )
     return EnvFactory(target=target, kwargs=arguments, **mask)
 
@@ -167,9 +214,14 @@ def _split(setting: str) -> tuple[str, str]:
 
 
 def setting_types(program: Program) -> dict[str, Any]:
-    """Every key that ``apply_settings`` takes and the type of its value; ``env.*`` and ``route.*`` besides."""
-    run = {key: fact.kind for key, fact in fields.shorts().values()}  # also of the kind of source that this program has not
-    return run | {name: setting.fact.kind for setting in fields.settings(program) for name in setting.names}
+    """Every key that ``apply_settings`` takes and the type of its value; ``env.*`` and ``route.*``
+    besides.
+    """
+    # also of the kind of source that this program has not
+    run = {key: fact.kind for key, fact in fields.shorts().values()}
+    return run | {
+        name: setting.fact.kind for setting in fields.settings(program) for name in setting.names
+    }
 
 
 def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
@@ -191,16 +243,20 @@ def field_types(cls: type[Any]) -> dict[str, Any]:
     return {name: fact.kind for name, fact in facts(cls).items()}
 
 
-# ----------------------------------------------------------------------------------------------------------------- values
+# ------------------------------------------------------------------------------------------- values
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
-    """A text or a JSON value as ``kind``; ValueError naming ``where``, what was expected and what came."""
+    """A text or a JSON value as ``kind``; ValueError naming ``where``, what was expected and what
+    came.
+    """
     try:
         return _converter(kind)(value)
     except MISFITS as error:
         reason = f" ({error})" if isinstance(error, _Reason) else ""
-        raise ValueError(f"{where}: expected {describe(kind)}, got {shortened(repr(value), 200)}{reason}") from None
+        raise ValueError(
+            f"{where}: expected {describe(kind)}, got {shortened(repr(value), 200)}{reason}"
+        ) from None
 
 
 def asked(value: Any, fact: Fact, where: str) -> Any:
@@ -210,7 +266,9 @@ def asked(value: Any, fact: Fact, where: str) -> Any:
     if value.lower() == AUTO.word:
         return AUTO.word
     if nearest(value, [AUTO.word]):
-        raise ValueError(f"{where}: expected {describe(fact.kind)} or auto, got {value!r}; did you mean 'auto'?")
+        raise ValueError(
+            f"{where}: expected {describe(fact.kind)} or auto, got {value!r}; did you mean 'auto'?"
+        )
     return convert(value, fact.kind, where)
 
 
@@ -230,10 +288,21 @@ def describe(kind: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(repr(arg) for arg in args)
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-        return f"a list of ({describe(args[0])}), such as " + ("""one,two or ["one"]""" if args[0] is str else "64,64")
+        return f"a list of ({describe(args[0])}), such as " + (
+            """one,two or ["one"]""" if args[0] is str else "64,64"
+        )
     if origin is tuple:
-        return f"{len(args)} values ({', '.join(describe(arg) for arg in args)}) with commas between"
-    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "none", Any: "a value"}
+        return (
+            f"{len(args)} values ({', '.join(describe(arg) for arg in args)}) with commas between"
+        )
+    words = {
+        float: "a number",
+        int: "a whole number",
+        bool: "true or false",
+        str: "a text",
+        type(None): "none",
+        Any: "a value",
+    }
     return words.get(kind, "a JSON object" if (origin or kind) in (dict, Mapping) else str(kind))
 
 
@@ -255,7 +324,10 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
         return _SCALARS[kind]
     if kind in (dict, Mapping) or origin in (dict, Mapping):
         return partial(_mapping, args)
-    raise _Reason(f"a field of type {kind} cannot be set from text or JSON; use numbers, texts, Literal, tuple or None")
+    raise _Reason(
+        f"a field of type {kind} cannot be set from text or JSON; use numbers, texts, Literal, "
+        "tuple or None"
+    )
 
 
 def _union(args: Sequence[Any], value: Any) -> Any:
@@ -289,7 +361,8 @@ def _tuple(args: Sequence[Any], value: Any) -> tuple[Any, ...]:
         if inside[:1] + inside[-1:] in ("()", "[]"):
             inside = inside[1:-1]
         value = [part.strip() for part in inside.split(",")]
-        if value[-1] == "":  # "64," and "": what Python writes after a tuple's only value, and the empty tuple
+        # "64," and "": what Python writes after a tuple's only value, and the empty tuple
+        if value[-1] == "":
             value.pop()
     if not isinstance(value, list | tuple):
         raise ValueError
@@ -324,13 +397,17 @@ def _bool(value: Any) -> bool:
 
 
 def whole(value: Any) -> int:
-    """64, 500_000, 1e6, 500k, 2.3M, 2GB (10^9), 2GiB (2^30); ValueError for what is not a whole number."""
+    """64, 500_000, 1e6, 500k, 2.3M, 2GB (10^9), 2GiB (2^30); ValueError for what is not a whole
+    number.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError
     text = str(value)
     suffix = next((s for s in (text[-n:].lower() for n in (3, 2, 1)) if s in SUFFIXES), "")
     try:  # Decimal, since 2.3 * 10**6 is not whole as a float
-        number = Decimal(text.removesuffix(text[len(text) - len(suffix) :])) * SUFFIXES.get(suffix, 1)
+        number = Decimal(text.removesuffix(text[len(text) - len(suffix) :])) * SUFFIXES.get(
+            suffix, 1
+        )
         if abs(number) < 2**63 and number == int(number):
             return int(number)
     except (ArithmeticError, ValueError):  # no number, infinity, nan
@@ -365,7 +442,14 @@ def _anything(value: Any) -> Any:
     """JSON where it reads as JSON, Python's own True, False and None, else the text itself."""
     if not isinstance(value, str):
         return value
-    words = {"True": True, "False": False, "None": None, "none": None, "NaN": "NaN", "Infinity": "Infinity"}
+    words = {
+        "True": True,
+        "False": False,
+        "None": None,
+        "none": None,
+        "NaN": "NaN",
+        "Infinity": "Infinity",
+    }
     if value in words:
         return words[value]
     try:
@@ -374,4 +458,10 @@ def _anything(value: Any) -> Any:
         return value
 
 
-_SCALARS: dict[type, Callable[[Any], Any]] = {float: _float, int: whole, bool: _bool, str: _str, type(None): _none}
+_SCALARS: dict[type, Callable[[Any], Any]] = {
+    float: _float,
+    int: whole,
+    bool: _bool,
+    str: _str,
+    type(None): _none,
+}

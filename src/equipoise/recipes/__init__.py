@@ -1,14 +1,24 @@
 """Tuned runs: tables of settings by env and algorithm, each with its source and its deviations.
 
-A recipe is what ``--set`` would say: settings by their keys, laid over the defaults of the algorithm. What a recipe leaves out
-stays as the algorithm has it.
+A recipe is what ``--set`` would say: settings by their keys, laid over the defaults of the
+algorithm. What a recipe leaves out stays as the algorithm has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from equipoise.recipes import atari, box2d, classic, goals, jax_envs, memory, minigrid, mujoco, texts
+from equipoise.recipes import (
+    atari,
+    box2d,
+    classic,
+    goals,
+    jax_envs,
+    memory,
+    minigrid,
+    mujoco,
+    texts,
+)
 
 __all__ = ["RECIPES", "find"]
 

@@ -1,8 +1,9 @@
-"""Recipes of the tasks that a tiny model learns from random weights, without a completion to imitate.
+"""Recipes of the tasks that a tiny model learns from random weights, without a completion to
+imitate.
 
-Each is ours: 32 prompts of eight samples an update, a bonus for entropy, a rate that falls to 0 (with a constant one a solved
-task was forgotten and learned again), rewards not divided by their deviation, which is small where nearly all samples are
-right: the last mistakes would count most.
+Each is ours: 32 prompts of eight samples an update, a bonus for entropy, a rate that falls to 0
+(with a constant one a solved task was forgotten and learned again), rewards not divided by their
+deviation, which is small where nearly all samples are right: the last mistakes would count most.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections.abc import Mapping
 
 _SORT: dict[str, object] = {
     "source.model": "tiny",
-    "policy.batch": 256, "placement.max_lag": 1,
-    "optimizer.learning_rate": 5e-4, "optimizer.schedule": "linear", "algorithm.entropy": 0.04,
+    "policy.batch": 256,
+    "placement.max_lag": 1,
+    "optimizer.learning_rate": 5e-4,
+    "optimizer.schedule": "linear",
+    "algorithm.entropy": 0.04,
     "schedule.steps": 200_000,
-}  # fmt: skip
+}
 
 RECIPES: Mapping[tuple[str, str], Mapping[str, object]] = {
     ("sort", "grpo"): _SORT | {"algorithm.scale_rewards": "none"},
@@ -22,7 +26,10 @@ RECIPES: Mapping[tuple[str, str], Mapping[str, object]] = {
     ("sort", "reinforce_pp"): _SORT,
     ("sort", "token_ppo"): _SORT,
     ("sort", "sft"): {
-        "source.model": "tiny", "policy.batch": 256, "optimizer.learning_rate": 1e-3, "optimizer.schedule": "linear",
+        "source.model": "tiny",
+        "policy.batch": 256,
+        "optimizer.learning_rate": 1e-3,
+        "optimizer.schedule": "linear",
         "schedule.steps": 50_000,
     },
-}  # fmt: skip
+}

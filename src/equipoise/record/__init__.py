@@ -1,1 +1,3 @@
-"""The record of a run: its directory, reports, checkpoints and what is needed to play its policies."""
+"""The record of a run: its directory, reports,
+checkpoints and what is needed to play its policies.
+"""

@@ -1,10 +1,12 @@
-"""Checkpoints: safetensors and JSON with a manifest of hashes, written aside, synced, renamed last; never pickle.
+"""Checkpoints: safetensors and JSON with a manifest of hashes, written aside, synced, renamed last;
+never pickle.
 
-A *whole* checkpoint holds the state of every worker, so that a run can go on from it; one with weights alone can be played
-and begun from. Several processes write into one that is aside (each the files of its own state), one completes it.
+A *whole* checkpoint holds the state of every worker, so that a run can go on from it; one with
+weights alone can be played and begun from. Several processes write into one that is aside (each the
+files of its own state), one completes it.
 
-The rows of a replay are not in it: they lie in segments beside the checkpoints (``experience/replay/journal.py``), which
-several name.
+The rows of a replay are not in it: they lie in segments beside the checkpoints
+(``experience/replay/journal.py``), which several name.
 """
 
 from __future__ import annotations
@@ -41,17 +43,25 @@ ARTIFACT = {
     "policy.onnx",
     "edge.py",
 }  # files of an exported policy, which is read like a checkpoint of weights alone
-KNOWN = re.compile(r"[a-z]\w*\.safetensors|(meta|spec|driver)\.json")  # each worker has its own, and each of several replays
-STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was killed while it replaced step_N
-SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints; each shard, and each of several policies, has its own
+# each worker has its own, and each of several replays
+KNOWN = re.compile(r"[a-z]\w*\.safetensors|(meta|spec|driver)\.json")
+# ".step_N.old": its writer was killed while it replaced step_N
+STEP = re.compile(r"\.?step_(\d+)(\.old)?")
+# the folder of rows, within that of the checkpoints; each shard, and each of several policies, has
+# its own
+SEGMENTS = "replay"
 SEGMENT = re.compile(rf"([a-z]\w*/)?{journal.NAME.pattern}")
 Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
 COUNT = Number(0, (1 << 63) - 1, whole=True)
 ENTRY_SCHEMA: Schema = {"sha256": Text(64), "size": COUNT}
 META_SCHEMA: Schema = {
-    "version": COUNT, "env_steps": COUNT, "status?": Text(100), "schedule_steps?": COUNT,
-    "evaluation?": Maybe({"mean": Maybe(Number()), "*": Anything()}), "*": Anything(),
-}  # fmt: skip
+    "version": COUNT,
+    "env_steps": COUNT,
+    "status?": Text(100),
+    "schedule_steps?": COUNT,
+    "evaluation?": Maybe({"mean": Maybe(Number()), "*": Anything()}),
+    "*": Anything(),
+}
 
 
 def params_sha256(params: Mapping[str, Tensor]) -> str:
@@ -67,18 +77,24 @@ def params_sha256(params: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-# ---------------------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------------------------------------ writing
 
 
 def weights_bytes(params: Mapping[str, Tensor]) -> bytes:
-    """Parameters as safetensors. Clones: they are views of one flat buffer, and safetensors refuses shared memory."""
+    """Parameters as safetensors. Clones: they are views of one flat buffer, and safetensors refuses
+    shared memory.
+    """
     import safetensors.torch
 
-    return safetensors.torch.save({name: tensor.detach().cpu().clone().contiguous() for name, tensor in params.items()})
+    return safetensors.torch.save(
+        {name: tensor.detach().cpu().clone().contiguous() for name, tensor in params.items()}
+    )
 
 
 def begin(directory: Path, step: int) -> Path:
-    """A new place aside for checkpoint ``step``; what killed writers left is put right first. One at a time."""
+    """A new place aside for checkpoint ``step``; what killed writers left is put right first. One
+    at a time.
+    """
     if step < 0:
         raise ValueError(f"step: expected at least 0, got {step}")
     if not directory.is_dir():
@@ -95,7 +111,9 @@ def aside(directory: Path, step: int) -> Path:
 
 
 def add(place: Path, name: str, data: bytes) -> dict[str, Entry]:
-    """Write one file of a checkpoint that is aside -> {name: entry} for the manifest. From any process."""
+    """Write one file of a checkpoint that is aside -> {name: entry} for the manifest. From any
+    process.
+    """
     assert KNOWN.fullmatch(name), name
     write_synced(place / name, data)
     return {name: {"sha256": _sha256(data), "size": len(data)}}
@@ -106,13 +124,26 @@ def read_aside(directory: Path, step: int, name: str) -> bytes:
     return (aside(directory, step) / name).read_bytes()
 
 
-def complete(directory: Path, step: int, files: Mapping[str, Entry], segments: Mapping[str, Entry] | None = None) -> Path:
-    """Give the checkpoint that is aside its manifest and its name: ``directory/step_N``, whole or not there at all.
+def complete(
+    directory: Path,
+    step: int,
+    files: Mapping[str, Entry],
+    segments: Mapping[str, Entry] | None = None,
+) -> Path:
+    """Give the checkpoint that is aside its manifest and its name: ``directory/step_N``, whole or
+    not there at all.
 
     ``segments``: those beside it that hold its replay's rows.
     """
-    target, place, old = directory / f"step_{step}", aside(directory, step), directory / f".step_{step}.old"
-    write_synced(place / MANIFEST, json_bytes({"step": step, "files": dict(files), "segments": dict(segments or {})}))
+    target, place, old = (
+        directory / f"step_{step}",
+        aside(directory, step),
+        directory / f".step_{step}.old",
+    )
+    write_synced(
+        place / MANIFEST,
+        json_bytes({"step": step, "files": dict(files), "segments": dict(segments or {})}),
+    )
     sync_directory(place)
     try:
         if target.is_dir():  # the same step again: rename cannot replace a directory that has files
@@ -133,9 +164,15 @@ def abandon(directory: Path, step: int) -> None:
 
 
 def save(
-    directory: Path, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any], spec: Mapping[str, Any] | None = None
+    directory: Path,
+    step: int,
+    params: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    spec: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A checkpoint of weights alone: ``directory/step_N``; ``spec`` is what plays them (``record/playable.py``)."""
+    """A checkpoint of weights alone: ``directory/step_N``; ``spec`` is what plays them
+    (``record/playable.py``).
+    """
     place = begin(directory, step)
     try:
         files = add(place, WEIGHTS, weights_bytes(params)) | add(place, META, json_bytes(meta))
@@ -146,8 +183,11 @@ def save(
         raise
 
 
-def retain(directory: Path, last: int, *, upto: int | None = None, known: Source | None = None) -> None:
-    """Remove all but the newest ``last`` checkpoints, those beyond step ``upto``, and the segments that none names then.
+def retain(
+    directory: Path, last: int, *, upto: int | None = None, known: Source | None = None
+) -> None:
+    """Remove all but the newest ``last`` checkpoints, those beyond step ``upto``, and the segments
+    that none names then.
 
     While no replay's rows are being written. ``known``: one whose manifest was read already.
     """
@@ -159,7 +199,11 @@ def retain(directory: Path, last: int, *, upto: int | None = None, known: Source
     named: set[str] = set()
     for _, _, path in _found(directory) if rows else ():
         with contextlib.suppress(OSError, ValueError):  # a damaged one, from which no run can go on
-            named |= known.segments.keys() if known is not None and path == known.path else segments(path).keys()
+            named |= (
+                known.segments.keys()
+                if known is not None and path == known.path
+                else segments(path).keys()
+            )
     for file in rows:
         name = file.relative_to(directory / SEGMENTS).as_posix()
         if SEGMENT.fullmatch(name) and name not in named:
@@ -167,7 +211,9 @@ def retain(directory: Path, last: int, *, upto: int | None = None, known: Source
 
 
 def _tidy(directory: Path) -> None:
-    """Finish what a killed writer began: an old one without its new one is put back, the rest is removed."""
+    """Finish what a killed writer began: an old one without its new one is put back, the rest is
+    removed.
+    """
     for path in directory.glob(".step_*"):
         target = directory / path.stem.removeprefix(".")
         if path.suffix == ".old" and not target.is_dir():
@@ -176,12 +222,14 @@ def _tidy(directory: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
-def latest(directory: Path, *, whole: bool = False, skipped: list[str] | None = None) -> Path | None:
-    """The newest checkpoint whose every file is as its manifest says, of those a run can go on from if ``whole``: then the
-    rows of a replay, too.
+def latest(
+    directory: Path, *, whole: bool = False, skipped: list[str] | None = None
+) -> Path | None:
+    """The newest checkpoint whose every file is as its manifest says, of those a run can go on from
+    if ``whole``: then the rows of a replay, too.
 
     ``skipped``: gets a sentence for each newer one that is damaged.
     """
@@ -201,12 +249,16 @@ def _found(directory: Path) -> list[tuple[int, bool, Path]]:
     """(step, not an old one, path), the newest first."""
     if not directory.is_dir():
         return []
-    matches = [(match, path) for path in directory.iterdir() if (match := STEP.fullmatch(path.name))]
+    matches = [
+        (match, path) for path in directory.iterdir() if (match := STEP.fullmatch(path.name))
+    ]
     return sorted([(int(match[1]), not match[2], path) for match, path in matches], reverse=True)
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(params, meta) of a checkpoint; ValueError naming the file that is not as its manifest says."""
+    """(params, meta) of a checkpoint;
+    ValueError naming the file that is not as its manifest says.
+    """
     return statefile.parse_weights(read(path, WEIGHTS), path / WEIGHTS), read_meta(path)
 
 
@@ -216,11 +268,20 @@ def read_meta(path: Path) -> dict[str, Any]:
         said = parse_json(read(path, SPEC), path / SPEC)
         lineage = check(
             said,
-            {"artifact": {"lineage": {"step": COUNT, "*": Anything()}, "*": Anything()}, "*": Anything()},
+            {
+                "artifact": {"lineage": {"step": COUNT, "*": Anything()}, "*": Anything()},
+                "*": Anything(),
+            },
             str(path / SPEC),
         )
-        return {"version": 0, "env_steps": lineage["artifact"]["lineage"]["step"], "status": "exported"}
-    meta: dict[str, Any] = check(parse_json(read(path, META), path / META), META_SCHEMA, str(path / META))
+        return {
+            "version": 0,
+            "env_steps": lineage["artifact"]["lineage"]["step"],
+            "status": "exported",
+        }
+    meta: dict[str, Any] = check(
+        parse_json(read(path, META), path / META), META_SCHEMA, str(path / META)
+    )
     return meta
 
 
@@ -233,7 +294,9 @@ def read(path: Path, name: str) -> bytes:
 
 
 def identity(path: Path) -> str:
-    """One number for a checkpoint or an exported policy: the hash of its manifest, which has those of all files."""
+    """One number for a checkpoint or an exported policy: the hash of its manifest, which has those
+    of all files.
+    """
     return _sha256((path / MANIFEST).read_bytes())
 
 
@@ -246,9 +309,9 @@ def segments(path: Path) -> dict[str, Entry]:
 class Source:
     """A checkpoint that a run goes on from; it travels to every worker.
 
-    Each file is opened once. The driver verifies those that it needs when it chooses the checkpoint, and keeps them until
-    they are used. A worker verifies its own as it loads them: a ``Damaged`` one ends it, and the run goes on from an older
-    checkpoint.
+    Each file is opened once. The driver verifies those that it needs when it chooses the
+    checkpoint, and keeps them until they are used. A worker verifies its own as it loads them: a
+    ``Damaged`` one ends it, and the run goes on from an older checkpoint.
     """
 
     path: Path
@@ -262,7 +325,9 @@ class Source:
         if name in self.kept:
             return self.kept[name]
         if name not in self.files:
-            raise ValueError(f"{self.path}: expected a file {name} in its manifest, got {sorted(self.files)}")
+            raise ValueError(
+                f"{self.path}: expected a file {name} in its manifest, got {sorted(self.files)}"
+            )
         return _content(self.path / name, self.files[name])
 
     def read_segment(self, name: str) -> bytes:
@@ -279,7 +344,9 @@ class Source:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel without what the driver keeps."""
-        return partial(Source, path=self.path, files=self.files, segments=self.segments, meta=self.meta), ()
+        return partial(
+            Source, path=self.path, files=self.files, segments=self.segments, meta=self.meta
+        ), ()
 
 
 class SourceInHand(Source):
@@ -292,14 +359,23 @@ class SourceInHand(Source):
         return self.kept[name]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(SourceInHand, path=self.path, files={}, segments=self.segments, meta=self.meta, kept=self.kept)
+        made = partial(
+            SourceInHand,
+            path=self.path,
+            files={},
+            segments=self.segments,
+            meta=self.meta,
+            kept=self.kept,
+        )
         return made, ()
 
 
 def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]) -> Source | None:
-    """The newest whole checkpoint of those that are not ``passed``, with what the driver needs of it.
+    """The newest whole checkpoint of those that are not ``passed``, with what the driver needs of
+    it.
 
-    All sizes are as its manifest says; what workers need is verified by them. ``skipped``: as of ``latest``.
+    All sizes are as its manifest says; what workers need is verified by them. ``skipped``: as of
+    ``latest``.
     """
     for _, _, path in _found(directory):
         if path in passed:
@@ -312,7 +388,11 @@ def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]
                 _size(path / name, said)
             for name, said in named.items():
                 _size(path.parent / SEGMENTS / name, said, grows=True)
-            used = [name for name in files if name in (META, WEIGHTS, DRIVER, EXAMS) or name.startswith("experience")]
+            used = [
+                name
+                for name in files
+                if name in (META, WEIGHTS, DRIVER, EXAMS) or name.startswith("experience")
+            ]
             kept = {name: _content(path / name, files[name]) for name in used}
             meta = check(parse_json(kept[META], path / META), META_SCHEMA, str(path / META))
         except (OSError, ValueError) as error:
@@ -341,15 +421,24 @@ def _of_run(files: Mapping[str, Any]) -> bool:
 def manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
     """The files and the segments."""
     if not path.is_dir():
-        raise FileNotFoundError(f"{path}: expected a checkpoint directory, such as RUN/checkpoints/step_1000, got none")
+        raise FileNotFoundError(
+            f"{path}: expected a checkpoint directory, such as RUN/checkpoints/step_1000, got none"
+        )
     said = read_json(path / MANIFEST)
     files = said.get("files") if isinstance(said, dict) else None
     # Only names known here are opened: a manifest from elsewhere cannot point out of its directory.
-    if not isinstance(files, dict) or not (_of_run(files) or {WEIGHTS, SPEC} <= files.keys() <= ARTIFACT):
-        raise ValueError(f"{path / MANIFEST}: expected the files {sorted(REQUIRED)} and those of workers, got {files!r}")
+    if not isinstance(files, dict) or not (
+        _of_run(files) or {WEIGHTS, SPEC} <= files.keys() <= ARTIFACT
+    ):
+        raise ValueError(
+            f"{path / MANIFEST}: expected the files {sorted(REQUIRED)} and those of workers, got "
+            f"{files!r}"
+        )
     named = said.get("segments", {})
     if not isinstance(named, dict) or not all(SEGMENT.fullmatch(name) for name in named):
-        raise ValueError(f"{path / MANIFEST}: expected segments such as 'segment_1.rows', got {named!r}")
+        raise ValueError(
+            f"{path / MANIFEST}: expected segments such as 'segment_1.rows', got {named!r}"
+        )
     for name, entry in (files | named).items():
         check(entry, ENTRY_SCHEMA, f"{path / MANIFEST}: {name}")
     return files, named
@@ -363,10 +452,14 @@ def _content(file: Path, said: Entry, *, grows: bool = False) -> bytes:
             data = opened.read(said["size"])
     except (OSError, MemoryError) as error:
         raise Damaged(
-            f"{file}: expected {said['size']:,} bytes that can be read, got {str(error) or 'no memory for them'}"
+            f"{file}: expected {said['size']:,} bytes that can be read, got "
+            f"{str(error) or 'no memory for them'}"
         ) from error
     if (sha256 := _sha256(data)) != said.get("sha256"):
-        raise Damaged(f"{file}: expected sha256 {said.get('sha256')} as in the manifest, got {sha256}; it is damaged")
+        raise Damaged(
+            f"{file}: expected sha256 {said.get('sha256')} as in the manifest, got {sha256}; it is "
+            "damaged"
+        )
     return data
 
 
@@ -376,7 +469,9 @@ def _size(file: Path, said: Entry, *, grows: bool = False) -> None:
         raise Damaged(f"{file}: expected a plain file, got none")
     size, expected = os.path.getsize(file), said["size"]
     if size < expected or (size > expected and not grows):
-        raise Damaged(f"{file}: expected {expected} bytes as in the manifest, got {size}; the file is damaged")
+        raise Damaged(
+            f"{file}: expected {expected} bytes as in the manifest, got {size}; the file is damaged"
+        )
 
 
 def _sha256(data: bytes) -> str:

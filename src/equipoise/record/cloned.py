@@ -1,7 +1,9 @@
-"""A policy of behaviour cloning that goes on in another algorithm: its torso and its head become that one's actor.
+"""A policy of behaviour cloning that goes on in another algorithm: its torso and its head become
+that one's actor.
 
-Values, critics and temperatures, which a clone has not learned, begin untrained. So the first updates change these alone
-(``value_warmup``), and the policy stays as it was cloned until they are of use.
+Values, critics and temperatures, which a clone has not learned, begin untrained. So the first
+updates change these alone (``value_warmup``), and the policy stays as it was cloned until they are
+of use.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ from equipoise.record import checkpoint
 from equipoise.types import Algorithm, Program, learning
 
 CLONE = "bc"
-SHAPE = ("hidden", "activation", "torso", "squash", "normalize_obs", "clip_obs")  # that the policy's network has alike
-ON_POLICY, WITH_REPLAY = 10, 5_000  # updates of the value alone, unless the user sets another number
+# that the policy's network has alike
+SHAPE = ("hidden", "activation", "torso", "squash", "normalize_obs", "clip_obs")
+# updates of the value alone, unless the user sets another number
+ON_POLICY, WITH_REPLAY = 10, 5_000
 BEND = 1.4  # of a mean within its bounds: tanh(1.4 x) is nearest to x there
 
 
 def clone_of(source: Path) -> Mapping[str, Any] | None:
-    """The settings of the behaviour cloning whose only policy this checkpoint has; None for other checkpoints."""
+    """The settings of the behaviour cloning whose only policy this checkpoint has; None for other
+    checkpoints.
+    """
     if checkpoint.SPEC not in checkpoint.manifest(source)[0]:
         return None
     said = parse_json(checkpoint.read(source, checkpoint.SPEC), source / checkpoint.SPEC)
@@ -46,7 +52,8 @@ def _name(algorithm: Any) -> str:
 
 
 def adopted(program: Program, source: Path, given: Collection[str]) -> tuple[Program, str]:
-    """The program with a network like the clone's and a warm-up of its value, and a sentence on that; "" for no clone.
+    """The program with a network like the clone's and a warm-up of its value, and a sentence on
+    that; "" for no clone.
 
     ``given``: keys of settings that the user set, which stay.
     """
@@ -60,14 +67,17 @@ def adopted(program: Program, source: Path, given: Collection[str]) -> tuple[Pro
     wanted = {key: _as(was[key]) for key in SHAPE if key in was} | {"sde_every": 0}
     wanted["value_warmup"] = WITH_REPLAY if now.needs_replay else ON_POLICY
     changed = {
-        key: value for key, value in wanted.items()
+        key: value
+        for key, value in wanted.items()
         if hasattr(now, key) and getattr(now, key) != value and f"algorithm.{key}" not in given
-    }  # fmt: skip
+    }
     if not changed:
         return program, ""
     made = replace(policy, algorithm=replace(now, **changed))
     said = " ".join(f"algorithm.{key}={_text(value)}" for key, value in changed.items())
-    return replace(program, policies={**program.policies, name: made}), f"goes on from a clone with {said}"
+    return replace(
+        program, policies={**program.policies, name: made}
+    ), f"goes on from a clone with {said}"
 
 
 def _as(value: Any) -> Any:
@@ -80,9 +90,11 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def params(program: Program, nets: Mapping[str, nn.Module], source: Path, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The parameters ``given`` in a checkpoint as these networks have them. A clone gives its policy, and all else is
-    as the networks begin.
+def params(
+    program: Program, nets: Mapping[str, nn.Module], source: Path, given: Mapping[str, Tensor]
+) -> Mapping[str, Tensor]:
+    """The parameters ``given`` in a checkpoint as these networks have them. A clone gives its
+    policy, and all else is as the networks begin.
 
     ValueError if the policy's network differs in a setting that its shapes do not show.
     """
@@ -96,30 +108,50 @@ def params(program: Program, nets: Mapping[str, nn.Module], source: Path, given:
     for key in SHAPE[:-1]:
         if key in was and hasattr(now, key) and getattr(now, key) != _as(was[key]):
             raise ValueError(
-                f"{source}: expected algorithm.{key}={_text(_as(was[key]))}, as the cloned policy has, got "
-                f"{_text(getattr(now, key))}; --set algorithm.{key}={_text(_as(was[key]))} is what fits"
+                f"{source}: expected algorithm.{key}={_text(_as(was[key]))}, as the cloned policy "
+                "has, got "
+                f"{_text(getattr(now, key))}; --set algorithm.{key}={_text(_as(was[key]))} is what "
+                "fits"
             )
     mine = tree.named_tensors(net)
     actor: dict[str, Tensor] = {
-        name: x for name, x in given.items() if name.startswith(("torso.", "policy_head.", "log_std", "norm."))
-    }  # fmt: skip
+        name: x
+        for name, x in given.items()
+        if name.startswith(("torso.", "policy_head.", "log_std", "norm."))
+    }
     if "actor.head.weight" in mine:
         if was.get("normalize_obs"):
             raise ValueError(
-                f"{source}: expected a clone with algorithm.normalize_obs=false for {_name(now)}, got one with true"
+                f"{source}: expected a clone with algorithm.normalize_obs=false for {_name(now)}, "
+                "got one with true"
             )
         actor = _behind_tanh(net, actor, squashed=bool(was.get("squash")))
     return {**mine, **actor}
 
 
 def _behind_tanh(net: Any, policy: Mapping[str, Tensor], *, squashed: bool) -> dict[str, Tensor]:
-    """The clone's torso and head as an actor whose means go through tanh into the bounds; exact where they did in the clone."""
-    found = {name.replace("torso.", "actor.body.", 1): x for name, x in policy.items() if name.startswith("torso.")}
-    weight, bias, log_std = policy["policy_head.weight"], policy["policy_head.bias"], policy.get("log_std")
+    """The clone's torso and head as an actor whose means go through tanh into the bounds; exact
+    where they did in the clone.
+    """
+    found = {
+        name.replace("torso.", "actor.body.", 1): x
+        for name, x in policy.items()
+        if name.startswith("torso.")
+    }
+    weight, bias, log_std = (
+        policy["policy_head.weight"],
+        policy["policy_head.bias"],
+        policy.get("log_std"),
+    )
     if log_std is not None and len(bias) == net.bounds.size:
         half, middle = (one.on(bias.device) for one in (net.bounds._half, net.bounds._middle))
         if not squashed:
-            weight, bias, log_std = BEND * weight / half[:, None], BEND * (bias - middle) / half, log_std - half.log()
-        if len(net.actor.head.bias) == 2 * len(bias):  # mean and deviation of each number, which no state changes
+            weight, bias, log_std = (
+                BEND * weight / half[:, None],
+                BEND * (bias - middle) / half,
+                log_std - half.log(),
+            )
+        # mean and deviation of each number, which no state changes
+        if len(net.actor.head.bias) == 2 * len(bias):
             weight, bias = torch.cat([weight, torch.zeros_like(weight)]), torch.cat([bias, log_std])
     return found | {"actor.head.weight": weight, "actor.head.bias": bias}

@@ -1,4 +1,6 @@
-"""Run directories of a folder, and what a run's program says as run.json has it. Nothing that it names is imported."""
+"""Run directories of a folder, and what a run's program says as run.json has it. Nothing that it
+names is imported.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ OF_A_POLICY = ("algorithm", "optimizer", "rewards", "replay")  # rooms of their 
 def directories(place: Path, closed: list[str] | None = None) -> Iterator[Path]:
     """Every run directory in and below a folder, in the order of their names.
 
-    A folder below it that may not be read is an OSError, or a sentence in ``closed`` where that is given.
+    A folder below it that may not be read is an OSError, or a sentence in ``closed`` where that is
+    given.
     """
     if (place / RUN).is_file():
         yield place
@@ -58,7 +61,9 @@ ANY = Anything()
 PROGRAM: Schema = {
     "source": {"env?": Maybe(Each(ANY)), "*": ANY},
     "schedule": {"seed?": Maybe(Number(0, (1 << 63) - 1, whole=True)), "*": ANY},
-    "policies": Each({"algorithm?": {"name": Text(), "fields?": Maybe(Each(ANY)), "*": ANY}, "*": ANY}),
+    "policies": Each(
+        {"algorithm?": {"name": Text(), "fields?": Maybe(Each(ANY)), "*": ANY}, "*": ANY}
+    ),
     "*": ANY,
 }
 
@@ -70,19 +75,29 @@ def checked(program: Any, file: Path) -> Mapping[str, Any]:
 
 
 def env_of(program: Mapping[str, Any]) -> str:
-    """The name of what a run of this program, as run.json has it, learns from: an env, recorded rows, a task of text."""
+    """The name of what a run of this program, as run.json has it, learns from: an env, recorded
+    rows, a task of text.
+    """
     source = program["source"]
-    return str((source.get("env") or {}).get("target") or source.get("dataset") or source.get("task"))
+    return str(
+        (source.get("env") or {}).get("target") or source.get("dataset") or source.get("task")
+    )
 
 
 def algorithm_of(program: Mapping[str, Any]) -> str:
     """The name of its algorithm; several with a plus between them."""
-    names = [policy["algorithm"]["name"] for policy in program["policies"].values() if "algorithm" in policy]
+    names = [
+        policy["algorithm"]["name"]
+        for policy in program["policies"].values()
+        if "algorithm" in policy
+    ]
     return "+".join(dict.fromkeys(map(str, names)))
 
 
 def flat(program: Mapping[str, Any]) -> dict[str, str]:
-    """The settings of a program by their names in ``--set``, in the order of the file; values as JSON."""
+    """The settings of a program by their names in ``--set``, in the order of the file; values as
+    JSON.
+    """
     return {name: said(value) for name, value in settings_of(program).items()}
 
 
@@ -133,10 +148,15 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _telling(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The settings that tell the groups apart, at most four and at least two, if two differ: the most telling one first."""
+    """The settings that tell the groups apart, at most four and at least two, if two differ: the
+    most telling one first.
+    """
     left, found, kinds = differing(settings), list[str](), 1
     while left and len(found) < 4 and (kinds < len(settings) or len(found) < 2):
-        counts = {key: len({tuple(one.get(name) for name in (*found, key)) for one in settings}) for key in left}
+        counts = {
+            key: len({tuple(one.get(name) for name in (*found, key)) for one in settings})
+            for key in left
+        }
         best = max(left, key=counts.__getitem__)
         kinds = counts[best]
         left.remove(best)
@@ -145,9 +165,24 @@ def _telling(settings: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def labels(groups: Sequence[tuple[str, Mapping[str, str]]]) -> list[str]:
-    """A name of its own for each group of runs, from (name, settings): settings that differ follow a name that repeats."""
+    """A name of its own for each group of runs, from (name, settings): settings that differ follow
+    a name that repeats.
+    """
     names = []
     for name, mine in groups:
-        keys = [key for key in _telling([other for other_name, other in groups if other_name == name]) if key in mine]
-        names.append(clipped(name + "".join(f", {key.rpartition('.')[2]} {clipped(mine[key], 24)}" for key in keys), 120))
-    return [name if names.count(name) == 1 else f"{name} #{names[:i].count(name) + 1}" for i, name in enumerate(names)]
+        keys = [
+            key
+            for key in _telling([other for other_name, other in groups if other_name == name])
+            if key in mine
+        ]
+        names.append(
+            clipped(
+                name
+                + "".join(f", {key.rpartition('.')[2]} {clipped(mine[key], 24)}" for key in keys),
+                120,
+            )
+        )
+    return [
+        name if names.count(name) == 1 else f"{name} #{names[:i].count(name) + 1}"
+        for i, name in enumerate(names)
+    ]

@@ -1,7 +1,8 @@
 """The run directory: all that a run leaves behind, and the only thing that other commands read.
 
-run.json, spec.json (what plays its policies), metrics.jsonl, live.json (the moment), events.* (TensorBoard),
-checkpoints/step_N/, capsules/ (where an env failed), summary.json. JSON files are replaced whole, and nan is written as null.
+run.json, spec.json (what plays its policies), metrics.jsonl, live.json (the moment), events.*
+(TensorBoard), checkpoints/step_N/, capsules/ (where an env failed), summary.json. JSON files are
+replaced whole, and nan is written as null.
 """
 
 from __future__ import annotations
@@ -76,15 +77,20 @@ class RunDirectory:
         spec: Mapping[str, Any] | None = None,
         mirror: str | None = None,
     ) -> Self:
-        """A new directory with its run.json; ``extra`` is what was measured at start and a resume must use again.
+        """A new directory with its run.json; ``extra`` is what was measured at start and a resume
+        must use again.
 
-        ``spec`` is what plays the run's policies (``record/playable.py``); every checkpoint gets it, too.
+        ``spec`` is what plays the run's policies (``record/playable.py``); every checkpoint gets
+        it, too.
 
-        ``tensorboard``: are event files written; ``wandb``: the W&B project that gets the reports, too. ``mirror``: a URL.
+        ``tensorboard``: are event files written; ``wandb``: the W&B project that gets the reports,
+        too. ``mirror``: a URL.
         """
         on_wandb = None if wandb is None else wandb_log.new(wandb)
         data = to_json(program)  # first: what cannot be written leaves no directory behind
-        directory = paths.make_default(program) if path is None else paths.make(Path(path).expanduser())
+        directory = (
+            paths.make_default(program) if path is None else paths.make(Path(path).expanduser())
+        )
         run = {
             "program": data,
             "signature": trust.signature(data),
@@ -113,21 +119,42 @@ class RunDirectory:
         return made
 
     def go_on(
-        self, program: Program, *, on: str, step: int, changes: Mapping[str, Any], extra: Mapping[str, Any] | None = None,
-        spec: Mapping[str, Any] | None = None, source: Source | None = None, mirror: str | None = None,
-    ) -> None:  # fmt: skip
-        """Write into this directory again, from the checkpoint of ``step`` on: what was reported after it is cut off.
+        self,
+        program: Program,
+        *,
+        on: str,
+        step: int,
+        changes: Mapping[str, Any],
+        extra: Mapping[str, Any] | None = None,
+        spec: Mapping[str, Any] | None = None,
+        source: Source | None = None,
+        mirror: str | None = None,
+    ) -> None:
+        """Write into this directory again, from the checkpoint of ``step`` on: what was reported
+        after it is cut off.
 
-        ``extra``, ``spec`` and ``mirror``: as for ``create``, as they are now. ``source``: the checkpoint.
+        ``extra``, ``spec`` and ``mirror``: as for ``create``, as they are now. ``source``: the
+        checkpoint.
         """
         self._begin_writing()
         try:
             told = self._readable_metrics()
             self._begin_wandb(told=max(map(step_of, told), default=-1))
             self.rewind(step, source, told)
-            resumed = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changes": plain(changes), "on": on}
+            resumed = {
+                "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                "step": step,
+                "changes": plain(changes),
+                "on": on,
+            }
             data = to_json(program)
-            self.run |= {"program": data, "signature": trust.signature(data), "on": on, "versions": versions(), "host": host()}
+            self.run |= {
+                "program": data,
+                "signature": trust.signature(data),
+                "on": on,
+                "versions": versions(),
+                "host": host(),
+            }
             self.run |= plain(extra or {})
             self.run["resumed"] = [*self.run.get("resumed", []), resumed]
             self._program = program
@@ -149,19 +176,29 @@ class RunDirectory:
             write_atomic(self.path / checkpoint.SPEC, json_bytes(spec))
 
     def confirm(self) -> None:
-        """Write down what was changed by going on, once it works: a change that fails at once is not kept."""
+        """Write down what was changed by going on, once it works: a change that fails at once is
+        not kept.
+        """
         if self._unconfirmed:
             self._unconfirmed = False
             write_atomic(self.path / RUN, json_bytes(self.run))
 
-    def rewind(self, step: int, source: Source | None = None, told: Sequence[Mapping[str, Any]] | None = None) -> None:
-        """Cut off the reports and the checkpoints after a step, and the last word of a run that had ended there.
+    def rewind(
+        self,
+        step: int,
+        source: Source | None = None,
+        told: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Cut off the reports and the checkpoints after a step, and the last word of a run that had
+        ended there.
 
         ``source``: the checkpoint of that step; ``told``: the reports, where they are read already.
         """
         told = self._readable_metrics() if told is None else told
         whole = [line for line in told if step_of(line) <= step and not line["final"]]
-        write_atomic(self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole))
+        write_atomic(
+            self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole)
+        )
         self._metrics.close()
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
         self._close_events()
@@ -177,17 +214,31 @@ class RunDirectory:
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, trusted: Sequence[str] = (), only: Collection[str] = ()) -> Self:
-        """The run that is there; nothing is changed. ``only``: the kinds of names that the caller uses, all if none is given.
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        trusted: Sequence[str] = (),
+        only: Collection[str] = (),
+    ) -> Self:
+        """The run that is there; nothing is changed. ``only``: the kinds of names that the caller
+        uses, all if none is given.
 
-        ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``). Without that the algorithm is
-        imported only where it is ours, or this user's own run wrote the file; the same holds for the env and the torso.
+        ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``).
+        Without that the algorithm is imported only where it is ours, or this user's own run wrote
+        the file; the same holds for the env and the torso.
         """
         found = cls.found(path)
         file = found.path / RUN
         found.run["program"] = trust.renamed(found.run["program"], trusted)
         names, signed = trust.of_program(found.run["program"])
-        trust.check([one for one in names if not only or one[0] in only], signed, found.run.get("signature"), trusted, file)
+        trust.check(
+            [one for one in names if not only or one[0] in only],
+            signed,
+            found.run.get("signature"),
+            trusted,
+            file,
+        )
         try:
             found._program = from_json(found.run["program"])
             check_program(found._program)
@@ -198,12 +249,15 @@ class RunDirectory:
 
     @classmethod
     def found(cls, path: str | os.PathLike[str]) -> Self:
-        """The files of the run that is there, without its program: nothing that it names is imported."""
+        """The files of the run that is there, without its program: nothing that it names is
+        imported.
+        """
         directory = Path(path).expanduser()
         if not (directory / RUN).is_file():
             got = "one without" if directory.is_dir() else "no directory"
             raise FileNotFoundError(
-                f"{directory}: expected a run directory with a {RUN}, got {got}{paths.near_runs(directory)}"
+                f"{directory}: expected a run directory with a {RUN}, got "
+                f"{got}{paths.near_runs(directory)}"
             )
         run = read_json(directory / RUN)
         if not isinstance(run, dict) or "program" not in run:
@@ -216,12 +270,17 @@ class RunDirectory:
             raise ValueError(f"{self.path}: expected a run that was opened with its program")
         return self._program
 
-    # -------------------------------------------------------------------------------------------------------- as it runs
+    # ----------------------------------------------------------------------------------- as it runs
 
     def write_report(self, report: Report) -> None:
-        """One line of metrics.jsonl, on its way to the disk when this returns; the same numbers for TensorBoard and W&B."""
+        """One line of metrics.jsonl, on its way to the disk when this returns; the same numbers for
+        TensorBoard and W&B.
+        """
         if self._metrics is None:
-            raise ValueError(f"{self.path}: expected a directory made by create(), which writes; got one that was opened")
+            raise ValueError(
+                f"{self.path}: expected a directory made by create(), which writes; got one that "
+                "was opened"
+            )
         line = json.dumps(plain(report), allow_nan=False).encode() + b"\n"
         append_whole(self._metrics, line, self.path / METRICS)
         if self._wandb is not None:
@@ -258,7 +317,9 @@ class RunDirectory:
         found = read_reports(self.path / METRICS, damaged=damaged)
         if damaged:
             more = f", and {len(damaged) - 1} lines more" if len(damaged) > 1 else ""
-            warnings.warn(f"{damaged[0]}{more}; what is damaged is left out", RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"{damaged[0]}{more}; what is damaged is left out", RuntimeWarning, stacklevel=3
+            )
         return found
 
     def write_summary(self, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,7 +327,9 @@ class RunDirectory:
         return write_summary(self.path, summary)
 
     def summary(self) -> dict[str, Any] | None:
-        """What summary.json says; None while the run has not ended, and with a warning where the file is damaged."""
+        """What summary.json says; None while the run has not ended, and with a warning where the
+        file is damaged.
+        """
         return read_summary(self.path)
 
     def close(self) -> None:
@@ -284,7 +347,9 @@ class RunDirectory:
             self._lock = None
 
     def discard(self) -> None:
-        """Close and remove the directory of a run that did not begin, of which nothing is copied."""
+        """Close and remove the directory of a run that did not begin,
+        of which nothing is copied.
+        """
         if self.mirror is not None:
             self.mirror.close(last_s=0.0)
         self.close()
@@ -293,21 +358,30 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.close()
 
-    # ------------------------------------------------------------------------------------------------------- checkpoints
+    # ---------------------------------------------------------------------------------- checkpoints
 
     @property
     def checkpoints(self) -> Path:
         return self.path / CHECKPOINTS
 
-    def save_checkpoint(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
+    def save_checkpoint(
+        self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]
+    ) -> Path:
         """checkpoints/step_N, of weights alone: complete or not there at all."""
         return checkpoint.save(self.checkpoints, step, params, meta, self._spec)
 
     def save_best(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
-        """checkpoints/best/step_N: the weights that a run is remembered for, in place of those before."""
+        """checkpoints/best/step_N: the weights that a run is remembered for, in place of those
+        before.
+        """
         saved = checkpoint.save(self.checkpoints / BEST, step, params, meta, self._spec)
         for other in saved.parent.glob("step_*"):
             if other != saved:
@@ -319,10 +393,14 @@ class RunDirectory:
         return checkpoint.latest(self.checkpoints / BEST)
 
     def best_evaluation(self) -> Evaluation | None:
-        """The best evaluation so far, whose weights ``best_checkpoint`` has; None where there was none."""
+        """The best evaluation so far, whose weights ``best_checkpoint`` has; None where there was
+        none.
+        """
         found = self.best_checkpoint()
         evaluation = checkpoint.read_meta(found).get("evaluation") if found is not None else None
-        return None if evaluation is None or evaluation["mean"] is None else Evaluation(**evaluation)
+        return (
+            None if evaluation is None or evaluation["mean"] is None else Evaluation(**evaluation)
+        )
 
     def best_mean(self) -> float:
         """The mean return of that evaluation; -infinity where there was none."""
@@ -330,27 +408,41 @@ class RunDirectory:
         return -math.inf if best is None else best.mean
 
     def complete_checkpoint(
-        self, step: int, files: dict[str, Entry], segments: dict[str, Entry], driver: Any, meta: Mapping[str, Any]
+        self,
+        step: int,
+        files: dict[str, Entry],
+        segments: dict[str, Entry],
+        driver: Any,
+        meta: Mapping[str, Any],
     ) -> Path:
-        """Give the checkpoint that is aside the driver's state, and its name; of the older ones a few are kept."""
+        """Give the checkpoint that is aside the driver's state, and its name; of the older ones a
+        few are kept.
+        """
         self.sync_metrics()
         place = checkpoint.aside(self.checkpoints, step)
         files = files | checkpoint.add(place, checkpoint.DRIVER, json_bytes(driver))
         files |= checkpoint.add(place, checkpoint.META, json_bytes(meta))
-        files |= {} if self._spec is None else checkpoint.add(place, checkpoint.SPEC, json_bytes(self._spec))
+        files |= (
+            {}
+            if self._spec is None
+            else checkpoint.add(place, checkpoint.SPEC, json_bytes(self._spec))
+        )
         done = checkpoint.complete(self.checkpoints, step, files, segments)
         checkpoint.retain(self.checkpoints, KEPT)
         return done
 
     def latest_checkpoint(self, *, whole: bool = False) -> Path | None:
-        """The newest whose every file is as its manifest says; ``whole``: that a run can go on from. Damage is warned of."""
+        """The newest whose every file is as its manifest says; ``whole``: that a run can go on
+        from. Damage is warned of.
+        """
         skipped: list[str] = []
         found = checkpoint.latest(self.checkpoints, whole=whole, skipped=skipped)
         _warn(skipped, found)
         return found
 
     def whole_checkpoint(self, damaged: Mapping[Path, str] | None = None) -> Source:
-        """The newest that a run can go on from; ValueError that says what is wrong with each where there is none.
+        """The newest that a run can go on from; ValueError that says what is wrong with each where
+        there is none.
 
         ``damaged``: those that were found to be, and why.
         """
@@ -359,7 +451,8 @@ class RunDirectory:
         if found is None:
             why = "".join(f"; {damage}" for damage in skipped[:KEPT])
             raise ValueError(
-                f"{self.path}: expected a whole checkpoint to go on from, got none{why}; begin anew with 'train', with "
+                f"{self.path}: expected a whole checkpoint to go on from, got none{why}; begin "
+                "anew with 'train', with "
                 "--init-from where its weights can be read"
             )
         _warn(skipped, found.path)
@@ -397,4 +490,6 @@ class RunDirectory:
 
 def _warn(skipped: Sequence[str], found: Path | None) -> None:
     for damage in skipped:
-        warnings.warn(f"{damage}; {found or 'nothing'} is taken instead", RuntimeWarning, stacklevel=3)
+        warnings.warn(
+            f"{damage}; {found or 'nothing'} is taken instead", RuntimeWarning, stacklevel=3
+        )

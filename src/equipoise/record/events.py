@@ -1,7 +1,9 @@
-"""TensorBoard's event files, written here: a scalar needs a few bytes of protobuf, its package a second of imports.
+"""TensorBoard's event files, written here: a scalar needs a few bytes of protobuf, its package a
+second of imports.
 
-The format: records (length, its checksum, data, its checksum) as TFRecord has them; the data is an ``Event`` message of
-tensorflow/core/util/event.proto. The tests read the files with TensorBoard's own reader.
+The format: records (length, its checksum, data, its checksum) as TFRecord has them; the data is an
+``Event`` message of tensorflow/core/util/event.proto. The tests read the files with TensorBoard's
+own reader.
 """
 
 from __future__ import annotations
@@ -22,16 +24,20 @@ from equipoise.record.series import ROOMS, SERIES
 
 VERSION = b"brain.Event:2"
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
-START = 1  # SessionLog.SessionStatus: TensorBoard forgets what files before this one said of its step and later ones
+# SessionLog.SessionStatus: TensorBoard forgets what files before this one said of its step and
+# later ones
+START = 1
 _numbers = itertools.count()
 
 
 class Events:
-    """One event file in ``directory``; each ``write`` is a record, whole or not there, on its way to the disk at once."""
+    """One event file in ``directory``; each ``write`` is a record, whole or not there, on its way
+    to the disk at once.
+    """
 
     def __init__(self, directory: Path, *, purge_step: int | None = None) -> None:
         """``purge_step``: the first step that is told anew, in place of what older files say."""
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):06d}"
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):06d}"  # noqa: E501
         self.path = directory / name
         self._file = self.path.open("xb", buffering=0)
         self._record(field(3, BYTES, VERSION))
@@ -41,7 +47,11 @@ class Events:
     def write(self, values: Mapping[str, float], step: int) -> None:
         """Scalars by their slashed names."""
         summary = b"".join(
-            field(1, BYTES, field(1, BYTES, name.encode()) + field(2, FIXED32, struct.pack("<f", value)))
+            field(
+                1,
+                BYTES,
+                field(1, BYTES, name.encode()) + field(2, FIXED32, struct.pack("<f", value)),
+            )
             for name, value in values.items()
         )
         self._record(field(2, VARINT, step) + field(5, BYTES, summary))
@@ -52,7 +62,12 @@ class Events:
     def _record(self, message: bytes) -> None:
         data = field(1, FIXED64, struct.pack("<d", time.time())) + message
         length = struct.pack("<Q", len(data))
-        record = length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
+        record = (
+            length
+            + struct.pack("<I", masked_crc32c(length))
+            + data
+            + struct.pack("<I", masked_crc32c(data))
+        )
         append_whole(self._file, record, self.path)
 
 
@@ -61,13 +76,19 @@ def scalars(report: Report) -> dict[str, float]:
     evaluation = report.evaluation
     found: dict[str, float | None] = {
         **{one.scalar: one.read(report) for one in SERIES if one.scalar},
-        **{f"{room}/{name}": x for room, field in ROOMS.items() for name, x in getattr(report, field).items()},
+        **{
+            f"{room}/{name}": x
+            for room, field in ROOMS.items()
+            for name, x in getattr(report, field).items()
+        },
         **{f"evaluation/{name}": x for name, x in (evaluation.info if evaluation else {}).items()},
     }
     for worker, shares in report.balance.items():
         for state in STATES:
             found[f"balance/{worker.replace(' ', '_')}/{state}"] = shares.share(state)
-    return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
+    return {
+        name: value for name, value in found.items() if value is not None and math.isfinite(value)
+    }
 
 
 def field(number: int, wire: int, value: int | bytes) -> bytes:

@@ -6,18 +6,49 @@ import math
 import statistics
 from collections.abc import Sequence
 
-# Student's t for a two-sided interval of 95 %, by degrees of freedom from 1 on (scipy.stats.t.ppf(0.975, n)).
+# Student's t for a two-sided interval of 95 %, by degrees of freedom from 1 on
+# (scipy.stats.t.ppf(0.975, n)).
 T_95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110,
-    2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+    2.120,
+    2.110,
+    2.101,
+    2.093,
+    2.086,
+    2.080,
+    2.074,
+    2.069,
+    2.064,
+    2.060,
+    2.056,
+    2.052,
+    2.048,
+    2.045,
+    2.042,
+)
 T_OF_MANY = 1.96
 
 
 def mean_and_half(values: Sequence[float]) -> tuple[float, float | None]:
-    """(mean, half of its 95 % interval) of independent numbers; None for the half of fewer than two.
+    """(mean, half of its 95 % interval) of independent numbers; None for the half of fewer than
+    two.
 
-    The interval is Student's, so it takes the numbers for normally distributed. ValueError for no number.
+    The interval is Student's, so it takes the numbers for normally distributed. ValueError for no
+    number.
     """
     if not values:
         raise ValueError("expected at least one number, got none")

@@ -1,4 +1,6 @@
-"""The runs of a folder, a row each: what they train and what they reached. Nothing that they name is imported."""
+"""The runs of a folder, a row each: what they train and what they reached. Nothing that they name
+is imported.
+"""
 
 from __future__ import annotations
 
@@ -58,21 +60,37 @@ class RunRow:
         return {key: getattr(self, key) for key in (*COLUMNS, "settings")}
 
     def value(self, key: str) -> Any:
-        """The value of a column, or of a setting by its name in ``--set``; None where the run has none."""
+        """The value of a column, or of a setting by its name in ``--set``; None where the run has
+        none.
+        """
         return getattr(self, key) if key in COLUMNS else self.settings.get(key)
 
 
-COLUMNS = ("name", *(one.name for one in dataclasses.fields(RunRow) if one.name not in ("path", "settings", "problem")))
+COLUMNS = (
+    "name",
+    *(
+        one.name
+        for one in dataclasses.fields(RunRow)
+        if one.name not in ("path", "settings", "problem")
+    ),
+)
 REAL, COUNT = Number(-LARGEST, LARGEST), Number(0, (1 << 63) - 1, whole=True)
 TOLD: Schema = {  # what a row says of a summary or of a report
-    "env_steps?": Maybe(COUNT), "updates?": Maybe(COUNT), "wall_s?": Maybe(REAL), "cause?": Maybe(Text()),
-    "steps_per_s?": Maybe(REAL), "return_mean?": Maybe(REAL), "evaluation?": Maybe({"mean": Maybe(REAL), "*": Anything()}),
+    "env_steps?": Maybe(COUNT),
+    "updates?": Maybe(COUNT),
+    "wall_s?": Maybe(REAL),
+    "cause?": Maybe(Text()),
+    "steps_per_s?": Maybe(REAL),
+    "return_mean?": Maybe(REAL),
+    "evaluation?": Maybe({"mean": Maybe(REAL), "*": Anything()}),
     "*": Anything(),
-}  # fmt: skip
+}
 
 
 def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
-    """All runs of a folder. ``damaged`` takes a sentence for each damaged run and each folder that cannot be read."""
+    """All runs of a folder. ``damaged`` takes a sentence for each damaged run and each folder that
+    cannot be read.
+    """
     found = []
     problems: list[str] = [] if damaged is None else damaged
     for directory in directories(place, problems):
@@ -80,7 +98,8 @@ def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
             found.append(row(directory))
             if found[-1].problem:
                 problems.append(found[-1].problem)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # files that people edit and copy
+        # files that people edit and copy
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             lacks = f"expected the program of a run, got one that lacks something ({error})"
             text = str(error) if isinstance(error, OSError | ValueError) else lacks
             problems.append(text if str(directory) in text else f"{directory}: {text}")
@@ -99,10 +118,13 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
         summary = run.summary()
     problem = str(warned[0].message) if warned else ""
     if summary is None and lines is None:
-        lines = read_reports(directory / METRICS, damaged=[], last=True)  # the last one that can be read will do
+        # the last one that can be read will do
+        lines = read_reports(directory / METRICS, damaged=[], last=True)
     where = SUMMARY if summary else METRICS
     unended = "running" if _is_written(directory) else "damaged" if problem else "killed"
-    told: Mapping[str, Any] = check(summary or next(reversed(lines or ()), {}), TOLD, str(directory / where))
+    told: Mapping[str, Any] = check(
+        summary or next(reversed(lines or ()), {}), TOLD, str(directory / where)
+    )
     evaluation = told.get("evaluation")
     metrics = directory / METRICS
     return RunRow(
@@ -114,7 +136,9 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
         steps=int(told.get("env_steps") or told.get("updates") or 0),
         steps_per_s=told.get("steps_per_s"),
         return_mean=told.get("return_mean"),
-        evaluation=None if evaluation is None or evaluation["mean"] is None else float(evaluation["mean"]),
+        evaluation=None
+        if evaluation is None or evaluation["mean"] is None
+        else float(evaluation["mean"]),
         verdict=told.get("cause"),
         wall_s=float(told.get("wall_s") or 0.0),
         size=size_of(directory),
@@ -125,7 +149,9 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of the files below a folder; a file with several names counts once, and one that goes meanwhile does not."""
+    """Bytes of the files below a folder; a file with several names counts once, and one that goes
+    meanwhile does not.
+    """
     found: dict[tuple[int, int], int] = {}
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -149,7 +175,8 @@ def _is_written(directory: Path) -> bool:
 
 
 def chosen(found: Sequence[RunRow], conditions: Sequence[str], sort: str) -> list[RunRow]:
-    """The rows that fit all ``conditions`` ("KEY=VALUE", "KEY>NUMBER", "KEY<NUMBER"), sorted by a column or a setting.
+    """The rows that fit all ``conditions`` ("KEY=VALUE", "KEY>NUMBER", "KEY<NUMBER"), sorted by a
+    column or a setting.
 
     "-KEY" sorts downwards; rows without a value come last. ValueError for a name that no run has.
     """
@@ -176,7 +203,10 @@ def _known(key: str, known: Sequence[str], where: str) -> str:
 def _test(condition: str, known: Sequence[str]) -> Callable[[RunRow], bool]:
     at = min((condition.index(sign) for sign in "=<>" if sign in condition), default=0)
     if not at:
-        raise ValueError(f"--where {condition!r}: expected KEY=VALUE, KEY>NUMBER or KEY<NUMBER, such as status=solved")
+        raise ValueError(
+            f"--where {condition!r}: expected KEY=VALUE, KEY>NUMBER or KEY<NUMBER, such as "
+            "status=solved"
+        )
     sign, wanted = condition[at], condition[at + 1 :].strip()
     key = _known(condition[:at].strip(), known, f"--where {condition!r}")
     number = _number(wanted)
@@ -195,7 +225,9 @@ def _test(condition: str, known: Sequence[str]) -> Callable[[RunRow], bool]:
 
 
 def _same(value: Any, wanted: str, number: float | None) -> bool:
-    """Is a value the one that is wanted? 0.001 and 1e-3 are the same number, and "—" is no value."""
+    """Is a value the one that is wanted? 0.001 and 1e-3 are the same number,
+    and "—" is no value.
+    """
     if isinstance(value, int | float) and not isinstance(value, bool) and number is not None:
         return value == number
     return said(value).lower() == wanted.lower() or (value is None and wanted.lower() == "none")

@@ -1,7 +1,9 @@
-"""``live.json``: what a run does at this moment, renewed twice a second for those that read its directory alone.
+"""``live.json``: what a run does at this moment, renewed twice a second for those that read its
+directory alone.
 
-Nothing depends on it: a run that cannot write it goes on. A killed run leaves its last one behind, so the file says when it was
-written and by which process, and ``state_of`` tells from that whether the run still goes on.
+Nothing depends on it: a run that cannot write it goes on. A killed run leaves its last one behind,
+so the file says when it was written and by which process, and ``state_of`` tells from that whether
+the run still goes on.
 """
 
 from __future__ import annotations
@@ -34,11 +36,21 @@ MOST_SAID = 20  # notes and alarms
 COUNT, REAL = Number(0, 1 << 62), Number(-1e300, 1e300)
 TOLD: Schema = {"name": Text(1_000), "shares": Each(Number(0, 1)), "*": Anything()}
 SCHEMA: Schema = {  # what a reader relies on
-    "format": Number(FORMAT, FORMAT, whole=True), "time": REAL, "pid": COUNT, "machine": Text(1_000), "born": Maybe(COUNT),
-    "step": COUNT, "wall_s": REAL, "steps_per_s": Maybe(REAL), "return_mean": Maybe(REAL), "cause": Text(1_000),
-    "verdict": Text(10_000), "ring": {"stations": Items(TOLD | {"shares": Maybe(Each(Number(0, 1)))}), "*": Anything()},
-    "workers": Items(TOLD), "*": Anything(),
-}  # fmt: skip
+    "format": Number(FORMAT, FORMAT, whole=True),
+    "time": REAL,
+    "pid": COUNT,
+    "machine": Text(1_000),
+    "born": Maybe(COUNT),
+    "step": COUNT,
+    "wall_s": REAL,
+    "steps_per_s": Maybe(REAL),
+    "return_mean": Maybe(REAL),
+    "cause": Text(1_000),
+    "verdict": Text(10_000),
+    "ring": {"stations": Items(TOLD | {"shares": Maybe(Each(Number(0, 1)))}), "*": Anything()},
+    "workers": Items(TOLD),
+    "*": Anything(),
+}
 
 
 class Live:
@@ -52,16 +64,26 @@ class Live:
         self._owner = {"pid": os.getpid(), "machine": machine(), "born": born(os.getpid())}
 
     def write(self, report: Report) -> None:
-        """Write it where the last one is old enough. A disk that is full costs a picture, not the run."""
+        """Write it where the last one is old enough. A disk that is full costs a picture, not the
+        run.
+        """
         self._rates.add(report)
         self._evaluation = report.evaluation or self._evaluation
         self._notes = [*self._notes, *report.notes][-MOST_SAID:]
         if time.monotonic() - self._written < EVERY_S and not report.final:
             return
         self._written = time.monotonic()
-        told = {"format": FORMAT, "time": time.time(), **self._owner, "evaluation": self._evaluation, "notes": self._notes}
+        told = {
+            "format": FORMAT,
+            "time": time.time(),
+            **self._owner,
+            "evaluation": self._evaluation,
+            "notes": self._notes,
+        }
         with suppress(OSError):
-            data = json.dumps(plain(told | picture(report, self._program, self._rates)), allow_nan=False)
+            data = json.dumps(
+                plain(told | picture(report, self._program, self._rates)), allow_nan=False
+            )
             write_atomic(self._path, data.encode(), synced=False)
 
 
@@ -69,45 +91,90 @@ def picture(report: Report, program: Program, rates: Rates) -> dict[str, Any]:
     """What a report says of the moment, as JSON has it. Shares are of each worker's time, 0..1."""
     stations, arrows = ring(report, program, rates)
     back = rates.rate("moved", "weights")
-    lag: dict[str, str | float | None] = {"name": lag_name(program), "bound": program.placement.max_lag}
+    lag: dict[str, str | float | None] = {
+        "name": lag_name(program),
+        "bound": program.placement.max_lag,
+    }
     lag["now"] = (report.governor or {}).get("max_lag")
     numbers = {one.live: one.read(report) for one in SERIES if one.live}
-    lag |= {key.removeprefix("lag."): numbers.pop(key) for key in list(numbers) if key.startswith("lag.")}
+    lag |= {
+        key.removeprefix("lag."): numbers.pop(key)
+        for key in list(numbers)
+        if key.startswith("lag.")
+    }
     at = {station.place: i for i, station in enumerate(stations)}
-    placed = sorted(((place_of(one.side, one.serves), name, one) for name, one in report.balance.items()), key=lambda it: it[0])
-    workers = [_worker(name, one, report, rates) | {"station": at.get(place)} for place, name, one in placed]
+    placed = sorted(
+        ((place_of(one.side, one.serves), name, one) for name, one in report.balance.items()),
+        key=lambda it: it[0],
+    )
+    workers = [
+        _worker(name, one, report, rates) | {"station": at.get(place)}
+        for place, name, one in placed
+    ]
     return {
-        **numbers, "lag": lag, "step": report.step, "steps": program.schedule.steps, "final": report.final,
+        **numbers,
+        "lag": lag,
+        "step": report.step,
+        "steps": program.schedule.steps,
+        "final": report.final,
         "evaluating": plain(report.evaluating),
-        "cause": report.cause, "verdict": report.verdict, "remedies": [one.to_json() for one in report.remedies],
+        "cause": report.cause,
+        "verdict": report.verdict,
+        "remedies": [one.to_json() for one in report.remedies],
         "ring": {
             "stations": [
-                {"name": one.name, "noun": one.noun, "shares": _shares(one.shares), "full": one.full} for one in stations
+                {
+                    "name": one.name,
+                    "noun": one.noun,
+                    "shares": _shares(one.shares),
+                    "full": one.full,
+                }
+                for one in stations
             ],
             "arrows": [
-                {"steps_per_s": one.steps_per_s, "updates_per_s": one.updates_per_s, "bytes_per_s": one.bytes_per_s,
-                 "queue": one.queue, "level": one.level, "waits": one.waits} for one in arrows
+                {
+                    "steps_per_s": one.steps_per_s,
+                    "updates_per_s": one.updates_per_s,
+                    "bytes_per_s": one.bytes_per_s,
+                    "queue": one.queue,
+                    "level": one.level,
+                    "waits": one.waits,
+                }
+                for one in arrows
             ],
             "back": {"bytes_per_s": back, "level": level(back)} if program.actors else None,
         },
-        "workers": workers[:MOST_WORKERS], "more_workers": len(workers[MOST_WORKERS:]),
-        "alarms": plain(report.alarms[-MOST_SAID:]), "phases": report.phases, "sites": plain(report.sites),
-        "gpus": report.gpus, "governor": report.governor,
-    }  # fmt: skip
+        "workers": workers[:MOST_WORKERS],
+        "more_workers": len(workers[MOST_WORKERS:]),
+        "alarms": plain(report.alarms[-MOST_SAID:]),
+        "phases": report.phases,
+        "sites": plain(report.sites),
+        "gpus": report.gpus,
+        "governor": report.governor,
+    }
 
 
 def _worker(name: str, one: Shares, report: Report, rates: Rates) -> dict[str, Any]:
-    """One worker: its shares, the parts of its work, how long each of these takes, and what its process uses."""
+    """One worker: its shares, the parts of its work, how long each of these takes, and what its
+    process uses.
+    """
     usage = report.usage.get(name)
     parts = {part: one.part(part) for part in one.parts if one.parts[part] > 0}
     each = {part: one.parts[part] / one.counts[part] for part in parts if one.counts.get(part)}
     lines, last = report.printed.get(name, (0, ""))
     return {
-        "name": name, "kind": one.kind, "side": one.side, "serves": one.serves, "shares": _shares(one) or {},
-        "parts": {part: round(share, 4) for part, share in parts.items()}, "each_s": each,
+        "name": name,
+        "kind": one.kind,
+        "side": one.side,
+        "serves": one.serves,
+        "shares": _shares(one) or {},
+        "parts": {part: round(share, 4) for part, share in parts.items()},
+        "each_s": each,
         "cores": None if usage is None else round(rates.rate("usage", name, "cpu_s"), 3),
-        "rss": None if usage is None else usage["rss"], "printed": lines, "last": last[:200],
-    }  # fmt: skip
+        "rss": None if usage is None else usage["rss"],
+        "printed": lines,
+        "last": last[:200],
+    }
 
 
 def _shares(one: Shares | None) -> dict[str, float] | None:
@@ -116,7 +183,7 @@ def _shares(one: Shares | None) -> dict[str, float] | None:
     return {state: round(min(max(one.share(state), 0.0), 1.0), 4) for state in STATES}
 
 
-# ----------------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 def read_live(directory: Path) -> dict[str, Any]:
@@ -126,7 +193,9 @@ def read_live(directory: Path) -> dict[str, Any]:
 
 
 def state_of(told: Mapping[str, Any], now: float | None = None) -> Literal["running", "killed"]:
-    """Does the run that wrote this still go on? On this machine its process says so, elsewhere the time of the file."""
+    """Does the run that wrote this still go on? On this machine its process says so, elsewhere the
+    time of the file.
+    """
     if told["machine"] == machine():
         there = _exists(told["pid"]) if told["born"] is None else born(told["pid"]) == told["born"]
         return "running" if there else "killed"
@@ -136,7 +205,9 @@ def state_of(told: Mapping[str, Any], now: float | None = None) -> Literal["runn
 
 @cache
 def machine() -> str:
-    """The machine as far as process ids mean the same: its name, its boot, and the namespace of its processes."""
+    """The machine as far as process ids mean the same: its name, its boot, and the namespace of its
+    processes.
+    """
     parts = [platform.node()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -146,7 +217,8 @@ def machine() -> str:
 
 
 def born(pid: int) -> int | None:
-    """When a process began, in ticks since the boot, so that a number that was given away again is not taken for it.
+    """When a process began, in ticks since the boot, so that a number that was given away again is
+    not taken for it.
 
     None where the system does not say, or where no such process works any more (a zombie does not).
     """

@@ -1,4 +1,6 @@
-"""What the workers of a recorded run measured: the model of its ring, from ``run.json`` and ``metrics.jsonl``."""
+"""What the workers of a recorded run measured: the model of its ring, from ``run.json`` and
+``metrics.jsonl``.
+"""
 
 from __future__ import annotations
 
@@ -15,43 +17,70 @@ from equipoise.schema import Anything, Each, Flag, Items, Number, Schema, Text, 
 NAMES = tuple(field.name for field in fields(Shares))
 NUMBER = Number(-1e12, 1e12)
 WORKER: Schema = dict.fromkeys(SECONDS, NUMBER) | {
-    "parts": Each(NUMBER), "counts": Each(NUMBER), "kind": Text(100), "side": Text(among=get_args(Side)),
-    "serves": Flag(), "*": Anything(),
-}  # fmt: skip
+    "parts": Each(NUMBER),
+    "counts": Each(NUMBER),
+    "kind": Text(100),
+    "side": Text(among=get_args(Side)),
+    "serves": Flag(),
+    "*": Anything(),
+}
 
 SITE: Schema = {"machine": Text(100), "workers": Items(Text(100)), "*": Anything()}
 
 
 def machines_of(sites: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The machine of each worker that is not at home, by its title; of one without a machine its site."""
-    return {title: site["machine"] or name for name, site in sites.items() for title in site["workers"]}
+    """The machine of each worker that is not at home, by its title; of one without a machine its
+    site.
+    """
+    return {
+        title: site["machine"] or name for name, site in sites.items() for title in site["workers"]
+    }
 
 
 def measured(run: RunDirectory) -> Calibrated:
     """Calibrate the model by what the workers of a run said after the record of its first update.
 
-    ValueError where they said too little, or where a run has no actors, or has workers in one thread, or where the model does
-    not know them (``calibrate.beyond``).
+    ValueError where they said too little, or where a run has no actors, or has workers in one
+    thread, or where the model does not know them (``calibrate.beyond``).
     """
     where = run.path / METRICS
     if run.run["on"] == "serial":
-        raise ValueError(f"{run.path}: expected a run on processes, got one on serial: its workers take other turns")
+        raise ValueError(
+            f"{run.path}: expected a run on processes, got one on serial: its workers take other "
+            "turns"
+        )
     if run.program.source.recorded:
-        raise ValueError(f"{run.path}: expected a run with actors, got one that learns from recorded rows alone")
+        raise ValueError(
+            f"{run.path}: expected a run with actors, got one that learns from recorded rows alone"
+        )
     if run.program.placement.balance == "auto":
-        raise ValueError(f"{run.path}: expected a run with --balance off, got one whose actors and lag changed meanwhile")
+        raise ValueError(
+            f"{run.path}: expected a run with --balance off, got one whose actors and lag changed "
+            "meanwhile"
+        )
     lines = [line for line in run.metrics() if not line.get("final") and "balance" in line]
     if not lines:
-        raise ValueError(f"{where}: expected records, got none: the run ended, or was looked at, before its first one")
+        raise ValueError(
+            f"{where}: expected records, got none: the run ended, or was looked at, before its "
+            "first one"
+        )
     begun = next((number for number, line in enumerate(lines) if line["updates"]), len(lines)) + 1
-    later = lines[begun:] or lines[-1:]  # the first one that tells of an update has the start of some worker in it
+    # the first one that tells of an update has the start of some worker in it
+    later = lines[begun:] or lines[-1:]
     balance = _sum([_read(line["balance"], f"{where}, step {line['env_steps']}") for line in later])
     machines = machines_of(check(lines[-1].get("sites", {}), Each(SITE), f"{where}, sites"))
     if unknown := beyond(balance, machines):
-        raise ValueError(f"{run.path}: expected a run whose actors alone are on other machines, got {unknown}")
-    found = calibrate(run.program, balance, cores=run.run.get("host", {}).get("cores", 1), machines=machines)
+        raise ValueError(
+            f"{run.path}: expected a run whose actors alone are on other machines, got {unknown}"
+        )
+    found = calibrate(
+        run.program, balance, cores=run.run.get("host", {}).get("cores", 1), machines=machines
+    )
     if found is None:
-        raise ValueError(f"{where}: expected records in which every worker did something, got too little; let the run go on")
+        raise ValueError(
+            f"{where}: expected records in which every worker did something, got too little; let "
+            "the run go on"
+        )
     if found.doubt:
         raise ValueError(f"{run.path}: expected a run that had its cores: {found.doubt}")
     return found
@@ -59,8 +88,13 @@ def measured(run: RunDirectory) -> Calibrated:
 
 def _read(balance: Any, where: str) -> dict[str, Shares]:
     for title, worker in balance.items() if isinstance(balance, Mapping) else ():
-        if isinstance(worker, Mapping) and (missing := [name for name in NAMES if name not in worker]):
-            raise ValueError(f"{where}: expected what this version measures of {title}, got no {missing[0]}: another wrote it")
+        if isinstance(worker, Mapping) and (
+            missing := [name for name in NAMES if name not in worker]
+        ):
+            raise ValueError(
+                f"{where}: expected what this version measures of {title}, got no {missing[0]}: "
+                "another wrote it"
+            )
     rows = check(balance, Each(WORKER), where)
     return {title: Shares(**{name: row[name] for name in NAMES}) for title, row in rows.items()}
 
@@ -71,7 +105,11 @@ def _sum(lines: Sequence[Mapping[str, Shares]]) -> dict[str, Shares]:
     for title, last in lines[-1].items():
         total = add(line[title] for line in lines if title in line)
         found[title] = Shares(
-            **{name: max(getattr(total, name), 0.0) for name in SECONDS}, parts=total.parts, counts=total.counts,
-            kind=last.kind, side=last.side, serves=last.serves,
-        )  # fmt: skip
+            **{name: max(getattr(total, name), 0.0) for name in SECONDS},
+            parts=total.parts,
+            counts=total.counts,
+            kind=last.kind,
+            side=last.side,
+            serves=last.serves,
+        )
     return found

@@ -1,9 +1,11 @@
-"""A mirror: a run directory copied to a URL (fsspec: s3, file, memory and others) beside the run, and fetched from there.
+"""A mirror: a run directory copied to a URL (fsspec: s3, file, memory and others) beside the run,
+and fetched from there.
 
-A thread copies, one file at a time. A checkpoint's files and its replay's rows come first and its manifest last, so a reader of
-the URL sees a whole checkpoint or none. A segment of rows grows here, so each length of it has a name of its own there. The
-URL is listed each time: what an earlier process left there is used, or removed. What fails is told once per cause and tried
-again with the next checkpoint; the run goes on.
+A thread copies, one file at a time. A checkpoint's files and its replay's rows come first and its
+manifest last, so a reader of the URL sees a whole checkpoint or none. A segment of rows grows here,
+so each length of it has a name of its own there. The URL is listed each time: what an earlier
+process left there is used, or removed. What fails is told once per cause and tried again with the
+next checkpoint; the run goes on.
 """
 
 from __future__ import annotations
@@ -28,14 +30,28 @@ from equipoise.record.summary import SUMMARY
 ROOMS = ("checkpoints", "checkpoints/best")
 ROWS_ROOM = f"{ROOMS[0]}/{checkpoint.SEGMENTS}"
 TOKENIZER = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json",
-    "vocab.json", "merges.txt", "tokenizer.model",
-)  # fmt: skip  # of a run on text
-SMALL = (RUN, checkpoint.SPEC, "metrics.jsonl", SUMMARY, *(f"tokenizer/{name}" for name in TOKENIZER))
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)  # of a run on text
+SMALL = (
+    RUN,
+    checkpoint.SPEC,
+    "metrics.jsonl",
+    SUMMARY,
+    *(f"tokenizer/{name}" for name in TOKENIZER),
+)
 STEP = re.compile(r"step_\d{1,19}")
-ROWS = re.compile(rf"{ROWS_ROOM}/{checkpoint.SEGMENT.pattern}\.[0-9a-f]{{24}}(\.part)?")  # "_row_name" makes them
+# "_row_name" makes them
+ROWS = re.compile(rf"{ROWS_ROOM}/{checkpoint.SEGMENT.pattern}\.[0-9a-f]{{24}}(\.part)?")
 SECRET = re.compile(r"://[^/@]*:.*@|^https?://[^/]*@|\?.*=")  # user:password@, token@, ?signature=
-OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}  # stores without folders; an object is whole or not there
+# stores without folders; an object is whole or not there
+OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
 CHUNK = 8 << 20  # bytes read at once
 PART = 96 << 20  # bytes sent at once: a segment of a replay's rows
 MOST_CAPSULES = 100  # that are copied
@@ -52,22 +68,33 @@ class Store:
         """ValueError for a URL with a secret in it, and where the protocol has no package here."""
         if SECRET.search(url):  # the message does not repeat it
             raise ValueError(
-                f"{url.partition('://')[0]}://...: expected a URL without a password, key or token, since run.json and logs "
-                "would show it, got one with; give it by the environment (such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) "
+                f"{url.partition('://')[0]}://...: expected a URL without a password, key or "
+                "token, since run.json and logs "
+                "would show it, got one with; give it by the environment (such as "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) "
                 "or by fsspec's configuration in ~/.config/fsspec"
             )
         try:
             from fsspec.core import url_to_fs
         except ImportError:
-            raise ValueError(f"{url}: expected the package fsspec, got none; {install('remote')}") from None
+            raise ValueError(
+                f"{url}: expected the package fsspec, got none; {install('remote')}"
+            ) from None
         try:
             self.fs, root = url_to_fs(url, use_listings_cache=False)
         except ImportError as error:
-            raise ValueError(f"{url}: expected a package for this protocol, got none: {error}; {install('remote')}") from None
+            raise ValueError(
+                f"{url}: expected a package for this protocol, got none: {error}; "
+                f"{install('remote')}"
+            ) from None
         except ValueError as error:
-            raise ValueError(f"{url}: expected a URL such as s3://bucket/run, got: {error}") from None
+            raise ValueError(
+                f"{url}: expected a URL such as s3://bucket/run, got: {error}"
+            ) from None
         self.url, self.root = url, str(root).rstrip("/")
-        protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
+        protocols = (
+            {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
+        )
         self._folders = not protocols & OBJECTS
 
     def at(self, name: str) -> str:
@@ -77,7 +104,9 @@ class Store:
         return bool(self.fs.exists(self.at(name)))
 
     def put(self, file: Path, name: str, size: int | None = None) -> None:
-        """Copy a file, or its first ``size`` bytes, whole or not at all; OSError where that many did not arrive."""
+        """Copy a file, or its first ``size`` bytes, whole or not at all; OSError where that many
+        did not arrive.
+        """
         size = file.stat().st_size if size is None else size
         path = self.at(name)
         aside = f"{path}.part" if self._folders else path
@@ -114,8 +143,9 @@ class Store:
         self._taken(name, copy)
 
     def _taken(self, name: str, take: Callable[[IO[bytes]], T]) -> T:
-        """What is taken of a file. A run replaces its files while they are read, and each store says so by an error of its own
-        package (S3: ``PreconditionFailed``), so it is tried again; OSError where that does not help.
+        """What is taken of a file. A run replaces its files while they are read, and each store
+        says so by an error of its own package (S3: ``PreconditionFailed``), so it is tried again;
+        OSError where that does not help.
         """
         for left in reversed(range(TRIES)):
             try:
@@ -125,7 +155,10 @@ class Store:
                 raise
             except Exception as error:
                 if not left:
-                    raise OSError(f"{self.url}/{name}: expected a file to read, got {type(error).__name__}: {error}") from error
+                    raise OSError(
+                        f"{self.url}/{name}: expected a file to read, got {type(error).__name__}: "
+                        f"{error}"
+                    ) from error
         raise AssertionError("the last try returns or raises")
 
     def names(self, room: str) -> list[str]:
@@ -155,27 +188,41 @@ class Store:
 
 @contextmanager
 def _plainly(url: str) -> Iterator[None]:
-    """What a store's package raises of its own (no credentials, no answer) becomes an OSError that names the URL."""
+    """What a store's package raises of its own (no credentials, no answer) becomes an OSError that
+    names the URL.
+    """
     try:
         yield
     except (OSError, ValueError):
         raise
     except Exception as error:
-        raise OSError(f"{url}: expected a store that answers, got {type(error).__name__}: {error}") from error
+        raise OSError(
+            f"{url}: expected a store that answers, got {type(error).__name__}: {error}"
+        ) from error
 
 
 Held = Literal["nothing", "a beginning", "a run"]
 
 
 def holds(place: str | os.PathLike[str]) -> Held:
-    """What is at a path or a URL: "a run" has a whole checkpoint, also a damaged one, or has reached its end."""
+    """What is at a path or a URL: "a run" has a whole checkpoint, also a damaged one, or has
+    reached its end.
+    """
     if is_url(place):
         store = Store(place)
         with _plainly(place):
             return _held(store.has, store.read, store.steps(ROOMS[0]))
     folder = Path(place).expanduser()
-    steps = [path.name for path in (folder / ROOMS[0]).glob("*step_*") if checkpoint.STEP.fullmatch(path.name)]
-    return _held(lambda name: (folder / name).is_file(), lambda name: read_bounded(folder / name, LARGEST_JSON), steps)
+    steps = [
+        path.name
+        for path in (folder / ROOMS[0]).glob("*step_*")
+        if checkpoint.STEP.fullmatch(path.name)
+    ]
+    return _held(
+        lambda name: (folder / name).is_file(),
+        lambda name: read_bounded(folder / name, LARGEST_JSON),
+        steps,
+    )
 
 
 def _held(has: Callable[[str], bool], read: Callable[[str], bytes], steps: list[str]) -> Held:
@@ -201,7 +248,8 @@ class Mirror:
     def __init__(self, directory: Path, url: str) -> None:
         self._store, self._directory = Store(url), directory
         self._state, self._wanted, self._done, self._over = threading.Condition(), 0, 0, False
-        self._sent: dict[str, Any] = {}  # what lies at the URL: sizes and times of files, hashes of manifests
+        # what lies at the URL: sizes and times of files, hashes of manifests
+        self._sent: dict[str, Any] = {}
         self._told: set[str] = set()  # causes of failures
         self._warnings: list[str] = []
         self.failures, self.url = 0, url
@@ -218,21 +266,30 @@ class Mirror:
             tell(text)
 
     def finish(self, deadline_s: float, tell: Callable[[str], object] = lambda text: None) -> bool:
-        """Copy all that the directory has now -> is it all at the URL within ``deadline_s`` seconds?"""
+        """Copy all that the directory has now -> is it all at the URL within ``deadline_s``
+        seconds?
+        """
         before, until = self.failures, time.monotonic() + deadline_s
         self.wake()
         with self._state:
             wanted = self._wanted
-            in_time = self._state.wait_for(lambda: self._done >= wanted, max(until - time.monotonic(), 0.0))
+            in_time = self._state.wait_for(
+                lambda: self._done >= wanted, max(until - time.monotonic(), 0.0)
+            )
             said, self._warnings = self._warnings, []
         if not in_time:
-            said.append(f"warning: {self.url} does not hold all of the run: {deadline_s:.0f} s were not enough")
+            said.append(
+                f"warning: {self.url} does not hold all of the run: {deadline_s:.0f} s were not "
+                "enough"
+            )
         for text in said:
             tell(text)
         return in_time and self.failures == before
 
     def close(self, last_s: float = 10.0) -> None:
-        """Copy the last lines of a finished run, for ``last_s`` seconds at most (0: not at all), and end the thread."""
+        """Copy the last lines of a finished run, for ``last_s`` seconds at most (0: not at all),
+        and end the thread.
+        """
         if last_s and not self._over:
             self.finish(last_s)
         with self._state:
@@ -249,13 +306,16 @@ class Mirror:
                 wanted = self._wanted
             try:
                 self._copy()
-            except Exception as error:  # a store raises what it likes; the run does not depend on it
+            # a store raises what it likes; the run does not depend on it
+            except Exception as error:
                 self.failures += 1
                 cause = f"{type(error).__name__}: {str(error)[:300]}"
                 if cause not in self._told and len(self._told) < 20:
                     self._told.add(cause)
                     with self._state:
-                        self._warnings.append(f"warning: not copied to {self.url}, tried again later: {cause}")
+                        self._warnings.append(
+                            f"warning: not copied to {self.url}, tried again later: {cause}"
+                        )
             with self._state:
                 self._done = wanted
                 self._state.notify_all()
@@ -264,9 +324,14 @@ class Mirror:
         for name in SMALL:
             self._small(name)
         rows = self._store.rows()
-        whole: dict[str, dict[str, set[str]]] = {room: {} for room in ROOMS}  # here and there, with the rows that each names
+        # here and there, with the rows that each names
+        whole: dict[str, dict[str, set[str]]] = {room: {} for room in ROOMS}
         for room, steps in whole.items():
-            here = [path for path in (self._directory / room).glob("step_*") if STEP.fullmatch(path.name)]
+            here = [
+                path
+                for path in (self._directory / room).glob("step_*")
+                if STEP.fullmatch(path.name)
+            ]
             for path in sorted(here, key=lambda p: int(p.name[5:]), reverse=True):
                 try:
                     steps[path.name] = self._checkpoint(room, path, rows)
@@ -289,11 +354,16 @@ class Mirror:
             self._sent[name] = (about.st_mtime_ns, about.st_size)
 
     def _checkpoint(self, room: str, path: Path, rows: dict[str, int]) -> set[str]:
-        """Copy a checkpoint that is not there yet -> the names of its rows at the URL; ``rows``: those that are there."""
+        """Copy a checkpoint that is not there yet -> the names of its rows at the URL; ``rows``:
+        those that are there.
+        """
         name = f"{room}/{path.name}"
         data = (path / checkpoint.MANIFEST).read_bytes()
         said = parse_json(data, path / checkpoint.MANIFEST)
-        segments = {_row_name(segment, entry): (segment, entry["size"]) for segment, entry in said["segments"].items()}
+        segments = {
+            _row_name(segment, entry): (segment, entry["size"])
+            for segment, entry in said["segments"].items()
+        }
         if self._sent.get(name) == data:
             return set(segments)
         manifest = f"{name}/{checkpoint.MANIFEST}"
@@ -301,7 +371,8 @@ class Mirror:
             if self._store.read(manifest) == data:
                 self._sent[name] = data
                 return set(segments)
-            self._store.remove(manifest)  # another one of this step: its files are about to be replaced
+            # another one of this step: its files are about to be replaced
+            self._store.remove(manifest)
         for row_name, (segment, size) in segments.items():
             if rows.get(row_name) != size:
                 self._store.put(self._directory / ROWS_ROOM / segment, row_name, size)
@@ -313,7 +384,9 @@ class Mirror:
         return set(segments)
 
     def _tidy(self, whole: dict[str, dict[str, set[str]]], rows: dict[str, int]) -> None:
-        """Remove the checkpoints that are no longer here, and rows that none names, once one is whole here and there."""
+        """Remove the checkpoints that are no longer here, and rows that none names, once one is
+        whole here and there.
+        """
         if not whole[ROOMS[0]]:
             return
         for room, steps in whole.items():
@@ -326,7 +399,9 @@ class Mirror:
             self._store.remove(row_name)
 
     def _capsules(self) -> None:
-        """Copy the first capsules, each with its record last. One that is there already, of the same cause, stays."""
+        """Copy the first capsules, each with its record last. One that is there already, of the
+        same cause, stays.
+        """
         found = sorted(path.parent for path in (self._directory / CAPSULES).glob(f"[!.]*/{RECORD}"))
         for path in found[:MOST_CAPSULES]:
             name = f"{CAPSULES}/{path.name}"
@@ -336,12 +411,14 @@ class Mirror:
                 self._sent[name] = True
 
 
-# --------------------------------------------------------------------------------------------------------------- fetching
+# ----------------------------------------------------------------------------------------- fetching
 
 
 @contextmanager
 def local(place: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
-    """A directory with the run, to read its policies: what a URL has is fetched into one that is removed again."""
+    """A directory with the run, to read its policies: what a URL has is fetched into one that is
+    removed again.
+    """
     if not is_url(place):
         yield place
         return
@@ -350,8 +427,9 @@ def local(place: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
 
 
 def fetch(url: str, into: Path | None = None, *, whole: bool = True) -> Path:
-    """Copy a run from a URL -> its new directory here (in runs/, or in ``into``), with its newest checkpoint that is as its
-    manifest says; ``whole``: one that a run can go on from. FileNotFoundError where there is none.
+    """Copy a run from a URL -> its new directory here (in runs/, or in ``into``), with its newest
+    checkpoint that is as its manifest says; ``whole``: one that a run can go on from.
+    FileNotFoundError where there is none.
     """
     store = Store(url)
     with _plainly(url):
@@ -361,7 +439,10 @@ def fetch(url: str, into: Path | None = None, *, whole: bool = True) -> Path:
 def _fetch(store: Store, into: Path | None, whole: bool) -> Path:
     url, skipped = store.url, list[str]()
     if not store.has(RUN):
-        raise FileNotFoundError(f"{url}: expected a run with a {RUN}, got none; 'equipoise train ENV --out {url}' makes one")
+        raise FileNotFoundError(
+            f"{url}: expected a run with a {RUN}, got none; 'equipoise train ENV --out {url}' "
+            "makes one"
+        )
     if into is None:
         into = Path("runs")
         into.mkdir(parents=True, exist_ok=True)
@@ -375,7 +456,12 @@ def _fetch(store: Store, into: Path | None, whole: bool) -> Path:
             path = directory / room / step
             try:
                 _fetch_checkpoint(store, room, path)
-                if checkpoint.latest(path.parent, whole=whole and room == ROOMS[0], skipped=skipped) is not None:
+                if (
+                    checkpoint.latest(
+                        path.parent, whole=whole and room == ROOMS[0], skipped=skipped
+                    )
+                    is not None
+                ):
                     break
             except (OSError, ValueError) as error:
                 skipped.append(str(error))
@@ -386,7 +472,9 @@ def _fetch(store: Store, into: Path | None, whole: bool) -> Path:
 
 
 def _fetch_checkpoint(store: Store, room: str, path: Path) -> None:
-    """Copy one checkpoint; the names in its manifest are looked at before any file of it is opened."""
+    """Copy one checkpoint; the names in its manifest are looked at before any
+    file of it is opened.
+    """
     path.mkdir(parents=True)
     name = f"{room}/{path.name}"
     (path / checkpoint.MANIFEST).write_bytes(store.read(f"{name}/{checkpoint.MANIFEST}"))
@@ -394,4 +482,6 @@ def _fetch_checkpoint(store: Store, room: str, path: Path) -> None:
     for file, said in files.items():
         store.get(f"{name}/{file}", path / file, said["size"] + 1)
     for segment, said in segments.items():
-        store.get(_row_name(segment, said), path.parent / checkpoint.SEGMENTS / segment, said["size"])
+        store.get(
+            _row_name(segment, said), path.parent / checkpoint.SEGMENTS / segment, said["size"]
+        )

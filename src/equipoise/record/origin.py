@@ -14,7 +14,9 @@ PACKAGES = ("equipoise", "torch", "numpy", "gymnasium", "safetensors", "ray")
 
 
 def versions() -> dict[str, str | None]:
-    """The versions of Python and of the packages that decide what a run computes, read without importing them."""
+    """The versions of Python and of the packages that decide what a run computes, read without
+    importing them.
+    """
     return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
 
 
@@ -27,12 +29,18 @@ def _version(package: str) -> str | None:
 
 def host() -> dict[str, Any]:
     """The machine: its name, its platform and the cores that this process may use."""
-    named = {"name": socket.gethostname(), "platform": platform.platform(), "machine": platform.machine()}
+    named = {
+        "name": socket.gethostname(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+    }
     return named | {"cores": usable()}
 
 
 def commit(start: Path) -> str | None:
-    """The commit that is checked out where a run is started, read without git; None where there is none."""
+    """The commit that is checked out where a run is started, read without git; None where there is
+    none.
+    """
     try:
         root = next((one for one in (start, *start.parents) if (one / ".git").exists()), None)
         return None if root is None else _head(root / ".git")
@@ -51,5 +59,9 @@ def _head(git: Path) -> str | None:
     for place in (git / name, common / name):
         if place.is_file():
             return place.read_text().strip()
-    packed = (common / "packed-refs").read_text().splitlines() if (common / "packed-refs").is_file() else []
+    packed = (
+        (common / "packed-refs").read_text().splitlines()
+        if (common / "packed-refs").is_file()
+        else []
+    )
     return next((line.partition(" ")[0] for line in packed if line.endswith(f" {name}")), None)

@@ -21,8 +21,14 @@ CAPSULES = "capsules"
 
 
 def make_default(program: Program) -> Path:
-    """runs/<env>-<algorithm>-<seed>-<timestamp>, with a number behind it where two runs start within a second."""
-    algorithm = "-".join(dict.fromkeys(algorithm_name(type(policy.algorithm)) for policy in learning(program).values()))
+    """runs/<env>-<algorithm>-<seed>-<timestamp>, with a number behind it where two runs start
+    within a second.
+    """
+    algorithm = "-".join(
+        dict.fromkeys(
+            algorithm_name(type(policy.algorithm)) for policy in learning(program).values()
+        )
+    )
     name = f"{program.name}-{algorithm}-{program.schedule.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
     candidate, n = path, 1
@@ -39,10 +45,14 @@ def make_default(program: Program) -> Path:
 def check_vacant(directory: Path) -> None:
     """Refuse a directory that has something in it."""
     if directory.exists() and not directory.is_dir():
-        raise NotADirectoryError(f"{directory}: expected a directory to write the run into, got a file")
+        raise NotADirectoryError(
+            f"{directory}: expected a directory to write the run into, got a file"
+        )
     if directory.is_dir() and (there := sorted(os.listdir(directory))):
         what = "one that holds a run" if RUN in there else f"one that holds {', '.join(there[:3])}"
-        raise FileExistsError(f"{directory}: expected a new or an empty directory to write the run into, got {what}")
+        raise FileExistsError(
+            f"{directory}: expected a new or an empty directory to write the run into, got {what}"
+        )
 
 
 def make(directory: Path) -> Path:
@@ -52,7 +62,8 @@ def make(directory: Path) -> Path:
 
 
 def lock(directory: Path) -> int | None:
-    """Lock a run directory, which the kernel undoes when this process ends, however -> what to close to undo it.
+    """Lock a run directory, which the kernel undoes when this process ends, however -> what to
+    close to undo it.
 
     ValueError where another process has locked it.
     """
@@ -63,12 +74,17 @@ def lock(directory: Path) -> int | None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
-            raise ValueError(f"{directory}: expected a run that has ended, got one that another process writes now") from None
+            raise ValueError(
+                f"{directory}: expected a run that has ended, got one that another process writes "
+                "now"
+            ) from None
     return handle
 
 
 def set_aside(directory: Path) -> Path:
-    """Rename a run directory that no process writes -> its new path: the first free one of DIR.1, DIR.2 and so on."""
+    """Rename a run directory that no process writes -> its new path: the first free one of DIR.1,
+    DIR.2 and so on.
+    """
     directory = directory.expanduser().absolute()
     handle, n = lock(directory), 1
     try:
@@ -87,4 +103,8 @@ def near_runs(path: Path) -> str:
     if not runs:
         return "; 'equipoise train ENV' makes one"
     near = nearest(str(path), runs)
-    return f"; did you mean {near!r}?" if near else f"; there is {', '.join(sorted(runs)[:3])}{' ...' if len(runs) > 3 else ''}"
+    return (
+        f"; did you mean {near!r}?"
+        if near
+        else f"; there is {', '.join(sorted(runs)[:3])}{' ...' if len(runs) > 3 else ''}"
+    )

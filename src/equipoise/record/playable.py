@@ -1,8 +1,9 @@
 """``spec.json``: everything needed to play a run's policies where their env cannot be made.
 
-A run directory and each of its checkpoints have one. It holds, for each policy, the algorithm with its hyper-parameters, the
-spaces (an action's form follows from its space), where the mask is, which observations are stacks of frames, and which agents
-the policy acts for. Statistics of observations are not in it: they are buffers of the network, so the weights hold them.
+A run directory and each of its checkpoints have one. It holds, for each policy, the algorithm with
+its hyper-parameters, the spaces (an action's form follows from its space), where the mask is, which
+observations are stacks of frames, and which agents the policy acts for. Statistics of observations
+are not in it: they are buffers of the network, so the weights hold them.
 """
 
 from __future__ import annotations
@@ -35,13 +36,19 @@ SCHEMA: Schema = {
     "artifact?": Anything(),  # of an exported policy
     "policies": Each(
         {
-            "algorithm": Anything(), "observation": Anything(), "action": Anything(),  # each has a reader of its own
-            "learns": Flag(), "mask": Items(Text()),
+            # each has a reader of its own
+            "algorithm": Anything(),
+            "observation": Anything(),
+            "action": Anything(),
+            "learns": Flag(),
+            "mask": Items(Text()),
             "stacks": Each({"frames": COUNT, "padding": Text(among=("zero", "first"))}),
-            "frame_skip": COUNT, "agents": Items(Text()), "places": Items(PLACE),
+            "frame_skip": COUNT,
+            "agents": Items(Text()),
+            "places": Items(PLACE),
         }
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +62,17 @@ class Playable:
 
     def policy(self) -> FixedPolicy:
         """The policy with a fresh network, for ``fill``."""
-        with torch.random.fork_rng(devices=[]), one_thread():  # a caller's random numbers stay as they are
+        # a caller's random numbers stay as they are
+        with torch.random.fork_rng(devices=[]), one_thread():
             net = self.algorithm.network(self.spec)
         noise = noise_of(self.algorithm, net, self.spec.action)
         return FixedPolicy(algorithm=self.algorithm, net=net, noise=noise, precision=self.precision)
 
 
 def policy_json(algorithm: Any, spec: EnvSpec, *, learns: bool, where: str) -> dict[str, Any]:
-    """One policy that acts in an env, as ``spec.json`` has it; UnsupportedSpace for a space that JSON cannot say."""
+    """One policy that acts in an env, as ``spec.json`` has it; UnsupportedSpace for a space that
+    JSON cannot say.
+    """
     return {
         "algorithm": algorithm_json(algorithm, f"{where}.algorithm"),
         "learns": learns,
@@ -79,65 +89,106 @@ def signed(policies: Mapping[str, Any], precision: Precision) -> dict[str, Any]:
 def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> dict[str, Playable]:
     """Read the policies of a ``spec.json``; ValueError says where it is none.
 
-    ``trusted``: modules and ``module:callable`` of algorithms and torsos that the user vouches for (``trust.py``).
+    ``trusted``: modules and ``module:callable`` of algorithms and torsos that the user vouches for
+    (``trust.py``).
     """
     where = str(file)
     policies = data.get("policies") if isinstance(data, Mapping) else None
-    if isinstance(policies, Mapping) and any(isinstance(one, Mapping) and "text" in one for one in policies.values()):
-        raise ValueError(f"{where}: expected a policy that acts in an env, got one that writes: 'equipoise generate' asks it")
+    if isinstance(policies, Mapping) and any(
+        isinstance(one, Mapping) and "text" in one for one in policies.values()
+    ):
+        raise ValueError(
+            f"{where}: expected a policy that acts in an env, got one that writes: 'equipoise "
+            "generate' asks it"
+        )
     check(data, SCHEMA, where)
     data = trust.renamed(data, trusted)
     trust.check(*trust.of_program(data), data.get("signature"), trusted, where)
-    return {name: _policy(one, f"{where}: policies.{name}", data["precision"]) for name, one in data["policies"].items()}
+    return {
+        name: _policy(one, f"{where}: policies.{name}", data["precision"])
+        for name, one in data["policies"].items()
+    }
 
 
 TEXT: Schema = {
-    "model": Each(Anything()), "weights": Text(), "eos": Items(PLACE, 1000), "prompt": COUNT, "completion": COUNT,
-    "alphabet": Text(), "chat": Flag(), "*": Anything(),
-}  # fmt: skip
+    "model": Each(Anything()),
+    "weights": Text(),
+    "eos": Items(PLACE, 1000),
+    "prompt": COUNT,
+    "completion": COUNT,
+    "alphabet": Text(),
+    "chat": Flag(),
+    "*": Anything(),
+}
 
 
 def text_spec(data: Any, policy: str, where: str) -> TextSpec:
-    """The facts about a policy that writes, of a ``spec.json``, without a place to read weights from; ValueError for others."""
+    """The facts about a policy that writes, of a ``spec.json``, without a place to read weights
+    from; ValueError for others.
+    """
     policies = data.get("policies") if isinstance(data, Mapping) else None
     one = policies.get(policy) if isinstance(policies, Mapping) else None
     if not isinstance(one, Mapping) or "text" not in one:
-        raise ValueError(f"{where}: policies.{policy}: expected a policy that writes, got another or none")
+        raise ValueError(
+            f"{where}: policies.{policy}: expected a policy that writes, got another or none"
+        )
     said = check(one["text"], TEXT, f"{where}: policies.{policy}.text")
     try:
         DecoderConfig(**said["model"])
     except TypeError as error:
-        raise ValueError(f"{where}: policies.{policy}.text.model: expected a model's fields, got others ({error})") from None
+        raise ValueError(
+            f"{where}: policies.{policy}.text.model: expected a model's fields, got others "
+            f"({error})"
+        ) from None
     names = ("model", "prompt", "completion", "alphabet", "chat")
     return TextSpec(**{name: said[name] for name in names}, eos=tuple(said["eos"]))
 
 
 def _policy(data: Mapping[str, Any], where: str, precision: Precision) -> Playable:
-    observation, action = (space_json.from_json(data[name], f"{where}.{name}") for name in ("observation", "action"))
+    observation, action = (
+        space_json.from_json(data[name], f"{where}.{name}") for name in ("observation", "action")
+    )
     observation_spec(observation), action_spec(action)
     if not data["places"] or not all(place < len(data["agents"]) for place in data["places"]):
-        raise ValueError(f"{where}.places: expected places among the {len(data['agents'])} agents, got {data['places']}")
+        raise ValueError(
+            f"{where}.places: expected places among the {len(data['agents'])} agents, got "
+            f"{data['places']}"
+        )
     found = observation
     for key in data["mask"]:
         if key not in (inner := tree.branches(found) or {}):
-            raise ValueError(f"{where}.mask: expected a key of the observation space, one of {sorted(inner)}, got {key!r}")
+            raise ValueError(
+                f"{where}.mask: expected a key of the observation space, one of {sorted(inner)}, "
+                f"got {key!r}"
+            )
         found = inner[key]
     spec = EnvSpec(
-        observation=observation, action=action, mask=tuple(data["mask"]), frame_skip=data["frame_skip"],
+        observation=observation,
+        action=action,
+        mask=tuple(data["mask"]),
+        frame_skip=data["frame_skip"],
         stacks={path: Stack(**stack) for path, stack in data["stacks"].items()},
-        agents=tuple(data["agents"]), places=tuple(data["places"]),
-    )  # fmt: skip
+        agents=tuple(data["agents"]),
+        places=tuple(data["places"]),
+    )
     algorithm = algorithm_from_json(data["algorithm"], f"{where}.algorithm")
     return Playable(algorithm=algorithm, spec=spec, learns=data["learns"], precision=precision)
 
 
 def fill(nets: Mapping[str, nn.Module], params: Mapping[str, Tensor], where: str) -> None:
-    """Copy the parameters of all policies into their networks; ValueError names the first that these have otherwise."""
+    """Copy the parameters of all policies into their networks; ValueError names the first that
+    these have otherwise.
+    """
     mine = tree.joined({name: tree.named_tensors(net) for name, net in nets.items()})
     for name in sorted({*params, *mine}):
-        shapes = [tuple(tensors[name].shape) if name in tensors else "none" for tensors in (mine, params)]
+        shapes = [
+            tuple(tensors[name].shape) if name in tensors else "none" for tensors in (mine, params)
+        ]
         if shapes[0] != shapes[1]:
-            raise ValueError(f"{where}: parameter {name!r}: expected {shapes[0]} for this env and algorithm, got {shapes[1]}")
+            raise ValueError(
+                f"{where}: parameter {name!r}: expected {shapes[0]} for this env and algorithm, "
+                f"got {shapes[1]}"
+            )
     with torch.no_grad():
         for name, tensor in mine.items():
             tensor.copy_(params[name])

@@ -1,7 +1,7 @@
 """A Prometheus endpoint of a run (the extra ``prometheus``, imported when one is asked for).
 
-It serves what the newest report says. Seconds of workers and histograms, which a report has of the time since the last recorded
-one, are added up here, since Prometheus wants counters that only rise.
+It serves what the newest report says. Seconds of workers and histograms, which a report has of the
+time since the last recorded one, are added up here, since Prometheus wants counters that only rise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from equipoise.hints import install
 from equipoise.record.report import Report
 from equipoise.record.series import FAMILIES, SERIES, Family, Labels, Numbers
 
-TOKEN = "EQUIPOISE_PROMETHEUS_TOKEN"  # the environment variable with the word that a reader must say
+# the environment variable with the word that a reader must say
+TOKEN = "EQUIPOISE_PROMETHEUS_TOKEN"
 
 
 def load() -> Any:
@@ -27,7 +28,9 @@ def load() -> Any:
     try:
         import prometheus_client
     except ImportError as error:
-        raise ImportError(f"--prometheus needs the package prometheus-client: {install('prometheus')} ({error})") from error
+        raise ImportError(
+            f"--prometheus needs the package prometheus-client: {install('prometheus')} ({error})"
+        ) from error
     return prometheus_client
 
 
@@ -41,21 +44,30 @@ class Address:
 
 
 def read_address(text: str) -> Address:
-    """Read "[HOST:]PORT"; ValueError for another text, and for a host that others reach without a token in the environment."""
+    """Read "[HOST:]PORT"; ValueError for another text, and for a host that others reach without a
+    token in the environment.
+    """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not port.isdecimal() or not 0 <= int(port) < 1 << 16:
-        raise ValueError(f"--prometheus: expected [HOST:]PORT, such as 9090 or 0.0.0.0:9090, got {text!r}")
+        raise ValueError(
+            f"--prometheus: expected [HOST:]PORT, such as 9090 or 0.0.0.0:9090, got {text!r}"
+        )
     token = read_token(TOKEN, None, "--prometheus")
     need_token(
-        host, token, f"--prometheus {text}", f"set {TOKEN}; without one, --prometheus {port} listens on this machine alone"
+        host,
+        token,
+        f"--prometheus {text}",
+        f"set {TOKEN}; without one, --prometheus {port} listens on this machine alone",
     )
     return Address(host, int(port), token or "")
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over the whole run: those up to the last recorded report, and with what has come since."""
+    """Sums over the whole run: those up to the last recorded report,
+    and with what has come since.
+    """
 
     until: dict[tuple[str, Labels], float] = field(default_factory=dict)
     now: dict[tuple[str, Labels], float] = field(default_factory=dict)
@@ -66,7 +78,9 @@ class Totals:
         self.now = dict(self.until)
         for family in (one for one in FAMILIES if one.since):
             for labels, x in family.read(report).items():
-                self.now[family.metric, labels] = self.now.get((family.metric, labels), 0.0) + (x or 0.0)
+                self.now[family.metric, labels] = self.now.get((family.metric, labels), 0.0) + (
+                    x or 0.0
+                )
         if report.recorded:
             self.until = self.now
 
@@ -86,9 +100,13 @@ class Endpoint:
         registry.register(self)
         app = guarded(client.make_wsgi_app(registry), address.token)
         try:
-            self._server = make_server(address.host, address.port, app, Server6 if ":" in address.host else Server, Quiet)
+            self._server = make_server(
+                address.host, address.port, app, Server6 if ":" in address.host else Server, Quiet
+            )
         except OSError as error:
-            raise ValueError(f"--prometheus: nothing listens at {address.host}:{address.port}: {error.strerror}") from error
+            raise ValueError(
+                f"--prometheus: nothing listens at {address.host}:{address.port}: {error.strerror}"
+            ) from error
         self.port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, name="prometheus", daemon=True).start()
 
@@ -106,7 +124,7 @@ class Endpoint:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------------------------------ asked by the package
+    # ------------------------------------------------------------------------- asked by the package
 
     def collect(self) -> Iterator[Any]:
         """The metrics of the newest report; nothing before the first."""
@@ -115,14 +133,19 @@ class Endpoint:
             return
         for one in SERIES:
             if one.metric:
-                yield _filled(self._kind(one.rises)(f"equipoise_{one.metric}", one.words), {(): one.read(report)})
+                yield _filled(
+                    self._kind(one.rises)(f"equipoise_{one.metric}", one.words),
+                    {(): one.read(report)},
+                )
         for family in FAMILIES:
             numbers = self._totals.of(family.metric) if family.since else family.read(report)
             name = f"equipoise_{family.metric}"
             if family.edges:
                 yield _histogram(core.HistogramMetricFamily(name, family.words), family, numbers)
             else:
-                yield _filled(self._kind(family.rises)(name, family.words, labels=family.labels), numbers)
+                yield _filled(
+                    self._kind(family.rises)(name, family.words, labels=family.labels), numbers
+                )
 
     def _kind(self, rises: bool) -> Any:
         return self._metrics.CounterMetricFamily if rises else self._metrics.GaugeMetricFamily
@@ -150,7 +173,9 @@ def guarded(app: Callable[..., Any], token: str) -> Callable[..., Any]:
 
     def asked(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
         if token and not same(bearer_token(environ.get("HTTP_AUTHORIZATION", "")) or "", token):
-            start("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")])
+            start(
+                "401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")]
+            )
             return [b"expected Authorization: Bearer TOKEN\n"]
         return app(environ, start)
 
@@ -163,8 +188,12 @@ class Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # WSGIServer's would ask the network for the name of this machine, which may take long
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        # WSGIServer's would ask the network for the name of this machine, which may take long
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = (
+            str(self.server_address[0]),
+            int(self.server_address[1]),
+        )
         self.setup_environ()
 
 

@@ -32,8 +32,10 @@ class Evaluation:
     episodes: int
     env_steps: int  # env steps of training when its weights were published
     version: int
-    policies: Mapping[str, float] = field(default_factory=dict)  # the mean of each, where there are several
-    info: Mapping[str, float | None] = field(default_factory=dict)  # means of Program.source.metrics, as in a report
+    # the mean of each, where there are several
+    policies: Mapping[str, float] = field(default_factory=dict)
+    # means of Program.source.metrics, as in a report
+    info: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -49,7 +51,9 @@ def is_number(value: Any) -> bool:
 def all_made(summary: Mapping[str, Any]) -> bool:
     """Were all evaluations made that a run was asked for, by its summary?"""
     counts = summary.get("evaluations")
-    asked, made = (counts.get(name) for name in ("asked", "made")) if isinstance(counts, Mapping) else (0, 0)
+    asked, made = (
+        (counts.get(name) for name in ("asked", "made")) if isinstance(counts, Mapping) else (0, 0)
+    )
     return not (isinstance(asked, int) and isinstance(made, int) and made < asked)
 
 
@@ -58,7 +62,10 @@ def repeated(info: Mapping[str, float | None]) -> str:
     games, different = int(info.get("games") or 0), int(info.get("different_games") or 0)
     if different == games:
         return ""
-    return f"{games} games, {different} different {'one' if different == 1 else 'ones'}: these players and this env repeat them"
+    return (
+        f"{games} games, {different} different {'one' if different == 1 else 'ones'}: these "
+        "players and this env repeat them"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +92,14 @@ SCHEMA: Schema = {
 }  # the schema of the fields that a resume reads
 
 
-def read_reports(path: Path, *, damaged: list[str] | None = None, last: bool = False) -> list[dict[str, Any]]:
+def read_reports(
+    path: Path, *, damaged: list[str] | None = None, last: bool = False
+) -> list[dict[str, Any]]:
     """The reports of a ``metrics.jsonl``; a last line that a crash cut short is left out.
 
-    ``last``: only those of the file's last ``TAIL`` bytes. A damaged line is a ValueError, or a sentence in ``damaged`` where
-    that is given: at most ``MOST_DAMAGED`` of them, and what follows a line too long to be a report is left out.
+    ``last``: only those of the file's last ``TAIL`` bytes. A damaged line is a ValueError, or a
+    sentence in ``damaged`` where that is given: at most ``MOST_DAMAGED`` of them, and what follows
+    a line too long to be a report is left out.
     """
     found: list[dict[str, Any]] = []
     if not path.exists():
@@ -115,11 +125,20 @@ def read_reports(path: Path, *, damaged: list[str] | None = None, last: bool = F
     return found
 
 
-# The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others tell of time, and so do all
-# fields of a report that is ``timed``.
+# The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others
+# tell of time, and so do all fields of a report that is ``timed``.
 DETERMINISTIC = (
-    "env_steps", "frames", "updates", "episodes", "return_mean", "length_mean", "lag_mean", "lag_max", "metrics", "info",
-)  # fmt: skip
+    "env_steps",
+    "frames",
+    "updates",
+    "episodes",
+    "return_mean",
+    "length_mean",
+    "lag_mean",
+    "lag_max",
+    "metrics",
+    "info",
+)
 
 
 def repeatable(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -149,9 +168,11 @@ class Learned:
     length_mean: float | None
     lag_mean: float  # versions; with a replay the age of the rows that were learned from
     lag_max: int
-    metrics: Mapping[str, float] = field(default_factory=dict)  # the algorithm's, means over valid rows
+    # the algorithm's, means over valid rows
+    metrics: Mapping[str, float] = field(default_factory=dict)
     aborted: int = 0  # episodes that an env's failure ended, so far
-    info: Mapping[str, float | None] = field(default_factory=dict)  # Program.source.metrics: "name/last", "name/mean"
+    # Program.source.metrics: "name/last", "name/mean"
+    info: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: two bases with slots cannot be joined
@@ -159,12 +180,18 @@ class Measured:
     """Numbers of the moment that a runtime measures and a report repeats."""
 
     taken: int = 0  # env steps that were taken, trained on or still to be trained on
-    phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at, by worker
-    printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # by worker: lines in its log, and the last one
-    sites: Mapping[str, SiteStats] = field(default_factory=dict)  # with --on ray: the workers on other machines
-    occupancy: Mapping[str, float] = field(default_factory=dict)  # 0..1: "queue", "replay", "shard 0", ...
-    moved: Mapping[str, int] = field(default_factory=dict)  # bytes so far: "written", "read", "batches", "weights"
-    gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # busy, used, power_w, ...: see ``gpus.py``
+    # what the start of a worker is at, by worker
+    phases: Mapping[str, str] = field(default_factory=dict)
+    # by worker: lines in its log, and the last one
+    printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    # with --on ray: the workers on other machines
+    sites: Mapping[str, SiteStats] = field(default_factory=dict)
+    # 0..1: "queue", "replay", "shard 0", ...
+    occupancy: Mapping[str, float] = field(default_factory=dict)
+    # bytes so far: "written", "read", "batches", "weights"
+    moved: Mapping[str, int] = field(default_factory=dict)
+    # busy, used, power_w, ...: see ``gpus.py``
+    gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def repeated_fields(kind: type[Learned | Measured], source: Learned | Measured) -> dict[str, Any]:
@@ -174,10 +201,11 @@ def repeated_fields(kind: type[Learned | Measured], source: Learned | Measured) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Learned, Measured):
-    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last recorded one.
+    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the
+    last recorded one.
 
-    In the final report ``balance``, ``cause`` and ``verdict`` are of the whole run. Steps and updates of one that is not
-    recorded are of the moment.
+    In the final report ``balance``, ``cause`` and ``verdict`` are of the whole run. Steps and
+    updates of one that is not recorded are of the moment.
     """
 
     wall_s: float  # since the run began
@@ -192,19 +220,26 @@ class Report(Learned, Measured):
     verdict: str  # the sentence that begins with it
     remedies: tuple[Remedy, ...] = ()  # what would help, the best first; of some seconds
     remaining_s: float | None
-    governor: Mapping[str, int | None] | None = None  # how many actors act and the bound on lag, where they change meanwhile
+    # how many actors act and the bound on lag, where they change meanwhile
+    governor: Mapping[str, int | None] | None = None
     evaluation: Evaluation | None = None  # if one ended since the last report
     evaluating: Evaluating | None = None  # of the moment: never in a recorded report
     solved_at_s: float | None = None
     alarms: tuple[Alarm, ...] = ()  # all that were raised so far (balance/alarms.py)
     notes: tuple[str, ...] = ()  # notes for a person, each said once: "warning: ..."
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
-    timed: bool = False  # recorded since time has passed and not since a number of steps has: a resume does not repeat it
+    # recorded since time has passed and not since a number of steps has: a resume does not repeat
+    # it
+    timed: bool = False
     final: bool = False
-    lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # histograms: counts by the upper ends of the bins
-    usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by process: its "cpu_s" and "rss" in bytes
+    # histograms: counts by the upper ends of the bins
+    lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # by process: its "cpu_s" and "rss" in bytes
+    usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
-        """In what ``Program.schedule.steps`` counts: env steps, or updates where no env is stepped."""
+        """In what ``Program.schedule.steps`` counts: env steps,
+        or updates where no env is stepped.
+        """
         return self.env_steps or self.updates

@@ -1,4 +1,6 @@
-"""The ring as data: the stations that rows pass, what flows from each to the next, and which workers wait there."""
+"""The ring as data: the stations that rows pass, what flows from each to the next, and which
+workers wait there.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,14 @@ class Rates:
             self.recent.popleft()
 
     def rate(self, field: str, *names: str) -> float:
-        """How fast a number rises, a second; ``names``: where it is in the report's field. 0 where there is no telling."""
+        """How fast a number rises, a second; ``names``: where it is in the report's field. 0 where
+        there is no telling.
+        """
         if not self.recent or (seconds := self.recent[-1].wall_s - self.recent[0].wall_s) <= 0:
             return 0.0
-        first, last = (_number(getattr(report, field), *names) for report in (self.recent[0], self.recent[-1]))
+        first, last = (
+            _number(getattr(report, field), *names) for report in (self.recent[0], self.recent[-1])
+        )
         return max(last - first, 0.0) / seconds
 
 
@@ -42,7 +48,8 @@ def _number(found: Any, *names: str) -> float:
     return found or 0.0
 
 
-STEPPING, SERVING, KEEPING, LEARNING, BESIDE = range(5)  # places of workers, in the order in which rows pass them
+# places of workers, in the order in which rows pass them
+STEPPING, SERVING, KEEPING, LEARNING, BESIDE = range(5)
 
 
 def place_of(side: str, serves: bool) -> int:
@@ -65,7 +72,9 @@ class Station:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """What flows from a station to the next. A rate is 0 where nothing flows and where nobody can tell."""
+    """What flows from a station to the next. A rate is 0 where nothing flows and where nobody can
+    tell.
+    """
 
     steps_per_s: float = 0.0  # env steps that were taken
     updates_per_s: float | None = None
@@ -76,7 +85,11 @@ class Arrow:
     @property
     def level(self) -> int:
         """How thick the arrow is drawn: 0 where nothing flows, 1 and more by the bytes a second."""
-        return 1 + sum(self.bytes_per_s >= least for least in THICKER) if self.bytes_per_s or self.steps_per_s else 0
+        return (
+            1 + sum(self.bytes_per_s >= least for least in THICKER)
+            if self.bytes_per_s or self.steps_per_s
+            else 0
+        )
 
 
 def count(n: int, noun: str) -> str:
@@ -94,7 +107,10 @@ def ring(report: Report, program: Program, rates: Rates) -> tuple[list[Station],
 
 def _stations(report: Report, program: Program) -> list[Station]:
     place, stores = program.placement, report.occupancy
-    shares = [add(one for one in report.balance.values() if place_of(one.side, one.serves) == at) for at in range(BESIDE)]
+    shares = [
+        add(one for one in report.balance.values() if place_of(one.side, one.serves) == at)
+        for at in range(BESIDE)
+    ]
     acting = "" if report.governor is None else f"{report.governor['actors']} of "
     named = f"{acting}{count(program.actors, 'actor')} × {count(place.envs_per_actor, 'env')}"
     found = [
@@ -111,7 +127,9 @@ def _stations(report: Report, program: Program) -> list[Station]:
     full = sum(kept) / len(kept) if kept else None
     if shards:
         name = count(shards, "shard")
-        found.append(Station(name=name, noun="shards", place=KEEPING, shares=shares[KEEPING], full=full))
+        found.append(
+            Station(name=name, noun="shards", place=KEEPING, shares=shares[KEEPING], full=full)
+        )
     elif program.actors:
         name = ("replay", "replays")[len(replays) > 1] if replays else "queue"
         found.append(Station(name=name, full=full if replays else stores.get("queue")))
@@ -123,13 +141,19 @@ def _stations(report: Report, program: Program) -> list[Station]:
 def _flows(report: Report, program: Program, rates: Rates) -> list[dict[str, Any]]:
     """The fields of each arrow that say what flows."""
     replay = any(one.replay is not None for one in learning(program).values())
-    written, learned = (rates.rate("moved", name) for name in ("written", "batches" if replay else "read"))
+    written, learned = (
+        rates.rate("moved", name) for name in ("written", "batches" if replay else "read")
+    )
     last = {"updates_per_s": report.updates_per_s, "bytes_per_s": learned}
     if not program.actors:
         return [last]
     stepped: dict[str, Any] = {"steps_per_s": rates.rate("taken")}
     stored = {"bytes_per_s": written, "queue": report.occupancy.get("queue") if replay else None}
-    return [stepped, stored, last] if program.placement.inference == "central" else [stepped | stored, last]
+    return (
+        [stepped, stored, last]
+        if program.placement.inference == "central"
+        else [stepped | stored, last]
+    )
 
 
 def _waits(above: Station, below: Station, *, both: bool) -> tuple[tuple[str, str, float], ...]:

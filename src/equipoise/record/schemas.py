@@ -6,21 +6,45 @@ from equipoise.record.series import SERIES
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text
 
 SUMMARY_KEYS = (
-    "status", *(one.name for one in SERIES if one.summary),
-    "info", "evaluation", "best_evaluation", "lag", "acting", "balance", "cause", "verdict", "remedies",
-    "evaluations", "params_sha256", "rows", "notes", "alarms", "governor", "failures", "aborted", "printed", "sites", "refused",
-)  # fmt: skip
+    "status",
+    *(one.name for one in SERIES if one.summary),
+    "info",
+    "evaluation",
+    "best_evaluation",
+    "lag",
+    "acting",
+    "balance",
+    "cause",
+    "verdict",
+    "remedies",
+    "evaluations",
+    "params_sha256",
+    "rows",
+    "notes",
+    "alarms",
+    "governor",
+    "failures",
+    "aborted",
+    "printed",
+    "sites",
+    "refused",
+)
 
 
 STATUSES = ("completed", "solved", "alarmed", "interrupted", "failed")
 
 
 RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own
-    "on": Text(among=("serial", "process", "ray")), "tensorboard": Flag(), "wandb?": Maybe(Each(Anything())),
-    "signature?": Maybe(Text(64)), "resumed?": Items(Anything()), "dataset?": {"sha256": Text(64), "*": Anything()},
+    "on": Text(among=("serial", "process", "ray")),
+    "tensorboard": Flag(),
+    "wandb?": Maybe(Each(Anything())),
+    "signature?": Maybe(Text(64)),
+    "resumed?": Items(Anything()),
+    "dataset?": {"sha256": Text(64), "*": Anything()},
     "task?": {"sha256": Text(64)},
-    "choices?": Each({"why": Text(2_000), "*": Anything()}), "*": Anything(),
-}  # fmt: skip
+    "choices?": Each({"why": Text(2_000), "*": Anything()}),
+    "*": Anything(),
+}
 
 
 SUMMARY_SCHEMA: Schema = {"status": Text(among=STATUSES), "*": Anything()}

@@ -1,4 +1,6 @@
-"""Series: every number of a report once, with its unit, its words, and its name in each place that shows it"""
+"""Series: every number of a report once, with its unit, its words, and its name in each place that
+shows it
+"""
 
 from __future__ import annotations
 
@@ -47,75 +49,180 @@ class Family:
     labels: Labels
     read: Callable[[Report], Numbers]
     rises: bool = False
-    since: bool = False  # they are of the time since the last recorded report: a reader adds them up
+    # they are of the time since the last recorded report: a reader adds them up
+    since: bool = False
     edges: Sequence[float] = ()  # of a histogram, whose label is the upper end of a bin
 
 
 SERIES = (
     Series(
-        name="env_steps", unit="env steps", words="Env steps that were learned from.", metric="env_steps", rises=True,
-        summary=True, curve="steps", axis=True, label="env steps",
-    ),
-    Series(
-        name="taken", unit="env steps", words="Env steps that were taken.", metric="taken", rises=True, live="taken",
+        name="env_steps",
+        unit="env steps",
+        words="Env steps that were learned from.",
+        metric="env_steps",
+        rises=True,
         summary=True,
-    ),
-    Series(name="frames", unit="frames", words="Frames of the env: env steps times the frame skip.", summary=True),
-    Series(
-        name="updates", unit="updates", words="Updates of the learner.", metric="updates", rises=True, live="version",
-        summary=True, curve="updates", axis=True, label="updates",
+        curve="steps",
+        axis=True,
+        label="env steps",
     ),
     Series(
-        name="wall_s", unit="s", words="Seconds since the run began.", metric="wall_seconds", live="wall_s", summary=True,
-        curve="wall", axis=True, label="seconds",
-    ),
-    Series(
-        name="steps_per_s", unit="env steps/s", words="Env steps learned from in a second.", scalar="speed/steps_per_s",
-        metric="steps_per_second", live="steps_per_s", summary=True, curve="steps_per_s", label="steps/s",
-    ),
-    Series(
-        name="updates_per_s", unit="updates/s", words="Updates in a second.", scalar="speed/updates_per_s",
-        metric="updates_per_second", live="updates_per_s", summary=True, curve="updates_per_s", label="updates/s",
-    ),
-    Series(
-        name="tokens_per_s", unit="tokens/s", words="Tokens of text learned from in a second.", scalar="speed/tokens_per_s",
-        metric="tokens_per_second", live="tokens_per_s",
-    ),
-    Series(
-        name="episodes", unit="episodes", words="Episodes that ended.", metric="episodes", rises=True, live="episodes",
+        name="taken",
+        unit="env steps",
+        words="Env steps that were taken.",
+        metric="taken",
+        rises=True,
+        live="taken",
         summary=True,
     ),
     Series(
-        name="aborted", unit="episodes", words="Episodes that a failure of an env ended.", metric="aborted", rises=True,
-    ),
-    Series(
-        name="return_mean", unit="reward", words="Mean return of the last 100 episodes.", scalar="episodes/return_mean",
-        metric="return_mean", live="return_mean", summary=True, curve="return", label="return, last 100 episodes",
-    ),
-    Series(
-        name="length_mean", unit="env steps", words="Mean length of the last 100 episodes.", scalar="episodes/length_mean",
-        metric="length_mean", live="length_mean", curve="length", label="steps of an episode",
-    ),
-    Series(
-        name="lag_mean", unit="versions", words="Mean lag in versions.", scalar="lag/mean", metric="lag_versions_mean",
-        live="lag.mean", curve="lag", label="lag",
-    ),
-    Series(name="lag_max", unit="versions", words="Largest lag in versions.", scalar="lag/max", live="lag.max"),
-    Series(name="evaluation.mean", unit="reward", words="Mean evaluated return.", scalar="evaluation/mean", curve="evaluation"),
-    Series(name="remaining_s", unit="s", words="Seconds until the end at this speed.", live="remaining_s"),
-    Series(
-        name="solved_at_s", unit="s", words="Seconds after which an evaluation reached --stop-at.", live="solved_at_s",
+        name="frames",
+        unit="frames",
+        words="Frames of the env: env steps times the frame skip.",
         summary=True,
     ),
-)  # fmt: skip
+    Series(
+        name="updates",
+        unit="updates",
+        words="Updates of the learner.",
+        metric="updates",
+        rises=True,
+        live="version",
+        summary=True,
+        curve="updates",
+        axis=True,
+        label="updates",
+    ),
+    Series(
+        name="wall_s",
+        unit="s",
+        words="Seconds since the run began.",
+        metric="wall_seconds",
+        live="wall_s",
+        summary=True,
+        curve="wall",
+        axis=True,
+        label="seconds",
+    ),
+    Series(
+        name="steps_per_s",
+        unit="env steps/s",
+        words="Env steps learned from in a second.",
+        scalar="speed/steps_per_s",
+        metric="steps_per_second",
+        live="steps_per_s",
+        summary=True,
+        curve="steps_per_s",
+        label="steps/s",
+    ),
+    Series(
+        name="updates_per_s",
+        unit="updates/s",
+        words="Updates in a second.",
+        scalar="speed/updates_per_s",
+        metric="updates_per_second",
+        live="updates_per_s",
+        summary=True,
+        curve="updates_per_s",
+        label="updates/s",
+    ),
+    Series(
+        name="tokens_per_s",
+        unit="tokens/s",
+        words="Tokens of text learned from in a second.",
+        scalar="speed/tokens_per_s",
+        metric="tokens_per_second",
+        live="tokens_per_s",
+    ),
+    Series(
+        name="episodes",
+        unit="episodes",
+        words="Episodes that ended.",
+        metric="episodes",
+        rises=True,
+        live="episodes",
+        summary=True,
+    ),
+    Series(
+        name="aborted",
+        unit="episodes",
+        words="Episodes that a failure of an env ended.",
+        metric="aborted",
+        rises=True,
+    ),
+    Series(
+        name="return_mean",
+        unit="reward",
+        words="Mean return of the last 100 episodes.",
+        scalar="episodes/return_mean",
+        metric="return_mean",
+        live="return_mean",
+        summary=True,
+        curve="return",
+        label="return, last 100 episodes",
+    ),
+    Series(
+        name="length_mean",
+        unit="env steps",
+        words="Mean length of the last 100 episodes.",
+        scalar="episodes/length_mean",
+        metric="length_mean",
+        live="length_mean",
+        curve="length",
+        label="steps of an episode",
+    ),
+    Series(
+        name="lag_mean",
+        unit="versions",
+        words="Mean lag in versions.",
+        scalar="lag/mean",
+        metric="lag_versions_mean",
+        live="lag.mean",
+        curve="lag",
+        label="lag",
+    ),
+    Series(
+        name="lag_max",
+        unit="versions",
+        words="Largest lag in versions.",
+        scalar="lag/max",
+        live="lag.max",
+    ),
+    Series(
+        name="evaluation.mean",
+        unit="reward",
+        words="Mean evaluated return.",
+        scalar="evaluation/mean",
+        curve="evaluation",
+    ),
+    Series(
+        name="remaining_s",
+        unit="s",
+        words="Seconds until the end at this speed.",
+        live="remaining_s",
+    ),
+    Series(
+        name="solved_at_s",
+        unit="s",
+        words="Seconds after which an evaluation reached --stop-at.",
+        live="solved_at_s",
+        summary=True,
+    ),
+)
 AXES = {one.curve: one for one in SERIES if one.axis}
-CURVES = {one.curve: one for one in SERIES if one.label and not one.axis}  # evaluations have points of their own
-ROOMS = {"learner": "metrics", "info": "info"}  # what names of several numbers begin with, and their field of a report
+# evaluations have points of their own
+CURVES = {one.curve: one for one in SERIES if one.label and not one.axis}
+# what names of several numbers begin with, and their field of a report
+ROOMS = {"learner": "metrics", "info": "info"}
 
 
 def lag_name(program: Program) -> str:
     """The name of a report's lag: versions of the acting weights, or the age of a replay's rows."""
-    return "lag" if all(policy.replay is None for policy in learning(program).values()) else "age of rows"
+    return (
+        "lag"
+        if all(policy.replay is None for policy in learning(program).values())
+        else "age of rows"
+    )
 
 
 def _of_parts(report: Report, counted: bool) -> Numbers:
@@ -135,7 +242,9 @@ def _of_states(report: Report) -> Numbers:
 
 
 def _by_name(field: str, key: str = "") -> Callable[[Report], Numbers]:
-    """Read a mapping of a report by its names; ``key``: of each value only this key, where the value has it."""
+    """Read a mapping of a report by its names; ``key``: of each value only this key, where the
+    value has it.
+    """
 
     def read(report: Report) -> Numbers:
         found = getattr(report, field).items()
@@ -150,49 +259,109 @@ def _bins(kind: str) -> Callable[[Report], Numbers]:
 
 WORKER = ("worker", "kind")
 FAMILIES = (
-    Family(metric="learner", words="A metric of the algorithm.", labels=("name",), read=_by_name("metrics")),
     Family(
-        metric="verdict", words="1, with what holds the run back as a label.", labels=("sentence",),
+        metric="learner",
+        words="A metric of the algorithm.",
+        labels=("name",),
+        read=_by_name("metrics"),
+    ),
+    Family(
+        metric="verdict",
+        words="1, with what holds the run back as a label.",
+        labels=("sentence",),
         read=lambda report: {(report.verdict,): 1.0},
     ),
     Family(
-        metric="worker_seconds", words="Seconds of a worker by state.", labels=(*WORKER, "state"), read=_of_states, rises=True,
+        metric="worker_seconds",
+        words="Seconds of a worker by state.",
+        labels=(*WORKER, "state"),
+        read=_of_states,
+        rises=True,
         since=True,
     ),
     Family(
-        metric="part_seconds", words="Seconds of a part of a worker's work.", labels=(*WORKER, "part"),
-        read=lambda report: _of_parts(report, counted=False), rises=True, since=True,
+        metric="part_seconds",
+        words="Seconds of a part of a worker's work.",
+        labels=(*WORKER, "part"),
+        read=lambda report: _of_parts(report, counted=False),
+        rises=True,
+        since=True,
     ),
     Family(
-        metric="part_times", words="How often a part of a worker's work came.", labels=(*WORKER, "part"),
-        read=lambda report: _of_parts(report, counted=True), rises=True, since=True,
+        metric="part_times",
+        words="How often a part of a worker's work came.",
+        labels=(*WORKER, "part"),
+        read=lambda report: _of_parts(report, counted=True),
+        rises=True,
+        since=True,
     ),
     Family(
-        metric="process_cpu_seconds", words="CPU seconds of a process.", labels=("process",), read=_by_name("usage", "cpu_s"),
+        metric="process_cpu_seconds",
+        words="CPU seconds of a process.",
+        labels=("process",),
+        read=_by_name("usage", "cpu_s"),
         rises=True,
     ),
     Family(
-        metric="process_resident_bytes", words="Memory of a process.", labels=("process",), read=_by_name("usage", "rss"),
-    ),
-    Family(metric="gpu_busy", words="Share of time that a GPU works, 0 to 1.", labels=("gpu",), read=_by_name("gpus", "busy")),
-    Family(metric="gpu_memory_bytes", words="Bytes of memory that a GPU uses.", labels=("gpu",), read=_by_name("gpus", "used")),
-    Family(metric="gpu_power_watts", words="Watts that a GPU draws.", labels=("gpu",), read=_by_name("gpus", "power_w")),
-    Family(
-        metric="occupancy", words="How full a store of rows is, 0 to 1.", labels=("store",), read=_by_name("occupancy"),
+        metric="process_resident_bytes",
+        words="Memory of a process.",
+        labels=("process",),
+        read=_by_name("usage", "rss"),
     ),
     Family(
-        metric="moved_bytes", words="Bytes that a channel moved.", labels=("channel",), read=_by_name("moved"), rises=True,
+        metric="gpu_busy",
+        words="Share of time that a GPU works, 0 to 1.",
+        labels=("gpu",),
+        read=_by_name("gpus", "busy"),
     ),
     Family(
-        metric="lag_versions", words="Windows that were learned from, by the lag in versions.", labels=("le",),
-        read=_bins("versions"), since=True, edges=EDGES["versions"],
+        metric="gpu_memory_bytes",
+        words="Bytes of memory that a GPU uses.",
+        labels=("gpu",),
+        read=_by_name("gpus", "used"),
     ),
     Family(
-        metric="lag_seconds", labels=("le",), read=_bins("seconds"), since=True, edges=EDGES["seconds"],
-        words="Windows that were learned from, by the seconds since the version that acted came out.",
+        metric="gpu_power_watts",
+        words="Watts that a GPU draws.",
+        labels=("gpu",),
+        read=_by_name("gpus", "power_w"),
     ),
     Family(
-        metric="loop_seconds", labels=("le",), read=_bins("loop"), since=True, edges=EDGES["loop"],
+        metric="occupancy",
+        words="How full a store of rows is, 0 to 1.",
+        labels=("store",),
+        read=_by_name("occupancy"),
+    ),
+    Family(
+        metric="moved_bytes",
+        words="Bytes that a channel moved.",
+        labels=("channel",),
+        read=_by_name("moved"),
+        rises=True,
+    ),
+    Family(
+        metric="lag_versions",
+        words="Windows that were learned from, by the lag in versions.",
+        labels=("le",),
+        read=_bins("versions"),
+        since=True,
+        edges=EDGES["versions"],
+    ),
+    Family(
+        metric="lag_seconds",
+        labels=("le",),
+        read=_bins("seconds"),
+        since=True,
+        edges=EDGES["seconds"],
+        words="Windows that were learned from, by the seconds since the version that acted came "
+        "out.",
+    ),
+    Family(
+        metric="loop_seconds",
+        labels=("le",),
+        read=_bins("loop"),
+        since=True,
+        edges=EDGES["loop"],
         words="Blocks of rows, by the seconds from their env steps to the end of their updates.",
     ),
-)  # fmt: skip
+)

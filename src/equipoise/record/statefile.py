@@ -1,6 +1,8 @@
-"""A worker's state as bytes and back: trees of arrays, tensors, numbers and texts, in safetensors; never pickle.
+"""A worker's state as bytes and back: trees of arrays, tensors, numbers and texts, in safetensors;
+never pickle.
 
-The arrays are the file's tensors, numbered; the tree that they stand in is JSON in the file's metadata.
+The arrays are the file's tensors, numbered; the tree that they stand in is JSON in the file's
+metadata.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ KEY = "tree"
 
 
 def dump(tree: Tree) -> bytes:
-    """Nested dicts of numpy arrays, CPU or GPU tensors, int, float, str, bool and None; TypeError for anything else."""
+    """Nested dicts of numpy arrays, CPU or GPU tensors, int, float, str, bool and None; TypeError
+    for anything else.
+    """
     arrays: dict[str, Any] = {}
     torch = sys.modules.get("torch")  # an env worker, which has no tensors, never loads it
 
@@ -47,7 +51,10 @@ def dump(tree: Tree) -> bytes:
         if isinstance(node, np.ndarray | np.generic) and node.dtype.kind in "biuf":
             arrays[name] = np.array(node, order="C")
             return {"array": name}
-        raise TypeError(f"state{where}: expected arrays, tensors, numbers and texts in dicts, got {type(node).__name__}")
+        raise TypeError(
+            f"state{where}: expected arrays, tensors, numbers and texts in dicts, got "
+            f"{type(node).__name__}"
+        )
 
     skeleton = encode(tree, "")
     return safetensors.numpy.save(arrays, {KEY: json.dumps(skeleton)})
@@ -57,31 +64,48 @@ def parse(data: bytes, path: Path | str = "state") -> Tree:
     """The tree that ``dump`` wrote; ValueError that names the file where the bytes are none."""
     metadata = header(data, path).get("__metadata__")
     if not isinstance(metadata, dict) or not isinstance(metadata.get(KEY), str):
-        raise ValueError(f"{path}: expected a state written by this package, got a safetensors file without one")
+        raise ValueError(
+            f"{path}: expected a state written by this package, got a safetensors file without one"
+        )
     skeleton = parse_json(metadata[KEY].encode("utf-8", "surrogatepass"), path, finite=False)
     with _readable(path):
         arrays = safetensors.numpy.load(data)
 
     def decode(node: Any) -> Any:
-        kind, content = next(iter(node.items())) if isinstance(node, dict) and len(node) == 1 else (None, None)
+        kind, content = (
+            next(iter(node.items())) if isinstance(node, dict) and len(node) == 1 else (None, None)
+        )
         if kind == "dict" and isinstance(content, dict):
             return {key: decode(value) for key, value in content.items()}
         if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
             return content
-        if kind not in ("array", "tensor", "bfloat16") or not isinstance(content, str) or content not in arrays:
-            raise ValueError(f"{path}: expected a state written by this package, got a tree with {str(node)[:200]}")
+        if (
+            kind not in ("array", "tensor", "bfloat16")
+            or not isinstance(content, str)
+            or content not in arrays
+        ):
+            raise ValueError(
+                f"{path}: expected a state written by this package, got a tree with "
+                f"{str(node)[:200]}"
+            )
         if kind == "array":
             return arrays[content]
         import torch
 
         tensor = torch.from_numpy(arrays[content])
-        return tensor.view(torch.bfloat16) if kind == "bfloat16" and tensor.dtype == torch.int16 else tensor
+        return (
+            tensor.view(torch.bfloat16)
+            if kind == "bfloat16" and tensor.dtype == torch.int16
+            else tensor
+        )
 
     return decode(skeleton)
 
 
 def parse_weights(data: bytes, path: Path | str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file; ValueError that names the file where the bytes are none."""
+    """The tensors of a safetensors file;
+    ValueError that names the file where the bytes are none.
+    """
     import safetensors.torch
 
     header(data, path)
@@ -95,10 +119,15 @@ def header(data: bytes, path: Path | str) -> dict[str, Any]:
         raise ValueError(f"{path}: expected a safetensors file, got {len(data)} bytes")
     (length,) = struct.unpack("<Q", data[:8])
     if length > min(len(data) - 8, LARGEST_JSON):
-        raise ValueError(f"{path}: expected a safetensors header within {len(data):,} bytes, got one that claims {length:,}")
+        raise ValueError(
+            f"{path}: expected a safetensors header within {len(data):,} bytes, got one that "
+            f"claims {length:,}"
+        )
     found = parse_json(bytes(data[8 : 8 + length]), path)
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected a safetensors header, a JSON object, got {type(found).__name__}")
+        raise ValueError(
+            f"{path}: expected a safetensors header, a JSON object, got {type(found).__name__}"
+        )
     return found
 
 
@@ -107,4 +136,6 @@ def _readable(path: Path | str) -> Iterator[None]:
     try:
         yield
     except (safetensors.SafetensorError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: expected a safetensors file, got a damaged one: {error}") from error
+        raise ValueError(
+            f"{path}: expected a safetensors file, got a damaged one: {error}"
+        ) from error

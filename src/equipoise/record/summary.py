@@ -16,30 +16,48 @@ SUMMARY = "summary.json"
 
 
 def write_summary(directory: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Write it into a run directory -> the summary as it was written; ValueError for another set of keys."""
+    """Write it into a run directory -> the summary as it was written; ValueError for another set of
+    keys.
+    """
     for key in summary:
         if key not in SUMMARY_KEYS:
             raise ValueError(f"summary: unknown key {key!r}{hint(key, SUMMARY_KEYS)}")
     if missing := [key for key in SUMMARY_KEYS if key not in summary]:
-        raise ValueError(f"summary: expected the keys {list(SUMMARY_KEYS)}, got none named {missing}")
+        raise ValueError(
+            f"summary: expected the keys {list(SUMMARY_KEYS)}, got none named {missing}"
+        )
     if summary["status"] not in STATUSES:
-        raise ValueError(f"summary: expected a status of {list(STATUSES)}, got {summary['status']!r}")
+        raise ValueError(
+            f"summary: expected a status of {list(STATUSES)}, got {summary['status']!r}"
+        )
     data: dict[str, Any] = plain({key: summary[key] for key in SUMMARY_KEYS})
-    if data["evaluation"] is not None:  # of an Evaluation, the three that the design names, and what only some have
-        keys = ("mean", "std", "episodes", *(key for key in ("policies", "info") if data["evaluation"].get(key)))
+    # of an Evaluation, the three that the design names, and what only some have
+    if data["evaluation"] is not None:
+        keys = (
+            "mean",
+            "std",
+            "episodes",
+            *(key for key in ("policies", "info") if data["evaluation"].get(key)),
+        )
         data["evaluation"] = {key: data["evaluation"][key] for key in keys}
     write_atomic(directory / SUMMARY, json_bytes(data))
     return data
 
 
 def read_summary(directory: Path) -> dict[str, Any] | None:
-    """None while the run has not ended, and with a warning where the file is damaged: nothing depends on it."""
+    """None while the run has not ended, and with a warning where the file is damaged: nothing
+    depends on it.
+    """
     file = directory / SUMMARY
     if not file.exists():
         return None
     try:
         data: dict[str, Any] = check(read_json(file), SUMMARY_SCHEMA, str(file))
     except (OSError, ValueError) as error:
-        warnings.warn(f"{error}; the file is not needed, and is left out of account", RuntimeWarning, stacklevel=3)
+        warnings.warn(
+            f"{error}; the file is not needed, and is left out of account",
+            RuntimeWarning,
+            stacklevel=3,
+        )
         return None
     return data

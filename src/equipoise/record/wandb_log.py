@@ -17,7 +17,9 @@ def load() -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise ImportError(f"--wandb needs the package wandb: {install('wandb')} ({error})") from error
+        raise ImportError(
+            f"--wandb needs the package wandb: {install('wandb')} ({error})"
+        ) from error
     return wandb
 
 
@@ -29,21 +31,37 @@ def new(project: str) -> dict[str, str]:
 
 
 class WandbLog:
-    """One W&B run, whose step is the env step; what it has of a step stays, so a rewound run tells only what is new.
+    """One W&B run, whose step is the env step; what it has of a step stays, so a rewound run tells
+    only what is new.
 
     ``told``: the last step that it has already.
     """
 
-    def __init__(self, known: Mapping[str, str], directory: Path, config: Mapping[str, Any], *, told: int = -1) -> None:
+    def __init__(
+        self,
+        known: Mapping[str, str],
+        directory: Path,
+        config: Mapping[str, Any],
+        *,
+        told: int = -1,
+    ) -> None:
         wandb = load()
         self._told, self._after = told, told
         try:
             self._run = wandb.init(
-                project=known[PROJECT], id=known[ID], name=directory.name, dir=str(directory), config=dict(config),
-                resume="allow", settings=wandb.Settings(console="off", silent=True),  # the terminal is the live view's
-            )  # fmt: skip
+                project=known[PROJECT],
+                id=known[ID],
+                name=directory.name,
+                dir=str(directory),
+                config=dict(config),
+                # the terminal is the live view's
+                resume="allow",
+                settings=wandb.Settings(console="off", silent=True),
+            )
         except wandb.Error as error:
-            raise ValueError(f"wandb: no run begins in project {known[PROJECT]!r}: {error}") from error
+            raise ValueError(
+                f"wandb: no run begins in project {known[PROJECT]!r}: {error}"
+            ) from error
 
     def write(self, values: Mapping[str, float], step: int) -> None:
         if step > self._after:

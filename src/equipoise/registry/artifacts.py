@@ -1,4 +1,6 @@
-"""Artifacts in the registry: what a manifest must be, and copying, looking at and checking the files that it names."""
+"""Artifacts in the registry: what a manifest must be, and copying, looking at and checking the
+files that it names.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from equipoise.schema import Each, Number, Schema, Text, check
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 MODEL = "policy.onnx"
-KNOWN = (SPEC, MODEL, "weights.safetensors", "edge.py")  # files of an artifact: a numpy.py would be imported by edge.py
+# files of an artifact: a numpy.py would be imported by edge.py
+KNOWN = (SPEC, MODEL, "weights.safetensors", "edge.py")
 ASIDE = ".aside-"  # what a folder is called before it is whole, and while it is removed
 LARGEST_MANIFEST = 1 << 20  # bytes
 MOST_FILES = 256
@@ -29,12 +32,16 @@ VERSION = re.compile(r"[0-9a-f]{64}")
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 SCHEMA: Schema = {
     "format": Number(1, 1, whole=True),
-    "files": Each({"sha256": Text(64), "size": Number(0, LARGEST_FILE, whole=True)}, most=MOST_FILES),
+    "files": Each(
+        {"sha256": Text(64), "size": Number(0, LARGEST_FILE, whole=True)}, most=MOST_FILES
+    ),
 }
 
 
 class Incomplete(ValueError):
-    """A version whose files are not all here, or not of the size that its manifest says: a copy is not finished, or failed."""
+    """A version whose files are not all here, or not of the size that its manifest says: a copy is
+    not finished, or failed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +62,48 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an artifact; ValueError where it is none, names a file outside of the folder, or is too large."""
+    """The manifest of an artifact; ValueError where it is none, names a file outside of the folder,
+    or is too large.
+    """
     path = folder / MANIFEST
     data = read_plain(path, LARGEST_MANIFEST)
     said = check(parse_json(data, path), SCHEMA, str(path))
     for name, about in said["files"].items():
         if not FILE_NAME.fullmatch(name) or name == MANIFEST:
-            raise ValueError(f"{path}: files: expected names of files beside it, such as 'policy.onnx', got {name!r}")
+            raise ValueError(
+                f"{path}: files: expected names of files beside it, such as 'policy.onnx', got "
+                f"{name!r}"
+            )
         if not VERSION.fullmatch(about["sha256"]):
-            raise ValueError(f"{path}: files.{name}.sha256: expected 64 hexadecimal digits, got {about['sha256']!r}")
+            raise ValueError(
+                f"{path}: files.{name}.sha256: expected 64 hexadecimal digits, got "
+                f"{about['sha256']!r}"
+            )
     if SPEC not in said["files"]:
-        raise ValueError(f"{path}: files: expected {SPEC!r} among them, got {', '.join(said['files']) or 'none'}")
-    return Manifest(data, {name: (about["sha256"], about["size"]) for name, about in said["files"].items()})
+        raise ValueError(
+            f"{path}: files: expected {SPEC!r} among them, got {', '.join(said['files']) or 'none'}"
+        )
+    return Manifest(
+        data, {name: (about["sha256"], about["size"]) for name, about in said["files"].items()}
+    )
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[int, int]]:
-    """A plain file for reading, as (descriptor, size in bytes); ValueError for a link, and for what is no file."""
+    """A plain file for reading, as (descriptor, size in bytes); ValueError for a link, and for what
+    is no file.
+    """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # nonblock: a pipe is refused, not waited for
+        # nonblock: a pipe is refused, not waited for
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         raise Incomplete(f"{path}: expected a file, got none") from None
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise ValueError(f"{path}: expected a plain file, got a link, which may lead out of its folder") from None
+        raise ValueError(
+            f"{path}: expected a plain file, got a link, which may lead out of its folder"
+        ) from None
     try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
@@ -98,7 +122,9 @@ def read_plain(path: Path, most: int) -> bytes:
 
 
 def copy(source: Path, manifest: Manifest, to: Path) -> None:
-    """Copy the files of an artifact into an empty folder, onto the disk, the manifest last; ValueError names a wrong one."""
+    """Copy the files of an artifact into an empty folder, onto the disk, the manifest last;
+    ValueError names a wrong one.
+    """
     for name in manifest.files:
         new = os.open(to / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
@@ -111,9 +137,13 @@ def copy(source: Path, manifest: Manifest, to: Path) -> None:
 
 
 def place(whole: Path, folder: Path) -> None:
-    """Give a folder that is whole its name; where one that is half copied or damaged has it, replace its files one by one."""
+    """Give a folder that is whole its name; where one that is half copied or damaged has it,
+    replace its files one by one.
+    """
     if folder.is_symlink():
-        raise ValueError(f"{folder}: expected a folder, got a link, which may lead out of the registry")
+        raise ValueError(
+            f"{folder}: expected a folder, got a link, which may lead out of the registry"
+        )
     if folder.exists():
         for name in sorted(os.listdir(whole)):
             (whole / name).replace(folder / name)
@@ -129,7 +159,8 @@ def set_aside(folder: Path) -> Path:
 
 
 def look(folder: Path, version: str) -> Manifest:
-    """The manifest of a version whose files are all there, by their sizes; ``Incomplete`` or ValueError where they are not.
+    """The manifest of a version whose files are all there, by their sizes; ``Incomplete`` or
+    ValueError where they are not.
 
     Their contents are for ``problems``, and for what loads them.
     """
@@ -137,25 +168,40 @@ def look(folder: Path, version: str) -> Manifest:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             raise ValueError(f"{folder}: expected a folder, got a link or a file")
     except FileNotFoundError:
-        raise Incomplete(f"{folder}: expected the version {version[:12]}, got nothing; copy its registry here again") from None
+        raise Incomplete(
+            f"{folder}: expected the version {version[:12]}, got nothing; copy its registry here "
+            "again"
+        ) from None
     manifest = read_manifest(folder)
     if manifest.version != version:
-        raise ValueError(f"{folder / MANIFEST}: expected the SHA-256 {version}, got {manifest.version}: the file is damaged")
+        raise ValueError(
+            f"{folder / MANIFEST}: expected the SHA-256 {version}, got {manifest.version}: the "
+            "file is damaged"
+        )
     for name, (_, size) in manifest.files.items():
         path = folder / name
         try:
             about = path.lstat()
         except FileNotFoundError:
-            raise Incomplete(f"{path}: expected a file of {size:,} bytes, got none; copy its registry here again") from None
+            raise Incomplete(
+                f"{path}: expected a file of {size:,} bytes, got none; copy its registry here again"
+            ) from None
         if not stat.S_ISREG(about.st_mode):
-            raise ValueError(f"{path}: expected a plain file, got another kind of file, such as a link")
+            raise ValueError(
+                f"{path}: expected a plain file, got another kind of file, such as a link"
+            )
         if about.st_size != size:
-            raise Incomplete(f"{path}: expected {size:,} bytes, got {about.st_size:,}; copy its registry here again")
+            raise Incomplete(
+                f"{path}: expected {size:,} bytes, got {about.st_size:,}; copy its registry here "
+                "again"
+            )
     return manifest
 
 
 def problems(folder: Path, version: str) -> list[str]:
-    """A sentence for each file of a version that is not as its manifest says, and for each that the manifest does not name."""
+    """A sentence for each file of a version that is not as its manifest says, and for each that the
+    manifest does not name.
+    """
     try:
         manifest = read_manifest(folder)
     except (ValueError, OSError) as error:
@@ -173,7 +219,9 @@ def problems(folder: Path, version: str) -> list[str]:
 
 
 def _read_through(path: Path, about: tuple[str, int], copy_to: int | None = None) -> None:
-    """Read a file to its end, and copy it to a descriptor; ValueError where it is not as the manifest says."""
+    """Read a file to its end, and copy it to a descriptor; ValueError where it is not as the
+    manifest says.
+    """
     sha256, size = about
     with opened(path) as (handle, got):
         if got != size:
@@ -185,7 +233,9 @@ def _read_through(path: Path, about: tuple[str, int], copy_to: int | None = None
             while left and copy_to is not None:
                 left = left[os.write(copy_to, left) :]
     if digest.hexdigest() != sha256:
-        raise ValueError(f"{path}: expected the SHA-256 {sha256}, got {digest.hexdigest()}: the file is damaged")
+        raise ValueError(
+            f"{path}: expected the SHA-256 {sha256}, got {digest.hexdigest()}: the file is damaged"
+        )
 
 
 def _pieces(handle: int) -> Iterator[bytes]:

@@ -44,29 +44,50 @@ def wrong(registry: RegistryReader) -> list[str]:
                 records.read(folder, record)
             except (ValueError, OSError) as error:
                 found.append(str(error))
-        more = [other for other in registry.listing(f"policies/{name}/audit") if not Record.named(other)]
-        found += [f"{folder / other}: expected only records" for other in sorted(more) if not other.startswith(".")]
+        more = [
+            other for other in registry.listing(f"policies/{name}/audit") if not Record.named(other)
+        ]
+        found += [
+            f"{folder / other}: expected only records"
+            for other in sorted(more)
+            if not other.startswith(".")
+        ]
         for version in now.added.keys() - there:
             if not now.is_removed(version):
                 found.append(
-                    f"{registry.artifact(version)}: expected a version of {name}, got nothing; copy its registry again"
+                    f"{registry.artifact(version)}: expected a version of {name}, got nothing; "
+                    "copy its registry again"
                 )
         for alias, version in now.aliases.items():
             if version not in now.added:
-                found.append(f"{folder}: expected a record that adds {version}, which is {alias}, got none")
+                found.append(
+                    f"{folder}: expected a record that adds {version}, which is {alias}, got none"
+                )
             elif version not in there and now.is_removed(version):
-                found.append(f"{registry.artifact(version)}: expected a version, which is {alias} of {name}, got nothing")
+                found.append(
+                    f"{registry.artifact(version)}: expected a version, which is {alias} of "
+                    f"{name}, got nothing"
+                )
     return found
 
 
 def collect(registry: RegistryReader, older_than_s: float, dry: bool, who: str | None) -> list[str]:
-    """Remove what no alias and no lineage names, and what a kill left -> the versions; the caller holds the lock.
+    """Remove what no alias and no lineage names, and what a kill left -> the versions; the caller
+    holds the lock.
 
     ValueError, and nothing is removed, where a record is damaged: it may name a version.
     """
     now_s = time.time()
-    states = {name: registry.state(name) for name in registry.listing("policies") if POLICY.fullmatch(name)}
-    there = {name for name in registry.listing("artifacts") if VERSION.fullmatch(name) and _is_folder(registry.artifact(name))}
+    states = {
+        name: registry.state(name)
+        for name in registry.listing("policies")
+        if POLICY.fullmatch(name)
+    }
+    there = {
+        name
+        for name in registry.listing("artifacts")
+        if VERSION.fullmatch(name) and _is_folder(registry.artifact(name))
+    }
     kept: set[str] = set()
     for name, state in states.items():
         kept.update(state.aliases.values())
@@ -79,7 +100,8 @@ def collect(registry: RegistryReader, older_than_s: float, dry: bool, who: str |
     gone = [
         version
         for version in sorted(there - kept)
-        if version in registered or _is_left(registry.artifact(version), now_s)  # one without a policy may be half copied
+        # one without a policy may be half copied
+        if version in registered or _is_left(registry.artifact(version), now_s)
     ]
     if dry:
         return gone
@@ -94,11 +116,20 @@ def collect(registry: RegistryReader, older_than_s: float, dry: bool, who: str |
 
 
 def _sweep(registry: RegistryReader, now_s: float) -> None:
-    """Remove what killed processes left: folders that were not whole yet, and files that had no name yet."""
+    """Remove what killed processes left: folders that were not whole yet, and files that had no
+    name yet.
+    """
     for name in registry.listing("artifacts"):
         if name.startswith(ASIDE) and _is_left(registry.artifact(name), now_s):
             shutil.rmtree(registry.artifact(name))
-    folders = [registry.path, *(registry.audit_folder(name) for name in registry.listing("policies") if POLICY.fullmatch(name))]
+    folders = [
+        registry.path,
+        *(
+            registry.audit_folder(name)
+            for name in registry.listing("policies")
+            if POLICY.fullmatch(name)
+        ),
+    ]
     for folder in folders:
         for path in folder.glob(".*.tmp"):
             if _is_left(path, now_s):
@@ -110,7 +141,9 @@ def _is_folder(path: Path) -> bool:
 
 
 def _is_left(path: Path, now_s: float) -> bool:
-    """Was nothing done to it for so long? By the time of the last change, which a copy that keeps times does not carry over."""
+    """Was nothing done to it for so long? By the time of the last change, which a copy that keeps
+    times does not carry over.
+    """
     return now_s - os.lstat(path).st_ctime > LEFT_S
 
 

@@ -21,31 +21,49 @@ from equipoise.schema import Number, check
 ABOUT = "registry.json"
 SAYS = b'{"format": 1}\n'  # what is in it
 POLICY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-SETTLED_NS = 1_000_000_000  # a folder that changed less long ago may change again without another time of its last change
+# a folder that changed less long ago may change again without another time of its last change
+SETTLED_NS = 1_000_000_000
 SHORTEST = 6  # digits of a version that a caller must give
 
 
 class RegistryReader:
-    """A registry that is only read, as a server and a page do: it takes no lock, and the folder may be read-only."""
+    """A registry that is only read, as a server and a page do: it takes no lock, and the folder may
+    be read-only.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """ValueError where ``path`` is no registry."""
         self.path = Path(path)
         about = self.path / ABOUT
         if not about.is_file():
-            got = "another folder" if self.path.is_dir() else "a file" if self.path.exists() else "nothing"
-            raise ValueError(f"{self.path}: expected a registry, got {got}; 'equipoise registry add' makes one")
+            got = (
+                "another folder"
+                if self.path.is_dir()
+                else "a file"
+                if self.path.exists()
+                else "nothing"
+            )
+            raise ValueError(
+                f"{self.path}: expected a registry, got {got}; 'equipoise registry add' makes one"
+            )
         check(read_json(about), {"format": Number(1, 1, whole=True)}, str(about))
         _no_link(self.path / "artifacts", self.path / "policies")
         self._read: dict[Path, dict[str, Any]] = {}  # contents of records, which never change
-        self._states: dict[str, tuple[int, State]] = {}  # by policy, with the time of the last change of its folder
+        # by policy, with the time of the last change of its folder
+        self._states: dict[str, tuple[int, State]] = {}
 
     def names(self) -> Sequence[str]:
         """The policies that have versions, sorted."""
-        return sorted(name for name in self.listing("policies") if POLICY.fullmatch(name) and self._has_versions(name))
+        return sorted(
+            name
+            for name in self.listing("policies")
+            if POLICY.fullmatch(name) and self._has_versions(name)
+        )
 
     def _has_versions(self, name: str) -> bool:
-        """Does a policy have versions? False if its folder cannot be read, which ``verify`` names."""
+        """Does a policy have versions? False if its folder cannot be read,
+        which ``verify`` names.
+        """
         with suppress(ValueError, OSError):
             return bool(self.state(name).added)
         return False
@@ -53,7 +71,8 @@ class RegistryReader:
     def state(self, name: str) -> State:
         """What the records of a policy say of its versions and aliases; it is not to be changed.
 
-        One listing of a folder, or none while nothing was written there: a server asks a few times a second.
+        One listing of a folder, or none while nothing was written there: a server asks a few times
+        a second.
         """
         folder = self.audit_folder(name)
         try:
@@ -69,7 +88,9 @@ class RegistryReader:
         return now
 
     def aliases(self, name: str) -> dict[str, str]:
-        """The version of each alias of a policy that is set: champion, previous, candidate, shadow."""
+        """The version of each alias of a policy that is set: champion, previous, candidate,
+        shadow.
+        """
         return self.known(name).aliases
 
     def versions(self, name: str) -> Sequence[str]:
@@ -78,17 +99,21 @@ class RegistryReader:
         return [version for version in self.known(name).newest_first() if version in there]
 
     def revision(self, name: str) -> str:
-        """A text that changes when an alias of the policy is moved, here or by copying, and at nothing else.
+        """A text that changes when an alias of the policy is moved, here or by copying, and at
+        nothing else.
 
-        While nothing changes it costs a look at a folder and no listing, so a server may ask a few times a second.
+        While nothing changes it costs a look at a folder and no listing, so a server may ask a few
+        times a second.
         """
         return self.known(name).revision
 
     def resolve(self, name: str, which: str = "champion") -> tuple[str, Path]:
-        """The version of an alias, or of the first digits of a version, and the folder of its artifact.
+        """The version of an alias, or of the first digits of a version, and the folder of its
+        artifact.
 
-        ``Incomplete`` where its files are still being copied here: ask again. ValueError where there is none. The sizes of the
-        files are looked at, and their contents are not: whoever loads the artifact checks those.
+        ``Incomplete`` where its files are still being copied here: ask again. ValueError where
+        there is none. The sizes of the files are looked at, and their contents are not: whoever
+        loads the artifact checks those.
         """
         now = self.known(name)
         version = self.version_of(name, now, which)
@@ -99,13 +124,15 @@ class RegistryReader:
             if now.is_removed(version) and not folder.exists():
                 day = time.strftime("%Y-%m-%d", time.gmtime(now.removed[version].stamp / 1e6))
                 raise ValueError(
-                    f"{name}: expected a version that is here, got {version[:12]}: gc removed it on {day}"
+                    f"{name}: expected a version that is here, got {version[:12]}: gc removed it "
+                    f"on {day}"
                 ) from None
             raise
         return version, folder
 
     def list(self) -> dict[str, Any]:
-        """For each policy its aliases, its revision, and its versions, the newest first, each with its aliases and its time.
+        """For each policy its aliases, its revision, and its versions, the newest first, each with
+        its aliases and its time.
 
         The time is when it was added, in seconds since 1970.
         """
@@ -116,7 +143,11 @@ class RegistryReader:
                 "aliases": now.aliases,
                 "revision": now.revision,
                 "versions": [
-                    {"version": version, "time": now.added[version].stamp / 1e6, "aliases": now.aliases_of(version)}
+                    {
+                        "version": version,
+                        "time": now.added[version].stamp / 1e6,
+                        "aliases": now.aliases_of(version),
+                    }
                     for version in now.newest_first()
                     if version in there
                 ],
@@ -125,7 +156,8 @@ class RegistryReader:
         }
 
     def show(self, name: str, which: str = "champion") -> dict[str, Any]:
-        """What is known of one version: lineage, files (sizes in bytes), aliases, and who added it when.
+        """What is known of one version: lineage, files (sizes in bytes), aliases, and who added it
+        when.
 
         ``problem``: a sentence where a file is not there, or not of its size; None where all are.
         """
@@ -134,20 +166,37 @@ class RegistryReader:
         said = self.contents(name, now.added[version])
         files, problem = {}, None
         try:
-            files = {file: size for file, (_, size) in artifacts.look(self.artifact(version), version).files.items()}
+            files = {
+                file: size
+                for file, (_, size) in artifacts.look(self.artifact(version), version).files.items()
+            }
         except (ValueError, OSError) as error:
             problem = records.in_utf8(str(error))
         return {
-            "policy": name, "version": version, "path": str(self.artifact(version)), "aliases": now.aliases_of(version),
-            "lineage": said["lineage"], "added": said["time"], "who": said["who"], "reason": said["reason"],
-            "files": files, "problem": problem,
-        }  # fmt: skip
+            "policy": name,
+            "version": version,
+            "path": str(self.artifact(version)),
+            "aliases": now.aliases_of(version),
+            "lineage": said["lineage"],
+            "added": said["time"],
+            "who": said["who"],
+            "reason": said["reason"],
+            "files": files,
+            "problem": problem,
+        }
 
     def audit(self, name: str) -> Sequence[dict[str, Any]]:
-        """Everything that was done to a policy or refused, the oldest first; a damaged record has a ``problem``."""
+        """Everything that was done to a policy or refused, the oldest first; a damaged record has a
+        ``problem``.
+        """
         found = []
         for record in self.known(name).records:
-            about = {"record": record.name, "kind": record.kind, "version": record.version, "stamp": record.stamp}
+            about = {
+                "record": record.name,
+                "kind": record.kind,
+                "version": record.version,
+                "stamp": record.stamp,
+            }
             try:
                 found.append(about | self.contents(name, record))
             except (ValueError, OSError) as error:
@@ -155,15 +204,18 @@ class RegistryReader:
         return found
 
     def conflicts(self, name: str) -> dict[str, Sequence[str | None]]:
-        """Aliases that were moved in two copies of the registry, with the versions that they got there; the last one holds.
+        """Aliases that were moved in two copies of the registry, with the versions that they got
+        there; the last one holds.
 
         The next move of the alias settles it.
         """
         now = self.known(name)
-        found = {alias: [move.version for move in self.heads(name, now, alias)] for alias in MOVABLE}
+        found = {
+            alias: [move.version for move in self.heads(name, now, alias)] for alias in MOVABLE
+        }
         return {alias: versions for alias, versions in found.items() if len(set(versions)) > 1}
 
-    # -------------------------------------------------------------------------------------------- of the rooms that write
+    # ---------------------------------------------------------------------- of the rooms that write
 
     def artifact(self, version: str) -> Path:
         """The folder of a version."""
@@ -173,7 +225,10 @@ class RegistryReader:
         """The folder of a policy's records; ValueError where ``name`` cannot be a policy's."""
         if not POLICY.fullmatch(name):
             got = repr(name) if len(name) <= 100 else f"{len(name):,} letters, {name[:20]!r}..."
-            raise ValueError(f"policy: expected a name of letters, digits, '.', '_' and '-', at most 100 of them, got {got}")
+            raise ValueError(
+                "policy: expected a name of letters, digits, '.', '_' and '-', at most 100 of "
+                f"them, got {got}"
+            )
         folder = self.path / "policies" / name / "audit"
         _no_link(folder.parent, folder)
         return folder
@@ -197,17 +252,31 @@ class RegistryReader:
         if which in ALIASES:
             if (version := now.aliases.get(which)) is None:
                 there = ", ".join(now.aliases) or "no alias"
-                raise ValueError(f"{name}: expected an alias that is set, got {which!r}; set: {there}")
+                raise ValueError(
+                    f"{name}: expected an alias that is set, got {which!r}; set: {there}"
+                )
             if version not in now.added:
-                raise Incomplete(f"{name}: expected the record that adds {version}, got none; copy its registry here again")
+                raise Incomplete(
+                    f"{name}: expected the record that adds {version}, got none; copy its registry "
+                    "here again"
+                )
             return version
-        found = [version for version in now.added if version.startswith(which)] if len(which) >= SHORTEST else []
+        found = (
+            [version for version in now.added if version.startswith(which)]
+            if len(which) >= SHORTEST
+            else []
+        )
         if len(found) == 1:
             return found[0]
         if found:
-            raise ValueError(f"{name}: expected more digits of a version, got {which!r}, with which {len(found)} begin")
+            raise ValueError(
+                f"{name}: expected more digits of a version, got {which!r}, with which "
+                f"{len(found)} begin"
+            )
         newest = [version[:12] for version in now.newest_first()[:5]]
-        raise ValueError(f"{name}: unknown version or alias {which!r}{hint(which, [*now.aliases, *newest])}")
+        raise ValueError(
+            f"{name}: unknown version or alias {which!r}{hint(which, [*now.aliases, *newest])}"
+        )
 
     def heads(self, name: str, now: State, alias: str) -> Sequence[Record]:
         """The moves of an alias that no other move followed."""
@@ -229,4 +298,6 @@ class RegistryReader:
 def _no_link(*folders: Path) -> None:
     for folder in folders:
         if folder.is_symlink():
-            raise ValueError(f"{folder}: expected a folder, got a link, which may lead out of the registry")
+            raise ValueError(
+                f"{folder}: expected a folder, got a link, which may lead out of the registry"
+            )

@@ -1,4 +1,6 @@
-"""Records: a file for each thing that was done to a policy, whose name says what and whose contents say by whom and why."""
+"""Records: a file for each thing that was done to a policy, whose name says what and whose contents
+say by whom and why.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,26 @@ NAME = re.compile(
 LATEST = 10**16 - 1  # microseconds since 1970 that a name has room for: the year 2286
 LARGEST = 1 << 20  # bytes of a record
 SCHEMA: Schema = {
-    "format": Number(1, 1, whole=True), "stamp": Number(0, LATEST, whole=True), "kind": Text(among=KINDS),
-    "version": Maybe(Text(64)), "who": Text(200), "time": Text(40), "reason": Text(10_000),
-    "alias?": Text(among=ALIASES), "from?": Maybe(Text(64)), "expected?": Maybe(Text(64)), "after?": Items(Text(200)),
+    "format": Number(1, 1, whole=True),
+    "stamp": Number(0, LATEST, whole=True),
+    "kind": Text(among=KINDS),
+    "version": Maybe(Text(64)),
+    "who": Text(200),
+    "time": Text(40),
+    "reason": Text(10_000),
+    "alias?": Text(among=ALIASES),
+    "from?": Maybe(Text(64)),
+    "expected?": Maybe(Text(64)),
+    "after?": Items(Text(200)),
     "lineage?": Each(Anything()),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Record:
-    """What the name of a record says. Records are ordered by their names, which begin with the time."""
+    """What the name of a record says. Records are ordered by their names, which begin with the
+    time.
+    """
 
     name: str
     stamp: int  # microseconds since 1970; later than that of every record which its writer saw
@@ -49,7 +61,9 @@ class Record:
 
     @classmethod
     def named(cls, name: str) -> Record | None:
-        """Read the name of a file; None where it is no record's, such as one that is being written or copied."""
+        """Read the name of a file; None where it is no record's, such as one that is being written
+        or copied.
+        """
         if (found := NAME.fullmatch(name)) is None:
             return None
         version = found["version"]
@@ -61,31 +75,57 @@ def read(folder: Path, record: Record) -> dict[str, Any]:
     path = folder / record.name
     data = read_plain(path, LARGEST)
     if (got := _digest(data)) != (said := record.name.removesuffix(".json")[-16:]):
-        raise ValueError(f"{path}: expected contents whose SHA-256 begins with {said}, got {got}: the file is damaged")
+        raise ValueError(
+            f"{path}: expected contents whose SHA-256 begins with {said}, got {got}: the file is "
+            "damaged"
+        )
     said_within = check(in_utf8(parse_json(data, path)), SCHEMA, str(path))
     if _name(said_within, data) != record.name:
-        raise ValueError(f"{path}: expected the name {_name(said_within, data)}, which its contents say, got {record.name}")
+        raise ValueError(
+            f"{path}: expected the name {_name(said_within, data)}, which its contents say, got "
+            f"{record.name}"
+        )
     return {"lineage": {}} | said_within if record.kind == "added" else dict(said_within)
 
 
 def write(
-    folder: Path, before: Sequence[Record], kind: str, version: str | None, *, who: str | None, reason: str,
+    folder: Path,
+    before: Sequence[Record],
+    kind: str,
+    version: str | None,
+    *,
+    who: str | None,
+    reason: str,
     details: Mapping[str, Any],
-) -> Record:  # fmt: skip
-    """Add a record after those of ``before``, in one rename; the caller holds the registry's lock."""
+) -> Record:
+    """Add a record after those of ``before``, in one rename;
+    the caller holds the registry's lock.
+    """
     newest = max((record.stamp for record in before), default=0)
     now_us = time.time_ns() // 1_000
-    if (stamp := max(now_us, newest + 1)) > LATEST:  # a clock that goes back does not undo what was done later
-        raise ValueError(f"{folder}: expected records of times before the year 2286, got {max(before).name}")
+    # a clock that goes back does not undo what was done later
+    if (stamp := max(now_us, newest + 1)) > LATEST:
+        raise ValueError(
+            f"{folder}: expected records of times before the year 2286, got {max(before).name}"
+        )
     said = {
-        "format": 1, "stamp": stamp, "kind": kind, "version": version, "who": in_utf8(who or user())[:200],
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us / 1e6)), "reason": reason, **details,
-    }  # fmt: skip
+        "format": 1,
+        "stamp": stamp,
+        "kind": kind,
+        "version": version,
+        "who": in_utf8(who or user())[:200],
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us / 1e6)),
+        "reason": reason,
+        **details,
+    }
     check(said, SCHEMA, f"a record of {folder.parent.name}")
     check_letters(said, "")
     data = (json.dumps(plain(said), indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
     if len(data) > LARGEST:
-        raise ValueError(f"a record of {folder.parent.name}: expected at most {LARGEST:,} bytes, got {len(data):,}")
+        raise ValueError(
+            f"a record of {folder.parent.name}: expected at most {LARGEST:,} bytes, got "
+            f"{len(data):,}"
+        )
     name = _name(said, data)
     write_atomic(folder / name, data)
     return Record(name, stamp, kind, version)
@@ -101,7 +141,9 @@ def user() -> str:
 
 
 def check_letters(value: Any, place: str) -> None:
-    """ValueError for half of a character, which no file and no page can show: its terminal or caller has another encoding."""
+    """ValueError for half of a character, which no file and no page can show: its terminal or
+    caller has another encoding.
+    """
     if isinstance(value, Mapping):
         for key, one in value.items():
             check_letters(key, place)
@@ -110,7 +152,10 @@ def check_letters(value: Any, place: str) -> None:
         for one in value:
             check_letters(one, place)
     elif isinstance(value, str) and in_utf8(value) != value:
-        raise ValueError(f"{in_utf8(place)}: expected text in UTF-8, got {value[:200]!r}; use a terminal that has UTF-8")
+        raise ValueError(
+            f"{in_utf8(place)}: expected text in UTF-8, got {value[:200]!r}; use a terminal that "
+            "has UTF-8"
+        )
 
 
 def in_utf8(value: Any) -> Any:

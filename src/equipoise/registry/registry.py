@@ -1,4 +1,6 @@
-"""The registry of a folder: add versions, move their aliases, find them, check them, and remove what nothing names."""
+"""The registry of a folder: add versions, move their aliases, find them, check them, and remove
+what nothing names.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from equipoise.files import LARGEST_JSON, parse_json, plain, read_bounded, sync_directory, write_atomic
+from equipoise.files import (
+    LARGEST_JSON,
+    parse_json,
+    plain,
+    read_bounded,
+    sync_directory,
+    write_atomic,
+)
 from equipoise.hints import hint, install
 from equipoise.registry import artifacts, keeping, records
 from equipoise.registry.artifacts import ASIDE, KNOWN, MANIFEST, MODEL, SPEC
@@ -31,7 +40,9 @@ class AliasMoved(ValueError):
 
 
 class Registry(RegistryReader):
-    """A registry that is written, too. Every change takes the lock of the registry, and one rename makes it."""
+    """A registry that is written, too. Every change takes the lock of the registry, and one rename
+    makes it.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
         """``create``: make a registry where there is none, in a new or an empty folder."""
@@ -41,18 +52,28 @@ class Registry(RegistryReader):
         super().__init__(path)
 
     def add(
-        self, artifact: str | os.PathLike[str], name: str, *, lineage: Mapping[str, Any] | None = None, reason: str = "",
-        who: str | None = None, trial: Callable[[Path, str], None] | None = None,
-    ) -> str:  # fmt: skip
+        self,
+        artifact: str | os.PathLike[str],
+        name: str,
+        *,
+        lineage: Mapping[str, Any] | None = None,
+        reason: str = "",
+        who: str | None = None,
+        trial: Callable[[Path, str], None] | None = None,
+    ) -> str:
         """Copy an artifact into the registry as a version of a policy, and return the version.
 
-        ``lineage``: beside what the artifact's spec.json says of it. An artifact that is here already is not copied again.
-        ``trial``: called with the copy and the version before that is added; it raises a ValueError to refuse it.
+        ``lineage``: beside what the artifact's spec.json says of it. An artifact that is here
+        already is not copied again. ``trial``: called with the copy and the version before that is
+        added; it raises a ValueError to refuse it.
         """
         source = Path(artifact)
         audit = self.audit_folder(name)
         if not source.is_dir():
-            raise ValueError(f"{source}: expected the folder of an artifact, got {'a file' if source.exists() else 'none'}")
+            raise ValueError(
+                f"{source}: expected the folder of an artifact, got "
+                f"{'a file' if source.exists() else 'none'}"
+            )
         manifest = artifacts.read_manifest(source)
         version, folder = manifest.version, self.artifact(manifest.version)
         folder.parent.mkdir(exist_ok=True)
@@ -65,7 +86,10 @@ class Registry(RegistryReader):
                 if trial is not None:
                     _tried(trial, aside, source, version)
             if others := sorted(manifest.files.keys() - set(KNOWN)):
-                raise ValueError(f"{source / MANIFEST}: files: expected no others than {', '.join(KNOWN)}, got {others[0]!r}")
+                raise ValueError(
+                    f"{source / MANIFEST}: files: expected no others than {', '.join(KNOWN)}, got "
+                    f"{others[0]!r}"
+                )
             said = plain(_lineage(aside / SPEC) | dict(lineage or {}))
             records.check_letters({"reason": reason, "lineage": said}, "")
             with self.locked():
@@ -77,22 +101,41 @@ class Registry(RegistryReader):
                         sync_directory(new)
                 now = self.state(name)
                 if now.is_removed(version) or self._added(name, now, version) != said:
-                    records.write(audit, now.records, "added", version, who=who, reason=reason, details={"lineage": said})
+                    records.write(
+                        audit,
+                        now.records,
+                        "added",
+                        version,
+                        who=who,
+                        reason=reason,
+                        details={"lineage": said},
+                    )
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         return version
 
     def alias(
-        self, name: str, alias: str, version: str | None, *, expect: str | None = ANY, reason: str = "", who: str | None = None
+        self,
+        name: str,
+        alias: str,
+        version: str | None,
+        *,
+        expect: str | None = ANY,
+        reason: str = "",
+        who: str | None = None,
     ) -> str | None:
-        """Move an alias to a version, if it is at ``expect`` (None: not set), and return the version.
+        """Move an alias to a version, if it is at ``expect`` (None: not set), and return the
+        version.
 
-        ``version``: its first digits, or an alias; None takes the alias away, unless it is the champion. ``AliasMoved``, which
-        is in the audit too, where the alias is not at ``expect``.
+        ``version``: its first digits, or an alias; None takes the alias away, unless it is the
+        champion. ``AliasMoved``, which is in the audit too, where the alias is not at ``expect``.
         """
         check_alias(alias)
         if alias == "champion" and version is None:
-            raise ValueError("alias: expected a version for the champion, got none; another one can take its place")
+            raise ValueError(
+                "alias: expected a version for the champion, got none; another one can take its "
+                "place"
+            )
         with self.locked():
             now = self.known(name)
             to = None if version is None else self._whole(name, version)
@@ -101,8 +144,12 @@ class Registry(RegistryReader):
                 self._move(name, now, alias, to, reason, who)
             return to
 
-    def rollback(self, name: str, *, expect: str | None = ANY, reason: str = "", who: str | None = None) -> str:
-        """Make the previous champion the champion again, if the champion is ``expect``, and return it."""
+    def rollback(
+        self, name: str, *, expect: str | None = ANY, reason: str = "", who: str | None = None
+    ) -> str:
+        """Make the previous champion the champion again, if the champion is ``expect``, and return
+        it.
+        """
         with self.locked():
             now = self.known(name)
             to = self._whole(name, "previous")
@@ -111,9 +158,13 @@ class Registry(RegistryReader):
             return to
 
     def _added(self, name: str, now: State, version: str) -> Any:
-        """The lineage with which a version was added; None where it was not, or where the record is damaged."""
+        """The lineage with which a version was added; None where it was not, or where the record is
+        damaged.
+        """
         with suppress(ValueError):
-            return self.contents(name, now.added[version])["lineage"] if version in now.added else None
+            return (
+                self.contents(name, now.added[version])["lineage"] if version in now.added else None
+            )
         return None
 
     def _whole(self, name: str, which: str) -> str:
@@ -124,7 +175,15 @@ class Registry(RegistryReader):
         return version
 
     def _expect(
-        self, name: str, now: State, alias: str, kind: str, to: str | None, expect: str | None, reason: str, who: str | None
+        self,
+        name: str,
+        now: State,
+        alias: str,
+        kind: str,
+        to: str | None,
+        expect: str | None,
+        reason: str,
+        who: str | None,
     ) -> None:
         """Refuse a move, with a record, where the alias is not at what its mover expects."""
         current = now.aliases.get(alias)
@@ -134,24 +193,42 @@ class Registry(RegistryReader):
         if expected == current:
             return
         details = {"alias": alias, "from": current, "expected": expected}
-        records.write(self.audit_folder(name), now.records, "refused", to, who=who, reason=reason, details=details)
+        records.write(
+            self.audit_folder(name),
+            now.records,
+            "refused",
+            to,
+            who=who,
+            reason=reason,
+            details=details,
+        )
         raise AliasMoved(
-            f"{kind} of {name}: expected {alias} at {_short(expected)}, got {_short(current)}: it was moved meanwhile; look at "
+            f"{kind} of {name}: expected {alias} at {_short(expected)}, got {_short(current)}: it "
+            "was moved meanwhile; look at "
             f"'equipoise registry show {name}', then try again"
         )
 
-    def _move(self, name: str, now: State, kind: str, to: str | None, reason: str, who: str | None) -> None:
+    def _move(
+        self, name: str, now: State, kind: str, to: str | None, reason: str, who: str | None
+    ) -> None:
         alias = "champion" if kind == "rollback" else kind
         after = [head.name for head in self.heads(name, now, alias)]
         details = {"alias": alias, "from": now.aliases.get(alias), "after": after}
-        records.write(self.audit_folder(name), now.records, kind, to, who=who, reason=reason, details=details)
+        records.write(
+            self.audit_folder(name), now.records, kind, to, who=who, reason=reason, details=details
+        )
 
     def verify(self) -> Sequence[str]:
-        """Check the hash of every file; a sentence for each thing that is wrong, which names the file. Nothing is changed."""
+        """Check the hash of every file; a sentence for each thing that is wrong, which names the
+        file. Nothing is changed.
+        """
         return keeping.wrong(self)
 
-    def gc(self, *, older_than_s: float = keeping.KEPT_S, dry: bool = False, who: str | None = None) -> Sequence[str]:
-        """Remove the versions that were added so long ago and that no alias and no lineage names, and return them.
+    def gc(
+        self, *, older_than_s: float = keeping.KEPT_S, dry: bool = False, who: str | None = None
+    ) -> Sequence[str]:
+        """Remove the versions that were added so long ago and that no alias and no lineage names,
+        and return them.
 
         What a kill left behind goes, too. ``dry``: remove nothing, and return what would go.
         """
@@ -160,7 +237,9 @@ class Registry(RegistryReader):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The lock of all writers of this registry, which the kernel undoes when this process ends, however."""
+        """The lock of all writers of this registry, which the kernel undoes when this process ends,
+        however.
+        """
         handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             end = time.monotonic() + LOCK_S
@@ -169,7 +248,10 @@ class Registry(RegistryReader):
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 if time.monotonic() > end:
-                    raise ValueError(f"{self.path}: another process has been writing for {LOCK_S:.0f} s; try again")
+                    raise ValueError(
+                        f"{self.path}: another process has been writing for {LOCK_S:.0f} s; try "
+                        "again"
+                    )
                 time.sleep(0.005)
             self._states.clear()  # what is written follows from what is there now
             yield
@@ -180,21 +262,31 @@ class Registry(RegistryReader):
 def check_alias(alias: str) -> None:
     """ValueError for what is no alias, or none that can be moved."""
     if alias == "previous":
-        raise ValueError("alias: expected one that can be moved, got 'previous', which follows the champion; see 'rollback'")
+        raise ValueError(
+            "alias: expected one that can be moved, got 'previous', which follows the champion; "
+            "see 'rollback'"
+        )
     if alias not in MOVABLE:
         raise ValueError(f"alias: unknown alias {alias!r}{hint(alias, MOVABLE)}")
 
 
 def _create(about: Path) -> None:
     folder = about.parent
-    there = [name for name in os.listdir(folder) if not name.startswith(".")] if folder.is_dir() else []
+    there = (
+        [name for name in os.listdir(folder) if not name.startswith(".")] if folder.is_dir() else []
+    )
     if there:  # a hidden file may be what a kill left of ours
-        raise ValueError(f"{folder}: expected a registry, or an empty folder for a new one, got one with {min(there)}")
+        raise ValueError(
+            f"{folder}: expected a registry, or an empty folder for a new one, got one with "
+            f"{min(there)}"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         got = "a file" if folder.is_file() else f"'{error.strerror}' at {error.filename}"
-        raise OSError(f"{folder}: expected a folder for a registry, or a place to make one, got {got}") from None
+        raise OSError(
+            f"{folder}: expected a folder for a registry, or a place to make one, got {got}"
+        ) from None
     write_atomic(about, SAYS)
 
 
@@ -206,11 +298,15 @@ def _tried(trial: Callable[[Path, str], None], copied: Path, source: Path, versi
 
 
 def _check_model(copied: Path, source: Path) -> None:
-    """ValueError for a graph that reads other files or has operators of its own; it is read, and nothing of it is run."""
+    """ValueError for a graph that reads other files or has operators of its own; it is read, and
+    nothing of it is run.
+    """
     try:
         from equipoise.edge import check_model
     except ImportError as error:
-        raise ImportError(f"{source}: to check it takes onnxruntime ({error}): {install('serve')}") from error
+        raise ImportError(
+            f"{source}: to check it takes onnxruntime ({error}): {install('serve')}"
+        ) from error
     check_model(read_bounded(copied, LARGEST_MODEL), source)
 
 
@@ -220,7 +316,9 @@ def _lineage(spec: Path) -> dict[str, Any]:
     about = said.get("artifact") if isinstance(said, dict) else None
     lineage = about.get("lineage", {}) if isinstance(about, dict) else {}
     if not isinstance(lineage, dict):
-        raise ValueError(f"{spec}: artifact.lineage: expected a JSON object, got {described(lineage)}")
+        raise ValueError(
+            f"{spec}: artifact.lineage: expected a JSON object, got {described(lineage)}"
+        )
     return lineage
 
 

@@ -14,14 +14,16 @@ from equipoise.registry.records import Record
 class State:
     """A policy as its records say.
 
-    ``champions`` is a stack: a promotion puts the version on top, a rollback takes off what lies above the version to which it
-    goes back. So ``previous`` is the version below the top, and a second rollback goes back further, not forth again.
+    ``champions`` is a stack: a promotion puts the version on top, a rollback takes off what lies
+    above the version to which it goes back. So ``previous`` is the version below the top, and a
+    second rollback goes back further, not forth again.
     """
 
     records: list[Record]  # the oldest first
     champions: list[str] = field(default_factory=list)
     pointers: dict[str, str] = field(default_factory=dict)  # candidate and shadow
-    added: dict[str, Record] = field(default_factory=dict)  # the newest record that added each version
+    # the newest record that added each version
+    added: dict[str, Record] = field(default_factory=dict)
     removed: dict[str, Record] = field(default_factory=dict)  # the newest that removed one
     revision: str = ""  # changes when an alias is moved, here or by copying, and at nothing else
 
@@ -40,12 +42,16 @@ class State:
         return sorted(self.added, key=self.added.__getitem__, reverse=True)
 
     def is_removed(self, version: str) -> bool:
-        """Was the version removed after it was last added? A copy from another registry may have brought its files back."""
+        """Was the version removed after it was last added? A copy from another registry may have
+        brought its files back.
+        """
         return version in self.removed and self.removed[version] > self.added[version]
 
 
 def of(names: Iterable[str]) -> State:
-    """The state that the names of a policy's records say; other names are left out. The order of ``names`` does not matter."""
+    """The state that the names of a policy's records say; other names are left out. The order of
+    ``names`` does not matter.
+    """
     state = State(sorted(record for name in names if (record := Record.named(name))))
     moves = "\n".join(record.name for record in state.records if record.alias)
     state.revision = hashlib.sha256(moves.encode()).hexdigest()[:16]
@@ -71,7 +77,8 @@ def of(names: Iterable[str]) -> State:
 
 
 def heads(moves: Sequence[Record], read: Mapping[str, Mapping[str, Any]]) -> list[Record]:
-    """The moves of an alias that no other move followed: one, or several where it was moved in two copies of a registry.
+    """The moves of an alias that no other move followed: one, or several where it was moved in two
+    copies of a registry.
 
     ``read``: the contents of the records, by name; those of a damaged one are missing.
     """

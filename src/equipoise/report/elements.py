@@ -1,4 +1,6 @@
-"""Parts that several sections are made of: a section, a table, what is shown on demand, and numbers of a group as texts."""
+"""Parts that several sections are made of: a section, a table, what is shown on demand, and numbers
+of a group as texts.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,30 @@ def more(summary: str, *parts: Part, opened: bool = False) -> Html:
     return Html(f"<details{' open' * opened}>{inside}</details>")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Part]], *, texts: int = 1, class_: str = "") -> Html:
-    """A table whose first ``texts`` columns are texts and whose others are numbers; on a narrow screen a row is a card."""
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[Part]], *, texts: int = 1, class_: str = ""
+) -> Html:
+    """A table whose first ``texts`` columns are texts and whose others are numbers; on a narrow
+    screen a row is a card.
+    """
     kinds = [None if i < texts else "num" for i in range(len(head))]
     body = [
-        tag("tr", *(tag("td", cell, class_=kind, data_label=name) for cell, kind, name in zip(row, kinds, head, strict=True)))
+        tag(
+            "tr",
+            *(
+                tag("td", cell, class_=kind, data_label=name)
+                for cell, kind, name in zip(row, kinds, head, strict=True)
+            ),
+        )
         for row in rows
     ]
-    top = tag("tr", *(tag("th", name, class_=kind, scope="col") for name, kind in zip(head, kinds, strict=True)))
+    top = tag(
+        "tr",
+        *(
+            tag("th", name, class_=kind, scope="col")
+            for name, kind in zip(head, kinds, strict=True)
+        ),
+    )
     return tag("table", tag("thead", top), tag("tbody", *body), class_=class_ or None)
 
 
@@ -44,14 +62,19 @@ def mean_text(values: Sequence[float], decimals: int) -> tuple[str, str]:
 
 
 def lags_of(group: Group) -> list[float]:
-    found = [(one.summary or {"lag": {"mean": one.last["lag_mean"]}})["lag"]["mean"] for one in group.runs]
+    found = [
+        (one.summary or {"lag": {"mean": one.last["lag_mean"]}})["lag"]["mean"]
+        for one in group.runs
+    ]
     return [float(x) for x in found if x is not None]
 
 
 def short_name(one: Told) -> str:
     """The directory of a run, and its seed where the name does not end with it."""
     name, seed = one.row.path.name, clipped(str(one.row.seed), 20)
-    return clipped(name, 80) + ("" if one.row.seed is None or name.endswith(f"seed_{seed}") else f" · seed {seed}")
+    return clipped(name, 80) + (
+        "" if one.row.seed is None or name.endswith(f"seed_{seed}") else f" · seed {seed}"
+    )
 
 
 def named(style: int, name: str) -> Html:

@@ -1,7 +1,9 @@
-"""Figures as SVG, from numbers alone: arcs of a ring, stacked shares over time, lines with intervals, and their axes.
+"""Figures as SVG, from numbers alone: arcs of a ring, stacked shares over time, lines with
+intervals, and their axes.
 
-No figure has text that shrinks with it: labels of axes are HTML beside a figure that stretches. Colours and line styles are
-classes of the page's style, so one figure serves light and dark; each state has a hatching of its own, each line a dash.
+No figure has text that shrinks with it: labels of axes are HTML beside a figure that stretches.
+Colours and line styles are classes of the page's style, so one figure serves light and dark; each
+state has a hatching of its own, each line a dash.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ LEAST = 1e-100
 MOST_POINTS = 300  # of a drawn line
 OUTER, INNER = 112.0, 66.0  # radii of the ring
 CENTRE = (160.0, 146.0)
-LEFT, RIGHT = (202.0, 336.0), (24.0, 158.0)  # degrees, clockwise from the top, of the two sides of the ring
+# degrees, clockwise from the top, of the two sides of the ring
+LEFT, RIGHT = (202.0, 336.0), (24.0, 158.0)
 SPACE = 2.5  # between two tracks
 EDGE = 0.06  # of an axis, at its ends
 MOST_LABELS = 6  # of the bins of a histogram
@@ -40,32 +43,50 @@ class Track:
 
     @property
     def said(self) -> str:
-        return f"{self.name}: " + (", ".join(f"{state} {100 * x:.0f} %" for state, x in self.shares.items() if x) or "no time")
+        return f"{self.name}: " + (
+            ", ".join(f"{state} {100 * x:.0f} %" for state, x in self.shares.items() if x)
+            or "no time"
+        )
 
 
-# ---------------------------------------------------------------------------------------------------------------- the ring
+# ----------------------------------------------------------------------------------------- the ring
 
 
-def sector(inner: float, outer: float, start: float, end: float, centre: tuple[float, float] = CENTRE) -> str:
-    """The path of a part of a ring, from ``start`` to ``end`` in degrees, clockwise from the top, less than a whole turn."""
+def sector(
+    inner: float, outer: float, start: float, end: float, centre: tuple[float, float] = CENTRE
+) -> str:
+    """The path of a part of a ring, from ``start`` to ``end`` in degrees, clockwise from the top,
+    less than a whole turn.
+    """
     large = int(end - start > 180)
-    a, b, c, d = (_at(r, angle, centre) for r, angle in ((outer, start), (outer, end), (inner, end), (inner, start)))
+    a, b, c, d = (
+        _at(r, angle, centre)
+        for r, angle in ((outer, start), (outer, end), (inner, end), (inner, start))
+    )
     r, s = figure_number(outer), figure_number(inner)
     return f"M{a}A{r} {r} 0 {large} 1 {b}L{c}A{s} {s} 0 {large} 0 {d}Z"
 
 
 def _at(radius: float, angle: float, centre: tuple[float, float]) -> str:
-    x, y = centre[0] + radius * math.sin(math.radians(angle)), centre[1] - radius * math.cos(math.radians(angle))
+    x, y = (
+        centre[0] + radius * math.sin(math.radians(angle)),
+        centre[1] - radius * math.cos(math.radians(angle)),
+    )
     return f"{figure_number(x)} {figure_number(y)}"
 
 
 def arcs(tracks: Sequence[Track], start: float, end: float) -> list[Html]:
-    """Concentric arcs from ``start`` to ``end``, the first track outermost; each is cut into its shares, in their order."""
+    """Concentric arcs from ``start`` to ``end``, the first track outermost; each is cut into its
+    shares, in their order.
+    """
     thick = (OUTER - INNER) / max(len(tracks), 2)
     found = []
     for i, track in enumerate(tracks):
         outer, angle = OUTER - i * thick, start
-        parts: list[Html | None] = [tag("title", track.said), tag("path", class_="track", d=_sector(outer, thick, start, end))]
+        parts: list[Html | None] = [
+            tag("title", track.said),
+            tag("path", class_="track", d=_sector(outer, thick, start, end)),
+        ]
         for state in STATES:
             upto = min(angle + track.shares.get(state, 0.0) * (end - start), end)
             if upto - angle > 0.2:
@@ -80,25 +101,52 @@ def _sector(outer: float, thick: float, start: float, end: float) -> str:
 
 
 def ring(
-    left: Sequence[Track], right: Sequence[Track], *, names: tuple[str, str], over: str, under: str, middle: Sequence[str],
-) -> Html:  # fmt: skip
-    """The ring: what acts on the left, what learns on the right; experience goes over, weights come back under.
+    left: Sequence[Track],
+    right: Sequence[Track],
+    *,
+    names: tuple[str, str],
+    over: str,
+    under: str,
+    middle: Sequence[str],
+) -> Html:
+    """The ring: what acts on the left, what learns on the right; experience goes over, weights come
+    back under.
 
-    ``names`` of the two sides; ``over``, ``under``: what stands at the two arrows; ``middle``: lines, the first one in bold.
+    ``names`` of the two sides; ``over``, ``under``: what stands at the two arrows; ``middle``:
+    lines, the first one in bold.
     """
     x, y = CENTRE
-    said = f"The ring. Left: {'; '.join(t.said for t in left) or names[0]}. Right: {'; '.join(t.said for t in right)}."
+    said = (
+        f"The ring. Left: {'; '.join(t.said for t in left) or names[0]}. Right: "
+        f"{'; '.join(t.said for t in right)}."
+    )
     lines = [
-        tag("text", line, x=x, y=y + 5 - 9 * (len(middle) - 1) + 19 * i, class_="middle strong" if not i else "middle")
+        tag(
+            "text",
+            line,
+            x=x,
+            y=y + 5 - 9 * (len(middle) - 1) + 19 * i,
+            class_="middle strong" if not i else "middle",
+        )
         for i, line in enumerate(middle)
     ]
     return tag(
-        "svg", *arcs(left, *LEFT), *([] if left else [tag("path", class_="none", d=sector(INNER, OUTER, *LEFT))]),
-        *arcs(right, *RIGHT), _arrow(339, 381), _arrow(161, 199),
-        tag("text", names[0], x=4, y=20), tag("text", names[1], x=316, y=20, class_="end"),
-        tag("text", over, x=x, y=14, class_="middle"), tag("text", under, x=x, y=288, class_="middle"), *lines,
-        class_="ring", viewBox="0 0 320 294", role="img", aria_label=said,
-    )  # fmt: skip
+        "svg",
+        *arcs(left, *LEFT),
+        *([] if left else [tag("path", class_="none", d=sector(INNER, OUTER, *LEFT))]),
+        *arcs(right, *RIGHT),
+        _arrow(339, 381),
+        _arrow(161, 199),
+        tag("text", names[0], x=4, y=20),
+        tag("text", names[1], x=316, y=20, class_="end"),
+        tag("text", over, x=x, y=14, class_="middle"),
+        tag("text", under, x=x, y=288, class_="middle"),
+        *lines,
+        class_="ring",
+        viewBox="0 0 320 294",
+        role="img",
+        aria_label=said,
+    )
 
 
 def _arrow(start: float, end: float) -> Html:
@@ -107,15 +155,16 @@ def _arrow(start: float, end: float) -> Html:
     r = figure_number(radius)
     tip = end - 7
     line = f"M{_at(radius, start, CENTRE)}A{r} {r} 0 0 1 {_at(radius, tip, CENTRE)}"
-    head = f"M{_at(radius + 6, tip, CENTRE)}L{_at(radius, end, CENTRE)}L{_at(radius - 6, tip, CENTRE)}Z"
+    head = f"M{_at(radius + 6, tip, CENTRE)}L{_at(radius, end, CENTRE)}L{_at(radius - 6, tip, CENTRE)}Z"  # noqa: E501
     return tag("g", tag("path", class_="arrow", d=line), tag("path", class_="head", d=head))
 
 
-# ----------------------------------------------------------------------------------------------------------- shares in time
+# ----------------------------------------------------------------------------------- shares in time
 
 
 def stacked(bins: Sequence[Mapping[str, float]]) -> Html:
-    """Shares over time as a strip: ``bins`` of equal length, each with its shares of 0..1, stacked from the bottom.
+    """Shares over time as a strip: ``bins`` of equal length, each with its shares of 0..1, stacked
+    from the bottom.
 
     Places are percentages, so the strip stretches and its hatching does not.
     """
@@ -123,15 +172,23 @@ def stacked(bins: Sequence[Mapping[str, float]]) -> Html:
     rects = []
     for state, spans in _runs(bins).items():
         rects += [
-            tag("rect", class_=state, x=f"{figure_number(a * wide)}%", width=f"{figure_number((b - a) * wide)}%",
-                y=f"{figure_number(100 * top)}%", height=f"{figure_number(100 * high)}%")
+            tag(
+                "rect",
+                class_=state,
+                x=f"{figure_number(a * wide)}%",
+                width=f"{figure_number((b - a) * wide)}%",
+                y=f"{figure_number(100 * top)}%",
+                height=f"{figure_number(100 * high)}%",
+            )
             for a, b, top, high in spans
-        ]  # fmt: skip
+        ]
     return tag("svg", *rects, class_="strip", aria_hidden="true")
 
 
 def _runs(bins: Sequence[Mapping[str, float]]) -> dict[str, list[tuple[int, int, float, float]]]:
-    """(first bin, end, top, height) of each state's rectangles; equal neighbours to the hundredth are one."""
+    """(first bin, end, top, height) of each state's rectangles; equal neighbours to the hundredth
+    are one.
+    """
     found: dict[str, list[tuple[int, int, float, float]]] = {state: [] for state in STATES}
     for i, shares in enumerate(bins):
         below = 0.0
@@ -151,58 +208,92 @@ def spans(parts: Sequence[tuple[float, float]], whole: tuple[float, float]) -> H
     low, high = whole
     scale = 100 / max(high - low, 1e-9)
     rects = [
-        tag("rect", class_="span", x=f"{figure_number((a - low) * scale)}%", y="20%", height="60%",
-            width=f"{figure_number((b - a) * scale)}%")
+        tag(
+            "rect",
+            class_="span",
+            x=f"{figure_number((a - low) * scale)}%",
+            y="20%",
+            height="60%",
+            width=f"{figure_number((b - a) * scale)}%",
+        )
         for a, b in parts
-    ]  # fmt: skip
+    ]
     return tag("svg", *rects, class_="strip", aria_hidden="true")
 
 
-# -------------------------------------------------------------------------------------------------------------------- lines
+# -------------------------------------------------------------------------------------------- lines
 
 
 def segments(shares: Sequence[float]) -> Html:
-    """A bar whose pieces are ``shares`` of 0..1, one after the other from the left, each in the next colour."""
+    """A bar whose pieces are ``shares`` of 0..1, one after the other from the left, each in the
+    next colour.
+    """
     begins = itertools.accumulate(shares, initial=0.0)
     rects = [
-        tag("rect", class_=f"part{i % STYLES}", x=f"{figure_number(100 * a)}%", width=f"{figure_number(100 * share)}%",
-            height="100%")
+        tag(
+            "rect",
+            class_=f"part{i % STYLES}",
+            x=f"{figure_number(100 * a)}%",
+            width=f"{figure_number(100 * share)}%",
+            height="100%",
+        )
         for i, (a, share) in enumerate(zip(begins, shares))
-    ]  # fmt: skip
+    ]
     return tag("svg", *rects, class_="strip parts", aria_hidden="true")
 
 
 def part_swatch(number: int) -> Html:
     """A small field in the colour of a piece of a bar, for a legend."""
-    return _mark("swatch", "0 0 12 12", tag("rect", class_=f"part{number % STYLES}", width=12, height=12))
+    return _mark(
+        "swatch", "0 0 12 12", tag("rect", class_=f"part{number % STYLES}", width=12, height=12)
+    )
 
 
 def bars(shares: Sequence[tuple[str, float]], *, label: str, x_label: str) -> Html:
-    """A histogram: for each bin the label of its right end, and its share of 0..1, of which at least one is not 0."""
+    """A histogram: for each bin the label of its right end, and its share of 0..1, of which at
+    least one is not 0.
+    """
     most = max(share for _, share in shares)
     wide, up = 100 / len(shares), ticks(0.0, most, most=3)
     rects = [
-        tag("rect", tag("title", f"{name}: {100 * share:.3g} %"), class_="bar", x=f"{figure_number((i + 0.06) * wide)}%",
-            width=f"{figure_number(0.88 * wide)}%", y=f"{figure_number(100 - 100 * share / most)}%",
-            height=f"{figure_number(100 * share / most)}%")
-        for i, (name, share) in enumerate(shares) if share > 0
-    ]  # fmt: skip
+        tag(
+            "rect",
+            tag("title", f"{name}: {100 * share:.3g} %"),
+            class_="bar",
+            x=f"{figure_number((i + 0.06) * wide)}%",
+            width=f"{figure_number(0.88 * wide)}%",
+            y=f"{figure_number(100 - 100 * share / most)}%",
+            height=f"{figure_number(100 * share / most)}%",
+        )
+        for i, (name, share) in enumerate(shares)
+        if share > 0
+    ]
     svg = tag("svg", *rects, role="img", aria_label=f"{label}: shares of {x_label}")
     every = -(-len(shares) // MOST_LABELS)
     x_names = [
         tag("span", name, style=f"left:{figure_number((i + 1) * wide)}%", class_="last")
-        for i, (name, _) in enumerate(shares) if (len(shares) - 1 - i) % every == 0
-    ]  # fmt: skip
-    y_names = [tag("span", f"{100 * y:.3g} %", style=f"top:{figure_number(100 - 100 * y / most)}%") for y in up]
+        for i, (name, _) in enumerate(shares)
+        if (len(shares) - 1 - i) % every == 0
+    ]
+    y_names = [
+        tag("span", f"{100 * y:.3g} %", style=f"top:{figure_number(100 - 100 * y / most)}%")
+        for y in up
+    ]
     return tag(
-        "div", tag("div", *y_names, class_="ys"), tag("div", svg, class_="plot"), tag("div", *x_names, class_="xs"),
-        tag("div", x_label, class_="xname"), class_="chart",
-    )  # fmt: skip
+        "div",
+        tag("div", *y_names, class_="ys"),
+        tag("div", svg, class_="plot"),
+        tag("div", *x_names, class_="xs"),
+        tag("div", x_label, class_="xname"),
+        class_="chart",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line on ``x`` [N], ``y`` [N], with an interval [N] around it where there is one. ``faint``: one seed of a group."""
+    """A line on ``x`` [N], ``y`` [N], with an interval [N] around it where there is one. ``faint``:
+    one seed of a group.
+    """
 
     style: int
     x: Array
@@ -214,7 +305,9 @@ class Line:
     def drawable(self) -> Line:
         """The line without points that are no number, and with at most ``MOST_POINTS``."""
         x, y = np.asarray(self.x, np.float64), np.asarray(self.y, np.float64)
-        low, high = (y if one is None else np.asarray(one, np.float64) for one in (self.low, self.high))
+        low, high = (
+            y if one is None else np.asarray(one, np.float64) for one in (self.low, self.high)
+        )
         kept = np.all(np.isfinite(np.stack([x, y, low, high])), axis=0)
         x, y, low, high = x[kept], y[kept], low[kept], high[kept]
         if self.low is None:
@@ -223,26 +316,37 @@ class Line:
 
 
 def thinned(x: Array, y: Array, most: int = MOST_POINTS) -> tuple[Array, Array]:
-    """At most ``most`` points of a line: of each of ``most // 2`` stretches the lowest and the highest, so peaks stay."""
+    """At most ``most`` points of a line: of each of ``most // 2`` stretches the lowest and the
+    highest, so peaks stay.
+    """
     if len(x) <= most:
         return x, y
     edges = np.linspace(0, len(x), most // 2 + 1).astype(int)
-    kept = sorted({a + int(f(y[a:b])) for a, b in itertools.pairwise(edges) for f in (np.argmin, np.argmax)})
+    kept = sorted(
+        {a + int(f(y[a:b])) for a, b in itertools.pairwise(edges) for f in (np.argmin, np.argmax)}
+    )
     return x[kept], y[kept]
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """At most ``most`` + 1 round numbers from ``low`` to ``high``, 1, 2 or 5 times a power of ten apart."""
+    """At most ``most`` + 1 round numbers from ``low`` to ``high``, 1, 2 or 5 times a power of ten
+    apart.
+    """
     span = high - low
     if span <= 0:
         return [low]
     power = 10.0 ** math.floor(math.log10(span / most))
     step = next(power * factor for factor in (1, 2, 5, 10, 20) if span / (power * factor) <= most)
-    return [float(f"{n * step:.12g}") + 0.0 for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return [
+        float(f"{n * step:.12g}") + 0.0
+        for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    ]
 
 
 def reach(values: Sequence[Array]) -> tuple[float, float]:
-    """The lowest and the highest of several arrays, with a twentieth of room; numbers that are all equal lie in the middle."""
+    """The lowest and the highest of several arrays, with a twentieth of room; numbers that are all
+    equal lie in the middle.
+    """
     low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
     if alike(low, high):
         return (low - abs(low) / 20, high + abs(high) / 20) if abs(high) > LEAST else (-0.05, 1.0)
@@ -257,11 +361,17 @@ def alike(low: float, high: float) -> bool:
 def tick_text(value: float) -> str:
     """The label of a tick: 12.5k, 0.001."""
     if abs(value) >= 1000:
-        return ("-" if value < 0 else "") + short(round(abs(value))) if abs(value) < 1e12 else f"{value:.0e}"
+        return (
+            ("-" if value < 0 else "") + short(round(abs(value)))
+            if abs(value) < 1e12
+            else f"{value:.0e}"
+        )
     return f"{value:.4g}"
 
 
-def chart(lines: Sequence[Line], *, label: str, x_label: str, x_text: Any = tick_text) -> Html | None:
+def chart(
+    lines: Sequence[Line], *, label: str, x_label: str, x_text: Any = tick_text
+) -> Html | None:
     """Lines over an axis, with the labels of both axes; None where there is no point to draw."""
     drawn = [line for one in lines if len((line := one.drawable()).x)]
     if not drawn:
@@ -277,7 +387,11 @@ def chart(lines: Sequence[Line], *, label: str, x_label: str, x_text: Any = tick
         if line.low is not None:
             shapes.append(tag("path", class_=f"band s{line.style % STYLES}", d=_band(line, xs, ys)))
         shapes.append(
-            tag("path", class_=f"line s{line.style % STYLES}{' faint' * line.faint}", d=_path(line.x, line.y, xs, ys))
+            tag(
+                "path",
+                class_=f"line s{line.style % STYLES}{' faint' * line.faint}",
+                d=_path(line.x, line.y, xs, ys),
+            )
         )
     svg = tag(
         "svg",
@@ -287,16 +401,24 @@ def chart(lines: Sequence[Line], *, label: str, x_label: str, x_text: Any = tick
         role="img",
         aria_label=f"{label} over {x_label}",
     )
-    y_names = [tag("span", tick_text(y), style=f"top:{figure_number(_y(y, ys) / HIGH * 100)}%") for y in up]
+    y_names = [
+        tag("span", tick_text(y), style=f"top:{figure_number(_y(y, ys) / HIGH * 100)}%") for y in up
+    ]
     x_names = [x_label_at((x - xs[0]) / (xs[1] - xs[0]), x_text(x)) for x in across]
     return tag(
-        "div", tag("div", *y_names, class_="ys"), tag("div", svg, class_="plot"), tag("div", *x_names, class_="xs"),
-        tag("div", x_label, class_="xname"), class_="chart",
-    )  # fmt: skip
+        "div",
+        tag("div", *y_names, class_="ys"),
+        tag("div", svg, class_="plot"),
+        tag("div", *x_names, class_="xs"),
+        tag("div", x_label, class_="xname"),
+        class_="chart",
+    )
 
 
 def x_label_at(share: float, text: str) -> Html:
-    """A label below an axis at a share of its length, 0..1; near an end it stays within the axis."""
+    """A label below an axis at a share of its length, 0..1;
+    near an end it stays within the axis.
+    """
     edge = "first" if share < EDGE else "last" if share > 1 - EDGE else None
     return tag("span", text, style=f"left:{figure_number(100 * share)}%", class_=edge)
 
@@ -308,12 +430,16 @@ def _y(value: float, ys: tuple[float, float]) -> float:
 
 def _points(x: Array, y: Array, xs: tuple[float, float], ys: tuple[float, float]) -> list[str]:
     scale = WIDE / (xs[1] - xs[0])
-    return [f"{figure_number((a - xs[0]) * scale)} {figure_number(_y(b, ys))}" for a, b in zip(x.tolist(), y.tolist())]
+    return [
+        f"{figure_number((a - xs[0]) * scale)} {figure_number(_y(b, ys))}"
+        for a, b in zip(x.tolist(), y.tolist())
+    ]
 
 
 def _path(x: Array, y: Array, xs: tuple[float, float], ys: tuple[float, float]) -> str:
     points = _points(x, y, xs, ys)
-    return "M" + ("L".join(points) if len(points) > 1 else f"{points[0]}h0")  # a stroke's round end is the dot
+    # a stroke's round end is the dot
+    return "M" + ("L".join(points) if len(points) > 1 else f"{points[0]}h0")
 
 
 def _band(line: Line, xs: tuple[float, float], ys: tuple[float, float]) -> str:
@@ -336,19 +462,32 @@ def _mark(name: str, box: str, shape: Html) -> Html:
 
 
 def hatchings() -> Html:
-    """What fills each state: the pattern tells it apart without colour. It stands once in a page."""
+    """What fills each state: the pattern tells it apart without colour.
+    It stands once in a page.
+    """
 
     dot: dict[str, Any] = {"class_": "starved-mark", "width": 1.6, "height": 1.6}
     stripe = tag("rect", class_="preempted-mark", width=1.6, height=4)
     dots = (tag("rect", x=1, y=1, **dot), tag("rect", x=4, y=4, **dot))
     dash = tag("rect", class_="blocked-mark", y=2, width=5, height=1.1)
-    fills = (_fill("preempted", 4, "rotate(45)", stripe), _fill("starved", 6, None, *dots), _fill("blocked", 5, None, dash))
-    return tag("svg", tag("defs", *fills), class_="hatchings", width=0, height=0, aria_hidden="true")
+    fills = (
+        _fill("preempted", 4, "rotate(45)", stripe),
+        _fill("starved", 6, None, *dots),
+        _fill("blocked", 5, None, dash),
+    )
+    return tag(
+        "svg", tag("defs", *fills), class_="hatchings", width=0, height=0, aria_hidden="true"
+    )
 
 
 def _fill(state: str, size: float, turn: str | None, *marks: Html) -> Html:
     ground = tag("rect", class_=f"{state}-ground", width=size, height=size)
-    box: dict[str, Any] = {"width": size, "height": size, "patternUnits": "userSpaceOnUse", "patternTransform": turn}
+    box: dict[str, Any] = {
+        "width": size,
+        "height": size,
+        "patternUnits": "userSpaceOnUse",
+        "patternTransform": turn,
+    }
     return tag("pattern", ground, *marks, id=f"fill-{state}", **box)
 
 
@@ -359,7 +498,9 @@ def legend(parts: Sequence[tuple[Html, str]]) -> Html:
 def states_legend() -> Html:
     """The four states, with what each means."""
     means = {
-        "worked": "worked", "preempted": "preempted: waits for a core", "starved": "starved: upstream is slower",
+        "worked": "worked",
+        "preempted": "preempted: waits for a core",
+        "starved": "starved: upstream is slower",
         "blocked": "blocked: downstream is slower",
-    }  # fmt: skip
+    }
     return legend([(swatch(state), means[state]) for state in STATES])

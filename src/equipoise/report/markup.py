@@ -1,4 +1,6 @@
-"""HTML and SVG as text: every string is escaped where it becomes a part of an element, and no number is nan."""
+"""HTML and SVG as text: every string is escaped where it becomes a part of an element, and no
+number is nan.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,12 @@ Part = str | int | None  # a text to be escaped, markup as ``Html``, a count; No
 
 
 def tag(name: str, *parts: Part, **attributes: str | float | None) -> Html:
-    """An element. ``class_`` is class, ``stroke_width`` is stroke-width; an attribute that is None is left out."""
-    said = "".join(f' {_key(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None)
+    """An element. ``class_`` is class, ``stroke_width`` is stroke-width; an attribute that is None
+    is left out.
+    """
+    said = "".join(
+        f' {_key(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None
+    )
     if name in VOID or (name in EMPTY and not parts):
         return Html(f"<{name}{said}{'/' * (name in EMPTY)}>")
     return Html(f"<{name}{said}>{joined(*parts)}</{name}>")
@@ -31,7 +37,13 @@ def tag(name: str, *parts: Part, **attributes: str | float | None) -> Html:
 
 def joined(*parts: Part) -> Html:
     """Parts one after the other, each escaped that is no markup."""
-    return Html("".join(part if isinstance(part, Html) else escaped(str(part)) for part in parts if part is not None))
+    return Html(
+        "".join(
+            part if isinstance(part, Html) else escaped(str(part))
+            for part in parts
+            if part is not None
+        )
+    )
 
 
 def escaped(text: str) -> str:
@@ -40,7 +52,9 @@ def escaped(text: str) -> str:
 
 
 def figure_number(value: float) -> str:
-    """A coordinate or a length, to a hundredth; ValueError for nan and infinity, which no figure can show."""
+    """A coordinate or a length, to a hundredth; ValueError for nan and infinity, which no figure
+    can show.
+    """
     if not math.isfinite(value):
         raise ValueError(f"a figure: expected a finite number, got {value}")
     return f"{round(value, 2) + 0.0:.12g}"

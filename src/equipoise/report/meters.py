@@ -1,4 +1,6 @@
-"""Meters: the parts of each worker's work, histograms of the age of experience, and CPU and memory over time"""
+"""Meters: the parts of each worker's work, histograms of the age of experience, and CPU and memory
+over time
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from equipoise.console.picture import clock, took
 from equipoise.histograms import EDGES
 from equipoise.record.described import clipped
 from equipoise.report.elements import more, named, section, short_name
-from equipoise.report.figures import STYLES, Line, bars, chart, legend, part_swatch, sample, segments, tick_text
+from equipoise.report.figures import (
+    STYLES,
+    Line,
+    bars,
+    chart,
+    legend,
+    part_swatch,
+    sample,
+    segments,
+    tick_text,
+)
 from equipoise.report.markup import Html, tag
 from equipoise.report.runs import Entry, Group, Told
 from equipoise.report.workers import MOST_TIMELINES, MOST_TRACKS, folded, sides
@@ -26,7 +38,7 @@ AGES = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------------ parts of ticks
+# ----------------------------------------------------------------------------------- parts of ticks
 
 
 def parts_section(groups: Sequence[Group]) -> Html | None:
@@ -39,7 +51,10 @@ def parts_section(groups: Sequence[Group]) -> Html | None:
         more(clipped(group.name, 120), *rows, opened=i < 3) if several else tag("div", *rows)
         for i, (group, rows) in enumerate(found)
     ]
-    note = "Shares of the time in which a worker worked or waited for a core, over the whole run. The rest is no part's."
+    note = (
+        "Shares of the time in which a worker worked or waited for a core, over the whole run. "
+        "The rest is no part's."
+    )
     return section("Parts of the work", *each, note=note)
 
 
@@ -47,11 +62,17 @@ def _workers(group: Group) -> list[Html]:
     balance = group.balance()
     left, right, beside = sides(balance)
     rows = {**folded(left, MOST_TRACKS), **folded(right, MOST_TRACKS), **folded(beside, 2)}
-    return [_work(name, parts) for name, inside in rows.items() if (parts := parts_of([balance[one] for one in inside]))]
+    return [
+        _work(name, parts)
+        for name, inside in rows.items()
+        if (parts := parts_of([balance[one] for one in inside]))
+    ]
 
 
 def parts_of(workers: Sequence[Entry]) -> dict[str, float]:
-    """The share of each part in the work of some workers, 0..1; of estimates that are more than the work, in their sum."""
+    """The share of each part in the work of some workers, 0..1; of estimates that are more than the
+    work, in their sum.
+    """
     seconds: dict[str, float] = {}
     for name, x in itertools.chain.from_iterable(one.get("parts", {}).items() for one in workers):
         seconds[name] = seconds.get(name, 0.0) + max(x, 0.0)
@@ -62,12 +83,15 @@ def parts_of(workers: Sequence[Entry]) -> dict[str, float]:
 
 def _work(name: str, parts: Mapping[str, float]) -> Html:
     """A worker's bar, and under it what each piece of the bar is, in their order."""
-    said = [(part_swatch(i), f"{clipped(part, 40)} {100 * share:.0f} %") for i, (part, share) in enumerate(parts.items())]
+    said = [
+        (part_swatch(i), f"{clipped(part, 40)} {100 * share:.0f} %")
+        for i, (part, share) in enumerate(parts.items())
+    ]
     bar = segments(list(parts.values()))
     return tag("div", tag("bdi", clipped(name, 40)), tag("div", bar, legend(said)), class_="work")
 
 
-# --------------------------------------------------------------------------------------------------------- age of experience
+# -------------------------------------------------------------------------------- age of experience
 
 
 def ages_section(groups: Sequence[Group]) -> Html | None:
@@ -77,10 +101,17 @@ def ages_section(groups: Sequence[Group]) -> Html | None:
         return None
     several = len(groups) > 1
     each = [
-        tag("div", tag("p", named(group.style, group.name)) if several else None, tag("div", *charts, class_="grid"))
+        tag(
+            "div",
+            tag("p", named(group.style, group.name)) if several else None,
+            tag("div", *charts, class_="grid"),
+        )
         for group, charts in found
     ]
-    note = "Each bar has what was at most so old as the label at its right end; its height is the share of all."
+    note = (
+        "Each bar has what was at most so old as the label at its right end; its height is the "
+        "share of all."
+    )
     return section("Age of experience", *each, note=note)
 
 
@@ -96,8 +127,12 @@ def _histograms(group: Group) -> list[Html]:
     return found
 
 
-def histogram(counts: Sequence[Mapping[str, int]], edges: Sequence[float], text: Any) -> dict[str, float]:
-    """The share of each bin from the first to the last that is not empty, by the label of its upper end; several added up."""
+def histogram(
+    counts: Sequence[Mapping[str, int]], edges: Sequence[float], text: Any
+) -> dict[str, float]:
+    """The share of each bin from the first to the last that is not empty, by the label of its upper
+    end; several added up.
+    """
     keys = [*(f"{edge:g}" for edge in edges), "inf"]
     labels = [*(text(edge) for edge in edges), "more"]
     sums = [sum(one.get(key, 0) for one in counts) for key in keys]
@@ -111,7 +146,7 @@ def _seconds(value: float) -> str:
     return f"{value * 1e3:g} ms" if value < 1 else f"{value:g} s" if value < 100 else took(value)
 
 
-# ----------------------------------------------------------------------------------------------------- processes over time
+# ------------------------------------------------------------------------------ processes over time
 
 
 def processes_section(groups: Sequence[Group]) -> Html | None:
@@ -122,9 +157,13 @@ def processes_section(groups: Sequence[Group]) -> Html | None:
     if not drawn:
         return None
     found = [
-        more(f"{short_name(one)} · {clock(one.last['wall_s'])}", *charts, opened=id(one) in opened) for one, charts in drawn
+        more(f"{short_name(one)} · {clock(one.last['wall_s'])}", *charts, opened=id(one) in opened)
+        for one, charts in drawn
     ]
-    note = "All processes of a kind added up. Memory that several share counts in each that has touched it."
+    note = (
+        "All processes of a kind added up. Memory that several share counts in each that has "
+        "touched it."
+    )
     return section("Processes over time", *found, note=note)
 
 
@@ -135,8 +174,14 @@ def _processes(one: Told) -> list[Html]:
         "cores": [Line(i, *cores_of(lines, kind)) for i, kind in enumerate(kinds)],
         "memory in MB": [Line(i, *memory_of(lines, kind)) for i, kind in enumerate(kinds)],
     }
-    charts = {name: chart(of, label=name, x_label="time", x_text=_time) for name, of in drawn.items()}
-    shown = [tag("figure", tag("figcaption", name), made, class_="small") for name, made in charts.items() if made is not None]
+    charts = {
+        name: chart(of, label=name, x_label="time", x_text=_time) for name, of in drawn.items()
+    }
+    shown = [
+        tag("figure", tag("figcaption", name), made, class_="small")
+        for name, made in charts.items()
+        if made is not None
+    ]
     marks = legend([(sample(i), clipped(kind, 40)) for i, kind in enumerate(kinds)])
     return [marks, tag("div", *shown, class_="grid")] if shown else []
 
@@ -161,7 +206,9 @@ def cores_of(lines: Sequence[Entry], kind: str) -> tuple[list[float], list[float
             before = line
         elif (length := line["wall_s"] - before["wall_s"]) >= apart:
             used = sum(
-                _since(of["cpu_s"], before["usage"].get(name)) for name, of in line["usage"].items() if _kind(name) == kind
+                _since(of["cpu_s"], before["usage"].get(name))
+                for name, of in line["usage"].items()
+                if _kind(name) == kind
             )
             x.append(line["wall_s"])
             y.append(used / length)
@@ -170,11 +217,16 @@ def cores_of(lines: Sequence[Entry], kind: str) -> tuple[list[float], list[float
 
 
 def _since(cpu_s: float, then: Entry | None) -> float:
-    """The seconds since then; of a process that another one has replaced, all that the new one has used."""
+    """The seconds since then; of a process that another one has replaced, all that the new one has
+    used.
+    """
     return cpu_s - then["cpu_s"] if then is not None and cpu_s >= then["cpu_s"] else cpu_s
 
 
 def memory_of(lines: Sequence[Entry], kind: str) -> tuple[list[float], list[float]]:
     """(seconds of the run, MB resident) of the processes of a kind."""
-    sums = [sum(of["rss"] for name, of in line["usage"].items() if _kind(name) == kind) for line in lines]
+    sums = [
+        sum(of["rss"] for name, of in line["usage"].items() if _kind(name) == kind)
+        for line in lines
+    ]
     return [line["wall_s"] for line in lines], [x / 1e6 for x in sums]

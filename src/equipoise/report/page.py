@@ -16,7 +16,8 @@ from equipoise.report.style import style
 
 BEGIN = "<!doctype html>\n<!-- written by equipoise report -->\n"
 MOST_BYTES = 5_000_000
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # a browser loads nothing and runs no script
+# a browser loads nothing and runs no script
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def page(runs: Sequence[Told], now: float | None = None) -> str:
@@ -24,35 +25,65 @@ def page(runs: Sequence[Told], now: float | None = None) -> str:
     now = time.time() if now is None else now
     groups = grouped(runs)
     told = (
-        sections.top(groups, now, equipoise.__version__), sections.alarms_section(groups), workers.rings(groups),
-        workers.timelines(groups), meters.parts_section(groups), learning.curves_section(groups),
-        learning.speed_section(groups), learning.lag_section(groups), meters.ages_section(groups),
-        sections.evaluations_section(groups), sections.runs_section(groups, now), sections.settings_section(groups),
-        meters.processes_section(groups), sections.resources_section(groups), sections.notes_section(groups),
-    )  # fmt: skip
+        sections.top(groups, now, equipoise.__version__),
+        sections.alarms_section(groups),
+        workers.rings(groups),
+        workers.timelines(groups),
+        meters.parts_section(groups),
+        learning.curves_section(groups),
+        learning.speed_section(groups),
+        learning.lag_section(groups),
+        meters.ages_section(groups),
+        sections.evaluations_section(groups),
+        sections.runs_section(groups, now),
+        sections.settings_section(groups),
+        meters.processes_section(groups),
+        sections.resources_section(groups),
+        sections.notes_section(groups),
+    )
     head = (
-        tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"), tag("link", rel="icon", href="data:,"),
-        tag("title", f"{sections.title_of(groups)} · equipoise"), tag("style", Html(style())),
-    )  # fmt: skip
-    whole = BEGIN + joined(tag("html", tag("head", *head), tag("body", hatchings(), tag("main", *told)), lang="en")) + "\n"
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", f"{sections.title_of(groups)} · equipoise"),
+        tag("style", Html(style())),
+    )
+    whole = (
+        BEGIN
+        + joined(
+            tag("html", tag("head", *head), tag("body", hatchings(), tag("main", *told)), lang="en")
+        )
+        + "\n"
+    )
     if (size := len(whole.encode())) > MOST_BYTES:
-        raise ValueError(f"expected a page of at most {MOST_BYTES:,} bytes, got {size:,}; name fewer runs")
+        raise ValueError(
+            f"expected a page of at most {MOST_BYTES:,} bytes, got {size:,}; name fewer runs"
+        )
     return whole
 
 
 def check_out(out: Path) -> None:
-    """ValueError for a place where no page can be written, or where something else than an earlier page is."""
+    """ValueError for a place where no page can be written, or where something else than an earlier
+    page is.
+    """
     if out.is_dir():
-        raise ValueError(f"--out {out}: expected a file, got a directory; did you mean {str(out / 'report.html')!r}?")
+        raise ValueError(
+            f"--out {out}: expected a file, got a directory; did you mean "
+            f"{str(out / 'report.html')!r}?"
+        )
     if out.exists():
         with out.open("rb") as file:
             if not file.read(len(BEGIN)).startswith(BEGIN.encode()):
-                raise ValueError(f"--out {out}: expected a new file or an earlier report, got another file, which stays")
+                raise ValueError(
+                    f"--out {out}: expected a new file or an earlier report, got another file, "
+                    "which stays"
+                )
     if out.suffix not in (".html", ".htm"):
         near = str(out.with_suffix(".html"))
         raise ValueError(
-            f"--out {out}: expected a file that ends in .html, got {out.suffix or 'no suffix'!r}; did you mean {near!r}?"
+            f"--out {out}: expected a file that ends in .html, got {out.suffix or 'no suffix'!r}; "
+            f"did you mean {near!r}?"
         )
 
 

@@ -1,4 +1,6 @@
-"""The runs of a report: read from their directories, and grouped where they differ only in the seed."""
+"""The runs of a report: read from their directories, and grouped where they differ only in the
+seed.
+"""
 
 from __future__ import annotations
 
@@ -26,39 +28,87 @@ Balance = Mapping[str, Entry]  # seconds and counts by worker
 MOST_RUNS = 64
 SECONDS, COUNT, REAL = Number(0, 1e12), Number(0, (1 << 63) - 1), Number(-1e100, 1e100)
 SHARES: Schema = {  # seconds, of which differences of two clocks may be a little below 0
-    **dict.fromkeys(STATES, REAL), "asleep?": REAL, "kind": Text(200), "side": Text(200), "serves": Flag(),
-    "parts?": Each(REAL), "*": Anything(),
-}  # fmt: skip
-EVALUATION: Schema = {"mean": Maybe(REAL), "std": Maybe(REAL), "episodes": COUNT, "env_steps?": COUNT, "*": Anything()}
-SITES: Schema = Each({"workers": Items(Text()), "received": COUNT, "sent": COUNT, "lost": COUNT, "*": Anything()})
+    **dict.fromkeys(STATES, REAL),
+    "asleep?": REAL,
+    "kind": Text(200),
+    "side": Text(200),
+    "serves": Flag(),
+    "parts?": Each(REAL),
+    "*": Anything(),
+}
+EVALUATION: Schema = {
+    "mean": Maybe(REAL),
+    "std": Maybe(REAL),
+    "episodes": COUNT,
+    "env_steps?": COUNT,
+    "*": Anything(),
+}
+SITES: Schema = Each(
+    {"workers": Items(Text()), "received": COUNT, "sent": COUNT, "lost": COUNT, "*": Anything()}
+)
 ALARM: Schema = {
-    **dict.fromkeys(("name", "owner", "evidence", "action"), Text()), "step": COUNT, "wall_s": SECONDS, "*": Anything(),
-}  # fmt: skip
-REMEDY: Schema = {**dict.fromkeys(("change", "costs"), Text()), **dict.fromkeys(("gain", "low", "high"), REAL), "*": Anything()}
+    **dict.fromkeys(("name", "owner", "evidence", "action"), Text()),
+    "step": COUNT,
+    "wall_s": SECONDS,
+    "*": Anything(),
+}
+REMEDY: Schema = {
+    **dict.fromkeys(("change", "costs"), Text()),
+    **dict.fromkeys(("gain", "low", "high"), REAL),
+    "*": Anything(),
+}
 USAGE: Schema = Each({"cpu_s": SECONDS, "rss": COUNT, "*": Anything()})
 HISTOGRAM = Each(COUNT, 200)  # counts by the upper ends of the bins
 BOTH: Schema = {  # what the page reads of a report and of a summary
-    "wall_s": SECONDS, "env_steps": COUNT, "updates": COUNT, "steps_per_s": Maybe(REAL), "updates_per_s": Maybe(REAL),
+    "wall_s": SECONDS,
+    "env_steps": COUNT,
+    "updates": COUNT,
+    "steps_per_s": Maybe(REAL),
+    "updates_per_s": Maybe(REAL),
     "return_mean": Maybe(REAL),
-    "balance": Each(SHARES), "cause": Text(), "verdict": Text(), "notes": Items(Text()),
-    "evaluation": Maybe(EVALUATION), "sites?": SITES,
-    "alarms?": Items(ALARM), "remedies?": Items(REMEDY), "*": Anything(),
-}  # fmt: skip
+    "balance": Each(SHARES),
+    "cause": Text(),
+    "verdict": Text(),
+    "notes": Items(Text()),
+    "evaluation": Maybe(EVALUATION),
+    "sites?": SITES,
+    "alarms?": Items(ALARM),
+    "remedies?": Items(REMEDY),
+    "*": Anything(),
+}
 LINE: Schema = BOTH | {
-    "final": Flag(), "lag_mean": Maybe(REAL), "lag_max": Maybe(REAL), "metrics": Each(Maybe(REAL)), "info": Each(Maybe(REAL)),
-    "evaluation": Maybe(EVALUATION | {"env_steps": COUNT, "version": COUNT}), "lags?": Each(HISTOGRAM), "usage?": USAGE,
-}  # fmt: skip
+    "final": Flag(),
+    "lag_mean": Maybe(REAL),
+    "lag_max": Maybe(REAL),
+    "metrics": Each(Maybe(REAL)),
+    "info": Each(Maybe(REAL)),
+    "evaluation": Maybe(EVALUATION | {"env_steps": COUNT, "version": COUNT}),
+    "lags?": Each(HISTOGRAM),
+    "usage?": USAGE,
+}
 SUMMARY: Schema = BOTH | {
-    "lag": {"mean": Maybe(REAL), "max": Maybe(REAL), **{f"{name}?": HISTOGRAM for name in EDGES}, "*": Anything()},
+    "lag": {
+        "mean": Maybe(REAL),
+        "max": Maybe(REAL),
+        **{f"{name}?": HISTOGRAM for name in EDGES},
+        "*": Anything(),
+    },
     "best_evaluation": Maybe(EVALUATION),
     "rows?": Each(Anything()),
-}  # fmt: skip
-RUN_JSON: Schema = {"program": Each(Anything()), "host?": Each(Anything()), "versions?": Each(Anything()), "*": Anything()}
+}
+RUN_JSON: Schema = {
+    "program": Each(Anything()),
+    "host?": Each(Anything()),
+    "versions?": Each(Anything()),
+    "*": Anything(),
+}
 
 
 @dataclass(frozen=True)
 class Told:
-    """One run: its row in a listing, its run.json, its reports, and its summary once it has ended."""
+    """One run: its row in a listing, its run.json, its reports,
+    and its summary once it has ended.
+    """
 
     row: RunRow
     run: Entry
@@ -111,7 +161,9 @@ class Told:
 
     @cached_property
     def ages(self) -> Mapping[str, Mapping[str, int]]:
-        """The histograms of the age of experience, of the whole run so far; empty for a run that knows none."""
+        """The histograms of the age of experience, of the whole run so far; empty for a run that
+        knows none.
+        """
         if self.summary is not None:
             return {name: self.summary["lag"].get(name, {}) for name in EDGES}
         lines = [line for line in self.lines if line["final"]] or self.lines
@@ -123,8 +175,14 @@ class Told:
 
     @property
     def lag_name(self) -> str:
-        """The name of a report's lag: versions of the acting weights, or the age of a replay's rows."""
-        return "age of rows" if any(key.startswith("replay.") or ".replay." in key for key in self.settings) else "lag"
+        """The name of a report's lag: versions of the acting weights, or the age of a replay's
+        rows.
+        """
+        return (
+            "age of rows"
+            if any(key.startswith("replay.") or ".replay." in key for key in self.settings)
+            else "lag"
+        )
 
     @property
     def version(self) -> str:
@@ -165,7 +223,11 @@ class Group:
     def seeds(self) -> str:
         """How many there are, in words; empty for one."""
         n = len(self.runs)
-        return "" if n == 1 else f"{n} {'seeds' if len({str(one.row.seed) for one in self.runs}) == n else 'runs'}"
+        return (
+            ""
+            if n == 1
+            else f"{n} {'seeds' if len({str(one.row.seed) for one in self.runs}) == n else 'runs'}"
+        )
 
     def causes(self) -> Counter[str]:
         return Counter(one.cause for one in self.runs)
@@ -187,7 +249,9 @@ class Group:
         """(file, x [N], y [N]) of each run that has the number."""
         found = []
         for one in self.runs:
-            lines = [line for line in one.lines if not line["final"] or y == "evaluation"] or one.lines
+            lines = [
+                line for line in one.lines if not line["final"] or y == "evaluation"
+            ] or one.lines
             try:
                 found.append((one.file, *points(lines, axis, y, one.file)))
             except ValueError:  # this run has none
@@ -204,7 +268,11 @@ class Group:
 
 def axis_of(groups: Sequence[Group]) -> Axis:
     """Env steps; updates where no env is stepped."""
-    return "steps" if any(one.last["env_steps"] for group in groups for one in group.runs) else "updates"
+    return (
+        "steps"
+        if any(one.last["env_steps"] for group in groups for one in group.runs)
+        else "updates"
+    )
 
 
 def summed(balances: Sequence[Balance]) -> dict[str, dict[str, Any]]:
@@ -220,23 +288,30 @@ def summed(balances: Sequence[Balance]) -> dict[str, dict[str, Any]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 def read(places: Sequence[Path]) -> tuple[list[Told], list[str]]:
     """(runs, warnings) of run directories and of folders with runs.
 
-    ValueError or FileNotFoundError for a place that has none, a run without reports, one of another version whose reports
-    differ, and one that is named twice. A run within a folder that cannot be read is left out, with a warning.
+    ValueError or FileNotFoundError for a place that has none, a run without reports, one of another
+    version whose reports differ, and one that is named twice. A run within a folder that cannot be
+    read is left out, with a warning.
     """
     found: dict[Path, Told] = {}
     warned: list[str] = []
     for place in places:
         if not place.is_dir():
-            raise FileNotFoundError(f"{place}: expected a run or a folder with runs, got {_kind(place)}{near_runs(place)}")
+            raise FileNotFoundError(
+                f"{place}: expected a run or a folder with runs, got "
+                f"{_kind(place)}{near_runs(place)}"
+            )
         inside = list(directories(place))
         if not inside:
-            raise FileNotFoundError(f"{place}: expected a run or a folder with runs, got a folder without{near_runs(place)}")
+            raise FileNotFoundError(
+                f"{place}: expected a run or a folder with runs, got a folder "
+                f"without{near_runs(place)}"
+            )
         for directory in inside:
             if (real := directory.resolve()) in found:
                 raise ValueError(f"{place}: expected each run once, got {directory} twice")
@@ -249,9 +324,13 @@ def read(places: Sequence[Path]) -> tuple[list[Told], list[str]]:
                 continue
             warned += _warnings(one)
     if not found:
-        raise ValueError(f"{', '.join(map(str, places))}: expected a run with reports, got none; {warned[0]}")
+        raise ValueError(
+            f"{', '.join(map(str, places))}: expected a run with reports, got none; {warned[0]}"
+        )
     if len(found) > MOST_RUNS:
-        raise ValueError(f"expected at most {MOST_RUNS} runs in one report, got {len(found)}; name fewer of them")
+        raise ValueError(
+            f"expected at most {MOST_RUNS} runs in one report, got {len(found)}; name fewer of them"
+        )
     return list(found.values()), warned
 
 
@@ -265,7 +344,9 @@ def _warnings(one: Told) -> list[str]:
         more = f", and {len(one.left_out) - 1} lines more" if len(one.left_out) > 1 else ""
         found.append(f"{one.left_out[0]}{more}; what is damaged is left out")
     if one.version != equipoise.__version__:
-        found.append(f"{one.row.path}: a run of equipoise {one.version}, read by {equipoise.__version__}")
+        found.append(
+            f"{one.row.path}: a run of equipoise {one.version}, read by {equipoise.__version__}"
+        )
     return found
 
 
@@ -288,7 +369,10 @@ def read_run(directory: Path) -> Told:
     except ValueError as error:
         raise ValueError(_another_version(found, str(error))) from None
     except (KeyError, TypeError, AttributeError) as error:
-        what = f"{directory / RUN}: expected the program of a run, got one that lacks something ({error})"
+        what = (
+            f"{directory / RUN}: expected the program of a run, got one that lacks something "
+            f"({error})"
+        )
         raise ValueError(_another_version(found, what)) from None
     if not lines:
         raise ValueError(_another_version(found, left_out[0]) if left_out else _no_reports(told))
@@ -300,7 +384,10 @@ def _another_version(found: RunDirectory, problem: str) -> str:
     version = (found.run.get("versions") or {}).get("equipoise")
     if version == equipoise.__version__:
         return problem
-    return f"{found.path}: expected a run of equipoise {equipoise.__version__}, got one of {version}, which differs: {problem}"
+    return (
+        f"{found.path}: expected a run of equipoise {equipoise.__version__}, got one of "
+        f"{version}, which differs: {problem}"
+    )
 
 
 def _no_reports(one: Told) -> str:
@@ -312,21 +399,27 @@ def _no_reports(one: Told) -> str:
     return f"{one.row.path}: expected a run with reports in {METRICS}, got one {got}"
 
 
-# ----------------------------------------------------------------------------------------------------------------- grouping
+# ----------------------------------------------------------------------------------------- grouping
 
 
 def grouped(runs: Sequence[Told]) -> list[Group]:
-    """Runs of the same settings together, in the order in which they came; each group has a name of its own."""
+    """Runs of the same settings together, in the order in which they came; each group has a name of
+    its own.
+    """
     by: dict[tuple[tuple[str, str], ...], list[Told]] = {}
     for one in runs:
         by.setdefault(tuple(sorted(one.settings.items())), []).append(one)
     each = list(by.values())
-    names = labels([(short_name(of[0].row.env, of[0].row.algorithm), of[0].settings) for of in each])
+    names = labels(
+        [(short_name(of[0].row.env, of[0].row.algorithm), of[0].settings) for of in each]
+    )
     return [Group(name, i, tuple(of)) for i, (name, of) in enumerate(zip(names, each, strict=True))]
 
 
 def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """The settings that groups differ in, a value for each of them; "—" where one does not have the setting."""
+    """The settings that groups differ in, a value for each of them; "—" where one does not have the
+    setting.
+    """
     keys = dict.fromkeys(key for group in groups for key in group.first.settings)
     found = {key: [group.first.settings.get(key, "—") for group in groups] for key in keys}
     found |= {name: [_where(group, room, key) for group in groups] for name, room, key in WHERE}

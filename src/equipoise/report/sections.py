@@ -1,4 +1,6 @@
-"""Sections of the page: what is told of the runs, as HTML; a section that has nothing to tell is None."""
+"""Sections of the page: what is told of the runs, as HTML; a section that has nothing to tell is
+None.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from rich.filesize import decimal
 
 from equipoise.console.picture import clock, number, short, took
 from equipoise.record.described import clipped
-from equipoise.report.elements import NONE, lags_of, mean_text, more, named, section, short_name, table
+from equipoise.report.elements import (
+    NONE,
+    lags_of,
+    mean_text,
+    more,
+    named,
+    section,
+    short_name,
+    table,
+)
 from equipoise.report.figures import sample
 from equipoise.report.markup import LONGEST_SENTENCE, Html, joined, tag
 from equipoise.report.runs import Entry, Group, Told, differences
@@ -21,7 +32,7 @@ MOST_SAID = 200  # of a page
 MOST_REMEDIES = 4
 
 
-# ------------------------------------------------------------------------------------------------------------------ the top
+# ------------------------------------------------------------------------------------------ the top
 
 
 def title_of(groups: Sequence[Group]) -> str:
@@ -40,12 +51,20 @@ def top(groups: Sequence[Group], now: float, version: str) -> Html:
     still = None
     if running:
         is_are = "is" if running == 1 else "are"
-        said = "The run is still running" if of == 1 else f"{running} of {of} runs {is_are} still running"
+        said = (
+            "The run is still running"
+            if of == 1
+            else f"{running} of {of} runs {is_are} still running"
+        )
         still = tag("p", f"{said}: the page shows what was known at {moment}.", class_="still")
     return tag(
-        "header", tag("h1", title_of(groups)), tag("p", f"{moment} · equipoise {version}", class_="note"), still,
-        *(_verdict(group, alone=len(groups) == 1) for group in groups), _tiles(groups[0]) if len(groups) == 1 else None,
-    )  # fmt: skip
+        "header",
+        tag("h1", title_of(groups)),
+        tag("p", f"{moment} · equipoise {version}", class_="note"),
+        still,
+        *(_verdict(group, alone=len(groups) == 1) for group in groups),
+        _tiles(groups[0]) if len(groups) == 1 else None,
+    )
 
 
 def _verdict(group: Group, *, alone: bool) -> Html:
@@ -55,12 +74,22 @@ def _verdict(group: Group, *, alone: bool) -> Html:
     beside = None
     if len(group.runs) > 1:
         (_, agree), *others = causes.most_common()
-        beside = f"{agree} of {group.seeds} say so" + "".join(f"; {n} {clipped(name, 40)}" for name, n in others)
+        beside = f"{agree} of {group.seeds} say so" + "".join(
+            f"; {n} {clipped(name, 40)}" for name, n in others
+        )
     return tag(
-        "div", None if alone else tag("p", sample(group.style), tag("bdi", group.name), class_="of"),
-        tag("p", tag("strong", cause), *_options_whole(sentence.removeprefix(cause)), class_="sentence"),
-        tag("p", beside, class_="note") if beside else None, _remedies(judged), class_="verdict",
-    )  # fmt: skip
+        "div",
+        None if alone else tag("p", sample(group.style), tag("bdi", group.name), class_="of"),
+        tag(
+            "p",
+            tag("strong", cause),
+            *_options_whole(sentence.removeprefix(cause)),
+            class_="sentence",
+        ),
+        tag("p", beside, class_="note") if beside else None,
+        _remedies(judged),
+        class_="verdict",
+    )
 
 
 def _remedies(one: Told) -> Html | None:
@@ -68,7 +97,9 @@ def _remedies(one: Told) -> Html | None:
     items = [tag("li", *_remedy(remedy)) for remedy in one.remedies[:MOST_REMEDIES]]
     if not items:
         return None
-    head = tag("p", "What would help: predicted steps/s by those now, and what it costs.", class_="note")
+    head = tag(
+        "p", "What would help: predicted steps/s by those now, and what it costs.", class_="note"
+    )
     return joined(head, tag("ol", *items, class_="remedies"))
 
 
@@ -78,7 +109,7 @@ def _remedy(remedy: Entry) -> tuple[Html, ...]:
         tag("bdi", clipped(remedy["change"], 80), class_="change"),
         tag("span", f"× {remedy['gain']:.2f} ", interval, class_="num"),
         tag("span", clipped(remedy["costs"], 120), class_="note"),
-    )  # fmt: skip
+    )
 
 
 def _options_whole(text: str) -> list[Html | str]:
@@ -93,32 +124,68 @@ def _tiles(group: Group) -> Html:
         ("evaluation", *mean_text(group.values("evaluation"), 1), "fresh episodes"),
         ("steps/s", *mean_text(group.values("steps_per_s"), 0), "env steps, learned from"),
         (group.first.lag_name, *mean_text(lags_of(group), 2), "versions, mean"),
-        ("time", clock(max(group.values("wall_s"))), "", "the longest" if len(group.runs) > 1 else "h:m:s"),
+        (
+            "time",
+            clock(max(group.values("wall_s"))),
+            "",
+            "the longest" if len(group.runs) > 1 else "h:m:s",
+        ),
     ]
     shown = [one for one in tiles if one[1] != NONE]
     return tag(
         "dl",
-        *(tag("div", tag("dt", name), tag("dd", value, tag("span", half) if half else None), tag("dd", what, class_="note"))
-          for name, value, half, what in shown),
+        *(
+            tag(
+                "div",
+                tag("dt", name),
+                tag("dd", value, tag("span", half) if half else None),
+                tag("dd", what, class_="note"),
+            )
+            for name, value, half, what in shown
+        ),
         class_="tiles",
-    )  # fmt: skip
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------------- the runs
+# ----------------------------------------------------------------------------------------- the runs
 
 
 def runs_section(groups: Sequence[Group], now: float) -> Html:
-    head = ("run", "state", "verdict", "seed", "steps", "steps/s", "return", "evaluation", "lag", "time", "size", "age")
+    head = (
+        "run",
+        "state",
+        "verdict",
+        "seed",
+        "steps",
+        "steps/s",
+        "return",
+        "evaluation",
+        "lag",
+        "time",
+        "size",
+        "age",
+    )
     rows = []
     for group in groups:
         for one in group.runs:
             at = one.row
             name = named(group.style, one.name)
-            rows.append((
-                name, "still running" if one.running else at.status, clipped(at.verdict or NONE, 40),
-                NONE if at.seed is None else str(at.seed), short(at.steps), number(at.steps_per_s, 0), number(at.return_mean),
-                number(at.evaluation), _lag(one), clock(at.wall_s), decimal(at.size), _age(now - at.changed),
-            ))  # fmt: skip
+            rows.append(
+                (
+                    name,
+                    "still running" if one.running else at.status,
+                    clipped(at.verdict or NONE, 40),
+                    NONE if at.seed is None else str(at.seed),
+                    short(at.steps),
+                    number(at.steps_per_s, 0),
+                    number(at.return_mean),
+                    number(at.evaluation),
+                    _lag(one),
+                    clock(at.wall_s),
+                    decimal(at.size),
+                    _age(now - at.changed),
+                )
+            )
     columns = (("steps_per_s", 0), ("return_mean", 1), ("evaluation", 1))
     means = [
         (
@@ -129,23 +196,35 @@ def runs_section(groups: Sequence[Group], now: float) -> Html:
         for group in groups
     ]
     several = any(len(group.runs) > 1 for group in groups)
-    compared = table(("settings", "runs", "steps/s", "return", "evaluation"), means, texts=2, class_="cards")
+    compared = table(
+        ("settings", "runs", "steps/s", "return", "evaluation"), means, texts=2, class_="cards"
+    )
     return section(
-        "Runs", table(head, rows, texts=3, class_="cards"), compared if several else None,
-        tag("p", "± is half of Student's 95 % interval of the mean over runs.", class_="note") if several else None,
-    )  # fmt: skip
+        "Runs",
+        table(head, rows, texts=3, class_="cards"),
+        compared if several else None,
+        tag("p", "± is half of Student's 95 % interval of the mean over runs.", class_="note")
+        if several
+        else None,
+    )
 
 
 def _lag(one: Told) -> str:
-    lag = one.summary["lag"] if one.summary else {"mean": one.last["lag_mean"], "max": one.last["lag_max"]}
-    return NONE if lag["mean"] is None else f"{number(lag['mean'], 2)} (max {number(lag['max'], 0)})"
+    lag = (
+        one.summary["lag"]
+        if one.summary
+        else {"mean": one.last["lag_mean"], "max": one.last["lag_max"]}
+    )
+    return (
+        NONE if lag["mean"] is None else f"{number(lag['mean'], 2)} (max {number(lag['max'], 0)})"
+    )
 
 
 def _age(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} d" if seconds >= 2 * 86_400 else took(max(seconds, 0.0))
 
 
-# --------------------------------------------------------------------------------------------------------------- the others
+# --------------------------------------------------------------------------------------- the others
 
 
 def evaluations_section(groups: Sequence[Group]) -> Html | None:
@@ -156,15 +235,25 @@ def evaluations_section(groups: Sequence[Group]) -> Html | None:
             last = (one.summary or {}).get("evaluation") or (found[-1] if found else None)
             if last is None:
                 continue
-            best = (one.summary or {}).get("best_evaluation") or max(found, key=lambda e: e["mean"] or 0.0, default=last)
-            rows.append((
-                named(group.style, short_name(one)), f"{number(last['mean'])} ± {number(last['std'])}",
-                str(last["episodes"]), f"{number(best['mean'])} ± {number(best['std'])}",
-                short(best["env_steps"]) if best.get("env_steps") else NONE,
-            ))  # fmt: skip
+            best = (one.summary or {}).get("best_evaluation") or max(
+                found, key=lambda e: e["mean"] or 0.0, default=last
+            )
+            rows.append(
+                (
+                    named(group.style, short_name(one)),
+                    f"{number(last['mean'])} ± {number(last['std'])}",
+                    str(last["episodes"]),
+                    f"{number(best['mean'])} ± {number(best['std'])}",
+                    short(best["env_steps"]) if best.get("env_steps") else NONE,
+                )
+            )
     note = "Fresh episodes of the deterministic policy; ± is their standard deviation."
     return (
-        section("Evaluation", table(("run", "last", "episodes", "best", "at step"), rows, class_="cards"), note=note)
+        section(
+            "Evaluation",
+            table(("run", "last", "episodes", "best", "at step"), rows, class_="cards"),
+            note=note,
+        )
         if rows
         else None
     )
@@ -172,13 +261,18 @@ def evaluations_section(groups: Sequence[Group]) -> Html | None:
 
 def settings_section(groups: Sequence[Group]) -> Html:
     found = differences(groups)
-    every = "".join(f"{key} = {clipped(value, 400)}\n" for key, value in groups[0].first.settings.items())
+    every = "".join(
+        f"{key} = {clipped(value, 400)}\n" for key, value in groups[0].first.settings.items()
+    )
     whole = more(f"all settings of {clipped(groups[0].name, 60)}", tag("pre", every))
     if not found:
         alike = "The runs differ in the seed alone." if len(groups[0].runs) > 1 else None
         return section("Settings", whole, note=alike)
     head = ("setting", *(group.name for group in groups))
-    rows = [(tag("code", clipped(key, 80)), *(clipped(value, 80) for value in values)) for key, values in found.items()]
+    rows = [
+        (tag("code", clipped(key, 80)), *(clipped(value, 80) for value in values))
+        for key, values in found.items()
+    ]
     return section("Settings that differ", tag("div", table(head, rows), class_="scroll"), whole)
 
 
@@ -188,19 +282,34 @@ def resources_section(groups: Sequence[Group]) -> Html | None:
     for group in groups:
         for one in group.runs:
             host = one.run.get("host") or {}
-            rows.append((
-                named(group.style, short_name(one)), clipped(str(host.get("name", NONE)), 40),
-                clipped(str(host.get("cores", NONE)), 40), _cores(one), _count(one, "inserted"), _count(one, "sampled"),
-                _count(one, "dropped"),
-            ))  # fmt: skip
+            rows.append(
+                (
+                    named(group.style, short_name(one)),
+                    clipped(str(host.get("name", NONE)), 40),
+                    clipped(str(host.get("cores", NONE)), 40),
+                    _cores(one),
+                    _count(one, "inserted"),
+                    _count(one, "sampled"),
+                    _count(one, "dropped"),
+                )
+            )
     head = ("run", "machine", "cores", "cores at work", "rows in", "rows learned", "rows dropped")
-    note = "Cores at work: seconds of work of all workers in a second of the run; further threads of a learner do not count."
-    return section("Resources", table(head, rows, texts=2, class_="cards"), *_traffic(groups), note=note)
+    note = (
+        "Cores at work: seconds of work of all workers in a second of the run; further threads "
+        "of a learner do not count."
+    )
+    return section(
+        "Resources", table(head, rows, texts=2, class_="cards"), *_traffic(groups), note=note
+    )
 
 
 def _cores(one: Told) -> str:
     lines = [line for line in one.lines if not line["final"]]
-    worked = sum(max(w["worked"] - max(w.get("asleep", 0.0), 0.0), 0.0) for line in lines for w in line["balance"].values())
+    worked = sum(
+        max(w["worked"] - max(w.get("asleep", 0.0), 0.0), 0.0)
+        for line in lines
+        for w in line["balance"].values()
+    )
     return f"{worked / lines[-1]['wall_s']:.2f}" if lines and lines[-1]["wall_s"] > 0 else NONE
 
 
@@ -214,15 +323,26 @@ def _traffic(groups: Sequence[Group]) -> list[Html]:
     for group in groups:
         for one in group.runs:
             for name, site in ((one.summary or one.last).get("sites") or {}).items():
-                rows.append((
-                    tag("bdi", f"{short_name(one)}: {clipped(name, 40)}"), str(len(site["workers"])),
-                    decimal(int(site["received"])), decimal(int(site["sent"])), str(site["lost"]),
-                ))  # fmt: skip
-    return [table(("site", "workers", "received", "sent", "times lost"), rows, class_="cards")] if rows else []
+                rows.append(
+                    (
+                        tag("bdi", f"{short_name(one)}: {clipped(name, 40)}"),
+                        str(len(site["workers"])),
+                        decimal(int(site["received"])),
+                        decimal(int(site["sent"])),
+                        str(site["lost"]),
+                    )
+                )
+    return (
+        [table(("site", "workers", "received", "sent", "times lost"), rows, class_="cards")]
+        if rows
+        else []
+    )
 
 
 def alarms_section(groups: Sequence[Group]) -> Html | None:
-    """The alarms of each run, where a run knows alarms: sign, owner, moment, evidence and what may help."""
+    """The alarms of each run, where a run knows alarms: sign, owner, moment, evidence and what may
+    help.
+    """
     runs = [(group, one) for group in groups for one in group.runs if one.alarms is not None]
     if not runs:
         return None
@@ -234,27 +354,47 @@ def alarms_section(groups: Sequence[Group]) -> Html | None:
 
 def _alarm(group: Group, one: Told, alarm: Entry) -> Html:
     sign = tag("strong", clipped(alarm["name"], 80))
-    owner, moment = clipped(alarm["owner"], 80), f"{clock(alarm['wall_s'])}, step {short(alarm['step'])}"
+    owner, moment = (
+        clipped(alarm["owner"], 80),
+        f"{clock(alarm['wall_s'])}, step {short(alarm['step'])}",
+    )
     text = clipped(f"{alarm['evidence']}; {alarm['action']}", LONGEST_SENTENCE)
     return _said(group, one, tag("bdi", sign, f" ({owner}, at {moment}): {text}"), "alarm")
 
 
 def notes_section(groups: Sequence[Group]) -> Html | None:
-    """What was damaged, the resumes, and the notes of each run; alarms have a section of their own."""
+    """What was damaged, the resumes, and the notes of each run;
+    alarms have a section of their own.
+    """
     items, hidden = [], 0
     for group in groups:
         for one in group.runs:
-            notes = [note for note in one.notes if one.alarms is None or not note.startswith("warning: alarm:")]
-            said = [*(f"warning: {line}; it is left out" for line in one.left_out), *_resumes(one), *notes]
+            notes = [
+                note
+                for note in one.notes
+                if one.alarms is None or not note.startswith("warning: alarm:")
+            ]
+            said = [
+                *(f"warning: {line}; it is left out" for line in one.left_out),
+                *_resumes(one),
+                *notes,
+            ]
             hidden += max(len(said) - MOST_NOTES, 0)
             items += [_note(group, one, note) for note in said[:MOST_NOTES]]
     hidden += max(len(items) - MOST_SAID, 0)
-    rest = tag("p", f"{hidden} more are in the runs' summary.json.", class_="note") if hidden else None
+    rest = (
+        tag("p", f"{hidden} more are in the runs' summary.json.", class_="note") if hidden else None
+    )
     return section("Notes", tag("ul", *items[:MOST_SAID], class_="notes"), rest) if items else None
 
 
 def _said(group: Group, one: Told, said: Html, kind: str) -> Html:
-    mark = tag("span", {"warning": "!", "alarm": "!!", "note": "·"}[kind], class_="mark", aria_hidden="true")
+    mark = tag(
+        "span",
+        {"warning": "!", "alarm": "!!", "note": "·"}[kind],
+        class_="mark",
+        aria_hidden="true",
+    )
     unseen = tag("span", f"{kind}: ", class_="unseen")
     whose = tag("span", sample(group.style), short_name(one), class_="note")
     return tag("li", mark, tag("span", unseen, said), whose, class_=kind)
@@ -268,7 +408,8 @@ def _note(group: Group, one: Told, note: str) -> Html:
 def _resumes(one: Told) -> list[str]:
     found = one.run.get("resumed")
     return [
-        f"resumed at step {at.get('step')}" + (f" with {json.dumps(at['changes'])}" if at.get("changes") else "")
+        f"resumed at step {at.get('step')}"
+        + (f" with {json.dumps(at['changes'])}" if at.get("changes") else "")
         for at in (found if isinstance(found, list) else ())
         if isinstance(at, Mapping)
     ]

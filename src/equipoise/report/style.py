@@ -1,4 +1,6 @@
-"""The style of the page: colours for light and dark, a hatching a state, a dash a line, cards where it is narrow."""
+"""The style of the page: colours for light and dark, a hatching a state, a dash a line, cards where
+it is narrow.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ LIGHT = """
   --starved-ground: #f6ecd0; --starved-mark: #a97b12;
   --blocked-ground: #e9ebee; --blocked-mark: #7d8793;
   --s0: #2a6a8b; --s1: #b65c22; --s2: #55793a; --s3: #7b539c; --s4: #8d6b14; --s5: #a9455e; --s6: #23827a; --s7: #4d545c;
-"""
+"""  # noqa: E501
 DARK = """
   --paper: #14181b; --card: #1a1f23; --ink: #e3e6e4; --soft: #9aa4ac; --rule: #2b3237;
   --worked: #5b9fbf;
@@ -18,7 +20,7 @@ DARK = """
   --starved-ground: #3b3115; --starved-mark: #d8b254;
   --blocked-ground: #272e34; --blocked-mark: #8893a0;
   --s0: #6bb1d1; --s1: #e59a63; --s2: #9bc07c; --s3: #bd9bdc; --s4: #d3b25a; --s5: #e58fa4; --s6: #6cc7be; --s7: #b4bcc4;
-"""
+"""  # noqa: E501
 DASHES = ("none", "8 4", "2 4", "11 3 2 3", "14 4", "5 3", "1 3 6 3", "3 2")
 RULES = """
 * { box-sizing: border-box }
@@ -130,16 +132,23 @@ path.grid { stroke: var(--rule); stroke-width: 1; vector-effect: non-scaling-str
   .cards td:first-child::before { content: none } .cards .num { white-space: normal }
 }
 @media print { section { break-inside: avoid } }
-"""
+"""  # noqa: E501
 
 
 def style() -> str:
     """The whole style sheet."""
     lines = [
-        f".s{i} {{ stroke: var(--s{i}); stroke-dasharray: {dash} }} .band.s{i}, .part{i} {{ fill: var(--s{i}) }}"
+        f".s{i} {{ stroke: var(--s{i}); stroke-dasharray: {dash} }} .band.s{i}, .part{i} {{ fill: "
+        f"var(--s{i}) }}"
         for i, dash in enumerate(DASHES)
     ]
     faint = ".faint { stroke-dasharray: none }"
     return "\n".join(
-        [f":root {{{LIGHT}}}", f"@media (prefers-color-scheme: dark) {{ :root {{{DARK}}} }}", *lines, faint, RULES]
+        [
+            f":root {{{LIGHT}}}",
+            f"@media (prefers-color-scheme: dark) {{ :root {{{DARK}}} }}",
+            *lines,
+            faint,
+            RULES,
+        ]
     )

@@ -1,4 +1,6 @@
-"""Workers: the ring of each group with its shares as arcs, and the shares of each worker over time with the verdicts"""
+"""Workers: the ring of each group with its shares as arcs, and the shares of each worker over time
+with the verdicts
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from equipoise.report.figures import Track, ring, spans, stacked, states_legend,
 from equipoise.report.markup import Html, tag
 from equipoise.report.runs import Balance, Entry, Group, Told
 
-MOST_TRACKS = 8  # workers of a side of the ring, and twice as many strips; beyond it several workers are one
+# workers of a side of the ring, and twice as many strips; beyond it several workers are one
+MOST_TRACKS = 8
 MOST_TIMELINES = 16
 BINS = 72  # of a strip
 LEAST_SHARE = 0.005  # of the time, for a verdict to have a line
@@ -27,9 +30,13 @@ def shares_of(seconds: Entry) -> dict[str, float]:
 
 
 def sides(balance: Balance) -> tuple[list[str], list[str], list[str]]:
-    """Names of the workers that sample, of those that learn or keep rows, and of those beside the ring, in natural order."""
+    """Names of the workers that sample, of those that learn or keep rows, and of those beside the
+    ring, in natural order.
+    """
     names = sorted(balance, key=_natural)
-    places = {name: place_of(balance[name]["side"], bool(balance[name].get("serves"))) for name in names}
+    places = {
+        name: place_of(balance[name]["side"], bool(balance[name].get("serves"))) for name in names
+    }
     left = [name for name in names if places[name] in (STEPPING, SERVING)]
     right = [name for name in names if places[name] in (KEEPING, LEARNING)]
     return left, right, [name for name in names if places[name] == BESIDE]
@@ -38,16 +45,25 @@ def sides(balance: Balance) -> tuple[list[str], list[str], list[str]]:
 def _natural(name: str) -> tuple[str, int, str]:
     """Actor 10 comes after actor 9."""
     kind, _, last = name.rpartition(" ")
-    return (kind, int(last), "") if last.isascii() and last.isdecimal() and len(last) < 10 else (name, -1, name)
+    return (
+        (kind, int(last), "")
+        if last.isascii() and last.isdecimal() and len(last) < 10
+        else (name, -1, name)
+    )
 
 
 def folded(names: Sequence[str], most: int) -> dict[str, list[str]]:
-    """At most ``most`` rows of workers, by the name of the row: where there are more, neighbours share one."""
+    """At most ``most`` rows of workers, by the name of the row: where there are more, neighbours
+    share one.
+    """
     if len(names) <= most:
         return {name: [name] for name in names}
     edges = [i * len(names) // most for i in range(most + 1)]
     parts = [list(names[a:b]) for a, b in itertools.pairwise(edges)]
-    return {part[0] if len(part) == 1 else f"{part[0]} to {part[-1].rpartition(' ')[2]}": part for part in parts}
+    return {
+        part[0] if len(part) == 1 else f"{part[0]} to {part[-1].rpartition(' ')[2]}": part
+        for part in parts
+    }
 
 
 def _added(balance: Balance, names: Sequence[str]) -> dict[str, float]:
@@ -57,8 +73,13 @@ def _added(balance: Balance, names: Sequence[str]) -> dict[str, float]:
 
 def rings(groups: Sequence[Group]) -> Html:
     """A ring for each group."""
-    found = [tag("figure", _ring(group), tag("figcaption", _ring_caption(group, len(groups)))) for group in groups]
-    note = "Each arc is a worker, the first one outermost; its time over the whole run runs clockwise."
+    found = [
+        tag("figure", _ring(group), tag("figcaption", _ring_caption(group, len(groups))))
+        for group in groups
+    ]
+    note = (
+        "Each arc is a worker, the first one outermost; its time over the whole run runs clockwise."
+    )
     return section("The ring", states_legend(), tag("div", *found, class_="rings"), note=note)
 
 
@@ -71,16 +92,26 @@ def _ring(group: Group) -> Html:
     balance = group.balance()
     left, right, _ = sides(balance)
     tracks = [
-        [Track(clipped(name, 40), shares_of(_added(balance, inside))) for name, inside in folded(names, MOST_TRACKS).items()]
+        [
+            Track(clipped(name, 40), shares_of(_added(balance, inside)))
+            for name, inside in folded(names, MOST_TRACKS).items()
+        ]
         for names in (left, right)
     ]
     rate, lags = mean_text(group.values("steps_per_s"), 0)[0], lags_of(group)
     updates = sum(one.last["updates"] for one in group.runs) / len(group.runs)
     return ring(
-        *tracks, names=(_counted(left, balance) or "data set", _counted(right, balance)), over="experience ▸",
-        under="◂ weights" + (f", lag {sum(lags) / len(lags):.1f}" if lags and group.first.lag_name == "lag" else ""),
-        middle=[clipped(group.judged.cause, 20), f"{rate} steps/s", f"{short(round(updates))} updates"],
-    )  # fmt: skip
+        *tracks,
+        names=(_counted(left, balance) or "data set", _counted(right, balance)),
+        over="experience ▸",
+        under="◂ weights"
+        + (f", lag {sum(lags) / len(lags):.1f}" if lags and group.first.lag_name == "lag" else ""),
+        middle=[
+            clipped(group.judged.cause, 20),
+            f"{rate} steps/s",
+            f"{short(round(updates))} updates",
+        ],
+    )
 
 
 def _counted(names: Sequence[str], balance: Balance) -> str:
@@ -99,12 +130,26 @@ def timelines(groups: Sequence[Group]) -> Html | None:
         return None
     opened = {id(group.first) for group in groups[:3]}
     found = [
-        more(f"{short_name(one)} · {clock(one.last['wall_s'])}", _timeline(one), opened=id(one) in opened)
+        more(
+            f"{short_name(one)} · {clock(one.last['wall_s'])}",
+            _timeline(one),
+            opened=id(one) in opened,
+        )
         for _, one in runs[:MOST_TIMELINES]
     ]
-    rest = f"{len(runs) - MOST_TIMELINES} more runs have no timeline here." if len(runs) > MOST_TIMELINES else None
+    rest = (
+        f"{len(runs) - MOST_TIMELINES} more runs have no timeline here."
+        if len(runs) > MOST_TIMELINES
+        else None
+    )
     note = "From the first report to the last. The numbers are shares of the whole run."
-    return section("Workers over time", states_legend(), *found, tag("p", rest, class_="note") if rest else None, note=note)
+    return section(
+        "Workers over time",
+        states_legend(),
+        *found,
+        tag("p", rest, class_="note") if rest else None,
+        note=note,
+    )
 
 
 def _timeline(one: Told) -> Html:
@@ -112,19 +157,40 @@ def _timeline(one: Told) -> Html:
     end = max(lines[-1]["wall_s"], 1e-3)
     left, right, beside = sides(one.balance)
     rows = {**folded(left, 2 * MOST_TRACKS), **folded(right, MOST_TRACKS), **folded(beside, 2)}
-    head = tag("div", tag("span"), tag("span"), *(tag("span", state) for state in STATES), class_="row head")
+    head = tag(
+        "div",
+        tag("span"),
+        tag("span"),
+        *(tag("span", state) for state in STATES),
+        class_="row head",
+    )
     strips = []
     for name, inside in rows.items():
         shares = shares_of(_added(one.balance, inside))
-        numbers = [tag("span", f"{100 * shares[state]:.0f} %" if shares else NONE, class_="num") for state in STATES]
-        strips.append(tag("div", tag("bdi", clipped(name, 40)), stacked(binned(lines, inside, end)), *numbers, class_="row"))
+        numbers = [
+            tag("span", f"{100 * shares[state]:.0f} %" if shares else NONE, class_="num")
+            for state in STATES
+        ]
+        strips.append(
+            tag(
+                "div",
+                tag("bdi", clipped(name, 40)),
+                stacked(binned(lines, inside, end)),
+                *numbers,
+                class_="row",
+            )
+        )
     return tag("div", head, *strips, _clock_axis(end), *_verdicts(lines, end), class_="timeline")
 
 
-def binned(lines: Sequence[Entry], names: Sequence[str], end: float, bins: int = BINS) -> list[dict[str, float]]:
-    """The shares of some workers in each of ``bins`` stretches of 0..``end`` seconds; empty where nothing was measured.
+def binned(
+    lines: Sequence[Entry], names: Sequence[str], end: float, bins: int = BINS
+) -> list[dict[str, float]]:
+    """The shares of some workers in each of ``bins`` stretches of 0..``end`` seconds; empty where
+    nothing was measured.
 
-    A report tells of the time since the one before it, and counts for each stretch by how much of it lies there.
+    A report tells of the time since the one before it, and counts for each stretch by how much of
+    it lies there.
     """
     seconds = [dict.fromkeys(STATES, 0.0) for _ in range(bins)]
     begin = 0.0
@@ -142,7 +208,9 @@ def binned(lines: Sequence[Entry], names: Sequence[str], end: float, bins: int =
 
 
 def _clock_axis(end: float) -> Html:
-    names = [x_label_at(t / end, clock(t) if end >= 8 else f"{t:g} s") for t in ticks(0.0, end, most=4)]
+    names = [
+        x_label_at(t / end, clock(t) if end >= 8 else f"{t:g} s") for t in ticks(0.0, end, most=4)
+    ]
     return tag("div", tag("span"), tag("div", *names, class_="xs"), class_="row axis")
 
 
@@ -172,7 +240,9 @@ def _verdicts(lines: Sequence[Mapping[str, object]], end: float) -> list[Html]:
             class_="row head",
         )
     ]
-    for cause, parts in sorted(found.items(), key=lambda one: -sum(b - a for a, b in one[1]))[:MOST_TRACKS]:
+    for cause, parts in sorted(found.items(), key=lambda one: -sum(b - a for a, b in one[1]))[
+        :MOST_TRACKS
+    ]:
         share = sum(b - a for a, b in parts) / end
         if share < LEAST_SHARE:
             continue

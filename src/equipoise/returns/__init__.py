@@ -1,8 +1,9 @@
 """Pure maths on [T, B]: what a policy's rows were worth. One idea a function, one file each.
 
-One calling shape: keywords only, ``value [T+1, B]``, everything else ``[T, B]``, ``mask`` last. ``discount`` is
-``Trajectory.discount(gamma)``, ``mask`` is ``Trajectory.mask``; together they end every return at the end of its episode, so
-that a window with several episodes gives what each episode would give alone. Results carry no gradient.
+One calling shape: keywords only, ``value [T+1, B]``, everything else ``[T, B]``, ``mask`` last.
+``discount`` is ``Trajectory.discount(gamma)``, ``mask`` is ``Trajectory.mask``; together they end
+every return at the end of its episode, so that a window with several episodes gives what each
+episode would give alone. Results carry no gradient.
 
 Text is packed (``types.Packed``): ``tokens.py`` is on [N] tokens, ``group.py`` on [M] samples.
 """
@@ -21,7 +22,24 @@ from equipoise.returns.tokens import at_last, ends, token_gae
 from equipoise.returns.vtrace import vtrace
 
 __all__ = [
-    "Returns", "at_last", "effective_sample_size", "ends", "gae", "group_mean", "group_range", "group_std", "importance_weight",
-    "lambda_returns", "leave_one_out", "log_ratio", "nstep", "rescale", "retrace", "running_returns", "scan", "token_gae",
-    "unscale", "vtrace",
-]  # fmt: skip
+    "Returns",
+    "at_last",
+    "effective_sample_size",
+    "ends",
+    "gae",
+    "group_mean",
+    "group_range",
+    "group_std",
+    "importance_weight",
+    "lambda_returns",
+    "leave_one_out",
+    "log_ratio",
+    "nstep",
+    "rescale",
+    "retrace",
+    "running_returns",
+    "scan",
+    "token_gae",
+    "unscale",
+    "vtrace",
+]

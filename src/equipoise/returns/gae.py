@@ -23,11 +23,13 @@ def gae(
         advantage_t = sum_{l >= 0} (gamma lambda)^l delta_{t+l}
         target_t = advantage_t + V_t
 
-    Schulman et al. 2015, arXiv:1506.02438, Eq. (16); the target is the TD(lambda) return, the same as ``lambda_returns``. The
-    sum runs to the end of the row's episode or of the window, whichever is first.
+    Schulman et al. 2015, arXiv:1506.02438, Eq. (16); the target is the TD(lambda) return, the same
+    as ``lambda_returns``. The sum runs to the end of the row's episode or of the window, whichever
+    is first.
 
-    ``value`` is V of obs[0..T], ``discount`` gamma where V(obs[t+1]) may be used and else 0. A row with ``mask`` False
-    (a seam) neither gives nor passes on anything: its advantage is 0, its target V.
+    ``value`` is V of obs[0..T], ``discount`` gamma where V(obs[t+1]) may be used and else 0. A row
+    with ``mask`` False (a seam) neither gives nor passes on anything: its advantage is 0, its
+    target V.
 
     No gradient flows out. Raises ValueError where a shape is wrong.
     """

@@ -1,6 +1,8 @@
-"""Groups of samples: what a value is among the values of its group. Everything is [M]; groups need not be of one size.
+"""Groups of samples: what a value is among the values of its group. Everything is [M]; groups need
+not be of one size.
 
-A value of nan belongs to a sample without a reward. It is left out of its group's statistics, and gets those of the others.
+A value of nan belongs to a sample without a reward. It is left out of its group's statistics, and
+gets those of the others.
 """
 
 import torch
@@ -22,7 +24,8 @@ def group_std(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Float[
 
         sqrt(sum_i (value_i - mean)^2 / (n - 1))
 
-    In two passes and float64: equal values have a deviation of 1e-9 at most, and ``group_range`` says when they are equal.
+    In two passes and float64: equal values have a deviation of 1e-9 at most, and ``group_range``
+    says when they are equal.
     """
     check(value, group)
     wide, n = known(value, group)
@@ -32,7 +35,8 @@ def group_std(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Float[
 
 @torch.no_grad()
 def leave_one_out(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
-    """The mean of the others of each one's group (Kool et al. 2019, Buy 4 REINFORCE samples); 0 in a group of one.
+    """The mean of the others of each one's group (Kool et al. 2019, Buy 4 REINFORCE samples); 0 in
+    a group of one.
 
     Raises ValueError on a wrong shape.
     """
@@ -43,7 +47,9 @@ def leave_one_out(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Fl
 
 @torch.no_grad()
 def group_range(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
-    """The greatest minus the least value of each one's group: 0 exactly where all are equal. ValueError on a wrong shape."""
+    """The greatest minus the least value of each one's group: 0 exactly where all are equal.
+    ValueError on a wrong shape.
+    """
     check(value, group)
     empty, none = torch.zeros_like(value), torch.inf
     most = empty.scatter_reduce(0, group, value.nan_to_num(nan=-none), "amax", include_self=False)
@@ -57,11 +63,16 @@ def total(value: Tensor, group: Tensor) -> Tensor:
 
 
 def known(value: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """[M] float64 each: the values, 0 for nan, and the number of values in each one's group that are not nan."""
+    """[M] float64 each: the values, 0 for nan, and the number of values in each one's group that
+    are not nan.
+    """
     wide = value.double()
     return wide.nan_to_num(), total((~value.isnan()).double(), group)
 
 
 def check(value: Tensor, group: Tensor) -> None:
     if value.ndim != 1 or value.shape != group.shape:
-        raise ValueError(f"expected value and group of one shape [M], got {list(value.shape)} and {list(group.shape)}")
+        raise ValueError(
+            f"expected value and group of one shape [M], got {list(value.shape)} and "
+            f"{list(group.shape)}"
+        )

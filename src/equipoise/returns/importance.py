@@ -1,4 +1,6 @@
-"""Importance weights: how much more likely an action is under the policy that learns than under the one that acted."""
+"""Importance weights: how much more likely an action is under the policy that learns than under the
+one that acted.
+"""
 
 import math
 
@@ -18,10 +20,12 @@ def log_ratio(
 ) -> Float[Tensor, "T B"]:
     """log rho_t = log pi(a_t | x_t) - log mu(a_t | x_t), and 0 where ``mask`` is False.
 
-    pi is the policy that is learned, mu the one that acted (in Espeholt et al. 2018, arXiv:1802.01561, section 4.1). It is
-    taken in the dtype of the corrections: two near log-probabilities in half precision would leave nothing of their difference.
+    pi is the policy that is learned, mu the one that acted (in Espeholt et al. 2018,
+    arXiv:1802.01561, section 4.1). It is taken in the dtype of the corrections: two near
+    log-probabilities in half precision would leave nothing of their difference.
 
-    No gradient flows out: a loss whose ratio is to be differentiated (PPO) takes its own. Raises ValueError on a wrong shape.
+    No gradient flows out: a loss whose ratio is to be differentiated (PPO) takes its own. Raises
+    ValueError on a wrong shape.
     """
     check(mask=mask, logp_target=logp_target, logp_behaviour=logp_behaviour)
     logp_target, logp_behaviour = floats(logp_target, logp_behaviour)
@@ -30,11 +34,15 @@ def log_ratio(
 
 @torch.no_grad()
 def importance_weight(
-    *, log_rho: Float[Tensor, "T B"], clip: float = math.inf, mask: Bool[Tensor, "T B"] | None = None
+    *,
+    log_rho: Float[Tensor, "T B"],
+    clip: float = math.inf,
+    mask: Bool[Tensor, "T B"] | None = None,
 ) -> Float[Tensor, "T B"]:
     """min(clip, exp(log_rho)), and 0 where ``mask`` is False.
 
-    Espeholt et al. 2018, arXiv:1802.01561, Eq. (1): rho and c. No gradient flows out. Raises ValueError on a wrong shape.
+    Espeholt et al. 2018, arXiv:1802.01561, Eq. (1): rho and c. No gradient flows out. Raises
+    ValueError on a wrong shape.
     """
     check(mask=mask, log_rho=log_rho)
     (log_rho,) = floats(log_rho)
@@ -42,13 +50,17 @@ def importance_weight(
 
 
 @torch.no_grad()
-def effective_sample_size(*, log_rho: Float[Tensor, "T B"], mask: Bool[Tensor, "T B"] | None = None) -> Float[Tensor, ""]:
-    """What share of the real rows the weights leave effective: 1 on policy, 1/n where one row outweighs all.
+def effective_sample_size(
+    *, log_rho: Float[Tensor, "T B"], mask: Bool[Tensor, "T B"] | None = None
+) -> Float[Tensor, ""]:
+    """What share of the real rows the weights leave effective: 1 on policy, 1/n where one row
+    outweighs all.
 
         (sum_t rho_t)^2 / (n sum_t rho_t^2)
 
-    Kong 1992, A note on importance sampling using standardized weights. In logarithms, so that no weight overflows; 0 where no
-    row is real. No gradient flows out. Raises ValueError on a wrong shape.
+    Kong 1992, A note on importance sampling using standardized weights. In logarithms, so that no
+    weight overflows; 0 where no row is real. No gradient flows out. Raises ValueError on a wrong
+    shape.
     """
     check(mask=mask, log_rho=log_rho)
     (log_rho,) = floats(log_rho)

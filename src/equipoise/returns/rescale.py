@@ -16,7 +16,8 @@ def rescale(x: Float[Tensor, "*shape"], *, epsilon: float = EPSILON) -> Float[Te
     Pohlen et al. 2018, Observe and look further, arXiv:1805.11593, section 3.2. Computed as
     x / (sqrt(|x| + 1) + 1) + epsilon x, which keeps all digits near 0.
 
-    No gradient flows out: a target is rescaled, ``rescale(target)`` of ``target = r + gamma unscale(value)``.
+    No gradient flows out: a target is rescaled, ``rescale(target)`` of ``target = r + gamma
+    unscale(value)``.
     """
     _check(epsilon)
     (x,) = floats(x)
@@ -25,11 +26,13 @@ def rescale(x: Float[Tensor, "*shape"], *, epsilon: float = EPSILON) -> Float[Te
 
 @torch.no_grad()
 def unscale(x: Float[Tensor, "*shape"], *, epsilon: float = EPSILON) -> Float[Tensor, "*shape"]:
-    """The inverse of ``rescale``: sign(x) (((sqrt(1 + 4 epsilon (|x| + 1 + epsilon)) - 1) / (2 epsilon))^2 - 1), elementwise.
+    """The inverse of ``rescale``: sign(x) (((sqrt(1 + 4 epsilon (|x| + 1 + epsilon)) - 1) / (2
+    epsilon))^2 - 1), elementwise.
 
-    Pohlen et al. 2018, arXiv:1805.11593, Proposition A.2. That form subtracts near-equal numbers twice: in float32 four
-    digits are left, and near 0 none. With w = sqrt(|h^-1| + 1) - 1 the equation is epsilon w^2 + (1 + 2 epsilon) w = |x|;
-    its root w = 2 |x| / (1 + 2 epsilon + sqrt((1 + 2 epsilon)^2 + 4 epsilon |x|)) subtracts nothing, and |h^-1| = w (w + 2).
+    Pohlen et al. 2018, arXiv:1805.11593, Proposition A.2. That form subtracts near-equal numbers
+    twice: in float32 four digits are left, and near 0 none. With w = sqrt(|h^-1| + 1) - 1 the
+    equation is epsilon w^2 + (1 + 2 epsilon) w = |x|; its root w = 2 |x| / (1 + 2 epsilon + sqrt((1
+    + 2 epsilon)^2 + 4 epsilon |x|)) subtracts nothing, and |h^-1| = w (w + 2).
 
     No gradient flows out. ``epsilon`` 0 is allowed.
     """

@@ -26,14 +26,16 @@ def retrace(
 
         target_s = Q_s + sum_{t >= s} gamma^{t-s} (prod_{i=s+1}^{t} c_i) (r_t + gamma V_{t+1} - Q_t)
 
-    Munos et al. 2016, Safe and efficient off-policy reinforcement learning, arXiv:1606.02647: the operator is Eq. (3), c
-    is section 3's Retrace(lambda). The first action is a given, so unlike V-trace its ratio does not count. The sum runs to
-    the end of the row's episode or of the window, whichever is first. The advantage is ACER's (Wang et al. 2016,
-    arXiv:1611.01224), without its clipped weight.
+    Munos et al. 2016, Safe and efficient off-policy reinforcement learning, arXiv:1606.02647: the
+    operator is Eq. (3), c is section 3's Retrace(lambda). The first action is a given, so unlike
+    V-trace its ratio does not count. The sum runs to the end of the row's episode or of the window,
+    whichever is first. The advantage is ACER's (Wang et al. 2016, arXiv:1611.01224), without its
+    clipped weight.
 
-    ``q`` is Q(obs[t], action[t]); ``value`` is sum_a pi(a | obs) Q(obs, a) of obs[0..T] under the target policy; ``log_rho``
-    is log(target / behaviour) of the actions taken; ``discount`` gamma where V(obs[t+1]) may be used and else 0. A row with
-    ``mask`` False (a seam) neither gives nor passes on anything: its target is Q, its advantage 0.
+    ``q`` is Q(obs[t], action[t]); ``value`` is sum_a pi(a | obs) Q(obs, a) of obs[0..T] under the
+    target policy; ``log_rho`` is log(target / behaviour) of the actions taken; ``discount`` gamma
+    where V(obs[t+1]) may be used and else 0. A row with ``mask`` False (a seam) neither gives nor
+    passes on anything: its target is Q, its advantage 0.
 
     No gradient flows out. Raises ValueError where a shape is wrong.
     """

@@ -11,7 +11,8 @@ from torch import Tensor
 class Returns:
     """A regression target and an advantage for every row; no gradient flows out of either.
 
-    On a row that is not real (``mask`` False) the target is the estimate that was put in and the advantage is 0.
+    On a row that is not real (``mask`` False) the target is the estimate that was put in and the
+    advantage is 0.
     """
 
     target: Float[Tensor, "*rows"]  # [T, B]; [N] of tokens
@@ -19,10 +20,11 @@ class Returns:
 
 
 def check(*, mask: Tensor | None, value: Tensor | None = None, **rows: Tensor) -> None:
-    """ValueError unless all ``rows`` and the bool ``mask`` are one [T, B] with T >= 1, and ``value`` is [T+1, B].
+    """ValueError unless all ``rows`` and the bool ``mask`` are one [T, B] with T >= 1, and
+    ``value`` is [T+1, B].
 
-    By hand, since a shape that is merely broadcastable gives wrong returns in silence, and shapes as annotations are
-    executed in the test run only.
+    By hand, since a shape that is merely broadcastable gives wrong returns in silence, and shapes
+    as annotations are executed in the test run only.
     """
     first, reference = next(iter(rows.items()))
     if reference.ndim != 2 or reference.shape[0] < 1:
@@ -30,17 +32,22 @@ def check(*, mask: Tensor | None, value: Tensor | None = None, **rows: Tensor) -
     T, B = reference.shape
     for name, row in rows.items():
         if row.shape != reference.shape:
-            raise ValueError(f"{name}: expected [T, B] = {[T, B]} like {first}, got {list(row.shape)}")
+            raise ValueError(
+                f"{name}: expected [T, B] = {[T, B]} like {first}, got {list(row.shape)}"
+            )
     if value is not None and value.shape != (T + 1, B):
         raise ValueError(f"value: expected [T+1, B] = {[T + 1, B]}, got {list(value.shape)}")
     if mask is not None and (mask.shape != reference.shape or mask.dtype != torch.bool):
-        raise ValueError(f"mask: expected bool [T, B] = {[T, B]}, got {mask.dtype} {list(mask.shape)}")
+        raise ValueError(
+            f"mask: expected bool [T, B] = {[T, B]}, got {mask.dtype} {list(mask.shape)}"
+        )
 
 
 def floats(*tensors: Tensor) -> list[Tensor]:
     """The tensors in their common dtype, which is at least float32.
 
-    Sums over an unroll lose what half precision cannot hold; float64 stays, so that a test can ask for all digits.
+    Sums over an unroll lose what half precision cannot hold; float64 stays, so that a test can ask
+    for all digits.
     """
     dtype = torch.float32
     for tensor in tensors:
@@ -49,5 +56,7 @@ def floats(*tensors: Tensor) -> list[Tensor]:
 
 
 def real(rows: Tensor, mask: Tensor | None) -> Tensor:
-    """``rows``, and 0 where ``mask`` is False, whatever stood there (a product would let inf and NaN through)."""
+    """``rows``, and 0 where ``mask`` is False, whatever stood there (a product would let inf and
+    NaN through).
+    """
     return rows if mask is None else torch.where(mask, rows, 0.0)

@@ -21,17 +21,20 @@ def running_returns(
 
         R_t = r_t + gamma R_{t-1}, with R_{t-1} = 0 where row t begins an episode
 
-    It looks back, unlike every other return. OpenAI Baselines' VecNormalize divides rewards by the standard deviation of it
-    ("reward scaling" in Engstrom et al. 2020, arXiv:2005.12729). ``first`` is that of rows 0 to T-1; ``before``
-    [B] is the last row of the window before this one (default 0). A row with ``mask`` False hands on what it was given,
-    undiscounted: nothing happened in it. (After a seam an episode begins.)
+    It looks back, unlike every other return. OpenAI Baselines' VecNormalize divides rewards by the
+    standard deviation of it ("reward scaling" in Engstrom et al. 2020, arXiv:2005.12729). ``first``
+    is that of rows 0 to T-1; ``before`` [B] is the last row of the window before this one (default
+    0). A row with ``mask`` False hands on what it was given, undiscounted: nothing happened in it.
+    (After a seam an episode begins.)
 
     No gradient flows out. Raises ValueError where a shape is wrong.
     """
     check(mask=mask, reward=reward, first=first)
     (reward,) = floats(reward)
     if before is not None and before.shape != reward.shape[1:]:
-        raise ValueError(f"before: expected [B] = {list(reward.shape[1:])}, got {list(before.shape)}")
+        raise ValueError(
+            f"before: expected [B] = {list(reward.shape[1:])}, got {list(before.shape)}"
+        )
     last = None if before is None else before.to(reward.dtype)
     carried = (~first).to(reward.dtype)
     carried = gamma * carried if mask is None else torch.where(mask, gamma * carried, carried)

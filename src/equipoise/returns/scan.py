@@ -12,22 +12,29 @@ def scan(
 ) -> Float[Tensor, "T+1 B"]:
     """x_t = a_t + b_t x_{t+1}, from x_T = ``last`` (default 0).
 
-    ``a`` and ``b`` are float32 or float64, of one dtype. All T+1 rows are returned, so that callers have x_t and x_{t+1}
-    without a copy; the result is fresh memory and carries no gradient. Raises ValueError if ``a`` and ``b`` are not one [T, B].
+    ``a`` and ``b`` are float32 or float64, of one dtype. All T+1 rows are returned, so that callers
+    have x_t and x_{t+1} without a copy; the result is fresh memory and carries no gradient. Raises
+    ValueError if ``a`` and ``b`` are not one [T, B].
     """
     if a.ndim != 2 or a.shape != b.shape or a.dtype != b.dtype:
-        raise ValueError(f"expected a and b alike, [T, B], got {a.dtype} {list(a.shape)} and {b.dtype} {list(b.shape)}")
+        raise ValueError(
+            f"expected a and b alike, [T, B], got {a.dtype} {list(a.shape)} and {b.dtype} "
+            f"{list(b.shape)}"
+        )
     if last is None:
         last = a.new_zeros(a.shape[1])
     if last.shape != a.shape[1:]:
         raise ValueError(f"last: expected [B] = {list(a.shape[1:])}, got {list(last.shape)}")
-    return (loop if a.device.type == "cpu" else doubling)(torch.cat([a.detach(), last.detach()[None]]), b.detach())
+    return (loop if a.device.type == "cpu" else doubling)(
+        torch.cat([a.detach(), last.detach()[None]]), b.detach()
+    )
 
 
 def loop(x: Tensor, b: Tensor) -> Tensor:
     """The scan of ``x`` [T+1, B] (a, then last) in place, a row at a time, for CPU tensors.
 
-    In NumPy over the same bytes: at B = 64 a call costs 0.6 us there and 3 us in torch, and the loop is all calls.
+    In NumPy over the same bytes: at B = 64 a call costs 0.6 us there and 3 us in torch, and the
+    loop is all calls.
     """
     rows, coefficients = x.numpy(), b.numpy()
     following = rows[-1]
@@ -39,11 +46,13 @@ def loop(x: Tensor, b: Tensor) -> Tensor:
 
 
 def doubling(x: Tensor, b: Tensor) -> Tensor:
-    """The scan of ``x`` [T+1, B] (a, then last) in log2(T) rounds, for devices where the number of kernels is what costs.
+    """The scan of ``x`` [T+1, B] (a, then last) in log2(T) rounds, for devices where the number of
+    kernels is what costs.
 
-    After the round of stride s every row is the sum over its next 2s rows, and ``b`` holds the products over as many
-    coefficients (Hillis and Steele 1986, Data parallel algorithms). A row whose sum is complete has no coefficient left.
-    Unlike in the loop, products of coefficients are formed without what they multiply, so they must stay finite.
+    After the round of stride s every row is the sum over its next 2s rows, and ``b`` holds the
+    products over as many coefficients (Hillis and Steele 1986, Data parallel algorithms). A row
+    whose sum is complete has no coefficient left. Unlike in the loop, products of coefficients are
+    formed without what they multiply, so they must stay finite.
     """
     stride = 1
     while stride < len(x):

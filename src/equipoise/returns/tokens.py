@@ -1,7 +1,9 @@
-"""Tokens: returns of those that the model chose, for samples that lie packed one behind the other, [N].
+"""Tokens: returns of those that the model chose, for samples that lie packed one behind the other,
+[N].
 
-A return that ends where ``mask`` is False is right for seams, but a tool's tokens interrupt a sample without ending it. So the
-chosen tokens are compacted to one column [n, 1], in which a discount of 0 ends each sample, and the results scattered back.
+A return that ends where ``mask`` is False is right for seams, but a tool's tokens interrupt a
+sample without ending it. So the chosen tokens are compacted to one column [n, 1], in which a
+discount of 0 ends each sample, and the results scattered back.
 """
 
 import torch
@@ -14,13 +16,19 @@ from equipoise.returns.rows import Returns
 
 @torch.no_grad()
 def token_gae(
-    *, reward: Float[Tensor, " N"], value: Float[Tensor, " N"], gamma: float, lambda_: float,
-    sample: Int[Tensor, " N"], chosen: Bool[Tensor, " N"],
-) -> Returns:  # fmt: skip
+    *,
+    reward: Float[Tensor, " N"],
+    value: Float[Tensor, " N"],
+    gamma: float,
+    lambda_: float,
+    sample: Int[Tensor, " N"],
+    chosen: Bool[Tensor, " N"],
+) -> Returns:
     """``gae`` over the chosen tokens of each sample, [N]; 0 elsewhere.
 
-    ``value`` is V of what was seen when the token was drawn. Nothing is worth anything after a sample's last token, also where
-    a limit cut it. Rewards of tokens that were not chosen count nowhere: see ``at_last``. A sample's tokens lie together.
+    ``value`` is V of what was seen when the token was drawn. Nothing is worth anything after a
+    sample's last token, also where a limit cut it. Rewards of tokens that were not chosen count
+    nowhere: see ``at_last``. A sample's tokens lie together.
 
     No gradient flows out. Raises ValueError on a wrong shape.
     """
@@ -32,12 +40,19 @@ def token_gae(
     seen = torch.cat([value[kept], value.new_zeros(1)])[:, None]
     out = gae(reward=reward[kept, None], discount=discount[:, None], value=seen, lambda_=lambda_)
     empty = out.target.new_zeros(len(value))
-    return Returns(target=empty.index_copy(0, kept, out.target[:, 0]), advantage=empty.index_copy(0, kept, out.advantage[:, 0]))
+    return Returns(
+        target=empty.index_copy(0, kept, out.target[:, 0]),
+        advantage=empty.index_copy(0, kept, out.advantage[:, 0]),
+    )
 
 
 @torch.no_grad()
-def ends(*, sample: Int[Tensor, " N"], chosen: Bool[Tensor, " N"]) -> tuple[Bool[Tensor, " N"], Bool[Tensor, " N"]]:
-    """Is a token the first of its sample that was chosen, is it the last? Raises ValueError on a wrong shape."""
+def ends(
+    *, sample: Int[Tensor, " N"], chosen: Bool[Tensor, " N"]
+) -> tuple[Bool[Tensor, " N"], Bool[Tensor, " N"]]:
+    """Is a token the first of its sample that was chosen, is it the last? Raises ValueError on a
+    wrong shape.
+    """
     check(sample, chosen=chosen)
     kept = chosen.nonzero().squeeze(1)
     first, last = torch.zeros_like(chosen), torch.zeros_like(chosen)
@@ -48,8 +63,11 @@ def ends(*, sample: Int[Tensor, " N"], chosen: Bool[Tensor, " N"]) -> tuple[Bool
 
 
 @torch.no_grad()
-def at_last(*, value: Float[Tensor, " M"], sample: Int[Tensor, " N"], chosen: Bool[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """Each sample's value at its last chosen token, 0 elsewhere: a tool's words are nobody's action, so none is paid for them.
+def at_last(
+    *, value: Float[Tensor, " M"], sample: Int[Tensor, " N"], chosen: Bool[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    """Each sample's value at its last chosen token, 0 elsewhere: a tool's words are nobody's
+    action, so none is paid for them.
 
     Raises ValueError on a wrong shape.
     """

@@ -18,13 +18,14 @@ SCALE = "rewards"  # the name of the last part, which scales
 
 @runtime_checkable
 class RewardPart(Protocol):
-    """Rewards that an algorithm learns from and knows nothing of. A subclass overrides the methods that it needs.
+    """Rewards that an algorithm learns from and knows nothing of. A subclass overrides the methods
+    that it needs.
 
     ======================  ===========================================================================================
     before the targets      each part of a learner in order: ``rewards`` of the rewards that the part before it returned
     after the last step     each part in the same order: ``loss``, one step of the optimiser of ``net``, then ``absorb``
     ======================  ===========================================================================================
-    """
+    """  # noqa: E501
 
     name: ClassVar[str] = ""  # of its state, among those of the learner
     version: int = 0  # how many batches it has learned from
@@ -32,7 +33,9 @@ class RewardPart(Protocol):
     optimizer: Optimizer = Optimizer(schedule="constant")
 
     def follow(self, algorithm: Learns) -> None:
-        """Read what the rewards need of the algorithm, such as its discount; ValueError if it lacks that."""
+        """Read what the rewards need of the algorithm, such as its discount; ValueError if it lacks
+        that.
+        """
         return
 
     def to(self, device: torch.device) -> None:
@@ -40,7 +43,9 @@ class RewardPart(Protocol):
         return
 
     def rewards(self, data: Trajectory) -> Tensor:
-        """Return the rewards [T, B] that replace ``data.reward``, which stays as it is. No gradient is recorded."""
+        """Return the rewards [T, B] that replace ``data.reward``, which stays as it is. No gradient
+        is recorded.
+        """
         ...
 
     def loss(self, data: Trajectory) -> LossOutput | None:
@@ -48,7 +53,9 @@ class RewardPart(Protocol):
         return None
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:
-        """Take a batch into the statistics; ``pool`` adds up over all learners. ``data.reward`` is that of the part before."""
+        """Take a batch into the statistics; ``pool`` adds up over all learners. ``data.reward`` is
+        that of the part before.
+        """
         return
 
     def state(self) -> Tree:
@@ -72,9 +79,13 @@ def parts_of(names: Sequence[str]) -> list[RewardPart]:
         try:
             part = make()
         except Exception as error:  # the class of a user may raise anything
-            raise ValueError(f"rewards.parts: expected {name}() to make a part, got {raised(error)}") from error
+            raise ValueError(
+                f"rewards.parts: expected {name}() to make a part, got {raised(error)}"
+            ) from error
         if not isinstance(part, RewardPart):
-            raise ValueError(f"rewards.parts: expected {name}() to be a RewardPart, got {type(part).__name__}")
+            raise ValueError(
+                f"rewards.parts: expected {name}() to be a RewardPart, got {type(part).__name__}"
+            )
         parts.append(part)
     check_names([*(part.name for part in parts), SCALE])
     return parts
@@ -83,6 +94,12 @@ def parts_of(names: Sequence[str]) -> list[RewardPart]:
 def check_names(names: Sequence[str]) -> None:
     """ValueError if the names of parts cannot name their states."""
     if wrong := [name for name in names if not name.isidentifier()]:
-        raise ValueError(f"rewards.parts: expected a name of letters and digits, such as 'counts', got {wrong[0]!r}")
+        raise ValueError(
+            "rewards.parts: expected a name of letters and digits, such as 'counts', got "
+            f"{wrong[0]!r}"
+        )
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"rewards.parts: expected names that differ, since a state goes by them, got {twice[0]!r} twice")
+        raise ValueError(
+            "rewards.parts: expected names that differ, since a state goes by them, got "
+            f"{twice[0]!r} twice"
+        )

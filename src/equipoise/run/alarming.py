@@ -1,4 +1,6 @@
-"""What the alarms (``balance/alarms.py``) are told of a run: its limits, and each of its moments."""
+"""What the alarms (``balance/alarms.py``) are told of a run: its limits,
+and each of its moments.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS
 
 STARTED = 3  # blocks, updates or rounds after which a worker has allocated what it works with
-ACTIONS, ROOM = 64e6, 256e6  # bytes: of the actions that an env keeps which restarts, and what else comes with filling memory
+# bytes: of the actions that an env keeps which restarts, and what else comes with filling memory
+ACTIONS, ROOM = 64e6, 256e6
 
 
 def limits(blue: Blueprint) -> Limits:
@@ -37,7 +40,9 @@ def limits(blue: Blueprint) -> Limits:
 
 
 def _ratio(blue: Blueprint) -> dict[str, float]:
-    """How often a row of a replay is learned from and how many updates an env step has; {} without a replay."""
+    """How often a row of a replay is learned from and how many updates an env step has; {} without
+    a replay.
+    """
     replays = {name: policy for name, policy in blue.policies.items() if policy.replay is not None}
     if not replays or blue.pace.offline:
         return {}
@@ -56,23 +61,39 @@ def _filling(blue: Blueprint) -> dict[str, float]:
         if member.kind.side in ("learning", "keeping") and rows:
             found[member.title] = ROOM + rows
         elif member.kind.side == "sampling" and blue.spec.env.resume == "restart":
-            found[member.title] = ROOM + ACTIONS * max(len(member.kind.groups(blue, member.index)), 1)
+            found[member.title] = ROOM + ACTIONS * max(
+                len(member.kind.groups(blue, member.index)), 1
+            )
     return found
 
 
 def moment(report: Report, stats: RunStats) -> Moment:
     """A moment of a run."""
     return Moment(
-        wall_s=report.wall_s, step=report.step, published=stats.version, episodes=report.episodes,
-        return_mean=report.return_mean, lag_mean=report.lag_mean, metrics=report.metrics,
-        first=None if stats.first is None else First(episodes=stats.first[0], mean=stats.first[1], std=stats.first[2]),
-        acting=stats.acting, balance=report.balance,
-        memory={name: one.own for name, one in stats.usage.items() if one.own and _under_way(name, stats)},
-    )  # fmt: skip
+        wall_s=report.wall_s,
+        step=report.step,
+        published=stats.version,
+        episodes=report.episodes,
+        return_mean=report.return_mean,
+        lag_mean=report.lag_mean,
+        metrics=report.metrics,
+        first=None
+        if stats.first is None
+        else First(episodes=stats.first[0], mean=stats.first[1], std=stats.first[2]),
+        acting=stats.acting,
+        balance=report.balance,
+        memory={
+            name: one.own
+            for name, one in stats.usage.items()
+            if one.own and _under_way(name, stats)
+        },
+    )
 
 
 def _under_way(name: str, stats: RunStats) -> bool:
-    """Has a worker begun its repeating work? While it starts, compiles or makes its envs it fills its memory."""
+    """Has a worker begun its repeating work? While it starts, compiles or makes its envs it fills
+    its memory.
+    """
     if name == DRIVER or name in stats.phases:
         return False
     shares = stats.workers.get(name)

@@ -1,4 +1,6 @@
-"""What a run is begun with besides its program: its services, and its directory, which is new or goes on."""
+"""What a run is begun with besides its program: its services, and its directory, which is new or
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,13 @@ class Services:
 
     on: On = "process"
     kinds: Sequence[Kind] = KINDS  # of workers that the run is made of
-    nodes: RayNodes | None = None  # with on="ray": the machines of the cluster, which the run leaves at its end
+    # with on="ray": the machines of the cluster, which the run leaves at its end
+    nodes: RayNodes | None = None
     tensorboard: bool = True  # are event files written; a resume keeps it
     wandb: str | None = None  # the W&B project that it reports to; a resume keeps it
     mirror: str | None = None  # a URL that the run is copied to
-    chosen: choice.Known = field(default_factory=dict)  # the record of what was measured for the program
+    # the record of what was measured for the program
+    chosen: choice.Known = field(default_factory=dict)
     notes: Sequence[str] = ()  # sentences that the first report tells
 
 
@@ -44,13 +48,18 @@ class Opened:
 
     files: RunDirectory
     forward: choice.Known  # the record of how each policy acts
-    changes: Mapping[str, list[Any]] = field(default_factory=dict)  # of a run that goes on: {setting: [before, now]}
+    # of a run that goes on: {setting: [before, now]}
+    changes: Mapping[str, list[Any]] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 
 
 def opened(blue: Blueprint, beginning: Beginning, services: Services) -> Opened:
     """Make the directory of a run, or write again into the one that it goes on in."""
-    return _gone_on(blue, beginning, services) if isinstance(beginning, Resumed) else _made(blue, beginning.out, services)
+    return (
+        _gone_on(blue, beginning, services)
+        if isinstance(beginning, Resumed)
+        else _made(blue, beginning.out, services)
+    )
 
 
 def _made(blue: Blueprint, out: Path | None, services: Services) -> Opened:
@@ -60,10 +69,16 @@ def _made(blue: Blueprint, out: Path | None, services: Services) -> Opened:
     forward = choice.forwards(blue)
     url = {} if services.mirror is None else {"mirror": services.mirror}
     files = RunDirectory.create(
-        out, program, on=services.on, notes=blue.notes, tensorboard=services.tensorboard, wandb=services.wandb,
-        spec=spec.to_json(blue), mirror=services.mirror,
+        out,
+        program,
+        on=services.on,
+        notes=blue.notes,
+        tensorboard=services.tensorboard,
+        wandb=services.wandb,
+        spec=spec.to_json(blue),
+        mirror=services.mirror,
         extra=spec.described(blue) | _extra(blue, {**services.chosen, **forward}, services) | url,
-    )  # fmt: skip
+    )
     return Opened(files=files, forward=forward, warnings=warnings)
 
 
@@ -74,13 +89,21 @@ def _gone_on(blue: Blueprint, beginning: Resumed, services: Services) -> Opened:
     known = choice.kept(files.run.get(choice.KEY, {}), changes)
     forward = choice.forwards(blue, known)
     files.go_on(
-        program, on=services.on, step=step_of(beginning.source.meta), changes=changes, mirror=services.mirror,
-        extra=_extra(blue, {**known, **services.chosen, **forward}, services), spec=spec.to_json(blue), source=beginning.source,
-    )  # fmt: skip
+        program,
+        on=services.on,
+        step=step_of(beginning.source.meta),
+        changes=changes,
+        mirror=services.mirror,
+        extra=_extra(blue, {**known, **services.chosen, **forward}, services),
+        spec=spec.to_json(blue),
+        source=beginning.source,
+    )
     return Opened(files=files, forward=forward, changes=changes)
 
 
 def _extra(blue: Blueprint, choices: choice.Known, services: Services) -> dict[str, Any]:
     """What ``run.json`` says of the choices and of the cluster."""
-    cluster = {} if services.nodes is None else {CLUSTER: services.nodes.settings(blue, services.kinds)}
+    cluster = (
+        {} if services.nodes is None else {CLUSTER: services.nodes.settings(blue, services.kinds)}
+    )
     return {choice.KEY: choices} | cluster

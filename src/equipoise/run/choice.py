@@ -1,4 +1,5 @@
-"""A choice: its record in ``run.json`` under ``choices``, what a resume keeps of it, and the choice of how actors act.
+"""A choice: its record in ``run.json`` under ``choices``, what a resume keeps of it, and the choice
+of how actors act.
 
 The settings that may be ``auto`` are chosen in ``choices.py``.
 """
@@ -22,11 +23,17 @@ from equipoise.schema import check
 
 Known = Mapping[str, Any]  # choices as run.json has them
 KEY = "choices"  # of run.json: {name: a ``Choice`` as JSON}
-FORWARD = "forward"  # the name of the choice of how actors act; of several policies ``forward.POLICY``
+# the name of the choice of how actors act; of several policies ``forward.POLICY``
+FORWARD = "forward"
 ASKS_AGAIN = {
     FORWARD: ("placement.precision", "placement.acting_precision", "placement.compile"),
     "precision": ("placement.device", "placement.compile", "placement.learners"),
-    "threads": ("placement.device", "placement.compile", "placement.learners", "placement.precision"),
+    "threads": (
+        "placement.device",
+        "placement.compile",
+        "placement.learners",
+        "placement.precision",
+    ),
 }  # a resume that changes one of these settings makes the choice anew
 
 
@@ -34,7 +41,8 @@ ASKS_AGAIN = {
 class Choice:
     value: Any
     why: str
-    measured: Mapping[str, float] = field(default_factory=dict)  # what was measured, by value or combination
+    # what was measured, by value or combination
+    measured: Mapping[str, float] = field(default_factory=dict)
     unit: str = ""  # of what was measured
     left_out: Sequence[str] = ()  # what there was no time to try
 
@@ -49,19 +57,31 @@ def record(found: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
 
 def read_choices(file: Path) -> Known:
     """A record from a file; ValueError that names the file and what is wrong in it."""
-    found: Known = check(parse_json(read_bounded(file, LARGEST_JSON), file), RUN_SCHEMA[f"{KEY}?"], str(file))
+    found: Known = check(
+        parse_json(read_bounded(file, LARGEST_JSON), file), RUN_SCHEMA[f"{KEY}?"], str(file)
+    )
     return found
 
 
 def kept(known: Known, changes: Collection[str]) -> dict[str, Any]:
     """The record without what a resume with these changes is told, or chooses anew."""
-    return {name: choice for name, choice in known.items() if not _again(name, changes) and f"placement.{name}" not in changes}
+    return {
+        name: choice
+        for name, choice in known.items()
+        if not _again(name, changes) and f"placement.{name}" not in changes
+    }
 
 
 def asked_again(known: Known, changes: Collection[str]) -> list[str]:
-    """The settings that a resume chooses anew, since it changes what they depend on and not them."""
+    """The settings that a resume chooses anew,
+    since it changes what they depend on and not them.
+    """
     return [
-        name for name in known if _again(name, changes) and f"placement.{name}" not in changes and not name.startswith(FORWARD)
+        name
+        for name in known
+        if _again(name, changes)
+        and f"placement.{name}" not in changes
+        and not name.startswith(FORWARD)
     ]
 
 
@@ -69,7 +89,7 @@ def _again(name: str, changes: Collection[str]) -> bool:
     return not set(ASKS_AGAIN.get(name.partition(".")[0], ())).isdisjoint(changes)
 
 
-# -------------------------------------------------------------------------------------------------------------- forwards
+# ----------------------------------------------------------------------------------------- forwards
 
 
 def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str, Any]]:
@@ -78,20 +98,29 @@ def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str,
     ValueError where the weights cannot be rounded as the program says.
     """
     program, kept_ones, found = blue.program, known or {}, {}
-    for policy, role in blue.roles.items() if program.actors and program.source.played is not None else ():
+    for policy, role in (
+        blue.roles.items() if program.actors and program.source.played is not None else ()
+    ):
         net, name = network(program, blue.spec, policy), _name(blue, policy)
         if blue.rolls_out:
             can_round(net, program.placement.acting_precision)
-            found[name] = dataclasses.asdict(Choice(value="torch", why="the env is on the policy's device"))
+            found[name] = dataclasses.asdict(
+                Choice(value="torch", why="the env is on the policy's device")
+            )
             continue
         can_round(net, program.placement.acting_precision)
         if kept_ones.get(name, {}).get("value") in FORWARDS:
             found[name] = kept_ones[name]
             continue
         acts = Acts(
-            role.algorithm, net, row=role.row, streams=program.placement.envs_per_actor * len(role.places),
-            noise_columns=role.noise.columns, precision=program.placement.precision, acting=program.placement.acting_precision,
-        )  # fmt: skip
+            role.algorithm,
+            net,
+            row=role.row,
+            streams=program.placement.envs_per_actor * len(role.places),
+            noise_columns=role.noise.columns,
+            precision=program.placement.precision,
+            acting=program.placement.acting_precision,
+        )
         chosen = choose(
             acts,
             max_lag=program.placement.max_lag,
@@ -102,13 +131,19 @@ def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str,
         took = {"torch": chosen.torch_us, "lean": chosen.lean_us}
         measured = {one: us for one, us in took.items() if us is not None}
         unit = "us for a row of an actor's streams" if measured else ""
-        found[name] = dataclasses.asdict(Choice(value=chosen.forward, why=chosen.why, measured=measured, unit=unit))
+        found[name] = dataclasses.asdict(
+            Choice(value=chosen.forward, why=chosen.why, measured=measured, unit=unit)
+        )
     return found
 
 
 def forward_of(blue: Blueprint, found: Known) -> dict[str, str]:
     """{policy: a key of ``FORWARDS``} of a record."""
-    return {policy: found[name]["value"] for policy in blue.roles if (name := _name(blue, policy)) in found}
+    return {
+        policy: found[name]["value"]
+        for policy in blue.roles
+        if (name := _name(blue, policy)) in found
+    }
 
 
 def _name(blue: Blueprint, policy: str) -> str:

@@ -1,15 +1,17 @@
 """Choices by measurement: what a run takes where a setting is ``auto``.
 
-A setting of the placement may be ``auto`` (``AUTO`` in its annotation); ``placement.auto`` names those that are still to be
-chosen. ``settled`` measures them before a run begins, for ``BUDGET_S`` in all:
+A setting of the placement may be ``auto`` (``AUTO`` in its annotation); ``placement.auto`` names
+those that are still to be chosen. ``settled`` measures them before a run begins, for ``BUDGET_S``
+in all:
 
 1. In lockstep, on one thread and for small networks nothing is measured: the usual value is taken.
-2. The learner's update alone is timed by device, precision and threads (``updates.py``). Where no way is clearly faster than
-   the usual one, that is taken.
-3. The few ways that are left, and the values of every other setting, are measured as whole runs in turns (``measure.py``).
+2. The learner's update alone is timed by device, precision and threads (``updates.py``). Where no
+   way is clearly faster than the usual one, that is taken.
+3. The few ways that are left, and the values of every other setting, are measured as whole runs in
+   turns (``measure.py``).
 
-The most usual of values that are near each other is taken, so that noise does not decide. What was taken and why stands in the
-run's record (``choice.py``).
+The most usual of values that are near each other is taken, so that noise does not decide. What was
+taken and why stands in the run's record (``choice.py``).
 """
 
 from __future__ import annotations
@@ -40,11 +42,13 @@ SHARE = 0.1  # of the time that the run will take, at most, where nobody asked
 SHORT_S = 20.0  # an estimated length of a run for which nothing more is measured
 TIE = 1.05  # of whole runs: what is less than so many times faster is as fast
 ALONE = 1.1  # the same of updates alone, which say less
-WITHIN, MOST = 1.3, 3  # whole runs are of ways within this of the best estimate, and of so many at most
+# whole runs are of ways within this of the best estimate, and of so many at most
+WITHIN, MOST = 1.3, 3
 
 WAYS = ("device", "precision", "threads")  # chosen together
 GROUPS = (WAYS, ("learners",), ("inference",), ("actors",), ("envs_per_actor",))
-# The real defaults: a program that leaves ``inference`` open is built as central, so that its settings are accepted.
+# The real defaults: a program that leaves ``inference`` open is built as central, so that its
+# settings are accepted.
 USUAL = {"inference": "local"}
 COMPILE = "compile"  # not chosen, but judged
 DEFAULT = ("precision", "threads")  # measured where nobody says anything
@@ -60,15 +64,21 @@ def usual(program: Program) -> Program:
 
 
 def settled(
-    program: Program, *, on: str, asked: Collection[str] = (), tell: Tell = lambda text: None, at: int | None = None,
+    program: Program,
+    *,
+    on: str,
+    asked: Collection[str] = (),
+    tell: Tell = lambda text: None,
+    at: int | None = None,
     known: Collection[str] = (),
-) -> tuple[Program, dict[str, dict[str, Any]]]:  # fmt: skip
+) -> tuple[Program, dict[str, dict[str, Any]]]:
     """Choose what the program leaves open -> the program with it, and the record of the choices.
 
-    ``asked``: settings that the user gave as ``auto``, besides those that are so by default: these have all of ``BUDGET_S``,
-    and what is chosen is told. ``at``: the step that a resume goes on from. ``known``: what was measured before.
-    What torch.compile costs is told, and ValueError raised where it cannot pay (``compiling.py``). WorkerFailed where no value
-    works; KeyboardInterrupt, which leaves nothing, where Ctrl-C or SIGTERM ends the measurement.
+    ``asked``: settings that the user gave as ``auto``, besides those that are so by default: these
+    have all of ``BUDGET_S``, and what is chosen is told. ``at``: the step that a resume goes on
+    from. ``known``: what was measured before. What torch.compile costs is told, and ValueError
+    raised where it cannot pay (``compiling.py``). WorkerFailed where no value works;
+    KeyboardInterrupt, which leaves nothing, where Ctrl-C or SIGTERM ends the measurement.
     """
     base, names, found = usual(program), program.placement.auto, dict[str, Choice]()
     if why := _fixed(base, on):
@@ -111,7 +121,13 @@ class _Search:
     """The measurements of one program, within one budget."""
 
     def __init__(
-        self, program: Program, names: Sequence[str], on: str, asked: Collection[str], interrupt: Interrupt, tell: Tell
+        self,
+        program: Program,
+        names: Sequence[str],
+        on: str,
+        asked: Collection[str],
+        interrupt: Interrupt,
+        tell: Tell,
     ) -> None:
         self._program, self._names, self._on = program, names, on
         self._interrupt, self._tell = interrupt, tell
@@ -120,16 +136,24 @@ class _Search:
 
     def run(self) -> tuple[Program, dict[str, Choice]]:
         found: dict[str, Choice] = {}
-        groups = [names for group in GROUPS if (names := [name for name in group if name in self._names])]
+        groups = [
+            names for group in GROUPS if (names := [name for name in group if name in self._names])
+        ]
         for done, names in enumerate(groups):
             left = len(groups) - done
             until = time.monotonic() + (self._until - time.monotonic()) / left
-            chosen = self._ways(names, until) if names[0] in WAYS else {names[0]: self._values(names[0], until)}
-            self._program = variant(self._program, **{name: choice.value for name, choice in chosen.items()})
+            chosen = (
+                self._ways(names, until)
+                if names[0] in WAYS
+                else {names[0]: self._values(names[0], until)}
+            )
+            self._program = variant(
+                self._program, **{name: choice.value for name, choice in chosen.items()}
+            )
             found |= chosen
         return self._program, found
 
-    # ------------------------------------------------------------------------------------- device, precision and threads
+    # ---------------------------------------------------------------- device, precision and threads
 
     def _ways(self, names: Sequence[str], until: float) -> dict[str, Choice]:
         place = self._program.placement
@@ -139,7 +163,9 @@ class _Search:
         def all_of(way: Way, **rest: Any) -> dict[str, Choice]:
             return {name: Choice(value=getattr(way, name), **rest) for name in names}
 
-        if "device" not in names and all(updates.is_small(blue.network(name)) for name in blue.learns):
+        if "device" not in names and all(
+            updates.is_small(blue.network(name)) for name in blue.learns
+        ):
             return all_of(first, why="the network has no convolution and no wide layer")
         ways = ways_of(self._program, names)
         if len(ways) == 1:
@@ -149,7 +175,8 @@ class _Search:
         def is_short(took: Took) -> bool:
             return not self._patient and took.update_s * blue.updates < SHORT_S
 
-        guessed = sorted(ways, key=lambda way: way.threads)  # where other load has the cores, many threads take for ever
+        # where other load has the cores, many threads take for ever
+        guessed = sorted(ways, key=lambda way: way.threads)
         took, wrong = updates.timed(blue, guessed, self._interrupt, until=until, enough=is_short)
         if wrong:
             self._tell(f"warning: {' and '.join(names)}: an update could not be measured: {wrong}")
@@ -157,7 +184,11 @@ class _Search:
         if first not in took:
             return all_of(first, why="no update was over in time")
         if is_short(took[first]):
-            return all_of(first, why=f"the run takes about {took[first].update_s * blue.updates:.0f} s, too short for a choice")
+            return all_of(
+                first,
+                why=f"the run takes about {took[first].update_s * blue.updates:.0f} s, too short "
+                "for a choice",
+            )
         late = tuple(str(way) for way in ways if way not in took)
         alone = {way: bound(blue, way, one) for way, one in took.items()}
         taken = shortlist(alone, ways)
@@ -167,7 +198,11 @@ class _Search:
             return all_of(taken[0], why=alone_said(took, taken[0], first), **by_update)
         if not self._patient:
             until = min(until, time.monotonic() + SHARE * took[first].update_s * blue.updates)
-        if self._on == "ray" or not self._program.actors or until - time.monotonic() < measure.FIRST_S * len(taken):
+        if (
+            self._on == "ray"
+            or not self._program.actors
+            or until - time.monotonic() < measure.FIRST_S * len(taken)
+        ):
             quickest = most_usual(alone, ways, tie=ALONE)
             return all_of(quickest, why=alone_said(took, quickest, first), **by_update)
         race = self._raced({str(way): way.of(self._program) for way in taken}, names, until)
@@ -180,29 +215,39 @@ class _Search:
             return all_of(quickest, why=said, **by_update | {"left_out": (*late, *race.left_out)})
         label = most_usual(race.best, [str(way) for way in ways], tie=TIE)
         return all_of(
-            next(way for way in ways if str(way) == label), why=race.said, measured=_rounded(race.best), unit="steps/s",
+            next(way for way in ways if str(way) == label),
+            why=race.said,
+            measured=_rounded(race.best),
+            unit="steps/s",
             left_out=(*late, *race.left_out),
-        )  # fmt: skip
+        )
 
-    # ------------------------------------------------------------------------------------------------------ other settings
+    # ------------------------------------------------------------------------------- other settings
 
     def _values(self, name: str, until: float) -> Choice:
         """Choose one setting by whole runs."""
         values, why = candidates(self._program, name, self._on)
         if len(values) == 1:
             return Choice(value=values[0], why=why)
-        race = self._raced({str(value): variant(self._program, **{name: value}) for value in values}, [name], until)
+        race = self._raced(
+            {str(value): variant(self._program, **{name: value}) for value in values}, [name], until
+        )
         if len(race.failed) == len(values):
             raise race.failed[str(values[0])]
         return taken(race, values)
 
-    def _raced(self, programs: Mapping[str, Program], names: Sequence[str], until: float) -> measure.Raced:
+    def _raced(
+        self, programs: Mapping[str, Program], names: Sequence[str], until: float
+    ) -> measure.Raced:
         self._tell(
-            f"{' and '.join(names)}: {', '.join(programs)} are measured as whole runs in turns, for "
+            f"{' and '.join(names)}: {', '.join(programs)} are measured as whole runs in turns, "
+            "for "
             f"{max(until - time.monotonic(), 0.0):.0f} s at most"
         )
         what = " and ".join(names)
-        return measure.raced(programs, self._interrupt, until=until, tell=lambda text: self._tell(f"{what}: {text}"))
+        return measure.raced(
+            programs, self._interrupt, until=until, tell=lambda text: self._tell(f"{what}: {text}")
+        )
 
 
 def taken(race: measure.Raced, values: Sequence[Any]) -> Choice:
@@ -210,18 +255,26 @@ def taken(race: measure.Raced, values: Sequence[Any]) -> Choice:
     by_label, best = {str(value): value for value in values}, race.best
     alive = [str(value) for value in values if str(value) not in race.failed]
     label = most_usual(best, list(by_label), tie=TIE) if best else alive[0]
-    return Choice(value=by_label[label], why=race.said, measured=_rounded(best), unit="steps/s", left_out=tuple(race.left_out))
+    return Choice(
+        value=by_label[label],
+        why=race.said,
+        measured=_rounded(best),
+        unit="steps/s",
+        left_out=tuple(race.left_out),
+    )
 
 
 def _rounded(rates: Mapping[str, float]) -> dict[str, float]:
     return {label: round(rate, 1) for label, rate in rates.items()}
 
 
-# ----------------------------------------------------------------------------------------------- which are tried and taken
+# ------------------------------------------------------------------------ which are tried and taken
 
 
 def most_usual(rates: Mapping[T, float], order: Iterable[T], *, tie: float) -> T:
-    """The first in ``order``, from the most usual on, that is as fast as the fastest but for a factor of ``tie``."""
+    """The first in ``order``, from the most usual on, that is as fast as the fastest but for a
+    factor of ``tie``.
+    """
     best = max(rates.values())
     return next(one for one in order if one in rates and rates[one] * tie >= best)
 
@@ -229,8 +282,14 @@ def most_usual(rates: Mapping[T, float], order: Iterable[T], *, tie: float) -> T
 def alone_said(took: Mapping[Way, Took], taken: Way, first: Way) -> str:
     """What updates alone decide, in words."""
     if taken == first:
-        return f"an update takes {took[first].update_s * 1e3:,.1f} ms, and no other way is over {ALONE - 1:.0%} faster"
-    return f"an update takes {took[taken].update_s * 1e3:,.1f} ms with it, and {took[first].update_s * 1e3:,.1f} ms in {first}"
+        return (
+            f"an update takes {took[first].update_s * 1e3:,.1f} ms, and no other way is over "
+            f"{ALONE - 1:.0%} faster"
+        )
+    return (
+        f"an update takes {took[taken].update_s * 1e3:,.1f} ms with it, and "
+        f"{took[first].update_s * 1e3:,.1f} ms in {first}"
+    )
 
 
 def shortlist(alone: Mapping[Way, float], ways: Sequence[Way]) -> list[Way]:
@@ -246,7 +305,9 @@ def shortlist(alone: Mapping[Way, float], ways: Sequence[Way]) -> list[Way]:
 
 
 def bound(blue: Blueprint, way: Way, took: Took) -> float:
-    """Steps/s at most, of envs that cost nothing: as learners make updates, as actors act, and as the cores bear both."""
+    """Steps/s at most, of envs that cost nothing: as learners make updates, as actors act, and as
+    the cores bear both.
+    """
     place, rows = blue.program.placement, blue.pace.rows / blue.pace.updates
     learning_s, acting_s = took.update_s / rows, took.act_s / place.envs_per_actor
     busy = place.learners * (way.threads if way.device == "cpu" else 1) * learning_s + acting_s
@@ -257,12 +318,22 @@ def bound(blue: Blueprint, way: Way, took: Took) -> float:
 def ways_of(program: Program, names: Collection[str]) -> list[Way]:
     """The ways to compute that can be on this machine, from the most usual on."""
     place = program.placement
-    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])] if "device" in names else [place.device]
+    devices = (
+        ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+        if "device" in names
+        else [place.device]
+    )
     most = max(usable() // place.learners, 1)
     found = []
     for device in devices:
-        threads = [1 << n for n in range(most.bit_length())] if "threads" in names and device == "cpu" else [place.threads]
-        precisions = PRECISIONS[device.partition(":")[0]] if "precision" in names else [place.precision]
+        threads = (
+            [1 << n for n in range(most.bit_length())]
+            if "threads" in names and device == "cpu"
+            else [place.threads]
+        )
+        precisions = (
+            PRECISIONS[device.partition(":")[0]] if "precision" in names else [place.precision]
+        )
         for precision in precisions:
             for number in threads:
                 way = Way(device=device, precision=precision, threads=number)
@@ -301,13 +372,19 @@ def _problem(program: Program) -> str:
         return str(error)
     streams = program.actors * place.envs_per_actor
     for policy in learning(program).values():
-        if policy.replay is None and place.max_lag is not None and streams > policy.batch * (place.max_lag + 1):
+        if (
+            policy.replay is None
+            and place.max_lag is not None
+            and streams > policy.batch * (place.max_lag + 1)
+        ):
             return f"some of {streams} envs would always wait, since a batch has {policy.batch}"
     return ""
 
 
 def variant(program: Program, **changes: Any) -> Program:
-    """The program with another placement, and as many updates a row as before. ValueError where that is no whole number."""
+    """The program with another placement, and as many updates a row as before. ValueError where
+    that is no whole number.
+    """
     made = alter(program, **changes)
     before, after = (one.actors * one.placement.envs_per_actor for one in (program, made))
     if before == after:
@@ -316,7 +393,10 @@ def variant(program: Program, **changes: Any) -> Program:
     for name, policy in learning(made).items():
         if policy.replay is not None:
             if policy.replay.updates * after % before:
-                raise ValueError(f"{policy.replay.updates} updates a round of {before} envs are no whole number of {after}")
+                raise ValueError(
+                    f"{policy.replay.updates} updates a round of {before} envs are no whole number "
+                    f"of {after}"
+                )
             scaled = replace(policy.replay, updates=policy.replay.updates * after // before)
             policies[name] = replace(policy, replay=scaled)
     return replace(made, policies=policies)
@@ -330,7 +410,12 @@ def _learners(program: Program) -> list[int]:
 
 def _around(number: int) -> list[int]:
     """The number, and what is tried beside it, the best guess first."""
-    return [number, 2 * number, *([number // 2] if number > 1 and number % 2 == 0 else []), 4 * number]
+    return [
+        number,
+        2 * number,
+        *([number // 2] if number > 1 and number % 2 == 0 else []),
+        4 * number,
+    ]
 
 
 VALUES: dict[str, Callable[[Program], Sequence[Any]]] = {

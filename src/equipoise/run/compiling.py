@@ -1,11 +1,12 @@
-"""What ``torch.compile`` costs a run and can save within it, told before the run begins; refused where it cannot pay.
+"""What ``torch.compile`` costs a run and can save within it, told before the run begins; refused
+where it cannot pay.
 
 | figure | how it is known |
 |---|---|
 | the compiler's imports | their CPU time, measured in a process that is thrown away |
 | compiling | ``TORSO`` and ``LOSS`` times the imports in each process; ``CACHED`` times where an earlier run left all of it |
 | what is saved | at most half of the time that the network computes uncompiled, by a timed update and act |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,22 +31,34 @@ BUDGET_S = 60.0  # of the measurement, at most: imports are slow on machines whe
 
 
 def judged(
-    program: Program, interrupt: Interrupt, *, on: str, rate: Callable[[Blueprint, Way, Took], float], at: int | None
-) -> Choice | None:  # fmt: skip
-    """What is to be told of ``placement.compile=true``; None where the network has nothing to compile.
+    program: Program,
+    interrupt: Interrupt,
+    *,
+    on: str,
+    rate: Callable[[Blueprint, Way, Took], float],
+    at: int | None,
+) -> Choice | None:
+    """What is to be told of ``placement.compile=true``; None where the network has nothing to
+    compile.
 
-    ``rate``: steps/s at most, of an update and an act. ``at``: the step that a resume goes on from, which is never refused;
-    None for a new run. ValueError where compiling costs more than it can save within the run, unless ``max_lag`` is 0: then no
-    measurement may decide anything.
+    ``rate``: steps/s at most, of an update and an act. ``at``: the step that a resume goes on from,
+    which is never refused; None for a new run. ValueError where compiling costs more than it can
+    save within the run, unless ``max_lag`` is 0: then no measurement may decide anything.
     """
     blue, place = plan_run(program), program.placement
     if not any(pays(blue.network(name)) for name in blue.learns):
         return None
     phases.say("measuring the start of torch's compiler")
     way = Way(device=place.device, precision=place.precision, threads=place.threads)
-    took, wrong = updates.timed(blue, [way], interrupt, until=time.monotonic() + BUDGET_S, enough=lambda took: True)
+    took, wrong = updates.timed(
+        blue, [way], interrupt, until=time.monotonic() + BUDGET_S, enough=lambda took: True
+    )
     if way not in took:
-        return Choice(value=True, why=f"it takes a minute or more; it could not be measured: {wrong or 'it took too long'}")
+        return Choice(
+            value=True,
+            why="it takes a minute or more; it could not be measured: "
+            f"{wrong or 'it took too long'}",
+        )
     found = took[way]
     acts = bool(program.actors) and place.inference == "local"
     waves = math.ceil(program.actors / usable()) if on == "process" else 1
@@ -55,14 +68,20 @@ def judged(
     least_s = CACHED * found.compiler_s if found.cached else first_s + second_s
     if at is None and place.max_lag != 0 and least_s > saves_s:
         raise ValueError(
-            f"placement.compile: expected a run that it can shorten, got one whose network computes for about "
-            f"{network_s:,.0f} s uncompiled: torch.compile takes {least_s:,.0f} s or more and saves at most {saves_s:,.0f} s; "
+            "placement.compile: expected a run that it can shorten, got one whose network "
+            "computes for about "
+            f"{network_s:,.0f} s uncompiled: torch.compile takes {least_s:,.0f} s or more and "
+            f"saves at most {saves_s:,.0f} s; "
             "try placement.compile=false"
         )
     before = f"about {first_s:,.0f} s before the first step and " if acts else ""
     cached = " (less where torch has it from an earlier run)" if found.cached else ""
     return Choice(
-        value=True, measured={"compiler": round(found.compiler_s, 2), "update": round(found.update_s, 5)}, unit="s",
-        why=f"torch.compile takes {before}about {second_s:,.0f} s before the first update on free cores{cached}, and "
-        f"saves at most {saves_s:,.0f} s of the {network_s:,.0f} s that the network computes uncompiled",
-    )  # fmt: skip
+        value=True,
+        measured={"compiler": round(found.compiler_s, 2), "update": round(found.update_s, 5)},
+        unit="s",
+        why=f"torch.compile takes {before}about {second_s:,.0f} s before the first update on free "
+        f"cores{cached}, and "
+        f"saves at most {saves_s:,.0f} s of the {network_s:,.0f} s that the network computes "
+        "uncompiled",
+    )

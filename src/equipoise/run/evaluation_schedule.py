@@ -26,20 +26,32 @@ QUEUED, QUEUED_BYTES = 16, 1 << 28  # most snapshots that wait to be evaluated; 
 
 
 def fixed_policies(blue: Blueprint) -> dict[str, Acting]:
-    """The policies of a run with networks of their own, whose weights ``EvaluationSchedule`` and others copy into them."""
+    """The policies of a run with networks of their own, whose weights ``EvaluationSchedule`` and
+    others copy into them.
+    """
     source = source_of(blue.program)
-    return {name: source.acting(role.algorithm, blue.network(name), role.noise) for name, role in blue.roles.items()}
+    return {
+        name: source.acting(role.algorithm, blue.network(name), role.noise)
+        for name, role in blue.roles.items()
+    }
 
 
 def result(exam: Exam, *, learns: Collection[str], env_steps: int, version: int) -> Evaluation:
-    """The returns of the policies that learn, together, and of each policy where there are several."""
-    returns = np.array([x for name in learns for x in exam.returns[name]] or [np.nan])  # all were aborted
+    """The returns of the policies that learn, together,
+    and of each policy where there are several.
+    """
+    # all were aborted
+    returns = np.array([x for name in learns for x in exam.returns[name]] or [np.nan])
     several = exam.returns if len(exam.returns) > 1 else {}
     return Evaluation(
-        mean=float(returns.mean()), std=float(returns.std()), episodes=sum(len(exam.returns[name]) for name in learns),
-        env_steps=env_steps, version=version, info=exam.info,
+        mean=float(returns.mean()),
+        std=float(returns.std()),
+        episodes=sum(len(exam.returns[name]) for name in learns),
+        env_steps=env_steps,
+        version=version,
+        info=exam.info,
         policies={name: float(np.mean(of or [np.nan])) for name, of in several.items()},
-    )  # fmt: skip
+    )
 
 
 def evaluating(exam: Exam) -> Evaluating:
@@ -51,7 +63,10 @@ def evaluating(exam: Exam) -> Evaluating:
 def gave_up(episodes: int) -> str:
     """What to say of an evaluation without a return."""
     wanted = "the return of 1 episode" if episodes == 1 else f"returns of {episodes} episodes"
-    return f"expected {wanted}, got none: the env failed in each of them {PATIENCE} times in a row, so all were given up"
+    return (
+        f"expected {wanted}, got none: the env failed in each of them {PATIENCE} times in a "
+        "row, so all were given up"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +80,13 @@ class Snapshot:
 class EvaluationSchedule:
     """Evaluates snapshots of the weights while training goes on.
 
-    Every version that ``Blueprint.examines`` is evaluated. The learner holds still at it until its weights are taken, which
-    are queued while an earlier evaluation goes on; if the queue is full, training waits. So which evaluations there are, and
-    of which weights, is the same in every runtime.
+    Every version that ``Blueprint.examines`` is evaluated. The learner holds still at it until its
+    weights are taken, which are queued while an earlier evaluation goes on; if the queue is full,
+    training waits. So which evaluations there are, and of which weights, is the same in every
+    runtime.
 
-    Solved means: the mean of ``evaluate_episodes`` episodes of the deterministic policy reaches ``stop_at``, and so does the
-    mean of 100 fresh ones of the same weights.
+    Solved means: the mean of ``evaluate_episodes`` episodes of the deterministic policy reaches
+    ``stop_at``, and so does the mean of 100 fresh ones of the same weights.
     """
 
     def __init__(self, blue: Blueprint, weights: Callable[[str], WeightStore]) -> None:
@@ -78,12 +94,15 @@ class EvaluationSchedule:
         self._blue, self._weights = blue, {name: weights(name) for name in blue.roles}
         self._policies = fixed_policies(blue)
         self._current: Exam | None = None
-        self._confirming = self._asked_for = False  # the second one of a version; one that ``examines`` asks for
+        # the second one of a version; one that ``examines`` asks for
+        self._confirming = self._asked_for = False
         self._queue: deque[Snapshot] = deque()
         self._offered: int | None = None  # the version at which the learner holds still
-        self._kept: Snapshot | None = None  # the last weights of the run, while earlier ones are evaluated
+        # the last weights of the run, while earlier ones are evaluated
+        self._kept: Snapshot | None = None
         self._version = self._examined = self._last_steps = 0
-        self.asked = self.made = 0  # evaluations that ``evaluation.every`` asks for, and those with a return
+        # evaluations that ``evaluation.every`` asks for, and those with a return
+        self.asked = self.made = 0
         self.solved = False
         self.last: Evaluation | None = None  # of this process
 
@@ -94,7 +113,11 @@ class EvaluationSchedule:
     @property
     def waits(self) -> bool:
         """May an evaluation begin because the goal may be near?"""
-        return self._blue.program.evaluation.stop_at is not None and not self.running and not self.solved
+        return (
+            self._blue.program.evaluation.stop_at is not None
+            and not self.running
+            and not self.solved
+        )
 
     @property
     def progress(self) -> Evaluating | None:
@@ -106,22 +129,30 @@ class EvaluationSchedule:
         self._offered = version
 
     def take(self, *, ends: bool = False) -> int | None:
-        """Take the weights that are offered, if there is room -> their version: the learner may go on. None: it waits.
+        """Take the weights that are offered, if there is room -> their version: the learner may go
+        on. None: it waits.
 
         ``ends``: the run ends early, and does not wait for room.
         """
         version = self._offered
         if version is None:
             return None
-        if version > self._examined:  # else a learner that took the place of another offers it again
+        # else a learner that took the place of another offers it again
+        if version > self._examined:
             size = sum(tensor.nbytes for tensor in self.params().values())
-            if not ends and self._queue and (len(self._queue) >= QUEUED or (len(self._queue) + 1) * size > QUEUED_BYTES):
+            if (
+                not ends
+                and self._queue
+                and (len(self._queue) >= QUEUED or (len(self._queue) + 1) * size > QUEUED_BYTES)
+            ):
                 return None
             if any(self._weights[name].version < version for name in self._blue.learns):
                 return None  # it holds still, and is about to publish them
             fetched = {name: store.fetch() for name, store in self._weights.items()}
             taken = {name: found[1] for name, found in fetched.items() if found is not None}
-            self._queue.append(Snapshot(version, {name: x.clone() for name, x in tree.joined(taken).items()}))
+            self._queue.append(
+                Snapshot(version, {name: x.clone() for name, x in tree.joined(taken).items()})
+            )
             self._examined, self._last_steps = version, self._blue.pace.steps(version)
             self.asked += 1
         self._offered = None
@@ -167,7 +198,9 @@ class EvaluationSchedule:
 
     def params(self) -> Mapping[str, torch.Tensor]:
         """The weights of the last snapshot."""
-        return tree.joined({name: tree.named_tensors(policy.net) for name, policy in self._policies.items()})
+        return tree.joined(
+            {name: tree.named_tensors(policy.net) for name, policy in self._policies.items()}
+        )
 
     def _copy(self) -> Snapshot:
         return Snapshot(self._version, {name: x.clone() for name, x in self.params().items()})
@@ -179,7 +212,11 @@ class EvaluationSchedule:
     def _begin(self, episodes: int, *, asked_for: bool = False) -> None:
         self._asked_for = asked_for
         self._current = source_of(self._blue.program).exam(
-            self._policies, episodes=episodes, version=self._version, again=self._confirming, failures=self._blue.failures()
+            self._policies,
+            episodes=episodes,
+            version=self._version,
+            again=self._confirming,
+            failures=self._blue.failures(),
         )
 
     def advance(self, until: float) -> Evaluation | None:
@@ -195,7 +232,10 @@ class EvaluationSchedule:
         current.close()
         self._current = None
         evaluation = self.last = result(
-            current, learns=self._blue.learns, env_steps=self._blue.pace.env_steps(self._version), version=self._version
+            current,
+            learns=self._blue.learns,
+            env_steps=self._blue.pace.env_steps(self._version),
+            version=self._version,
         )
         self.made += self._asked_for and evaluation.episodes > 0
         goal = self._blue.program.evaluation.stop_at
@@ -211,33 +251,61 @@ class EvaluationSchedule:
 
     def waiting(self) -> dict[str, torch.Tensor]:
         """Weights that are still to be evaluated, the one under way included: by "VERSION/NAME"."""
-        under_way = [Snapshot(self._version, self.params())] if self._current is not None and self._asked_for else []
-        return {f"{one.version}/{name}": x for one in (*under_way, *self._queue) for name, x in one.params.items()}
+        under_way = (
+            [Snapshot(self._version, self.params())]
+            if self._current is not None and self._asked_for
+            else []
+        )
+        return {
+            f"{one.version}/{name}": x
+            for one in (*under_way, *self._queue)
+            for name, x in one.params.items()
+        }
 
     def missing(self) -> str:
         """A warning about evaluations that were asked for and not made; "" if all were made."""
         if self.made >= self.asked:
             return ""
-        steps = sorted({self._blue.pace.steps(int(name.partition("/")[0])) for name in self.waiting()})
-        later = f"; resume makes those of step {', '.join(f'{step:,}' for step in steps[:5])}" if steps else ""
-        return f"warning: evaluations: {self.made} of {self.asked} were made{later}{', ...' if len(steps) > 5 else ''}"
+        steps = sorted(
+            {self._blue.pace.steps(int(name.partition("/")[0])) for name in self.waiting()}
+        )
+        later = (
+            f"; resume makes those of step {', '.join(f'{step:,}' for step in steps[:5])}"
+            if steps
+            else ""
+        )
+        return (
+            f"warning: evaluations: {self.made} of {self.asked} were "
+            f"made{later}{', ...' if len(steps) > 5 else ''}"
+        )
 
     def state(self) -> dict[str, int]:
         """Counters that a resumed run needs, next to the weights that are ``waiting``."""
-        return {"examined": self._examined, "last_steps": self._last_steps, "asked": self.asked, "made": self.made}
+        return {
+            "examined": self._examined,
+            "last_steps": self._last_steps,
+            "asked": self.asked,
+            "made": self.made,
+        }
 
     def schema(self, version: int) -> Schema:
         """What ``load`` takes, from a checkpoint of this version."""
         return {
-            "examined": Number(0, version, whole=True), "last_steps": Number(0, self._blue.pace.steps(version), whole=True),
-            "asked": Number(0, version, whole=True), "made": Number(0, version, whole=True),
-        }  # fmt: skip
+            "examined": Number(0, version, whole=True),
+            "last_steps": Number(0, self._blue.pace.steps(version), whole=True),
+            "asked": Number(0, version, whole=True),
+            "made": Number(0, version, whole=True),
+        }
 
-    def load(self, state: Mapping[str, int], waiting: Mapping[str, torch.Tensor], told: Collection[int]) -> None:
-        """Go on from a state; ``told``: versions whose evaluation was recorded after it. ValueError for other weights."""
+    def load(
+        self, state: Mapping[str, int], waiting: Mapping[str, torch.Tensor], told: Collection[int]
+    ) -> None:
+        """Go on from a state; ``told``: versions whose evaluation was recorded after it. ValueError
+        for other weights.
+        """
         self._examined, self._last_steps, self.asked, self.made = (
             state[name] for name in ("examined", "last_steps", "asked", "made")
-        )  # fmt: skip
+        )
         found: dict[int, dict[str, torch.Tensor]] = {}
         for path, x in waiting.items():
             version, _, name = path.partition("/")
@@ -245,7 +313,9 @@ class EvaluationSchedule:
         wanted = {name: x.shape for name, x in self.params().items()}
         for number, params in sorted(found.items()):
             if {name: x.shape for name, x in params.items()} != wanted or number > self._examined:
-                raise ValueError(f"expected weights of this run to be evaluated, got others, of version {number}")
+                raise ValueError(
+                    f"expected weights of this run to be evaluated, got others, of version {number}"
+                )
             if number in told:
                 self.made += 1
             else:
@@ -261,7 +331,9 @@ class EvaluationSchedule:
         self._confirming = self._asked_for = False
 
     def begin_rest(self) -> None:
-        """After the run: begin the evaluations that wait; ``begin_final`` takes its last weights again."""
+        """After the run: begin the evaluations that wait; ``begin_final`` takes its last weights
+        again.
+        """
         if self._queue:
             self._kept = self._copy()
 

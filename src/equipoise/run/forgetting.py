@@ -9,7 +9,8 @@ from typing import Any
 from equipoise.record.report import Evaluation
 from equipoise.schema import Each, Maybe, Number, Schema
 
-FAR = 0.2  # share of what was learned, from the first evaluation to the best one, that a far fall has lost
+# share of what was learned, from the first evaluation to the best one, that a far fall has lost
+FAR = 0.2
 DEVIATIONS = 2.0  # of the difference of two means, below which a fall may be chance
 
 
@@ -24,7 +25,9 @@ class Evaluations:
         self.last: Evaluation | None = None
 
     def enter(self, evaluation: Evaluation) -> str | None:
-        """Note one more evaluation -> a warning where it is far below the best one, once for each best one."""
+        """Note one more evaluation -> a warning where it is far below the best one, once for each
+        best one.
+        """
         self.count += 1
         self.first, self.last = self.first or evaluation, evaluation
         if self.best is None or evaluation.mean > self.best.mean:
@@ -33,12 +36,16 @@ class Evaluations:
             return None
         self.told = self.best
         return (
-            f"warning: the evaluation fell to {evaluation.mean:.1f} at step {evaluation.step:,}, far below the best one, "
-            f"{self.best.mean:.1f} at step {self.best.step:,}, whose weights are kept (equipoise evaluate DIR --best)"
+            f"warning: the evaluation fell to {evaluation.mean:.1f} at step {evaluation.step:,}, "
+            "far below the best one, "
+            f"{self.best.mean:.1f} at step {self.best.step:,}, whose weights are kept (equipoise "
+            "evaluate DIR --best)"
         )
 
     def remember(self, best: Evaluation) -> None:
-        """Note an evaluation that came after the state that was loaded: the last one of a run that goes on after its end."""
+        """Note an evaluation that came after the state that was loaded: the last one of a run that
+        goes on after its end.
+        """
         if self.best is None or best.mean > self.best.mean:
             self.first, self.best = self.first or best, best
 
@@ -46,8 +53,8 @@ class Evaluations:
     def fallen(self) -> bool:
         """The last evaluation is far below the best one, by more than chance.
 
-        The best of many evaluations was lucky, and the luckier the more there were: the difference of the best and the worst of
-        n equal ones is about 2 sqrt(ln n) deviations of a difference.
+        The best of many evaluations was lucky, and the luckier the more there were: the difference
+        of the best and the worst of n equal ones is about 2 sqrt(ln n) deviations of a difference.
         """
         if self.first is None or self.best is None or self.last is None:
             return False
@@ -57,23 +64,41 @@ class Evaluations:
         return fall > max(FAR * learned, deviations * chance)
 
     def summary(self) -> dict[str, Any] | None:
-        """The best evaluation, and whether the last one is far below it; None where there was none."""
+        """The best evaluation, and whether the last one is far below it;
+        None where there was none.
+        """
         if (best := self.best) is None:
             return None
-        said = {"mean": best.mean, "std": best.std, "episodes": best.episodes, "env_steps": best.env_steps}
+        said = {
+            "mean": best.mean,
+            "std": best.std,
+            "episodes": best.episodes,
+            "env_steps": best.env_steps,
+        }
         return said | {"fallen": self.fallen}
 
     def state(self) -> dict[str, Any]:
-        return {"first": self.first, "best": self.best, "last": self.last, "told": self.told, "count": self.count}
+        return {
+            "first": self.first,
+            "best": self.best,
+            "last": self.last,
+            "told": self.told,
+            "count": self.count,
+        }
 
     @staticmethod
     def schema(version: int) -> Schema:
         """What ``load`` takes, from a checkpoint of this version."""
         count, mean = Number(0, 1 << 53, whole=True), Maybe(Number())
         one: Schema = {
-            "mean": mean, "std": mean, "episodes": count, "env_steps": count, "version": Number(0, version, whole=True),
-            "policies": Each(mean), "info": Each(mean),
-        }  # fmt: skip
+            "mean": mean,
+            "std": mean,
+            "episodes": count,
+            "env_steps": count,
+            "version": Number(0, version, whole=True),
+            "policies": Each(mean),
+            "info": Each(mean),
+        }
         return {"count": count} | {name: Maybe(one) for name in ("first", "best", "last", "told")}
 
     def load(self, state: Mapping[str, Any]) -> None:

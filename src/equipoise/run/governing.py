@@ -1,4 +1,6 @@
-"""The governor of a run (``balance/governor.py``): what it is told of the run, and where the values that it chooses go."""
+"""The governor of a run (``balance/governor.py``): what it is told of the run, and where the values
+that it chooses go.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,21 @@ FILE = "governor.jsonl"  # of a run directory: a line for each step
 
 
 def check_on(program: Program, on: On) -> None:
-    """Refuse what cannot run there: worlds over a cluster, a governor where there is nothing that it could balance."""
+    """Refuse what cannot run there: worlds over a cluster, a governor where there is nothing that
+    it could balance.
+    """
     if on == "ray" and program.outside:
-        raise ValueError(f"on: expected serial or process with {program.env.target}, where worlds find one machine, got ray")
+        raise ValueError(
+            f"on: expected serial or process with {program.env.target}, where worlds find one "
+            "machine, got ray"
+        )
     check_order(on)
     check_shard_on(program, on)
     if program.placement.balance == "auto" and on == "serial":
-        raise ValueError("balance: expected off with on=serial, where actors and learner take turns anyway, got auto")
+        raise ValueError(
+            "balance: expected off with on=serial, where actors and learner take turns anyway, got "
+            "auto"
+        )
 
 
 def governor(program: Program) -> Governor | None:
@@ -57,14 +67,21 @@ class Governing:
     """Call ``look`` as often as the driver looks at its workers."""
 
     def __init__(self, blue: Blueprint, kinds: Sequence[Kind], directory: Path) -> None:
-        self._governor, self._program, self._file = governor(blue.program), blue.program, directory / FILE
+        self._governor, self._program, self._file = (
+            governor(blue.program),
+            blue.program,
+            directory / FILE,
+        )
         self._updates = blue.pace.updates  # of a version that actors wait for
         members = crew(blue, kinds) if self._governor is not None else ()
         self._steppers = {  # the workers that step envs, by their number
-            one.title: one.index for one in members if one.kind.side == "sampling" and not one.kind.serves
+            one.title: one.index
+            for one in members
+            if one.kind.side == "sampling" and not one.kind.serves
         }
         self._runtime: Runtime | None = None  # that has the values
-        self._began = False  # have all its workers begun? One that is replaced later is part of what is measured
+        # have all its workers begun? One that is replaced later is part of what is measured
+        self._began = False
         self._looked_at, self._since, self._waited = 0.0, add(()), 0.0
         self._written = 0
 
@@ -73,10 +90,12 @@ class Governing:
         if (governor := self._governor) is None:
             return
         at = time.monotonic() - attempt.reporter.began
-        if self._runtime is not attempt.runtime:  # workers were replaced: send them the limits again
+        # workers were replaced: send them the limits again
+        if self._runtime is not attempt.runtime:
             self._runtime, self._began, self._since = attempt.runtime, False, add(())
             self._apply(governor, attempt)
-        if not self._began or at - self._looked_at >= LOOK_S:  # all numbers of a run cost more than its version
+        # all numbers of a run cost more than its version
+        if not self._began or at - self._looked_at >= LOOK_S:
             self._looked_at = at
             self._measure(attempt)
         version = attempt.runtime.version // self._updates
@@ -91,18 +110,29 @@ class Governing:
         self._began = self._began or not stats.phases
         learners = add(one for one in stats.workers.values() if one.side == "learning")
         seconds = learners.total - self._since.total
-        self._waited = min(max((learners.starved - self._since.starved) / seconds, 0.0), 1.0) if seconds > 0 else 0.0
+        self._waited = (
+            min(max((learners.starved - self._since.starved) / seconds, 0.0), 1.0)
+            if seconds > 0
+            else 0.0
+        )
         self._since = learners
 
     def _apply(self, governor: Governor, attempt: Attempt) -> None:
         program = governed(self._program, governor.values)
         attempt.runtime.limit(program.placement.actors, program.placement.max_lag)
-        paused = [title for title, index in self._steppers.items() if index >= program.placement.actors]
+        paused = [
+            title for title, index in self._steppers.items() if index >= program.placement.actors
+        ]
         attempt.reporter.govern(program, paused, governed(self._program, governor.kept))
 
     def _write(self, governor: Governor, reporter: Reporter) -> None:
-        """Append the steps whose outcome is known by now. A full disk costs the lines, not the run."""
-        while self._written < len(governor.decisions) and governor.decisions[self._written].kept is not None:
+        """Append the steps whose outcome is known by now. A full disk costs the lines,
+        not the run.
+        """
+        while (
+            self._written < len(governor.decisions)
+            and governor.decisions[self._written].kept is not None
+        ):
             line = json.dumps(asdict(governor.decisions[self._written])) + "\n"
             self._written += 1
             try:

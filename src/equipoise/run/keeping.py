@@ -1,4 +1,6 @@
-"""The driver's part of checkpoints: workers hand in theirs, the driver adds its own and gives the whole its name."""
+"""The driver's part of checkpoints: workers hand in theirs, the driver adds its own and gives the
+whole its name.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def told_of(line: Mapping[str, Any]) -> bool:
 
 
 class Checkpointing:
-    """What is saved of a run, whole or weights alone. A full disk costs a checkpoint, not the run."""
+    """What is saved of a run, whole or weights alone. A full disk costs a checkpoint,
+    not the run.
+    """
 
     def __init__(self, blue: Blueprint, files: RunDirectory) -> None:
         self._blue, self._files = blue, files
@@ -40,7 +44,8 @@ class Checkpointing:
         self.version = -1  # of the newest whole checkpoint
         self.asked = SaveRequest()
         self.summary: dict[str, Any] | None = None
-        self._began: tuple[dict[str, Entry], Any] | None = None  # a checkpoint whose rest is written: files, the driver's state
+        # a checkpoint whose rest is written: files, the driver's state
+        self._began: tuple[dict[str, Entry], Any] | None = None
         self._at = time.monotonic()
 
     @property
@@ -53,10 +58,15 @@ class Checkpointing:
         self._at = time.monotonic()
 
     def due(self) -> bool:
-        """Are the workers to be asked for a checkpoint: did the user want one, or has the last one grown old?"""
+        """Are the workers to be asked for a checkpoint: did the user want one, or has the last one
+        grown old?
+        """
         if self.asked.due(busy=self.writing):
             return True
-        old = self._blue.program.schedule.checkpoint_every is None and time.monotonic() - self._at >= CHECKPOINT_S
+        old = (
+            self._blue.program.schedule.checkpoint_every is None
+            and time.monotonic() - self._at >= CHECKPOINT_S
+        )
         if old:
             self._at = time.monotonic()
         return old
@@ -67,9 +77,11 @@ class Checkpointing:
         self.asked.lost()
 
     def keep(self, cut: Cut, reporter: Reporter, evaluations: EvaluationSchedule) -> bool:
-        """Add the driver's part to a cut, and name the checkpoint once all is written -> False where it could not be.
+        """Add the driver's part to a cut, and name the checkpoint once all is written -> False
+        where it could not be.
 
-        Whether the run goes on is for the caller: after the last one it does not, so that what is summed up is what was saved.
+        Whether the run goes on is for the caller: after the last one it does not, so that what is
+        summed up is what was saved.
         """
         if cut.late and self._began is None:  # given up before
             return False
@@ -78,7 +90,10 @@ class Checkpointing:
         began, error = self._began, cut.error
         if began is None:
             waiting = {} if error is not None else self._exams(cut.step, evaluations, reporter)
-            began = waiting, plain({"reporter": reporter.state(), "evaluations": evaluations.state()})
+            began = (
+                waiting,
+                plain({"reporter": reporter.state(), "evaluations": evaluations.state()}),
+            )
         files, driver = began
         self._began = (files | cut.files, driver) if cut.more else None
         if cut.more:
@@ -100,27 +115,49 @@ class Checkpointing:
             reporter.note(f"warning: no checkpoint at step {cut.step:,}: {error}")
         return error is None
 
-    def _exams(self, step: int, evaluations: EvaluationSchedule, reporter: Reporter) -> dict[str, Entry]:
+    def _exams(
+        self, step: int, evaluations: EvaluationSchedule, reporter: Reporter
+    ) -> dict[str, Entry]:
         """Write the weights that are still to be evaluated into the checkpoint that is aside."""
         place, waiting = checkpoint.aside(self._files.checkpoints, step), evaluations.waiting()
         try:
-            return checkpoint.add(place, checkpoint.EXAMS, checkpoint.weights_bytes(waiting)) if waiting else {}
+            return (
+                checkpoint.add(place, checkpoint.EXAMS, checkpoint.weights_bytes(waiting))
+                if waiting
+                else {}
+            )
         except OSError as error:
-            reporter.note(f"warning: the weights that wait to be evaluated are not in the checkpoint of step {step:,}: {error}")
+            reporter.note(
+                "warning: the weights that wait to be evaluated are not in the checkpoint of step "
+                f"{step:,}: {error}"
+            )
             return {}
 
     def load(self, source: Source, reporter: Reporter, evaluations: EvaluationSchedule) -> None:
-        """Go on from the driver's part of a checkpoint; ValueError that names its file where it does not fit."""
+        """Go on from the driver's part of a checkpoint; ValueError that names its file where it
+        does not fit.
+        """
         self.version, step = source.version, step_of(source.meta)
         file, exams = source.path / checkpoint.DRIVER, source.path / checkpoint.EXAMS
         driver = parse_json(source.read(checkpoint.DRIVER), file)
-        waiting = statefile.parse_weights(source.read(checkpoint.EXAMS), exams) if checkpoint.EXAMS in source.files else {}
+        waiting = (
+            statefile.parse_weights(source.read(checkpoint.EXAMS), exams)
+            if checkpoint.EXAMS in source.files
+            else {}
+        )
         source.kept.clear()
-        schema = {"reporter": reporter.schema(self.version), "evaluations": evaluations.schema(self.version)}
+        schema = {
+            "reporter": reporter.schema(self.version),
+            "evaluations": evaluations.schema(self.version),
+        }
         check(driver, schema, str(file))
         reporter.load(driver["reporter"], self._files.best_evaluation())
         lines = read_reports(self._files.path / METRICS, damaged=[])
-        told = {line["evaluation"]["version"] for line in lines if step_of(line) <= step and told_of(line)}
+        told = {
+            line["evaluation"]["version"]
+            for line in lines
+            if step_of(line) <= step and told_of(line)
+        }
         try:
             evaluations.load(driver["evaluations"], waiting, told)
         except ValueError as error:
@@ -146,7 +183,11 @@ class Checkpointing:
         }
 
     def weights(
-        self, save: Callable[..., Path], reporter: Reporter, evaluations: EvaluationSchedule, meta: dict[str, Any]
+        self,
+        save: Callable[..., Path],
+        reporter: Reporter,
+        evaluations: EvaluationSchedule,
+        meta: dict[str, Any],
     ) -> None:
         """Save the weights that were evaluated last, or that the run ended with."""
         try:
@@ -155,21 +196,31 @@ class Checkpointing:
             reporter.note(f"warning: the weights of step {step_of(meta):,} are not saved: {error}")
 
     def evaluated(self, reporter: Reporter, evaluations: EvaluationSchedule, until: float) -> None:
-        """Go on with an evaluation; where it ended with the best mean so far its weights are kept."""
+        """Go on with an evaluation;
+        where it ended with the best mean so far its weights are kept.
+        """
         evaluation = evaluations.advance(until)
         reporter.evaluated(evaluation, evaluations.solved)
         if evaluation is not None and evaluation.mean > self._files.best_mean():
             meta = self.meta(evaluation.version) | {"status": "best"}
-            self.weights(self._files.save_best, reporter, evaluations, meta | {"evaluation": evaluation})
+            self.weights(
+                self._files.save_best, reporter, evaluations, meta | {"evaluation": evaluation}
+            )
 
-    def ended(self, status: str, reporter: Reporter, evaluations: EvaluationSchedule, *, whole: bool) -> None:
-        """Save what is still to be saved of the weights, and the summary, also of a run that ended early.
+    def ended(
+        self, status: str, reporter: Reporter, evaluations: EvaluationSchedule, *, whole: bool
+    ) -> None:
+        """Save what is still to be saved of the weights, and the summary, also of a run that ended
+        early.
 
         ``whole``: the last weights are in a whole checkpoint already.
         """
         if status == "solved" or not whole:
             phases.ending("saving the weights")
-            meta = self.meta(evaluations.version) | {"status": status, "evaluation": evaluations.last}
+            meta = self.meta(evaluations.version) | {
+                "status": status,
+                "evaluation": evaluations.last,
+            }
             save = self._files.save_best if status == "solved" else self._files.save_checkpoint
             self.weights(save, reporter, evaluations, meta)
         self.sum_up(status, reporter, evaluations)
@@ -184,7 +235,9 @@ class Checkpointing:
         phases.ending(f"copying the run to {mirror.url}, in {END_S:.0f} s at most")
         mirror.finish(END_S, reporter.note)
         if mirror.failures:
-            reporter.note(f"warning: {mirror.failures} times the run could not be copied to {mirror.url}")
+            reporter.note(
+                f"warning: {mirror.failures} times the run could not be copied to {mirror.url}"
+            )
             self.sum_up(status, reporter, evaluations)
 
     def sum_up(self, status: str, reporter: Reporter, evaluations: EvaluationSchedule) -> None:

@@ -1,4 +1,5 @@
-"""Whole runs, measured for some seconds and thrown away: the run's own envs, networks and learners, in turns.
+"""Whole runs, measured for some seconds and thrown away: the run's own envs, networks and learners,
+in turns.
 
 The measure is the rows a second that the envs give while they are learned from.
 """
@@ -36,14 +37,21 @@ Tell = Callable[[str], object]
 class Raced:
     """What came of some runs, by their labels."""
 
-    rates: dict[str, list[float]] = field(default_factory=dict)  # steps/s of each turn; 0 where there were no two updates
+    # steps/s of each turn; 0 where there were no two updates
+    rates: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, WorkerFailed] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)  # runs that there was no time to try
 
     @property
     def best(self) -> dict[str, float]:
-        """Steps/s of each run that learned: its better turn, since other load can only have slowed the others."""
-        found = {label: max(rates) for label, rates in self.rates.items() if label not in self.failed and rates}
+        """Steps/s of each run that learned: its better turn, since other load can only have slowed
+        the others.
+        """
+        found = {
+            label: max(rates)
+            for label, rates in self.rates.items()
+            if label not in self.failed and rates
+        }
         return {label: rate for label, rate in found.items() if rate}
 
     @property
@@ -70,11 +78,14 @@ def raced(
     far: float = FAR,
     tell: Tell = lambda text: None,
 ) -> Raced:
-    """Measure runs in turns, the first one first, until ``until`` (``time.monotonic``): what no longer fits is not tried.
+    """Measure runs in turns, the first one first, until ``until`` (``time.monotonic``): what no
+    longer fits is not tried.
 
     A run that the fastest one beats by more than ``far`` has no second turn.
     """
-    forkserver.prepare(central=any(one.placement.inference == "central" for one in programs.values()))
+    forkserver.prepare(
+        central=any(one.placement.inference == "central" for one in programs.values())
+    )
     race, clock = Raced(rates={label: [] for label in programs}), _Clock(until)
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
         blues: dict[str, Blueprint] = {}
@@ -88,7 +99,9 @@ def raced(
                     try:
                         if label not in blues:
                             blues[label] = _blueprint(programs[label], Path(place) / str(number))
-                        race.rates[label].append(rate(blues[label], interrupt, turn_s, until=until - MARGIN_S))
+                        race.rates[label].append(
+                            rate(blues[label], interrupt, turn_s, until=until - MARGIN_S)
+                        )
                         tell(f"{label} makes {race.rates[label][-1]:,.0f} steps/s")
                     except WorkerFailed as error:
                         interrupt.check()  # an interrupt may have ended a worker before it began
@@ -126,27 +139,40 @@ class _Clock:
 def _blueprint(program: Program, place: Path) -> Blueprint:
     """The blueprint of a throw-away run: it saves nothing and never ends."""
     place.mkdir()
-    made = hurried(alter(program, evaluate_episodes=0, evaluate_every=None, stop_at=None, checkpoint_every=0))
+    made = hurried(
+        alter(program, evaluate_episodes=0, evaluate_every=None, stop_at=None, checkpoint_every=0)
+    )
     blue = plan_run(made)
     forward = choice.forward_of(blue, choice.forwards(blue))
-    return replace(blue, directory=str(place), capsules=None, checkpoint_every=0, updates=ENDLESS, forward=forward)
+    return replace(
+        blue,
+        directory=str(place),
+        capsules=None,
+        checkpoint_every=0,
+        updates=ENDLESS,
+        forward=forward,
+    )
 
 
 def hurried(program: Program) -> Program:
-    """The program whose replays are learned from at once, hold few rows, and lie in memory; its policies choose all actions."""
+    """The program whose replays are learned from at once, hold few rows, and lie in memory; its
+    policies choose all actions.
+    """
     policies = dict(program.policies)
     for name, policy in learning(program).items():
         if policy.replay is not None:
             capacity = ROWS if policy.replay.memory else min(policy.replay.capacity, ROWS)
             replay = replace(policy.replay, starts_at=0, capacity=capacity, memory=0, file="")
             chooses = {"random_steps": 0} if hasattr(policy.algorithm, "random_steps") else {}
-            policies[name] = replace(policy, replay=replay, algorithm=replace(policy.algorithm, **chooses))
+            policies[name] = replace(
+                policy, replay=replay, algorithm=replace(policy.algorithm, **chooses)
+            )
     return replace(program, policies=policies)
 
 
 def rate(blue: Blueprint, interrupt: Interrupt, seconds: float, *, until: float) -> float:
-    """Measure env steps a second from the end of an update to the end of another, since acting and learning may take turns;
-    0 where there are no two updates before ``until``.
+    """Measure env steps a second from the end of an update to the end of another, since acting and
+    learning may take turns; 0 where there are no two updates before ``until``.
     """
     runtime = ProcessRuntime(blue)
     try:

@@ -1,4 +1,6 @@
-"""Worlds outside of a run: it listens for them (``envs/worlds/hub.py``) from before its first look at an env to its end."""
+"""Worlds outside of a run: it listens for them (``envs/worlds/hub.py``) from before its first look
+at an env to its end.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,14 @@ from equipoise.types import Program
 
 
 class Worlds:
-    """The worlds of a run; none where its envs are stepped here. ``run``: when it is gone, nobody listens any more."""
+    """The worlds of a run; none where its envs are stepped here. ``run``: when it is gone, nobody
+    listens any more.
+    """
 
     def __init__(self, program: Program, run: object) -> None:
-        """ValueError for an address or a setting that cannot work; OSError where the address is taken."""
+        """ValueError for an address or a setting that cannot work; OSError where the address is
+        taken.
+        """
         self._hub: Any = None
         self._held = contextlib.ExitStack()
         if not program.outside:

@@ -13,17 +13,26 @@ from equipoise.runtime.messages import Record
 from equipoise.runtime.stats import RunStats
 
 
-def lags_of(now: Mapping[str, Sequence[float]], then: Mapping[str, Sequence[float]]) -> dict[str, dict[str, int]]:
-    """The histograms of the time between two moments, by what is counted: the bins that are not empty."""
+def lags_of(
+    now: Mapping[str, Sequence[float]], then: Mapping[str, Sequence[float]]
+) -> dict[str, dict[str, int]]:
+    """The histograms of the time between two moments, by what is counted: the bins that are not
+    empty.
+    """
     return {
-        name: filled([x - y for x, y in zip(counts, then.get(name, [0.0] * len(counts)), strict=True)], EDGES[name])
+        name: filled(
+            [x - y for x, y in zip(counts, then.get(name, [0.0] * len(counts)), strict=True)],
+            EDGES[name],
+        )
         for name, counts in now.items()
     }
 
 
 def more(evaluation: Evaluation) -> dict[str, Any]:
     """The parts that only some evaluations have."""
-    return {name: dict(found) for name in ("policies", "info") if (found := getattr(evaluation, name))}
+    return {
+        name: dict(found) for name in ("policies", "info") if (found := getattr(evaluation, name))
+    }
 
 
 def tokens(metrics: Mapping[str, float], samples_per_s: float) -> float | None:

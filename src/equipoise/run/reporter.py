@@ -1,4 +1,6 @@
-"""What a run says of itself: records and numbers of the moment become reports, and the summary at its end."""
+"""What a run says of itself: records and numbers of the moment become reports, and the summary at
+its end.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from equipoise.errors import not_finite
 from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.refusals import check
 from equipoise.record.measured import machines_of
-from equipoise.record.report import Evaluating, Evaluation, Learned, Measured, Report, repeated_fields
+from equipoise.record.report import (
+    Evaluating,
+    Evaluation,
+    Learned,
+    Measured,
+    Report,
+    repeated_fields,
+)
 from equipoise.run import alarming
 from equipoise.run.evaluation_schedule import gave_up
 from equipoise.run.forgetting import Evaluations
@@ -32,17 +41,31 @@ from equipoise.types import Program
 MOST_NOTES = 200  # of a run
 ENDLESS = 10_000  # steps of an env after which a missing end of an episode is worth a word
 RECORDED_S = 8.0  # a recorded report at least this often: a run that is killed loses no more
-ADVICE_S = 10.0  # how often the model is asked what would help, unless that took more than a hundredth of it
+# how often the model is asked what would help, unless that took more than a hundredth of it
+ADVICE_S = 10.0
 STALE_S = 8.0  # the speed between two records says nothing any more once the last of them is so old
 NOTHING = Record(
-    version=0, at=0.0, lag_mean=0.0, lag_max=0, metrics={}, episodes=0, return_mean=None, length_mean=None, aborted=0, info={},
-)  # fmt: skip
+    version=0,
+    at=0.0,
+    lag_mean=0.0,
+    lag_max=0,
+    metrics={},
+    episodes=0,
+    return_mean=None,
+    length_mean=None,
+    aborted=0,
+    info={},
+)
 
 
 class Reporter:
-    """Turns records and the numbers of the moment into reports, and adds them up for the summary."""
+    """Turns records and the numbers of the moment into reports,
+    and adds them up for the summary.
+    """
 
-    def __init__(self, blue: Blueprint, stats: Callable[[], RunStats], began: float, on: str) -> None:
+    def __init__(
+        self, blue: Blueprint, stats: Callable[[], RunStats], began: float, on: str
+    ) -> None:
         self._blue, self._stats, self._began, self._on = blue, stats, began, on
         self._settled: dict[str, Shares] | None = None
         self._balance, self._lags = self._shares(), dict(self._stats().lags)
@@ -56,14 +79,20 @@ class Reporter:
         self._solved_at: float | None = None
         self._ended: float | None = None
         self._remedies: tuple[Remedy, ...] | None = None  # None: the model has nothing to go by
-        self._cause: str | None = None  # what holds the run back by the model; None: nobody asked it yet
+        # what holds the run back by the model; None: nobody asked it yet
+        self._cause: str | None = None
         self._advice_s = ADVICE_S
-        self._first: dict[str, Shares] | None = None  # when all were at work: until then actors load what they had counted
-        self._advised: tuple[float, dict[str, Shares]] = (began, {})  # the moment of the last advice, and the shares of then
-        self._program = self._kept = blue.program  # as it runs at the moment, and without what the governor tries
-        self._paused, self._changed = frozenset[str](), self._balance  # workers that do nothing; shares of the last change
+        # when all were at work: until then actors load what they had counted
+        self._first: dict[str, Shares] | None = None
+        # the moment of the last advice, and the shares of then
+        self._advised: tuple[float, dict[str, Shares]] = (began, {})
+        # as it runs at the moment, and without what the governor tries
+        self._program = self._kept = blue.program
+        # workers that do nothing; shares of the last change
+        self._paused, self._changed = frozenset[str](), self._balance
         self._alarms = Alarms(alarming.limits(blue))
-        self._alarms_before: list[dict[str, Any]] = []  # raised before the checkpoint that this goes on from
+        # raised before the checkpoint that this goes on from
+        self._alarms_before: list[dict[str, Any]] = []
         self._notes: list[str] = []
         self._fresh_notes: list[str] = []
         self.reported_at = self.recorded_at = began
@@ -79,13 +108,18 @@ class Reporter:
 
     @property
     def hopeless(self) -> bool:
-        """Does an alarm end the run? An alarm before the checkpoint that it goes on from does not count."""
+        """Does an alarm end the run? An alarm before the checkpoint that it goes on from does not
+        count.
+        """
         return self._blue.program.evaluation.on_alarm == "stop" and bool(self._alarms.raised)
 
     def govern(self, program: Program, paused: Collection[str], kept: Program) -> None:
-        """Report as this Program from now on, with these workers paused. ``kept``: the program without the change on trial."""
+        """Report as this Program from now on, with these workers paused. ``kept``: the program
+        without the change on trial.
+        """
         self._program, self._paused, self._kept = program, frozenset(paused), kept
-        self._advised = time.monotonic(), self._shares()  # what was measured before says nothing of it
+        # what was measured before says nothing of it
+        self._advised = time.monotonic(), self._shares()
         self._changed = self._advised[1]
         self._remedies = self._cause = None
 
@@ -113,10 +147,13 @@ class Reporter:
 
     def state(self) -> dict[str, Any]:
         return {
-            "wall_s": time.monotonic() - self._began, "record": without_time(self._record),
+            "wall_s": time.monotonic() - self._began,
+            "record": without_time(self._record),
             "lag": [self._lag_sum, self._lag_updates, self._lag_max],
-            "evaluations": self._evaluations.state(), "notes": self._notes, "alarms": self._all_alarms(),
-        }  # fmt: skip
+            "evaluations": self._evaluations.state(),
+            "notes": self._notes,
+            "alarms": self._all_alarms(),
+        }
 
     def schema(self, version: int) -> Schema:
         """What ``load`` takes, from a checkpoint of this version."""
@@ -124,15 +161,25 @@ class Reporter:
         return {
             "wall_s": Number(0, 1e12),
             "record": {
-                "version": Number(0, version, whole=True), "lag_mean": Number(0, 1 << 53), "lag_max": count,
-                "metrics": Each(mean), "episodes": count, "return_mean": mean, "length_mean": mean, "aborted": count,
+                "version": Number(0, version, whole=True),
+                "lag_mean": Number(0, 1 << 53),
+                "lag_max": count,
+                "metrics": Each(mean),
+                "episodes": count,
+                "return_mean": mean,
+                "length_mean": mean,
+                "aborted": count,
                 "info": Each(mean),
             },
             "lag": Row((Number(0, 1e300), Number(0, version, whole=True), count)),
             "evaluations": Evaluations.schema(version),
             "notes": Items(Text(), MOST_NOTES),
-            "alarms": Items({name: Text() for name in ("name", "owner", "evidence", "action")} | {"*": Anything()}, MOST_NOTES),
-        }  # fmt: skip
+            "alarms": Items(
+                {name: Text() for name in ("name", "owner", "evidence", "action")}
+                | {"*": Anything()},
+                MOST_NOTES,
+            ),
+        }
 
     def load(self, state: Mapping[str, Any], best: Evaluation | None = None) -> None:
         """Go on from a state that fits ``schema``."""
@@ -168,11 +215,18 @@ class Reporter:
         self._partial = record
 
     def report(
-        self, record: Record | None = None, *, timed: bool = False, final: bool = False, evaluating: Evaluating | None = None
+        self,
+        record: Record | None = None,
+        *,
+        timed: bool = False,
+        final: bool = False,
+        evaluating: Evaluating | None = None,
     ) -> Report:
-        """A report of a learner's record, or of the moment, in which an evaluation may be under way.
+        """A report of a learner's record, or of the moment, in which an evaluation may be under
+        way.
 
-        ``timed``: one of the moment that is recorded, since records are far apart. ``final``: the last one.
+        ``timed``: one of the moment that is recorded, since records are far apart. ``final``: the
+        last one.
         """
         now = time.monotonic()
         recorded = record is not None or timed or final
@@ -200,7 +254,11 @@ class Reporter:
         if self._first is None and not stats.phases and not self.settled:
             self._first = self._balance = shares
             self._advised = now, shares
-        if self._first is not None and not self.settled and now - self._advised[0] >= self._advice_s:
+        if (
+            self._first is not None
+            and not self.settled
+            and now - self._advised[0] >= self._advice_s
+        ):
             then, self._advised = self._advised[1], (now, shares)
             self._ask_the_model(stats, shares, then)
             self._advice_s = max(ADVICE_S, 100 * (time.monotonic() - now))
@@ -213,7 +271,8 @@ class Reporter:
         if recorded:
             self.recorded_at = now
         r, pace, rate = self._record, self._blue.pace, self._rate
-        if record is None and not final:  # the learner may be far beyond its last record, and the actors beyond that
+        # the learner may be far beyond its last record, and the actors beyond that
+        if record is None and not final:
             r = self._of_the_moment(stats)
             age = max(now - self._since[0], 1e-9)
             if not rate or age > STALE_S:
@@ -223,7 +282,11 @@ class Reporter:
         if not version:  # nothing is learned yet: the speed of the envs
             steps_per_s = stats.taken / max(now - self._began, 1e-9)
         left = self._blue.updates - version
-        judged = STARTING if stats.phases and not stats.taken and not final else self._verdict(stats, balance)
+        judged = (
+            STARTING
+            if stats.phases and not stats.taken and not final
+            else self._verdict(stats, balance)
+        )
         report = Report(
             **self._reached(version, now, judged),
             **repeated_fields(Learned, r),
@@ -255,32 +318,46 @@ class Reporter:
         """Say so, once, where no episode has ended for very long."""
         if stats.episodes == 0 and stats.ticks and min(stats.ticks) >= ENDLESS:
             self.note(
-                f"warning: no episode has ended within {ENDLESS:,} steps of each env, so there is no return; "
-                "where the env has no end, --set env.max_episode_steps=N sets one, or its step says truncated now and then"
+                f"warning: no episode has ended within {ENDLESS:,} steps of each env, so there is "
+                "no return; "
+                "where the env has no end, --set env.max_episode_steps=N sets one, or its step "
+                "says truncated now and then"
             )
 
     def _of_the_moment(self, stats: RunStats) -> Record:
         """What a record would say now, with the learner's own numbers as it last told them."""
         told = self._partial or self._record
         return replace(
-            told, version=max(told.version, stats.version), episodes=stats.episodes, return_mean=stats.return_mean,
-            length_mean=stats.length_mean, aborted=aborted(stats), info=stats.info,
-        )  # fmt: skip
+            told,
+            version=max(told.version, stats.version),
+            episodes=stats.episodes,
+            return_mean=stats.return_mean,
+            length_mean=stats.length_mean,
+            aborted=aborted(stats),
+            info=stats.info,
+        )
 
     def _shares(self) -> dict[str, Shares]:
         return self._settled or dict(self._stats().workers)
 
-    def _ask_the_model(self, stats: RunStats, shares: dict[str, Shares], then: Mapping[str, Shares]) -> None:
+    def _ask_the_model(
+        self, stats: RunStats, shares: dict[str, Shares], then: Mapping[str, Shares]
+    ) -> None:
         """Look for what would help, by what was measured since ``then``."""
         if self._on == "serial":  # one thread has no balance
             return
         machines = machines_of({name: asdict(site) for name, site in stats.sites.items()})
-        since = {name: less(shares[name], then[name]) for name in shares if name not in self._paused}
+        since = {
+            name: less(shares[name], then[name]) for name in shares if name not in self._paused
+        }
         known = calibrate(self._program, since, cores=usable(), machines=machines)
         if known is not None and known.doubt:
             self._remedies = self._cause = None
         elif known is not None:
-            self._remedies, self._cause = tuple(remedies.remedies(known, allowed=self._allowed)), remedies.cause(known)
+            self._remedies, self._cause = (
+                tuple(remedies.remedies(known, allowed=self._allowed)),
+                remedies.cause(known),
+            )
 
     def _allowed(self, program: Program) -> None:
         """ValueError for a Program that cannot be, or that differs in what the governor sees to."""
@@ -298,31 +375,52 @@ class Reporter:
             balance = {name: less(now, self._changed[name]) for name, now in self._shares().items()}
         return verdict(
             {name: one for name, one in balance.items() if name not in self._paused},
-            max_lag=self._program.placement.max_lag, cores=None if stats.sites else usable(),
-            one_thread=self._on == "serial", offline=self._blue.pace.offline, threads=self._program.placement.threads,
-            envs=self._program.placement.envs_per_actor, paid=None if not self._blue.replays else self._blue.pace.updates,
-            advice=None if self._remedies is None else remedies.advice(self._remedies), cause=self._cause,
-        )  # fmt: skip
+            max_lag=self._program.placement.max_lag,
+            cores=None if stats.sites else usable(),
+            one_thread=self._on == "serial",
+            offline=self._blue.pace.offline,
+            threads=self._program.placement.threads,
+            envs=self._program.placement.envs_per_actor,
+            paid=None if not self._blue.replays else self._blue.pace.updates,
+            advice=None if self._remedies is None else remedies.advice(self._remedies),
+            cause=self._cause,
+        )
 
     def _governed(self, program: Program) -> dict[str, Any] | None:
         """How many actors act, and the bound on lag; None where nothing is changed meanwhile."""
-        return {"actors": program.placement.actors, "max_lag": program.placement.max_lag} if self._governs else None
+        return (
+            {"actors": program.placement.actors, "max_lag": program.placement.max_lag}
+            if self._governs
+            else None
+        )
 
     def _acting(self) -> dict[str, Any]:
         """How actors act, by policy, and what rounded weights change, as it was last measured."""
         program, metrics = self._blue.program, self._record.metrics
-        said = {name: x for name, x in metrics.items() if name.startswith("acting/") or "/acting/" in name}
-        forward = {name: self._blue.forward.get(name, "torch") for name in self._blue.roles} if program.actors else {}
+        said = {
+            name: x
+            for name, x in metrics.items()
+            if name.startswith("acting/") or "/acting/" in name
+        }
+        forward = (
+            {name: self._blue.forward.get(name, "torch") for name in self._blue.roles}
+            if program.actors
+            else {}
+        )
         return {"weights": program.placement.acting_precision, "forward": forward, "error": said}
 
     def _reached(self, version: int, now: float, judged: Verdict) -> dict[str, Any]:
         """What a report and the summary hold alike of a version."""
         steps = self._blue.pace.env_steps(version)
         return {
-            "wall_s": (self._ended or now) - self._began, "env_steps": steps, "updates": version,
-            "frames": steps * self._blue.spec.env.frame_skip, "solved_at_s": self._solved_at,
-            "cause": judged.cause, "verdict": judged.sentence,
-        }  # fmt: skip
+            "wall_s": (self._ended or now) - self._began,
+            "env_steps": steps,
+            "updates": version,
+            "frames": steps * self._blue.spec.env.frame_skip,
+            "solved_at_s": self._solved_at,
+            "cause": judged.cause,
+            "verdict": judged.sentence,
+        }
 
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
@@ -330,9 +428,16 @@ class Reporter:
         e, stats = self._evaluations.last, self._stats()
         if self._first is not None and not self._governs:  # else the whole run was not one Program
             self._ask_the_model(stats, balance, self._first)
-        judged = self._verdict(stats, balance) if stats.taken or self._blue.pace.offline else NOTHING_YET
-        # Between its last record and its end a whole run takes steps that nobody learns from; an ended one was amid its way.
-        r = self._of_the_moment(stats) if status in ("alarmed", "interrupted", "failed") else self._record
+        judged = (
+            self._verdict(stats, balance) if stats.taken or self._blue.pace.offline else NOTHING_YET
+        )
+        # Between its last record and its end a whole run takes steps that nobody learns from; an
+        # ended one was amid its way.
+        r = (
+            self._of_the_moment(stats)
+            if status in ("alarmed", "interrupted", "failed")
+            else self._record
+        )
         reached = self._reached(version, time.monotonic(), judged)
         return {
             "status": status,
@@ -343,9 +448,12 @@ class Reporter:
             "episodes": r.episodes,
             "return_mean": r.return_mean,
             "info": r.info,
-            "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | more(e),
+            "evaluation": None
+            if e is None
+            else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | more(e),
             "best_evaluation": self._evaluations.summary(),
-            "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max} | lags_of(stats.lags, {}),
+            "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max}
+            | lags_of(stats.lags, {}),
             "acting": self._acting(),
             "balance": {name: asdict(s) for name, s in balance.items()},
             "remedies": [one.to_json() for one in self._remedies or ()],

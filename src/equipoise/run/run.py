@@ -1,4 +1,6 @@
-"""A run from its first to its last moment: start the workers, report, evaluate, stop, save, sum up."""
+"""A run from its first to its last moment: start the workers, report, evaluate, stop, save,
+sum up.
+"""
 
 from __future__ import annotations
 
@@ -37,22 +39,31 @@ from equipoise.types import Program
 
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
-LAST_CUT_S = 20.0  # what a run that is told to leave takes at most to hold still; clusters kill it after 30
+# what a run that is told to leave takes at most to hold still; clusters kill it after 30
+LAST_CUT_S = 20.0
 
 
 class Run:
-    """An iterator over the reports of a run; it begins with the first ``next`` and ends when the iterator does.
+    """An iterator over the reports of a run; it begins with the first ``next`` and ends when the
+    iterator does.
 
-    Ending early (``close``, the end of a ``with`` block, Ctrl-C, SIGTERM, the end of the program) stops the workers, saves
-    the run and writes the summary.
+    Ending early (``close``, the end of a ``with`` block, Ctrl-C, SIGTERM, the end of the program)
+    stops the workers, saves the run and writes the summary.
     """
 
     def __init__(self, program: Program, beginning: Beginning, services: Services) -> None:
-        """``program`` is checked already (``programs/refusals.py``); what it leaves ``auto`` has its usual value."""
+        """``program`` is checked already (``programs/refusals.py``); what it leaves ``auto`` has
+        its usual value.
+        """
         program, said = source_of(program := usual(program)).judged()
         on, nodes, place = services.on, services.nodes, program.placement
-        self._processes, self._nodes = on != "serial", nodes  # processes of their own for the workers
-        self._warnings = [*services.notes, *said, *emulated(place.precision, place.acting_precision, place.device)]
+        # processes of their own for the workers
+        self._processes, self._nodes = on != "serial", nodes
+        self._warnings = [
+            *services.notes,
+            *said,
+            *emulated(place.precision, place.acting_precision, place.device),
+        ]
         if self._processes:
             if nodes is None:  # else it is known once the workers are dealt to machines
                 check_processes(program)
@@ -68,9 +79,13 @@ class Run:
         self._files, self.changes = opened.files, opened.changes
         self._warnings += opened.warnings
         self._blue = replace(
-            blue, resume=None, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
-            forward=choice.forward_of(blue, opened.forward), logs=self._files.logs,
-        )  # fmt: skip
+            blue,
+            resume=None,
+            directory=str(self._files.checkpoints.absolute()),
+            capsules=str(self._files.capsules.absolute()),
+            forward=choice.forward_of(blue, opened.forward),
+            logs=self._files.logs,
+        )
         self._inbox: deque[Message] = deque()
         self._governing = Governing(self._blue, self._kinds, self._files.path)
         self._keeping = Checkpointing(self._blue, self._files)
@@ -93,7 +108,11 @@ class Run:
         return self
 
     def __next__(self) -> Report:
-        if (report := self._keeping.asked.reports.popleft() if self._keeping.asked.reports else self._next()) is None:
+        if (
+            report := self._keeping.asked.reports.popleft()
+            if self._keeping.asked.reports
+            else self._next()
+        ) is None:
             raise StopIteration
         return report
 
@@ -104,25 +123,35 @@ class Run:
         return report
 
     def save(self) -> Path:
-        """Write a checkpoint of the whole run now -> its directory, which ``resume`` and ``init_from`` can begin from.
+        """Write a checkpoint of the whole run now -> its directory, which ``resume`` and
+        ``init_from`` can begin from.
 
-        The run goes on until the next version, where it holds still; a run that has not begun begins. What is reported
-        meanwhile comes with the next reports. OSError where the checkpoint could not be written.
+        The run goes on until the next version, where it holds still; a run that has not begun
+        begins. What is reported meanwhile comes with the next reports. OSError where the checkpoint
+        could not be written.
         """
         if inspect.getgeneratorstate(self._reports) == inspect.GEN_RUNNING:
-            raise RuntimeError("save: expected a call between two reports, got one from within, or from another thread")
+            raise RuntimeError(
+                "save: expected a call between two reports, got one from within, or from another "
+                "thread"
+            )
         self._keeping.asked.begin()
         while self._keeping.asked.result is None and (report := self._next()) is not None:
             if report.recorded or report.notes or report.evaluation is not None:
                 self._keeping.asked.reports.append(report)
         if isinstance(self._keeping.asked.result, str):
-            raise OSError(f"{self.directory}: expected to write a checkpoint, got: {self._keeping.asked.result}")
+            raise OSError(
+                f"{self.directory}: expected to write a checkpoint, got: "
+                f"{self._keeping.asked.result}"
+            )
         return self._keeping.asked.result or self._files.whole_checkpoint(self._damaged).path
 
     def state(self) -> RunState:
         """Where the run is, as of its last report."""
         saved = self._blue.pace.steps(self._keeping.version) if self._keeping.version >= 0 else None
-        return replace(self._known, status=(self.summary or {}).get("status", self._known.status), saved=saved)
+        return replace(
+            self._known, status=(self.summary or {}).get("status", self._known.status), saved=saved
+        )
 
     def close(self) -> None:
         self._reports.close()
@@ -166,13 +195,18 @@ class Run:
         evaluations = EvaluationSchedule(blue, runtime.weights)
         if source is not None:
             self._keeping.load(source, reporter, evaluations)
-            reporter.note(f"resumed at step {blue.pace.steps(self._keeping.version):,}: {promise(blue.spec.env)}")
+            reporter.note(
+                f"resumed at step {blue.pace.steps(self._keeping.version):,}: "
+                f"{promise(blue.spec.env)}"
+            )
         for said in doubts(blue, self._keeping.version):
             reporter.note(said)
         return runtime, reporter, evaluations
 
     def _again(self, attempt: Attempt, error: WorkerFailed) -> Attempt:
-        """After a failure that no replacement of one worker mends: the whole attempt, from the newest checkpoint."""
+        """After a failure that no replacement of one worker mends: the whole attempt, from the
+        newest checkpoint.
+        """
         if error.death.cause == Damaged.__name__ and self._source is not None:
             self._end(attempt)
             self._fall_back(error.traceback_text.rstrip().rpartition("\n")[2].partition(": ")[2])
@@ -181,14 +215,23 @@ class Run:
         if not error.vital or error.final:
             raise error
         if hopeless:
-            raise WorkerFailed(error.worker, f"{error.reason}, {hopeless}", error.traceback_text, death=error.death) from error
+            raise WorkerFailed(
+                error.worker, f"{error.reason}, {hopeless}", error.traceback_text, death=error.death
+            ) from error
         self._end(attempt)
         self._source = self._files.newest_whole(self._damaged)
-        runtime, reporter, evaluations = self._begin(time.monotonic() if self._source else attempt.reporter.began)
+        runtime, reporter, evaluations = self._begin(
+            time.monotonic() if self._source else attempt.reporter.began
+        )
         self._files.rewind(0 if self._source is None else step_of(self._source.meta), self._source)
         said = f"\n{error.traceback_text.rstrip()}" if error.traceback_text else ""
-        reporter.note(f"warning: {error.worker} {error.reason}; the run goes on from step {reporter.step:,}{said}")
-        return Attempt(runtime, reporter, evaluations, furthest=attempt.furthest, streak=attempt.streak)
+        reporter.note(
+            f"warning: {error.worker} {error.reason}; the run goes on from step "
+            f"{reporter.step:,}{said}"
+        )
+        return Attempt(
+            runtime, reporter, evaluations, furthest=attempt.furthest, streak=attempt.streak
+        )
 
     def _end(self, attempt: Attempt) -> None:
         """Stop a attempt that another takes the place of, and forget what it said."""
@@ -198,7 +241,9 @@ class Run:
         self._keeping.lost()
 
     def _fall_back(self, why: str) -> None:
-        """Go on from the checkpoint before the one that a worker could not load; ``WorkerFailed`` where there is none."""
+        """Go on from the checkpoint before the one that a worker could not load; ``WorkerFailed``
+        where there is none.
+        """
         assert self._source is not None
         self._damaged[self._source.path] = why
         try:
@@ -226,29 +271,45 @@ class Run:
             reporter.note(warning)
         self._keeping.begin()
         try:
-            while not attempt.runtime.done and not attempt.evaluations.solved and not attempt.reporter.hopeless:
+            while (
+                not attempt.runtime.done
+                and not attempt.evaluations.solved
+                and not attempt.reporter.hopeless
+            ):
                 interrupt.check()
                 self._worlds.tell(attempt.reporter.note)
                 if self._keeping.due():
                     attempt.runtime.hold()
                 try:
                     self._inbox.extend(
-                        attempt.runtime.poll(0.0 if attempt.evaluations.running and self._processes else SLICE_S)
+                        attempt.runtime.poll(
+                            0.0 if attempt.evaluations.running and self._processes else SLICE_S
+                        )
                     )
                 except WorkerFailed as error:
                     interrupt.check()
                     attempt = self._again(attempt, error)
-                self._governing.look(attempt, disturbed=attempt.evaluations.running or self._keeping.writing)
+                self._governing.look(
+                    attempt, disturbed=attempt.evaluations.running or self._keeping.writing
+                )
                 interrupt.eager = interrupt.eager and attempt.runtime.stats().taken == 0
                 while self._inbox:
                     if (report := self._handle(self._inbox.popleft(), attempt)) is not None:
                         yield report
                 attempt.take()
                 if attempt.evaluations.waits:
-                    attempt.evaluations.consider(attempt.reporter.step, attempt.runtime.stats().recent_return)
+                    attempt.evaluations.consider(
+                        attempt.reporter.step, attempt.runtime.stats().recent_return
+                    )
                 yield from self._examine(attempt, interrupt, beside=self._processes)
                 yield from self._by_time(attempt)
-            status = "solved" if attempt.evaluations.solved else "completed" if attempt.runtime.done else "alarmed"
+            status = (
+                "solved"
+                if attempt.evaluations.solved
+                else "completed"
+                if attempt.runtime.done
+                else "alarmed"
+            )
         except (KeyboardInterrupt, GeneratorExit):
             status = "interrupted"
             raise
@@ -257,7 +318,8 @@ class Run:
             raise
         finally:
             whole = status in ("interrupted", "solved", "alarmed") and self._last_cut(attempt)
-            if status in ("alarmed", "interrupted", "failed"):  # the records end here: what there is
+            # the records end here: what there is
+            if status in ("alarmed", "interrupted", "failed"):
                 self._keeping.recorded(attempt.reporter.report(timed=True), attempt.reporter)
             attempt.reporter.settle()
             attempt.evaluations.close()
@@ -291,10 +353,14 @@ class Run:
         return None
 
     def _last_cut(self, attempt: Attempt) -> bool:
-        """Save the whole run before it ends early; False where there is nothing to save yet, or it took too long or failed."""
+        """Save the whole run before it ends early; False where there is nothing to save yet, or it
+        took too long or failed.
+        """
         if attempt.runtime.stats().version == 0:
             return False
-        phases.ending(f"saving the whole run once its workers hold still, in {LAST_CUT_S:.0f} s at most")
+        phases.ending(
+            f"saving the whole run once its workers hold still, in {LAST_CUT_S:.0f} s at most"
+        )
         until, holds = time.monotonic() + LAST_CUT_S, False
         try:
             attempt.runtime.hold(last=True)
@@ -303,7 +369,10 @@ class Run:
                 while self._inbox:
                     message = self._inbox.popleft()
                     if isinstance(message, Cut) and (holds or not message.late):
-                        kept, holds = self._keeping.keep(message, attempt.reporter, attempt.evaluations), True
+                        kept, holds = (
+                            self._keeping.keep(message, attempt.reporter, attempt.evaluations),
+                            True,
+                        )
                         if not message.more:
                             return kept
                     else:
@@ -312,31 +381,45 @@ class Run:
                 self._inbox.extend(attempt.runtime.poll(SLICE_S))
                 if attempt.reporter.due:  # whoever told it to leave may not wait
                     self._keeping.recorded(attempt.reporter.report(timed=True), attempt.reporter)
-        except Exception as error:  # whatever it is, the weights and the summary are still to be written
+        # whatever it is, the weights and the summary are still to be written
+        except Exception as error:
             attempt.reporter.note(f"warning: no last checkpoint: {type(error).__name__}: {error}")
             return False
         if not attempt.runtime.done:
-            attempt.reporter.note(f"warning: no last checkpoint of the run within {LAST_CUT_S:.0f} s; its weights are saved")
+            attempt.reporter.note(
+                f"warning: no last checkpoint of the run within {LAST_CUT_S:.0f} s; its weights "
+                "are saved"
+            )
         return False
 
-    def _examine(self, attempt: Attempt, interrupt: Interrupt, *, beside: bool) -> Generator[Report]:
-        """Go on with an evaluation: ``beside`` training for a moment, or to its end, with reports of how far it is."""
+    def _examine(
+        self, attempt: Attempt, interrupt: Interrupt, *, beside: bool
+    ) -> Generator[Report]:
+        """Go on with an evaluation: ``beside`` training for a moment, or to its end, with reports
+        of how far it is.
+        """
         while attempt.evaluations.running and not interrupt.asked:
-            self._keeping.evaluated(attempt.reporter, attempt.evaluations, time.monotonic() + SLICE_S)
+            self._keeping.evaluated(
+                attempt.reporter, attempt.evaluations, time.monotonic() + SLICE_S
+            )
             if beside:
                 return
             if attempt.evaluations.running:
                 yield from self._by_time(attempt)
 
     def _by_time(self, attempt: Attempt) -> Iterator[Report]:
-        """A report where the last one has grown old, recorded where the last recorded one has or an evaluation has ended."""
+        """A report where the last one has grown old, recorded where the last recorded one has or an
+        evaluation has ended.
+        """
         if attempt.reporter.due or (attempt.reporter.untold and not attempt.evaluations.solved):
             yield self._keeping.recorded(attempt.reporter.report(timed=True), attempt.reporter)
         elif time.monotonic() - attempt.reporter.reported_at >= LIVE_S:
             yield attempt.reporter.report(evaluating=attempt.evaluations.progress)
 
     def _last_evaluation(self, attempt: Attempt, interrupt: Interrupt) -> Generator[Report]:
-        """Evaluate what waits, and the last weights; the summary was written before, for users that do not want to wait."""
+        """Evaluate what waits, and the last weights; the summary was written before, for users that
+        do not want to wait.
+        """
         evaluations = attempt.evaluations
         evaluations.begin_rest()
         try:

@@ -1,4 +1,6 @@
-"""What a user asks of a run besides its reports: to be saved now, where it is, and what a resume restores."""
+"""What a user asks of a run besides its reports: to be saved now, where it is, and what a resume
+restores.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,17 @@ from equipoise.types import EnvSpec
 def one_line(run: Any) -> str:
     """A ``Run`` as a notebook shows it."""
     state = run.state()
-    return f"<Run of {run.program.name} in {run.directory}: {state.status}, step {state.step:,} of {state.steps:,}>"
+    return (
+        f"<Run of {run.program.name} in {run.directory}: {state.status}, step {state.step:,} of "
+        f"{state.steps:,}>"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Where a run is. ``step`` is what ``steps`` counts: env steps, or updates of a run without actors."""
+    """Where a run is. ``step`` is what ``steps`` counts: env steps, or updates of a run without
+    actors.
+    """
 
     status: str = "new"  # then "running", and as in summary.json in the end
     step: int = 0
@@ -35,17 +42,25 @@ class RunState:
     def after(self, report: Report) -> RunState:
         """The state that this report tells of."""
         return replace(
-            self, status="running", step=report.step, updates=report.updates, episodes=report.episodes,
-            return_mean=report.return_mean, evaluation=report.evaluation or self.evaluation,
-        )  # fmt: skip
+            self,
+            status="running",
+            step=report.step,
+            updates=report.updates,
+            episodes=report.episodes,
+            return_mean=report.return_mean,
+            evaluation=report.evaluation or self.evaluation,
+        )
 
 
 @dataclass(slots=True)
 class SaveRequest:
-    """A checkpoint that a caller waits for: wanted, then asked of the workers, then there, or an error."""
+    """A checkpoint that a caller waits for: wanted, then asked of the workers, then there, or an
+    error.
+    """
 
     result: Path | str | None = None  # the checkpoint, or why there is none
-    reports: deque[Report] = field(default_factory=deque)  # that came meanwhile, for the one that iterates
+    # that came meanwhile, for the one that iterates
+    reports: deque[Report] = field(default_factory=deque)
     _wanted: bool = False
     _asked: bool = False
 
@@ -54,7 +69,9 @@ class SaveRequest:
         self._wanted, self._asked, self.result = True, False, None
 
     def due(self, *, busy: bool) -> bool:
-        """Are the workers to be asked now? Not while they still write an earlier checkpoint (``busy``). True once."""
+        """Are the workers to be asked now? Not while they still write an earlier checkpoint
+        (``busy``). True once.
+        """
         if not self._wanted or busy:
             return False
         self._wanted, self._asked = False, True
@@ -81,20 +98,29 @@ def promise(spec: EnvSpec) -> str:
 
 
 def doubts(blue: Blueprint, version: int) -> list[str]:
-    """Notes at the start of a run that differs from its settings; ``version``: where it goes on from, or -1."""
+    """Notes at the start of a run that differs from its settings; ``version``: where it goes on
+    from, or -1.
+    """
     asked, done = blue.program.schedule.steps, blue.pace.steps(blue.updates)
-    whole = [] if done == asked else [f"{done:,} steps are done in place of {asked:,}: whole batches of {blue.pace.rows:,}"]
+    whole = (
+        []
+        if done == asked
+        else [f"{done:,} steps are done in place of {asked:,}: whole batches of {blue.pace.rows:,}"]
+    )
     over = schedules_over(blue, version)
     return whole + ([] if over is None else [over])
 
 
 def schedules_over(blue: Blueprint, version: int) -> str | None:
-    """A warning where a run begins with schedules that are at their end; ``version``: that it goes on from, -1 for none."""
+    """A warning where a run begins with schedules that are at their end; ``version``: that it goes
+    on from, -1 for none.
+    """
     done = (blue.before or 0) + max(version, 0)
     changes = any(policy.optimizer.schedule != "constant" for policy in blue.policies.values())
     if not (done and changes and done >= blue.schedule_updates):
         return None
     return (
         "warning: the schedules have come to their end, so the learning rate is 0; "
-        "--set schedule.schedule_steps=N stretches them, --set optimizer.schedule=constant gives them up"
+        "--set schedule.schedule_steps=N stretches them, --set optimizer.schedule=constant gives "
+        "them up"
     )

@@ -2,13 +2,17 @@
 
 Any number of runs may be under way, iterated in turn, in any thread, and ended in any order:
 
-- SIGINT and SIGTERM have one handler, from the first run that begins in the main thread to the end of the last such run.
-  Then whatever handled them before does so again, unless other code took them over meanwhile.
-- The first signal is a request to every run that is under way, which each answers between two pieces of work: never in the
-  middle of an import or a file. A signal that comes when all have been asked raises where it falls.
-- Python calls one function at the program's end, which closes the runs that are still open, the newest first.
-- The fork servers (``forkserver``) are shared by all runs and kept until the program ends, since a start takes seconds. The
-  one of env workers ends earlier where measuring found that none is needed.
+- SIGINT and SIGTERM have one handler, from the first run that begins in the main thread to the end
+  of the last such run. Then whatever handled them before does so again, unless other code took them
+  over meanwhile.
+- The first signal is a request to every run that is under way, which each answers between two
+  pieces of work: never in the middle of an import or a file. A signal that comes when all have been
+  asked raises where it falls.
+- Python calls one function at the program's end, which closes the runs that are still open, the
+  newest first.
+- The fork servers (``forkserver``) are shared by all runs and kept until the program ends, since a
+  start takes seconds. The one of env workers ends earlier where measuring found that none is
+  needed.
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ class Session:
         if interrupt.main and not self._before:
             for number in SIGNALS:
                 before = signal.getsignal(number)
-                if before is not signal.SIG_IGN:  # a job in the background of a shell is not ours to interrupt
+                # a job in the background of a shell is not ours to interrupt
+                if before is not signal.SIG_IGN:
                     signal.signal(number, self._note)
                     self._before[number] = before
 
@@ -65,7 +70,8 @@ class Session:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Answer a signal; Python calls this in the main thread."""
-        if not any(waiting.main for waiting in self._waiting):  # the last run was ended by another thread
+        # the last run was ended by another thread
+        if not any(waiting.main for waiting in self._waiting):
             self._restore()
             signal.raise_signal(number)
             return
@@ -76,7 +82,9 @@ class Session:
             waiting.ask(kind)
 
     def close_at_exit(self, run: Closes) -> None:
-        """A program may end after a ``break``: its runs are closed while the interpreter is still whole."""
+        """A program may end after a ``break``: its runs are closed while the interpreter is still
+        whole.
+        """
         if self._process != os.getpid():  # a copy of this process has none of its runs
             self._process, self._open = os.getpid(), []
             atexit.register(self._close_all, self._process)
@@ -100,16 +108,19 @@ SESSION = Session()
 
 
 class Interrupt:
-    """While entered, the first SIGINT or SIGTERM is kept until ``check``; a second one raises where it falls.
+    """While entered, the first SIGINT or SIGTERM is kept until ``check``; a second one raises where
+    it falls.
 
-    So does the first one where it is ``eager``: while a run starts, which may take minutes and has nothing to save yet.
+    So does the first one where it is ``eager``: while a run starts, which may take minutes and has
+    nothing to save yet.
     """
 
     def __init__(self, session: Session = SESSION) -> None:
         self._session = session
         self._asked: type[KeyboardInterrupt] | None = None
         self.eager = False
-        self.main = False  # was it entered by the main thread, which is the one that may set handlers
+        # was it entered by the main thread, which is the one that may set handlers
+        self.main = False
 
     @property
     def asked(self) -> bool:

@@ -25,40 +25,52 @@ class Runtime(Protocol):
 
     @property
     def done(self) -> bool: ...  # learned to the end, and saved
-    def poll(self, timeout_s: float) -> list[Message]: ...  # what workers said: records, notes and cuts; may raise WorkerFailed
-    def hold(self, *, last: bool = False) -> None: ...  # ask for a cut after the next version; ``last``: no other follows
+    # what workers said: records, notes and cuts; may raise WorkerFailed
+    def poll(self, timeout_s: float) -> list[Message]: ...
+    # ask for a cut after the next version; ``last``: no other follows
+    def hold(self, *, last: bool = False) -> None: ...
     def release(self, cut: Cut) -> None: ...  # the run goes on
-    def examined(self, version: int) -> None: ...  # the driver has the weights that were offered: the run goes on
+    # the driver has the weights that were offered: the run goes on
+    def examined(self, version: int) -> None: ...
     def stats(self) -> RunStats: ...  # also after ``stop``
     @property
     def version(self) -> int: ...  # the newest, which costs less to ask for than ``stats``
-    def limit(self, actors: int, max_lag: int | None) -> None: ...  # so many actors act on, and rows grow no older
+    # so many actors act on, and rows grow no older
+    def limit(self, actors: int, max_lag: int | None) -> None: ...
     def weights(self, policy: str) -> WeightStore: ...
     def stop(self) -> None: ...  # end every worker
 
 
 def connected(on: On, cluster: Mapping[str, Any]) -> RayNodes | None:
-    """Connect to the cluster of a run on Ray; None for one elsewhere. ``cluster``: settings (``Cluster``) by name.
+    """Connect to the cluster of a run on Ray; None for one elsewhere. ``cluster``: settings
+    (``Cluster``) by name.
 
     ValueError where a setting makes no sense, or there is no such cluster.
     """
     if on != "ray":
         if given := ", ".join(f"{name}={value}" for name, value in cluster.items()):
             raise ValueError(
-                f"{', '.join(cluster)}: expected no settings of a cluster with --on {on}, got {given}; use --on ray"
+                f"{', '.join(cluster)}: expected no settings of a cluster with --on {on}, got "
+                f"{given}; use --on ray"
             )
         return None
     settings = read_cluster(cluster)
     if missing := [name for name in ("ray", "zmq") if find_spec(name) is None]:
-        raise ValueError(f"on: expected the packages of the extra 'ray', found no {' and no '.join(missing)}; {install('ray')}")
+        raise ValueError(
+            f"on: expected the packages of the extra 'ray', found no {' and no '.join(missing)}; "
+            f"{install('ray')}"
+        )
     phases.say("connecting to Ray")
     from equipoise.runtime.cluster.on_ray import RayNodes
 
     return RayNodes(settings)
 
 
-def start(blue: Blueprint, on: On, kinds: Sequence[Kind] = KINDS, nodes: RayNodes | None = None) -> Runtime:
-    """Build the workers of a run where they are to work. ``kinds``: what there is besides, or instead, of ours.
+def start(
+    blue: Blueprint, on: On, kinds: Sequence[Kind] = KINDS, nodes: RayNodes | None = None
+) -> Runtime:
+    """Build the workers of a run where they are to work. ``kinds``: what there is besides, or
+    instead, of ours.
 
     ``nodes``: the machines of the cluster, with ``on="ray"``.
     """

@@ -1,7 +1,8 @@
-"""The learner's update alone, timed by device, precision and threads in a process that is thrown away.
+"""The learner's update alone, timed by device, precision and threads in a process that is thrown
+away.
 
-torch's threads and the exactness of its products are of a whole process, so the driver's own stays as it is. The learner and
-the shapes of its batch are the run's own; the numbers are random.
+torch's threads and the exactness of its products are of a whole process, so the driver's own stays
+as it is. The learner and the shapes of its batch are the run's own; the numbers are random.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Way:
 
     def __str__(self) -> str:
         where = "" if self.device == "cpu" else f" on {self.device}"
-        return f"{self.precision} with {self.threads} thread{'s' if self.threads > 1 else ''}{where}"
+        return (
+            f"{self.precision} with {self.threads} thread{'s' if self.threads > 1 else ''}{where}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +75,34 @@ class Took:
 
 
 def is_small(net: nn.Module) -> bool:
-    """Has the network no convolution and no wide layer? Then neither a precision nor a thread pays."""
+    """Has the network no convolution and no wide layer? Then neither a
+    precision nor a thread pays.
+    """
     return all(p.ndim < 2 or (p.ndim == 2 and min(p.shape) < WIDE) for p in net.parameters())
 
 
 def timed(
-    blue: Blueprint, ways: Sequence[Way], interrupt: Interrupt, *, until: float, enough: Callable[[Took], bool]
+    blue: Blueprint,
+    ways: Sequence[Way],
+    interrupt: Interrupt,
+    *,
+    until: float,
+    enough: Callable[[Took], bool],
 ) -> tuple[dict[Way, Took], str]:
     """Time the update in each way -> the better of its turns, and what went wrong, or "".
 
-    The first way is timed first, and is the only one where ``enough`` says so of it. Nothing goes on after ``until``
-    (``time.monotonic``).
+    The first way is timed first, and is the only one where ``enough`` says so of it. Nothing goes
+    on after ``until`` (``time.monotonic``).
     """
     forkserver.prepare()
     ours, theirs = multiprocessing.Pipe(duplex=False)
     given: Any = (blue, tuple(ways), until)
     code = shipped(blue.program)
     process: Any = multiprocessing.get_context("forkserver").Process(
-        target=_main, args=(given if code is None else WithMain(given, code), theirs), name="equipoise update", daemon=True
+        target=_main,
+        args=(given if code is None else WithMain(given, code), theirs),
+        name="equipoise update",
+        daemon=True,
     )
     with hidden():
         forkserver.start(process)
@@ -101,7 +114,11 @@ def timed(
                 return found, said
             way, took = ways[said[0]], said[1]
             if (before := found.get(way)) is not None:
-                took = replace(took, update_s=min(took.update_s, before.update_s), act_s=min(took.act_s, before.act_s))
+                took = replace(
+                    took,
+                    update_s=min(took.update_s, before.update_s),
+                    act_s=min(took.act_s, before.act_s),
+                )
             found[way] = took
             if len(found) == 1 and enough(took):
                 break
@@ -125,7 +142,9 @@ def _heard(pipe: Connection, interrupt: Interrupt, until: float) -> Iterator[Any
 
 
 def _main(given: tuple[Blueprint, tuple[Way, ...], float], pipe: Connection) -> None:
-    """The process: send the number of the way and what it took, for each way in each turn, or an error."""
+    """The process: send the number of the way and what it took, for each way in each turn, or an
+    error.
+    """
     blue, ways, until = given
     with contextlib.suppress(BrokenPipeError):  # the driver has heard enough
         try:
@@ -139,7 +158,9 @@ def _timings(blue: Blueprint, ways: Sequence[Way], until: float) -> Iterator[tup
     with one_thread():
         nets = {name: blue.network(name) for name in blue.learns}
         batches = {name: random_batch(blue, name, net) for name, net in nets.items()}
-        acts = {one: _act_s(blue, one, nets) for one in dict.fromkeys(way.precision for way in ways)}
+        acts = {
+            one: _act_s(blue, one, nets) for one in dict.fromkeys(way.precision for way in ways)
+        }
     compiler_s, cached = _compiler() if blue.program.placement.compile else (0.0, False)
     found: dict[int, float] = {}
     for turn in range(TURNS):
@@ -157,11 +178,21 @@ def _timings(blue: Blueprint, ways: Sequence[Way], until: float) -> Iterator[tup
                     update_s(learner, batches[name], span_s=0.0)  # it allocates, and picks kernels
                 seconds += update_s(learner, batches[name])
             found[number] = seconds
-            yield number, Took(update_s=seconds, act_s=acts[way.precision], compiler_s=compiler_s, cached=cached)
+            yield (
+                number,
+                Took(
+                    update_s=seconds,
+                    act_s=acts[way.precision],
+                    compiler_s=compiler_s,
+                    cached=cached,
+                ),
+            )
 
 
 def _compiler() -> tuple[float, bool]:
-    """Import torch's compiler -> the CPU time that it took in seconds, and whether it has anything that was compiled before."""
+    """Import torch's compiler -> the CPU time that it took in seconds, and whether it has anything
+    that was compiled before.
+    """
     began = time.process_time()
     kept = import_compiler()
     return time.process_time() - began, any(kept.iterdir())
@@ -172,7 +203,9 @@ class _Enough(Exception):
 
 
 def update_s(learner: Learner, batch: Batch, *, span_s: float = SPAN_S) -> float:
-    """Time updates for about ``span_s`` -> seconds of one. A few minibatches tell the time of a long one."""
+    """Time updates for about ``span_s`` -> seconds of one. A few minibatches tell the time of a
+    long one.
+    """
     many = learner.algorithm.epochs * learner.algorithm.minibatches
     ends: list[float] = []
 
@@ -194,7 +227,9 @@ def update_s(learner: Learner, batch: Batch, *, span_s: float = SPAN_S) -> float
             whole.append(time.perf_counter() - began)
     except _Enough:
         if not whole:
-            return ends[0] - began + (many - 1) * statistics.median(b - a for a, b in pairwise(ends))
+            return (
+                ends[0] - began + (many - 1) * statistics.median(b - a for a, b in pairwise(ends))
+            )
     return statistics.median(whole)
 
 
@@ -204,13 +239,21 @@ def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module])
     for name, net in nets.items() if blue.program.actors else ():
         role = blue.roles[name]
         acts = Acts(
-            role.algorithm, net, row=role.row, streams=place.envs_per_actor * len(role.places),
-            noise_columns=role.noise.columns, precision=precision, acting=place.acting_precision,
-        )  # fmt: skip
+            role.algorithm,
+            net,
+            row=role.row,
+            streams=place.envs_per_actor * len(role.places),
+            noise_columns=role.noise.columns,
+            precision=precision,
+            acting=place.acting_precision,
+        )
         chosen = choose(
-            acts, max_lag=place.max_lag, compiled=False, central=place.inference == "central",
+            acts,
+            max_lag=place.max_lag,
+            compiled=False,
+            central=place.inference == "central",
             partial=bool(place.partial_streams),
-        )  # fmt: skip
+        )
         if chosen.torch_us is not None and chosen.lean_us is not None:
             seconds += min(chosen.torch_us, chosen.lean_us) * 1e-6
             continue
@@ -226,7 +269,9 @@ def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module])
 
 
 def random_batch(blue: Blueprint, name: str, net: Any) -> Batch:
-    """A batch of random observations and rewards, and of what the policy does there, in the shapes of the run."""
+    """A batch of random observations and rewards, and of what the policy does there, in the shapes
+    of the run.
+    """
     policy, role, rng = learning(blue.program)[name], blue.roles[name], np.random.default_rng(0)
     unroll = policy.unroll if policy.replay is None else policy.algorithm.item_rows or policy.unroll
     items = blue.batch(name)
@@ -249,13 +294,23 @@ def random_batch(blue: Blueprint, name: str, net: Any) -> Batch:
     data = tree.torch_views(fields)
     with torch.inference_mode():
         action, behaviour, _ = policy.algorithm.act(
-            net, tree.map(lambda x: x[0], data["obs"]), torch.zeros(items, dtype=torch.bool), net.initial_state(items),
-            explore=policy.algorithm.explore(np.zeros(items, np.int64), max(blue.program.actors, 1), 0),
+            net,
+            tree.map(lambda x: x[0], data["obs"]),
+            torch.zeros(items, dtype=torch.bool),
+            net.initial_state(items),
+            explore=policy.algorithm.explore(
+                np.zeros(items, np.int64), max(blue.program.actors, 1), 0
+            ),
             noise=torch.from_numpy(rng.random((items, role.noise.columns), np.float32)),
-        )  # fmt: skip
+        )
     for key, done in (("action", action), ("behaviour", behaviour)):
         tree.map(lambda rows, one: rows.copy_(one.expand(rows.shape)), data[key], done)
     if role.latents:
         kept: dict[str, Any] = tree.zeros(trajectory_specs(role.kept, unroll, items))
         data["obs"] = tree.torch_views(tree.map(some, kept["obs"]))
-    return Batch(data=Trajectory(**data), keys=np.zeros((items, 2), np.int64), weight=torch.ones(items), targets={})
+    return Batch(
+        data=Trajectory(**data),
+        keys=np.zeros((items, 2), np.int64),
+        weight=torch.ones(items),
+        targets={},
+    )

@@ -1,4 +1,6 @@
-"""An arena: memory that things reserve one by one and that is allocated at once. Each thing is made once its part is there."""
+"""An arena: memory that things reserve one by one and that is allocated at once. Each thing is made
+once its part is there.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ class Arena:
         self._reserved: list[tuple[int, Callable[[Part], object]]] = []
 
     def reserve(self, specs: Tree, make: Callable[[Part], T]) -> Callable[[], T]:
-        """Reserve memory for arrays of these specs -> what returns the thing that ``make`` made of it, after ``allocate``."""
+        """Reserve memory for arrays of these specs -> what returns the thing that ``make`` made of
+        it, after ``allocate``.
+        """
         made: list[T] = []
         self._reserved.append((tree.nbytes(specs), lambda part: made.append(make(part))))
         return lambda: made[0]
 
     def allocate(self, memory: Callable[[str, int], Any]) -> Any:
-        """Allocate all that is reserved, by a function of a name and a size in bytes, and make the things -> that memory."""
+        """Allocate all that is reserved, by a function of a name and a size in bytes, and make the
+        things -> that memory.
+        """
         whole, at = memory("run", sum(nbytes for nbytes, _ in self._reserved)), 0
         for nbytes, make in self._reserved:
             make(Part(whole, at, nbytes))

@@ -1,4 +1,6 @@
-"""The board: shared numbers that each worker writes about itself and the driver reads. One writer a field."""
+"""The board: shared numbers that each worker writes about itself and the driver reads. One writer a
+field.
+"""
 
 from __future__ import annotations
 
@@ -27,31 +29,42 @@ _WORKER = {
     "starved_s": ArraySpec((1,), "float64"),
     "blocked_s": ArraySpec((1,), "float64"),
     "delay_s": ArraySpec((1,), "float64"),  # runnable, but waiting for a core
-    "asleep_s": ArraySpec((1,), "float64"),  # part of worked_s: neither on a core nor waiting for one
-    "touched_s": ArraySpec((1,), "float64"),  # time.perf_counter() of the last entry; one clock for all processes
+    # part of worked_s: neither on a core nor waiting for one
+    "asleep_s": ArraySpec((1,), "float64"),
+    # time.perf_counter() of the last entry; one clock for all processes
+    "touched_s": ArraySpec((1,), "float64"),
     "waits": ArraySpec((1,), "int64"),  # 1 while it waits at its doorbell
     "phase": ArraySpec((PHASE,), "uint8"),  # what its start is at, in UTF-8; zeros once it works
 }
-# Counters of the cuts of a run (runtime/cut.py), each with one writer: the learner's is "begun", the others are the driver's.
-# "save": the newest cut that the other workers are to save for; "save_last": the same for the learner. "examined": the
-# newest version to be evaluated whose weights the driver has.
+# Counters of the cuts of a run (runtime/cut.py), each with one writer: the learner's is "begun",
+# the others are the driver's. "save": the newest cut that the other workers are to save for;
+# "save_last": the same for the learner. "examined": the newest version to be evaluated whose
+# weights the driver has.
 _CUT = dict.fromkeys(
-    ("asked", "begun", "save", "save_last", "step", "released", "closed", "examined"), ArraySpec((1,), "int64")
-)  # fmt: skip
+    ("asked", "begun", "save", "save_last", "step", "released", "closed", "examined"),
+    ArraySpec((1,), "int64"),
+)
 
 
 def _worker(row: Measured) -> dict[str, ArraySpec]:
     """The specs of a worker's row."""
-    own = {name: ArraySpec((len(row.parts),), "float64") for name in ("part_s", "part_n")}  # seconds, and how often
-    return _WORKER | own | {name: ArraySpec((len(EDGES[name]) + 1,), "float64") for name in LAGS if row.lags}
+    # seconds, and how often
+    own = {name: ArraySpec((len(row.parts),), "float64") for name in ("part_s", "part_n")}
+    return (
+        _WORKER
+        | own
+        | {name: ArraySpec((len(EDGES[name]) + 1,), "float64") for name in LAGS if row.lags}
+    )
 
 
 class Board:
     """Shared numbers of a run: the stop word, and the seconds of every worker by state."""
 
-    def __init__(self, rows: Mapping[str, Measured], memory: Any, traces: str = "", trace_s: float = 0.0) -> None:
-        """``rows``: what is measured of each worker, by its title. ``traces``: the folder for the last ``trace_s`` seconds of
-        each; "": they are not kept.
+    def __init__(
+        self, rows: Mapping[str, Measured], memory: Any, traces: str = "", trace_s: float = 0.0
+    ) -> None:
+        """``rows``: what is measured of each worker, by its title. ``traces``: the folder for the
+        last ``trace_s`` seconds of each; "": they are not kept.
         """
         self.rows, self.memory, self._traces = dict(rows), memory, (traces, trace_s)
         views = tree.views(self.specs(rows), memory.buffer)
@@ -65,7 +78,11 @@ class Board:
 
     @staticmethod
     def specs(rows: Mapping[str, Measured]) -> dict[str, Any]:
-        return {"stop": ArraySpec((1,), "int64"), "cut": _CUT, "workers": {name: _worker(row) for name, row in rows.items()}}
+        return {
+            "stop": ArraySpec((1,), "int64"),
+            "cut": _CUT,
+            "workers": {name: _worker(row) for name, row in rows.items()},
+        }
 
     def row(self, name: str) -> dict[str, Any]:
         """What a worker writes about itself, as views."""
@@ -78,7 +95,8 @@ class Board:
         return tree.nbytes(self.specs(dict(list(self.rows.items())[:earlier])))
 
     def touch(self, name: str, ahead_s: float = 0.0) -> None:
-        """Note for the driver that the worker lives, until it ticks itself; ``ahead_s``: the time that its start may take.
+        """Note for the driver that the worker lives, until it ticks itself; ``ahead_s``: the time
+        that its start may take.
 
         Time given earlier stays.
         """
@@ -86,7 +104,9 @@ class Board:
         touched[0] = max(touched[0], time.perf_counter() + ahead_s)
 
     def pulse(self, name: str) -> None:
-        """Note, before the first tick, that the worker is at work on something long; time given ahead stays."""
+        """Note, before the first tick, that the worker is at work on something long; time given
+        ahead stays.
+        """
         touched = self._workers[name]["touched_s"]
         touched[0] = max(float(touched[0]), time.perf_counter())
 
@@ -100,10 +120,20 @@ class Board:
         if not (folder and parts):
             return Clock(parts, row["part_s"], row["part_n"], samples=self.rows[name].steps)
         file = ring_of(Path(folder), name)
-        return TracedClock(parts, row["part_s"], row["part_n"], file=file, title=name, kind=self.rows[name].kind, for_s=for_s)
+        return TracedClock(
+            parts,
+            row["part_s"],
+            row["part_n"],
+            file=file,
+            title=name,
+            kind=self.rows[name].kind,
+            for_s=for_s,
+        )
 
     def lags(self, name: str) -> Mapping[str, Any]:
-        """The histograms of a worker that uses experience, as views (``learners/lags.py``); {} for others."""
+        """The histograms of a worker that uses experience, as views (``learners/lags.py``); {} for
+        others.
+        """
         return {kind: self._workers[name][kind] for kind in LAGS} if self.rows[name].lags else {}
 
     def say(self, name: str, text: str) -> None:
@@ -113,21 +143,27 @@ class Board:
 
     def phases(self) -> dict[str, str]:
         """What the start of each worker is at that does not work yet."""
-        said = {name: bytes(self._workers[name]["phase"]).rstrip(b"\0").decode(errors="replace") for name in self.rows}
+        said = {
+            name: bytes(self._workers[name]["phase"]).rstrip(b"\0").decode(errors="replace")
+            for name in self.rows
+        }
         return {name: text for name, text in said.items() if text}
 
     def touched(self, name: str) -> float:
         return float(self._workers[name]["touched_s"][0])
 
     def meter(self, name: str, *, alone: bool = True) -> Meter:
-        """The worker's meter. ``alone``: it has a process of its own, so the kernel counts its waiting for a core."""
+        """The worker's meter. ``alone``: it has a process of its own, so the kernel counts its
+        waiting for a core.
+        """
         return Meter(self._workers[name], alone=alone)
 
     def shares(self, *, alone: bool = False) -> dict[str, Shares]:
         """Seconds by worker since the run began.
 
-        ``alone``: each worker has a process of its own. Then the time since its last entry is a tick that has not ended,
-        unless it waits, and counts as work: a worker with nothing to do says so at once.
+        ``alone``: each worker has a process of its own. Then the time since its last entry is a
+        tick that has not ended, unless it waits, and counts as work: a worker with nothing to do
+        says so at once.
         """
         out, now = {}, time.perf_counter()
         for name, measured in self.rows.items():
@@ -142,27 +178,34 @@ class Board:
                 if (found := seconds[sampled].sum()) > left:
                     seconds[sampled] *= left / found
             out[name] = Shares(
-                worked=w["worked_s"] - preempted, preempted=preempted, starved=w["starved_s"], blocked=w["blocked_s"],
+                worked=w["worked_s"] - preempted,
+                preempted=preempted,
+                starved=w["starved_s"],
+                blocked=w["blocked_s"],
                 asleep=min(w["asleep_s"], w["worked_s"] - preempted),
                 parts=dict(zip(parts, seconds.tolist(), strict=True)),
                 counts=dict(zip(parts, row["part_n"].tolist(), strict=True)),
-            )  # fmt: skip
+            )
         return out
 
 
 class Meter:
-    """Adds up a worker's seconds by state. A state lasts from one entry to the next: the end of a tick, or of a part of it."""
+    """Adds up a worker's seconds by state. A state lasts from one entry to the next: the end of a
+    tick, or of a part of it.
+    """
 
     LOOK_EVERY_S = 0.25  # the kernel's statistics cost system calls
 
     def __init__(self, fields: dict[str, Any], *, alone: bool) -> None:
         self._fields, self._alone = fields, alone
-        # Of what every tick writes, as memoryviews: a numpy array takes several times as long (and so does a tick's hash).
+        # Of what every tick writes, as memoryviews: a numpy array takes several times as long (and
+        # so does a tick's hash).
         self._worked: memoryview[float] = memoryview(fields["worked_s"])
         self._starved: memoryview[float] = memoryview(fields["starved_s"])
         self._blocked: memoryview[float] = memoryview(fields["blocked_s"])
         self._touched: memoryview[float] = memoryview(fields["touched_s"])
-        self._at = self._looked = self._fields["touched_s"][0] = time.perf_counter()  # a deadline counts from here on
+        # a deadline counts from here on
+        self._at = self._looked = self._fields["touched_s"][0] = time.perf_counter()
         before = float(self._fields["delay_s"][0])  # of a predecessor, whose seconds stay
         self._delay = run_delay_s() if alone else 0.0
         self._delay_from = self._delay - before
@@ -174,8 +217,9 @@ class Meter:
     def add(self, tick: Tick) -> float:
         """Count the time since the last call as this state -> now.
 
-        Where a process works in ticks that follow each other closely, one call in ``EVERY`` counts all of them. So does the
-        call after which there is nothing to do any more: a tick finds that out at once.
+        Where a process works in ticks that follow each other closely, one call in ``EVERY`` counts
+        all of them. So does the call after which there is nothing to do any more: a tick finds that
+        out at once.
         """
         if self._skip > 1 and tick is Tick.WORKED:
             self._skip -= 1
@@ -184,12 +228,22 @@ class Meter:
         seconds = now - self._at
         if 0 < self._skip < EVERY:
             tick = Tick.WORKED
-        self._skip = EVERY if self._alone and tick is Tick.WORKED and seconds < CLOSE_S * max(self._skip, 1) else 0
+        self._skip = (
+            EVERY
+            if self._alone and tick is Tick.WORKED and seconds < CLOSE_S * max(self._skip, 1)
+            else 0
+        )
         if self._late_s:  # it could have worked
             late_s, self._late_s = min(self._late_s, seconds), 0.0
             self._worked[0] += late_s
             seconds -= late_s
-        state = self._worked if tick is Tick.WORKED else self._starved if tick is Tick.STARVED else self._blocked
+        state = (
+            self._worked
+            if tick is Tick.WORKED
+            else self._starved
+            if tick is Tick.STARVED
+            else self._blocked
+        )
         state[0] += seconds
         self._touched[0] = self._at = now
         if self._alone and now - self._looked > self.LOOK_EVERY_S:
@@ -204,12 +258,16 @@ class Meter:
         return float(self._fields["worked_s"][0]) - time.thread_time() - delay_s
 
     def expect(self, ahead_s: float) -> None:
-        """Allow so many seconds for what comes now, before the deadline of a tick begins; the next entry ends it."""
+        """Allow so many seconds for what comes now, before the deadline of a tick begins; the next
+        entry ends it.
+        """
         self._skip = 0
         self._fields["touched_s"][0] = self.add(Tick.WORKED) + ahead_s
 
     def waits(self, waiting: bool) -> None:
-        """Note that the worker goes to its doorbell or comes back; the kernel says how long it was runnable without a core."""
+        """Note that the worker goes to its doorbell or comes back; the kernel says how long it was
+        runnable without a core.
+        """
         self._skip = 0
         self._fields["waits"][0] = waiting
         if self._alone:
@@ -217,7 +275,9 @@ class Meter:
             self._late_s = 0.0 if waiting else self._delay - before
 
     def preempted(self) -> None:
-        """Count the time since the last call as another worker's, on the same thread (serial runtime)."""
+        """Count the time since the last call as another worker's, on the same thread (serial
+        runtime).
+        """
         now = time.perf_counter()
         self._fields["worked_s"][0] += now - self._at
         self._fields["delay_s"][0] += now - self._at

@@ -1,4 +1,6 @@
-"""The memory of a ring: what its workers share, laid out by the driver at once. Every runtime begins here."""
+"""The memory of a ring: what its workers share, laid out by the driver at once. Every runtime
+begins here.
+"""
 
 from __future__ import annotations
 
@@ -38,46 +40,81 @@ from equipoise.workers.shared import KindMemory, PolicyMemory, Shared
 
 
 def lay_out(
-    blue: Blueprint, kinds: Sequence[Kind], memory: Callable[[str, int], Any], channel: Callable[[], Channel],
-    share: Share | None = None, note: Callable[[str], object] = lambda text: None, site: Sequence[Member] | None = None,
+    blue: Blueprint,
+    kinds: Sequence[Kind],
+    memory: Callable[[str, int], Any],
+    channel: Callable[[], Channel],
+    share: Share | None = None,
+    note: Callable[[str], object] = lambda text: None,
+    site: Sequence[Member] | None = None,
     rows: Callable[[int], Tensor] | None = None,
-) -> tuple[Shared, Board, Any]:  # fmt: skip
-    """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them.
+) -> tuple[Shared, Board, Any]:
+    """Allocate everything at once, deal all places and publish version 0 -> the parts, and the
+    memory that holds them.
 
-    ``share``: how workers that act reach memory of the learner's device; None: weights go through the memory of the host.
-    ``note`` is told what a person has to know. ``site``: the workers of a machine that is not home. It has queues for the
-    learners there alone; without any it has no weights yet. It has mailboxes if it has shards. ``rows`` allocates a device's
-    memory [bytes] uint8 for the rows of a queue; None: they lie beside all else.
+    ``share``: how workers that act reach memory of the learner's device; None: weights go through
+    the memory of the host. ``note`` is told what a person has to know. ``site``: the workers of a
+    machine that is not home. It has queues for the learners there alone; without any it has no
+    weights yet. It has mailboxes if it has shards. ``rows`` allocates a device's memory [bytes]
+    uint8 for the rows of a queue; None: they lie beside all else.
     """
     program, plan = blue.program, queue_plan(blue)
-    measured = {member.title: member.kind.measured for member in (crew(blue, kinds) if site is None else site)}
+    measured = {
+        member.title: member.kind.measured
+        for member in (crew(blue, kinds) if site is None else site)
+    }
     if program.placement.nvtx and site is None:
         shown = {member.title for member in crew(blue, kinds) if member.kind.torch}
         measured = {title: replace(row, nvtx=title in shown) for title, row in measured.items()}
-    ranks = list(range(blue.learners)) if site is None else [one.index for one in site if one.kind.side == "learning"]
+    ranks = (
+        list(range(blue.learners))
+        if site is None
+        else [one.index for one in site if one.kind.side == "learning"]
+    )
     groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
-    outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners) if site is not None]
+    outgoing = [
+        sorted(groups.intersection(blue.groups_of(learner)))
+        for learner in range(blue.learners)
+        if site is not None
+    ]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
     arena, traces = Arena(), "" if site is not None else _traces(blue)
-    board = arena.reserve(Board.specs(measured), lambda part: Board(measured, part, traces, program.placement.trace_s))
+    board = arena.reserve(
+        Board.specs(measured), lambda part: Board(measured, part, traces, program.placement.trace_s)
+    )
 
     def queue(part: Part) -> Queue:
         place = None if rows is None else rows(plan.rows_nbytes)
-        return Queue(plan, part, free=[channel() for _ in range(plan.channels)], full=channel(), rows=place)
+        return Queue(
+            plan, part, free=[channel() for _ in range(plan.channels)], full=channel(), rows=place
+        )
 
     queues = {rank: arena.reserve(plan.specs, queue) for rank in ranks}
     held = held_at_once(blue, site or ())
-    outbound = [arena.reserve(Outbound.specs(plan, mine, held), partial(Outbound, plan, mine, held=held)) for mine in outgoing]
-    plans = {name: WeightPlan(params, **program.source.stored()) for name, params in initial.items()}
+    outbound = [
+        arena.reserve(Outbound.specs(plan, mine, held), partial(Outbound, plan, mine, held=held))
+        for mine in outgoing
+    ]
+    plans = {
+        name: WeightPlan(params, **program.source.stored()) for name, params in initial.items()
+    }
     policies = {name: _policy(arena, blue, name, plans[name], share) for name in blue.roles}
     keeps = site is not None and any(one.kind.side == "keeping" for one in site)
     sharded = dict.fromkeys(name for name, _ in blue.shards if keeps or site is None)
     mailboxes = {name: _mailboxes(arena, blue, name) for name in sharded}
     waiting = arena.reserve(Waiting.specs(plan), partial(Waiting, plan)) if keeps else None
     exchanged = exchange_sizes(blue) if blue.inferences else {}
-    exchange = arena.reserve(Exchange.specs(**exchanged), partial(Exchange, **exchanged)) if exchanged else None
+    exchange = (
+        arena.reserve(Exchange.specs(**exchanged), partial(Exchange, **exchanged))
+        if exchanged
+        else None
+    )
     wanted = {kind.name: kind.memory(blue) for kind in kinds if kind.count(blue)}
-    owned = {name: arena.reserve(specs, partial(KindMemory, specs)) for name, specs in wanted.items() if tree.leaves(specs)}
+    owned = {
+        name: arena.reserve(specs, partial(KindMemory, specs))
+        for name, specs in wanted.items()
+        if tree.leaves(specs)
+    }
     whole = arena.allocate(memory)
     shared = Shared(
         queues={rank: one() for rank, one in queues.items()},
@@ -93,33 +130,51 @@ def lay_out(
     return shared, board(), whole
 
 
-def _policy(arena: Arena, blue: Blueprint, name: str, plan: WeightPlan, share: Share | None) -> Callable[[], PolicyMemory]:
+def _policy(
+    arena: Arena, blue: Blueprint, name: str, plan: WeightPlan, share: Share | None
+) -> Callable[[], PolicyMemory]:
     """Reserve the memory of a policy -> what it is made by, once the arena is allocated."""
     program, role = blue.program, blue.roles[name]
     columns, metrics = program.placement.group_envs * len(role.places), program.source.reported
     rounds = role.frozen is None and program.placement.acting_precision != "fp32"
     weights = arena.reserve(plan.specs, partial(Weights, plan))
     episodes = [
-        arena.reserve(Episodes.layout(metrics), lambda part: Episodes(columns, part, metrics)) for _ in range(program.groups)
+        arena.reserve(Episodes.layout(metrics), lambda part: Episodes(columns, part, metrics))
+        for _ in range(program.groups)
     ]
-    rounding = [arena.reserve(Rounding.specs, Rounding) for _ in range(program.groups if rounds else 0)]
+    rounding = [
+        arena.reserve(Rounding.specs, Rounding) for _ in range(program.groups if rounds else 0)
+    ]
     device = None
     if share is not None:
-        device = arena.reserve(DeviceWeights.specs(plan), lambda part: DeviceWeights(plan, part, weights(), share))
+        device = arena.reserve(
+            DeviceWeights.specs(plan), lambda part: DeviceWeights(plan, part, weights(), share)
+        )
     return lambda: PolicyMemory(
-        weights=weights(), episodes=[one() for one in episodes], learns=role.frozen is None,
-        rounding=[one() for one in rounding], device=None if device is None else device(),
-    )  # fmt: skip
+        weights=weights(),
+        episodes=[one() for one in episodes],
+        learns=role.frozen is None,
+        rounding=[one() for one in rounding],
+        device=None if device is None else device(),
+    )
 
 
 def _mailboxes(arena: Arena, blue: Blueprint, name: str) -> list[Callable[[], ShardMailbox]]:
     """Reserve a mailbox of each learner for the shards of a policy's replay."""
-    plans, batch = [blue.replay(name, learner) for learner in range(blue.learners)], blue.batch(name)
-    return [arena.reserve(ShardMailbox.specs(plan, batch), partial(ShardMailbox, plan, batch)) for plan in plans]
+    plans, batch = (
+        [blue.replay(name, learner) for learner in range(blue.learners)],
+        blue.batch(name),
+    )
+    return [
+        arena.reserve(ShardMailbox.specs(plan, batch), partial(ShardMailbox, plan, batch))
+        for plan in plans
+    ]
 
 
 def _traces(blue: Blueprint) -> str:
-    """The folder for what workers last did, emptied of what those of another start did, whose clock may have been another."""
+    """The folder for what workers last did, emptied of what those of another start did, whose clock
+    may have been another.
+    """
     if not (blue.program.placement.trace_s and blue.directory):
         return ""
     folder = Path(blue.directory).parent / FOLDER
@@ -127,7 +182,12 @@ def _traces(blue: Blueprint) -> str:
     return str(folder)
 
 
-def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Tensor]], note: Callable[[str], object]) -> None:
+def _fill(
+    blue: Blueprint,
+    shared: Shared,
+    initial: Mapping[str, Mapping[str, Tensor]],
+    note: Callable[[str], object],
+) -> None:
     """The queue and every weight store, as the run begins or goes on."""
     if blue.resume is None:
         for queue in shared.queues.values():
@@ -136,17 +196,25 @@ def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Te
             policy.weights.publish(0, initial[name])
         return
     source, files = blue.resume, list[str]()
-    while (file := f"{numbered('experience', len(files))}.safetensors") in source.files or not files:
+    while (
+        file := f"{numbered('experience', len(files))}.safetensors"
+    ) in source.files or not files:
         files.append(file)
     states: list[Any] = [statefile.parse(source.read(file), source.path / file) for file in files]
     file = files[0]
     try:
         if len(states) != blue.learners:
             before = replace(blue, program=alter(blue.program, learners=len(states)))
-            states, dropped = dealt_anew(states, queue_plan(before), queue_plan(blue), blue.learners)
+            states, dropped = dealt_anew(
+                states, queue_plan(before), queue_plan(blue), blue.learners
+            )
             rows = dropped * blue.unroll * queue_plan(blue).block * queue_plan(blue).columns
-            note(f"the queue of {before.learners} learners is dealt to {blue.learners}: {rows:,} rows were dropped")
-            files = files[:1] * blue.learners  # what is dealt is of all files: an error names the first
+            note(
+                f"the queue of {before.learners} learners is dealt to {blue.learners}: {rows:,} "
+                "rows were dropped"
+            )
+            # what is dealt is of all files: an error names the first
+            files = files[:1] * blue.learners
         for at, queue in shared.queues.items():
             file = files[at]
             queue.load(states[at])

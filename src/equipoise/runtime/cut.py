@@ -1,11 +1,14 @@
-"""The quiescent cut: the run holds still between two versions, every worker writes its state, and the run goes on.
+"""The quiescent cut: the run holds still between two versions, every worker writes its state, and
+the run goes on.
 
-The learner withholds the batch that it has just learned from (``Gate``), so no slot becomes free and every actor ends up
-BLOCKED between two unrolls. Then the other workers write their files, then the learner its own and the queue's, then the
-driver completes the checkpoint and releases the learner. At ``max_lag=0`` a run with cuts computes the same as one without.
+The learner withholds the batch that it has just learned from (``Gate``), so no slot becomes free
+and every actor ends up BLOCKED between two unrolls. Then the other workers write their files, then
+the learner its own and the queue's, then the driver completes the checkpoint and releases the
+learner. At ``max_lag=0`` a run with cuts computes the same as one without.
 
-A worker that keeps a replay's rows only takes copies of what is small: its files, and the rows, are written while the run goes
-on (``experience/replay/journal.py``), and the checkpoint is completed after that. Until then there is no other cut.
+A worker that keeps a replay's rows only takes copies of what is small: its files, and the rows, are
+written while the run goes on (``experience/replay/journal.py``), and the checkpoint is completed
+after that. Until then there is no other cut.
 """
 
 from __future__ import annotations
@@ -23,22 +26,38 @@ from equipoise.workers.kind import Member
 
 
 class Gate:
-    """After a version: is its batch withheld? It closes every ``every`` versions (0: never by itself), at the last one,
-    and when the driver asks; and at a version that is ``due`` to be evaluated, until the driver has its weights.
+    """After a version: is its batch withheld? It closes every ``every`` versions (0: never by
+    itself), at the last one, and when the driver asks; and at a version that is ``due`` to be
+    evaluated, until the driver has its weights.
     """
 
     def __init__(
-        self, words: Any, *, every: int, last: int, announce: Callable[[int], None], round_: int = 1,
-        due: Callable[[int], bool] = lambda version: False, offer: Callable[[int], None] = lambda version: None,
-    ) -> None:  # fmt: skip
-        """``words``: the board's counters; ``announce``: called with the version once per cut; ``round_``: a cut comes after a
-        multiple of so many versions, when nothing of what the actors wrote is still to be learned from. ``offer``: called once
-        with each version that is ``due``.
+        self,
+        words: Any,
+        *,
+        every: int,
+        last: int,
+        announce: Callable[[int], None],
+        round_: int = 1,
+        due: Callable[[int], bool] = lambda version: False,
+        offer: Callable[[int], None] = lambda version: None,
+    ) -> None:
+        """``words``: the board's counters; ``announce``: called with the version once per cut;
+        ``round_``: a cut comes after a multiple of so many versions, when nothing of what the
+        actors wrote is still to be learned from. ``offer``: called once with each version that is
+        ``due``.
         """
         self._due, self._offer, self._offered = due, offer, -1
-        self._words, self._every, self._last, self._announce, self._round = words, every, last, announce, round_
+        self._words, self._every, self._last, self._announce, self._round = (
+            words,
+            every,
+            last,
+            announce,
+            round_,
+        )
         self._passed = -1  # the version whose cut is over
-        self._late = False  # a cut became due while the files of the previous one were being written
+        # a cut became due while the files of the previous one were being written
+        self._late = False
 
     def __call__(self, version: int) -> bool:
         words = self._words
@@ -69,7 +88,8 @@ class _Cutting:
     number: int
     step: int
     version: int
-    missing: set[str]  # workers whose files are not written; empty once the cut is complete or given up
+    # workers whose files are not written; empty once the cut is complete or given up
+    missing: set[str]
     files: dict[str, Entry] = field(default_factory=dict)
     error: str | None = None
     late: set[str] = field(default_factory=set)  # workers that write on, from then on
@@ -79,8 +99,11 @@ class _Cutting:
         self.error, self.missing = error, set()
 
     def result(self) -> Cut:
-        more = bool(self.late) and self.error is None  # what is written of one that is given up is lost
-        return Cut(step=self.step, version=self.version, files=self.files, error=self.error, more=more)
+        # what is written of one that is given up is lost
+        more = bool(self.late) and self.error is None
+        return Cut(
+            step=self.step, version=self.version, files=self.files, error=self.error, more=more
+        )
 
     def rest(self) -> Cut | None:
         """What completes the cut, once all that was written while the run went on is."""
@@ -88,27 +111,37 @@ class _Cutting:
             return None
         said = list(self.written.values())
         return Cut(
-            step=self.step, version=self.version, late=True,
+            step=self.step,
+            version=self.version,
+            late=True,
             files={name: entry for one in said for name, entry in one.files.items()},
             segments={name: entry for one in said for name, entry in one.segments.items()},
             error=next((one.error for one in said if one.error is not None), None),
-        )  # fmt: skip
+        )
 
 
 class CutCoordinator:
-    """The order of saving in a cut, and its outcome. It is told what workers say, and knows no runtime.
+    """The order of saving in a cut, and its outcome. It is told what workers say, and knows no
+    runtime.
 
-    One cut at a time: ``hold`` asks for it; ``begun`` comes from the learner; ``saved`` from every worker, those that hold the
-    others still last; ``ready`` gives the cut, which the driver answers with ``release``; ``written`` comes later from those
-    with more to write, and makes a second, late cut ready.
+    One cut at a time: ``hold`` asks for it; ``begun`` comes from the learner; ``saved`` from every
+    worker, those that hold the others still last; ``ready`` gives the cut, which the driver answers
+    with ``release``; ``written`` comes later from those with more to write, and makes a second,
+    late cut ready.
     """
 
     def __init__(
-        self, words: Any, members: Sequence[Member], *, directory: Path, steps: Callable[[int], int],
+        self,
+        words: Any,
+        members: Sequence[Member],
+        *,
+        directory: Path,
+        steps: Callable[[int], int],
         wake: Callable[[Sequence[str]], object] = lambda titles: None,
-    ) -> None:  # fmt: skip
-        """``words``: the counters that workers read (``board.py``); ``steps`` of a version, which name the checkpoint; ``wake``
-        is called with the titles of workers that are to look at the counters.
+    ) -> None:
+        """``words``: the counters that workers read (``board.py``); ``steps`` of a version, which
+        name the checkpoint; ``wake`` is called with the titles of workers that are to look at the
+        counters.
         """
         self._words, self._directory, self._steps, self._wake = words, directory, steps, wake
         self._first = [member.title for member in members if word(member) == "save"]
@@ -125,16 +158,20 @@ class CutCoordinator:
         publish(self._words["asked"], 0, self._words["begun"][0] + 1)
 
     def examined(self, version: int) -> None:
-        """The driver has the weights of this version, which is due to be evaluated: the learner goes on."""
+        """The driver has the weights of this version, which is due to be evaluated: the learner
+        goes on.
+        """
         publish(self._words["examined"], 0, version)
         self._wake(self._last)
 
     def begun(self, version: int, *, obstacle: str | None = None) -> None:
-        """The learner holds still: the others save first. ``obstacle``: why there can be no cut now."""
+        """The learner holds still: the others save first. ``obstacle``: why there can be no cut
+        now.
+        """
         step, number = self._steps(version), int(self._words["begun"][0])
         self._cutting = cutting = _Cutting(
             number=number, step=step, version=version, missing={*self._first, *self._last}
-        )  # fmt: skip
+        )
         if obstacle is not None:
             cutting.give_up(obstacle)
             return
@@ -153,7 +190,8 @@ class CutCoordinator:
 
     def saved(self, title: str, said: Saved) -> None:
         cutting = self._cutting
-        # Given up before this worker was ready: what it says must not be counted, least of all for the next cut.
+        # Given up before this worker was ready: what it says must not be counted, least of all for
+        # the next cut.
         if cutting is None or said.cut != cutting.number or title not in cutting.missing:
             return
         cutting.missing.discard(title)
@@ -161,14 +199,17 @@ class CutCoordinator:
         if said.more:
             cutting.late.add(title)
         cutting.error = cutting.error or said.error
-        if cutting.missing == set(self._last) and self._first:  # it is their turn, unless there is no use
+        # it is their turn, unless there is no use
+        if cutting.missing == set(self._last) and self._first:
             if cutting.error is not None:
                 cutting.give_up(cutting.error)
             else:
                 self._let("save_last", cutting.number)
 
     def written(self, title: str, said: Written) -> None:
-        """Take in the rest of a worker's files, for the cut under way or the one before; not for one given up."""
+        """Take in the rest of a worker's files, for the cut under way or the one before; not for
+        one given up.
+        """
         for cut in (self._cutting, self._writing):
             if cut is not None and said.cut == cut.number:
                 cut.written[title] = said
@@ -178,10 +219,14 @@ class CutCoordinator:
         if self._cutting is not None:
             self._cutting.give_up(f"{title} {how} meanwhile")
         if (writing := self._writing) is not None and title in writing.late:
-            writing.written.setdefault(title, Written(cut=writing.number, error=f"{title} {how} meanwhile"))
+            writing.written.setdefault(
+                title, Written(cut=writing.number, error=f"{title} {how} meanwhile")
+            )
 
     def ready(self) -> list[Cut]:
-        """What the driver is to be given: a cut that is complete or given up, the rest of the one before, or nothing."""
+        """What the driver is to be given: a cut that is complete or given up, the rest of the one
+        before, or nothing.
+        """
         out = []
         if (cutting := self._cutting) is not None and not cutting.missing:
             out.append(cutting.result())

@@ -1,6 +1,8 @@
-"""What flows through the channels of a run: how full they are, how old what is used from them is, and the bytes they moved.
+"""What flows through the channels of a run: how full they are, how old what is used from them is,
+and the bytes they moved.
 
-All of it is computed from counts that are there, when somebody asks; nothing is counted for each step but these.
+All of it is computed from counts that are there, when somebody asks; nothing is counted for each
+step but these.
 """
 
 from __future__ import annotations
@@ -19,17 +21,21 @@ from equipoise.workers.shared import Shared
 
 
 def limit(blue: Blueprint, shared: Shared, actors: int, max_lag: int | None) -> None:
-    """Let so many actors begin unrolls from now on, the first of each learner's, and rows grow no older than ``max_lag``."""
+    """Let so many actors begin unrolls from now on, the first of each learner's, and rows grow no
+    older than ``max_lag``.
+    """
     groups = actors * blue.program.placement.halves
     for queue in shared.queues.values():
         queue.limit(-(-groups // blue.learners), max_lag)
 
 
 def lags(board: Board, shared: Shared) -> dict[str, list[float]]:
-    """Histograms since the run began or was resumed, with the bins of ``EDGES``; {} before a learner has used anything.
+    """Histograms since the run began or was resumed, with the bins of ``EDGES``; {} before a
+    learner has used anything.
 
-    "versions" and "seconds": windows that were learned from, by the versions since their first action and the seconds since the
-    version that acted came out. "loop": blocks of rows by the seconds from their env steps to the end of the updates of them.
+    "versions" and "seconds": windows that were learned from, by the versions since their first
+    action and the seconds since the version that acted came out. "loop": blocks of rows by the
+    seconds from their env steps to the end of the updates of them.
     """
     found = {name: np.zeros(len(ends) + 1) for name, ends in EDGES.items()}
     for title in board.rows:
@@ -37,11 +43,15 @@ def lags(board: Board, shared: Shared) -> dict[str, list[float]]:
             found[name] += counts
     for queue in shared.queues.values():
         found["loop"] += queue.loop
-    return {name: counts.tolist() for name, counts in found.items()} if found["versions"].any() else {}
+    return (
+        {name: counts.tolist() for name, counts in found.items()} if found["versions"].any() else {}
+    )
 
 
 def occupancy(blue: Blueprint, shared: Shared) -> dict[str, float]:
-    """How full every store of rows is, 0..1, by its name: the queues, a policy's replay, each shard of one."""
+    """How full every store of rows is, 0..1, by its name: the queues, a policy's replay, each shard
+    of one.
+    """
     rows = [queue.stats() for queue in shared.queues.values()]
     found, several = {}, len(blue.replays) > 1
     if capacity := sum(one["capacity"] for one in rows):
@@ -51,7 +61,9 @@ def occupancy(blue: Blueprint, shared: Shared) -> dict[str, float]:
         if name in shared.mailboxes:
             for number, (policy, index) in enumerate(blue.shards):
                 if policy == name:
-                    mine = shared.mailboxes[name][index % blue.learners].shards[index // blue.learners]
+                    mine = shared.mailboxes[name][index % blue.learners].shards[
+                        index // blue.learners
+                    ]
                     places = plan.slots * plan.block * plan.of_shard(index // blue.learners)
                     found[f"shard {number}"] = int(mine["items"][0]) / places
         elif rows:
@@ -61,11 +73,16 @@ def occupancy(blue: Blueprint, shared: Shared) -> dict[str, float]:
 
 
 def moved(blue: Blueprint, shared: Shared, rows: Mapping[str, int], version: int) -> dict[str, int]:
-    """Bytes so far: "written" by actors into queues, "read" from there, "batches" that learners were given from replays, and
-    "weights" that were published.
+    """Bytes so far: "written" by actors into queues, "read" from there, "batches" that learners
+    were given from replays, and "weights" that were published.
     """
     row = shared.queues[0].plan.row_nbytes
-    found = {"written": round(rows["inserted"] * row), "read": round(rows["sampled"] * row), "batches": 0, "weights": 0}
+    found = {
+        "written": round(rows["inserted"] * row),
+        "read": round(rows["sampled"] * row),
+        "batches": 0,
+        "weights": 0,
+    }
     for name, policy in learning(blue.program).items():
         if policy.replay is not None:
             window, one = policy.algorithm.item_rows or policy.unroll, blue.roles[name].row

@@ -1,6 +1,8 @@
-"""The NVIDIA GPUs of this machine: how busy they are, their memory and their power, by the package ``nvidia-ml-py``.
+"""The NVIDIA GPUs of this machine: how busy they are, their memory and their power, by the package
+``nvidia-ml-py``.
 
-Nothing is said where the run's device is none, or the package (extra ``gpu``) or the driver's library is not there.
+Nothing is said where the run's device is none, or the package (extra ``gpu``) or the driver's
+library is not there.
 """
 
 from __future__ import annotations
@@ -31,19 +33,24 @@ class Gpus:
             self._nvml = pynvml
 
     def __call__(self) -> Mapping[str, Mapping[str, float]]:
-        """By "gpu 0", ...: "busy" and "memory_busy" (0..1, of the last second or less), "used" and "total" bytes, "power_w".
+        """By "gpu 0", ...: "busy" and "memory_busy" (0..1, of the last second or less), "used" and
+        "total" bytes, "power_w".
 
         What a GPU does not tell is left out.
         """
         if self._nvml is not None and time.monotonic() - self._read_at >= EVERY_S:
             self._read_at = time.monotonic()
-            found = {f"gpu {number}": self._read(number) for number in range(self._nvml.nvmlDeviceGetCount())}
+            found = {
+                f"gpu {number}": self._read(number)
+                for number in range(self._nvml.nvmlDeviceGetCount())
+            }
             self._found = {name: numbers for name, numbers in found.items() if numbers}
         return self._found
 
     def _read(self, number: int) -> dict[str, float]:
         nvml, found = self._nvml, dict[str, float]()
-        with suppress(nvml.NVMLError):  # also of a GPU that is lost: that is for the learner to tell
+        # also of a GPU that is lost: that is for the learner to tell
+        with suppress(nvml.NVMLError):
             gpu = nvml.nvmlDeviceGetHandleByIndex(number)
             memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
             found |= {"used": memory.used, "total": memory.total}

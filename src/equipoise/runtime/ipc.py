@@ -1,8 +1,10 @@
-"""Shared things of processes on one machine: memory, channels, doorbells. A process that dies can hold none of them.
+"""Shared things of processes on one machine: memory, channels, doorbells. A process that dies can
+hold none of them.
 
-Every object pickles as a handle (a file descriptor that multiprocessing duplicates into the child), so a worker gets the
-same object that the driver made. Segments are anonymous files in memory: they have no name in a file system that could be
-left behind, and the kernel frees them with the last process that maps them.
+Every object pickles as a handle (a file descriptor that multiprocessing duplicates into the child),
+so a worker gets the same object that the driver made. Segments are anonymous files in memory: they
+have no name in a file system that could be left behind, and the kernel frees them with the last
+process that maps them.
 """
 
 from __future__ import annotations
@@ -22,12 +24,16 @@ from typing import Any, Protocol
 import numpy as np
 
 if sys.platform == "win32":
-    raise ImportError("Equipoise trains on Linux and macOS; on Windows use WSL2 (see docs/platforms.md)")
+    raise ImportError(
+        "Equipoise trains on Linux and macOS; on Windows use WSL2 (see docs/platforms.md)"
+    )
 from multiprocessing.reduction import DupFd
 
 
 class Segment:
-    """Zeroed memory shared with children; all of it is allocated now, so that no later write can die of a full device."""
+    """Zeroed memory shared with children; all of it is allocated now, so that no later write can
+    die of a full device.
+    """
 
     def __init__(self, name: str, size: int) -> None:
         self.name, self.size = name, max(size, mmap.PAGESIZE)
@@ -44,7 +50,10 @@ class Segment:
         except OSError as error:
             os.close(self.fd)
             if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-                said = f"the shared memory {name!r} takes {self.size / 2**20:,.1f} MiB: {error.strerror}"
+                said = (
+                    f"the shared memory {name!r} takes {self.size / 2**20:,.1f} MiB: "
+                    f"{error.strerror}"
+                )
                 raise OSError(error.errno, said) from error
             raise
 
@@ -86,10 +95,14 @@ class Part:
 
 
 class Pipe:
-    """A pipe of whole messages, one way. Neither end blocks; every process that has the object may use both."""
+    """A pipe of whole messages, one way. Neither end blocks; every process that has the object may
+    use both.
+    """
 
     def __init__(self) -> None:
-        self.read_fd, self.write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
+        self.read_fd, self.write_fd = (
+            os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attach_pipe, (type(self), DupFd(self.read_fd), DupFd(self.write_fd))
@@ -115,7 +128,9 @@ def _attach_pipe(kind: type[Pipe], read: Any, write: Any) -> Pipe:
 
 
 class PipeChannel(Pipe):
-    """A channel of int64s: 8-byte messages, which the kernel reads and writes whole, also when a process dies."""
+    """A channel of int64s: 8-byte messages, which the kernel reads and writes whole, also when a
+    process dies.
+    """
 
     def put(self, values: Sequence[int]) -> None:
         for i in range(0, len(values), 512):  # 4096 bytes: atomic
@@ -130,7 +145,9 @@ class PipeChannel(Pipe):
         return int(struct.unpack("q", data)[0])
 
     def drain(self) -> list[int]:
-        """Take all numbers in it now, with one read; it takes whole messages, since all sizes are multiples of 8 bytes."""
+        """Take all numbers in it now, with one read; it takes whole messages, since all sizes are
+        multiples of 8 bytes.
+        """
         try:
             data = os.read(self.read_fd, 65536)  # as much as a pipe holds
         except BlockingIOError:
@@ -139,7 +156,9 @@ class PipeChannel(Pipe):
 
 
 class Event:
-    """``Ringer``. It stays set until it is cleared: an eventfd where there is one, else a pipe, which takes two descriptors."""
+    """``Ringer``. It stays set until it is cleared: an eventfd where there is one, else a pipe,
+    which takes two descriptors.
+    """
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):
@@ -148,7 +167,10 @@ class Event:
             self.fd, self._write_fd = _pipe()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach_event, (DupFd(self.fd), None if self.fd == self._write_fd else DupFd(self._write_fd))
+        return _attach_event, (
+            DupFd(self.fd),
+            None if self.fd == self._write_fd else DupFd(self._write_fd),
+        )
 
     def set(self) -> None:
         with contextlib.suppress(BlockingIOError):  # a full pipe says so already
@@ -180,14 +202,17 @@ def _attach_event(read: Any, write: Any) -> Event:
 class Ringer(Protocol):
     """What wakes a worker."""
 
-    def ring(self, *, always: bool = False) -> None: ...  # ``always``: also where it says that it is awake
+    # ``always``: also where it says that it is awake
+    def ring(self, *, always: bool = False) -> None: ...
 
 
 class Bell:
-    """A worker's doorbell: any process rings, the owner waits. Ringing costs a system call only while the owner sleeps.
+    """A worker's doorbell: any process rings, the owner waits. Ringing costs a system call only
+    while the owner sleeps.
 
-    The owner says that it is about to sleep (``arm``), looks once more for work, and then waits. A ring that falls between
-    the two is kept by the descriptor; a ring lost to the processors' store buffers is made good by the timeout.
+    The owner says that it is about to sleep (``arm``), looks once more for work, and then waits. A
+    ring that falls between the two is kept by the descriptor; a ring lost to the processors' store
+    buffers is made good by the timeout.
     """
 
     def __init__(self, memory: Segment, offset: int) -> None:
@@ -212,7 +237,9 @@ class Bell:
             self._event.set()
 
     def wait(self, timeout_s: float, *others: int) -> list[int]:
-        """Sleep until rung, until one of the descriptors ``others`` is ready (they are returned), or until the timeout."""
+        """Sleep until rung, until one of the descriptors ``others`` is ready (they are returned),
+        or until the timeout.
+        """
         if self._poll[0] != others or self._poll[1] is None:
             self._poll = others, select.poll()
             for fd in (self._event.fd, *others):
@@ -255,7 +282,9 @@ class Outbox(Pipe):
 
 
 class Lifeline:
-    """A pipe between the driver and its children; it closes when the driver ends, however it ends."""
+    """A pipe between the driver and its children; it closes when the driver ends,
+    however it ends.
+    """
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()

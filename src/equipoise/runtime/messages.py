@@ -1,5 +1,5 @@
-"""Messages from workers to the driver, and from a runtime to its caller. A message is plain data: ``to_json`` crosses any
-pipe.
+"""Messages from workers to the driver, and from a runtime to its caller. A message is plain data:
+``to_json`` crosses any pipe.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ Entry = dict[str, Any]  # an entry of a checkpoint's manifest: {"sha256", "size"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record(Learned):
-    """The learner's measurements since its last record, with the episodes of all actors at that moment."""
+    """The learner's measurements since its last record, with the episodes of all actors at that
+    moment.
+    """
 
     version: int
     at: float  # time.monotonic()
-    partial: bool = False  # sent between two records, because time has passed: the next record covers these updates again
+    # sent between two records, because time has passed: the next record covers these updates again
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +51,18 @@ class CutBegun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """The learner holds still at this version until the driver has its weights, since it is due to be evaluated."""
+    """The learner holds still at this version until the driver has its weights, since it is due to
+    be evaluated.
+    """
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A worker has written its files for a cut. ``more``: others are written while it goes on, until ``Written``."""
+    """A worker has written its files for a cut. ``more``: others are written while it goes on,
+    until ``Written``.
+    """
 
     cut: int
     files: dict[str, Entry] = field(default_factory=dict)
@@ -77,7 +84,8 @@ class Written:
 class Cut:
     """The run holds still and these files are written. ``error``: why they could not be.
 
-    With ``more`` others are written meanwhile; they come as a second one (``late``), which completes the checkpoint.
+    With ``more`` others are written meanwhile; they come as a second one (``late``), which
+    completes the checkpoint.
     """
 
     step: int
@@ -107,28 +115,60 @@ class Linked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """All workers of a site have saved what they are, for another machine; their files are at home."""
+    """All workers of a site have saved what they are, for another machine;
+    their files are at home.
+    """
 
     site: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A worker of another machine died, and is replaced there. Saves that it had not finished will never arrive."""
+    """A worker of another machine died, and is replaced there. Saves that it had not finished will
+    never arrive.
+    """
 
     how: str
 
 
-Message = Record | Note | Failed | CutBegun | Offered | Saved | Written | Cut | Relayed | Linked | HandedOver | Lost
+Message = (
+    Record
+    | Note
+    | Failed
+    | CutBegun
+    | Offered
+    | Saved
+    | Written
+    | Cut
+    | Relayed
+    | Linked
+    | HandedOver
+    | Lost
+)
 _TYPES: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (Record, Note, Failed, CutBegun, Offered, Saved, Written, Cut, Relayed, Linked, HandedOver, Lost)
+    for kind in (
+        Record,
+        Note,
+        Failed,
+        CutBegun,
+        Offered,
+        Saved,
+        Written,
+        Cut,
+        Relayed,
+        Linked,
+        HandedOver,
+        Lost,
+    )
 }
 
 
 def to_json(message: Message) -> dict[str, Any]:
     """A message as a JSON object: its fields, and its name under "message"."""
-    return {"message": type(message).__name__} | {f.name: getattr(message, f.name) for f in fields(message)}
+    return {"message": type(message).__name__} | {
+        f.name: getattr(message, f.name) for f in fields(message)
+    }
 
 
 def from_json(data: Mapping[str, Any]) -> Message:
@@ -140,5 +180,7 @@ def from_json(data: Mapping[str, Any]) -> Message:
     try:
         made: Message = _TYPES[name](**given)
     except TypeError as error:
-        raise ValueError(f"message: expected the fields of a {name}, got {sorted(given)}") from error
+        raise ValueError(
+            f"message: expected the fields of a {name}, got {sorted(given)}"
+        ) from error
     return made

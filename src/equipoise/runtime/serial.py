@@ -34,7 +34,9 @@ IDLE_S = 0.001  # a look at what is being written, while no worker has work
 
 
 class Threads:
-    """Runs the works of several learners at once, since each waits for what the others find: a thread for each."""
+    """Runs the works of several learners at once, since each waits for what the others find: a
+    thread for each.
+    """
 
     def __init__(self, threads: int) -> None:
         """``threads``: of torch, in each."""
@@ -43,13 +45,17 @@ class Threads:
         self._pool: ThreadPoolExecutor | None = None
 
     def __call__(self, number: int, of: int, work: Callable[[], object]) -> bool:
-        """Keep a work until all ``of`` are there -> True: this was the last, and all of them are done."""
+        """Keep a work until all ``of`` are there -> True: this was the last, and all of them are
+        done.
+        """
         self._works[number] = work
         if len(self._works) < of:
             return False
         works, self._works = self._works, {}
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(of, "learner", partial(torch.set_num_threads, self._threads))
+            self._pool = ThreadPoolExecutor(
+                of, "learner", partial(torch.set_num_threads, self._threads)
+            )
         for done in [self._pool.submit(one) for one in works.values()]:
             done.result()
         return True
@@ -79,13 +85,15 @@ class SerialRuntime:
         self._out: list[Message] = []
         device = blue.rows_device
         rows = None if device == "cpu" else partial(torch.zeros, dtype=torch.uint8, device=device)
-        self._shared, self._board, _ = build.lay_out(blue, kinds, Heap, LocalChannel, note=self._note, rows=rows)
+        self._shared, self._board, _ = build.lay_out(
+            blue, kinds, Heap, LocalChannel, note=self._note, rows=rows
+        )
         self.done = self._shared.version >= blue.updates
         self._join = joiner(blue, self._shared)
         self._at_once = Threads(blue.program.placement.threads)
         self._cuts = CutCoordinator(
             self._board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps
-        )  # fmt: skip
+        )
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
         keep_freed()
@@ -98,12 +106,19 @@ class SerialRuntime:
             raise
         self._parts = [
             _Part(
-                worker, self._board.meter(member.title, alone=False),
-                Saver(worker, member, Path(blue.directory), self._board.cut, partial(self._take, member.title)),
+                worker,
+                self._board.meter(member.title, alone=False),
+                Saver(
+                    worker,
+                    member,
+                    Path(blue.directory),
+                    self._board.cut,
+                    partial(self._take, member.title),
+                ),
                 member.kind.threads(blue),
             )
             for worker, member in zip(self._workers, self._members, strict=True)
-        ]  # fmt: skip
+        ]
 
     def _note(self, text: str) -> None:
         self._out.append(Note(text=text))
@@ -111,9 +126,15 @@ class SerialRuntime:
     def _build(self, member: Member) -> Worker:
         blue, kind = self._blue, member.kind
         site = LocalSite(
-            member, self._board, partial(self._take, member.title), queues=self._shared.queues, join=self._join, beats=False,
-            source=None if blue.resume is None else Reader(blue.resume, member), at_once=self._at_once,
-        )  # fmt: skip
+            member,
+            self._board,
+            partial(self._take, member.title),
+            queues=self._shared.queues,
+            join=self._join,
+            beats=False,
+            source=None if blue.resume is None else Reader(blue.resume, member),
+            at_once=self._at_once,
+        )
         return kind.build(kind.job(blue, self._shared, member.index, 0), site)
 
     def _take(self, title: str, message: Message) -> None:
@@ -128,11 +149,15 @@ class SerialRuntime:
             self._out.append(message)
 
     def hold(self, *, last: bool = False) -> None:
-        """Ask for a cut after the next version. ``last``: of no concern here, where every worker is always there."""
+        """Ask for a cut after the next version. ``last``: of no concern here, where every worker is
+        always there.
+        """
         self._cuts.hold()
 
     def examined(self, version: int) -> None:
-        """The driver has the weights of this version, at which the learner holds still: the run goes on."""
+        """The driver has the weights of this version, at which the learner holds still: the run
+        goes on.
+        """
         self._cuts.examined(version)
 
     def release(self, cut: Cut) -> None:

@@ -15,16 +15,28 @@ from equipoise.workers.kind import AtOnce, Member
 
 
 class LocalSite:
-    """``Site`` of a worker in a process of its own, or, without ``bells`` and with ``beats`` False, in one thread with all."""
+    """``Site`` of a worker in a process of its own, or, without ``bells`` and with ``beats`` False,
+    in one thread with all.
+    """
 
     def __init__(
-        self, member: Member, board: Board, send: Callable[[Message], object], *, queues: Any, source: Reader | None,
-        join: Callable[[Mapping[str, Any]], Record], bells: Mapping[str, Ringer] | None = None, beats: bool = True,
+        self,
+        member: Member,
+        board: Board,
+        send: Callable[[Message], object],
+        *,
+        queues: Any,
+        source: Reader | None,
+        join: Callable[[Mapping[str, Any]], Record],
+        bells: Mapping[str, Ringer] | None = None,
+        beats: bool = True,
         at_once: AtOnce | None = None,
-    ) -> None:  # fmt: skip
-        """``source``: the checkpoint that the worker goes on from. ``join``: what makes a record whole, with the actors' part.
+    ) -> None:
+        """``source``: the checkpoint that the worker goes on from. ``join``: what makes a record
+        whole, with the actors' part.
 
-        ``beats``: does ``pulse`` tell the board that the worker is at work? ``at_once``: as of ``Site``.
+        ``beats``: does ``pulse`` tell the board that the worker is at work? ``at_once``: as of
+        ``Site``.
         """
         self.title, self.queues, self.at_once = member.title, queues, at_once
         self._board, self._send, self._source, self._join = board, send, source, join
@@ -79,7 +91,15 @@ class LocalSite:
         def offer(version: int) -> None:
             self._send(Offered(version=version))
 
-        return Gate(self._board.cut, every=every, last=last, round_=round_, announce=announce, due=due, offer=offer)
+        return Gate(
+            self._board.cut,
+            every=every,
+            last=last,
+            round_=round_,
+            announce=announce,
+            due=due,
+            offer=offer,
+        )
 
 
 def _nothing() -> None: ...

@@ -1,4 +1,6 @@
-"""What a runtime tells of a run without anybody reading its memory: numbers of the moment, and the actors' part of a record."""
+"""What a runtime tells of a run without anybody reading its memory: numbers of the moment, and the
+actors' part of a record.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from equipoise.workers.kind import Member
 from equipoise.workers.shared import Shared
 
 PROMISING_EPISODES = 20
-ROWS = ("inserted", "sampled", "dropped", "held")  # of the queue: the first is the sum of the others
+# of the queue: the first is the sum of the others
+ROWS = ("inserted", "sampled", "dropped", "held")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +44,12 @@ class RunStats(Measured):
     failures: Mapping[str, Mapping[str, int]]  # of envs, by the title of the worker that steps them
     aborted: Mapping[str, int]  # episodes by the text of what aborted them, the most frequent first
     lags: Mapping[str, Sequence[float]] = field(default_factory=dict)  # histograms: see ``flow.py``
-    usage: Mapping[str, Usage] = field(default_factory=dict)  # CPU and memory of the processes of this machine, by title
-    refused: Mapping[str, int] = field(default_factory=dict)  # connections and messages of other machines, by the reason
-    first: tuple[int, float, float] | None = None  # number, mean and deviation of the first returns of every stream
+    # CPU and memory of the processes of this machine, by title
+    usage: Mapping[str, Usage] = field(default_factory=dict)
+    # connections and messages of other machines, by the reason
+    refused: Mapping[str, int] = field(default_factory=dict)
+    # number, mean and deviation of the first returns of every stream
+    first: tuple[int, float, float] | None = None
     acting: Mapping[str, tuple[int, int]] = field(
         default_factory=dict
     )  # by who acts: version of the open unroll, and its end row
@@ -52,16 +58,21 @@ class RunStats(Measured):
         return asdict(self)
 
 
-def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shared, *, alone: bool) -> RunStats:
+def stats(
+    blue: Blueprint, members: Sequence[Member], board: Board, shared: Shared, *, alone: bool
+) -> RunStats:
     """Read the memory of a run. ``alone``: each worker has a process of its own."""
-    seconds, version = board.shares(alone=alone), shared.version  # before what acts: no version there is older than it seems
+    # before what acts: no version there is older than it seems
+    seconds, version = board.shares(alone=alone), shared.version
     ticks = tuple(episodes.ticks for episodes in shared.actors)
     count, mean, length = recent(shared.episodes)
     rows = _rows_of_queues(shared)
     return RunStats(
         version=version,
         workers={
-            member.title: replace(member.shares(seconds[member.title]), done=_done(blue, member, ticks, version))
+            member.title: replace(
+                member.shares(seconds[member.title]), done=_done(blue, member, ticks, version)
+            )
             for member in members
         },
         recent_return=recent(shared.episodes, PROMISING_EPISODES)[1],
@@ -76,7 +87,9 @@ def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shar
         occupancy=flow.occupancy(blue, shared),
         moved=flow.moved(blue, shared, rows, shared.version),
         failures={
-            member.title: dict(zip(COUNTED, sum(shared.actors[g].failures for g in groups).tolist(), strict=True))
+            member.title: dict(
+                zip(COUNTED, sum(shared.actors[g].failures for g in groups).tolist(), strict=True)
+            )
             for member in members
             if not member.kind.serves and (groups := member.kind.groups(blue, member.index))
         },
@@ -88,19 +101,31 @@ def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shar
 
 
 def _done(blue: Blueprint, member: Member, ticks: Sequence[int], version: int) -> float:
-    """How many pieces of work a worker has done: blocks of rows, or batches that were learned from."""
+    """How many pieces of work a worker has done: blocks of rows,
+    or batches that were learned from.
+    """
     if groups := member.kind.groups(blue, member.index):
         return sum(ticks[group] for group in groups) / blue.unroll
-    return blue.pace.steps(version) / blue.pace.rows if member.kind.side in ("learning", "keeping") else 0.0
+    return (
+        blue.pace.steps(version) / blue.pace.rows
+        if member.kind.side in ("learning", "keeping")
+        else 0.0
+    )
 
 
-def _acting(blue: Blueprint, members: Sequence[Member], shared: Shared) -> dict[str, tuple[int, int]]:
-    """The version and the end row of the open unroll of each group of envs, by the title of the worker that acts for it."""
+def _acting(
+    blue: Blueprint, members: Sequence[Member], shared: Shared
+) -> dict[str, tuple[int, int]]:
+    """The version and the end row of the open unroll of each group of envs, by the title of the
+    worker that acts for it.
+    """
     found = {}
     for member in (one for one in members if one.kind.writes):
         groups = member.kind.groups(blue, member.index)
         for group in groups:
-            found[member.title if len(groups) == 1 else f"{member.title}, envs {group}"] = shared.actors[group].acting
+            found[member.title if len(groups) == 1 else f"{member.title}, envs {group}"] = (
+                shared.actors[group].acting
+            )
     return found
 
 
@@ -121,8 +146,8 @@ def _rows_of_shards(shared: Shared) -> dict[str, int]:
 def joiner(blue: Blueprint, shared: Shared) -> Callable[[Mapping[str, Any]], Record]:
     """What makes a learner's record whole: the episodes of all actors, at the moment of the call.
 
-    The learner records before it frees a batch. In lockstep every actor waits at that moment, so a record holds the same
-    numbers in every runtime.
+    The learner records before it frees a batch. In lockstep every actor waits at that moment, so a
+    record holds the same numbers in every runtime.
     """
     several = len(blue.roles) > 1
     kinds = {
@@ -142,10 +167,17 @@ def joiner(blue: Blueprint, shared: Shared) -> Callable[[Mapping[str, Any]], Rec
             said = told(shared.policies[name].rounding, kind, record["version"])
             metrics |= {f"{name}/{key}": x for key, x in said.items()} if several else said
         return Record(
-            version=record["version"], at=time.monotonic(), lag_mean=record["lag_mean"], lag_max=record["lag_max"],
-            metrics=metrics, episodes=count, return_mean=mean, length_mean=length,
-            aborted=sum(int(one.failures[0]) for one in shared.actors), info=recent_info(shared.episodes),
+            version=record["version"],
+            at=time.monotonic(),
+            lag_mean=record["lag_mean"],
+            lag_max=record["lag_max"],
+            metrics=metrics,
+            episodes=count,
+            return_mean=mean,
+            length_mean=length,
+            aborted=sum(int(one.failures[0]) for one in shared.actors),
+            info=recent_info(shared.episodes),
             partial=record["partial"],
-        )  # fmt: skip
+        )
 
     return join

@@ -1,4 +1,6 @@
-"""CPU seconds and memory of processes, as Linux tells them in ``/proc``; elsewhere nothing is said."""
+"""CPU seconds and memory of processes, as Linux tells them in ``/proc``;
+elsewhere nothing is said.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-DRIVER = "driver"  # the title of the process that starts the workers, in which they take turns with --on serial
+# the title of the process that starts the workers, in which they take turns with --on serial
+DRIVER = "driver"
 EVERY_S = 1.0  # a process is looked at no more often
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -28,7 +31,8 @@ def usage(pid: int) -> Usage | None:
         stat, statm = (Path(f"/proc/{pid}/{name}").read_text() for name in ("stat", "statm"))
     except (FileNotFoundError, ProcessLookupError):
         return None
-    user, system = stat.rpartition(")")[2].split()[11:13]  # its name, in brackets, may hold anything
+    # its name, in brackets, may hold anything
+    user, system = stat.rpartition(")")[2].split()[11:13]
     _, resident, shared, *_ = map(int, statm.split())
     return Usage((int(user) + int(system)) * TICK_S, resident * PAGE, (resident - shared) * PAGE)
 
@@ -45,5 +49,7 @@ class Usages:
         now = time.monotonic()
         if now - self._read_at >= EVERY_S:
             self._read_at = now
-            self._found |= {name: found for name, pid in pids.items() if (found := usage(pid)) is not None}
+            self._found |= {
+                name: found for name, pid in pids.items() if (found := usage(pid)) is not None
+            }
         return self._found

@@ -1,4 +1,6 @@
-"""One worker's part of a checkpoint: where it writes its state in a cut, and where it reads it when a run goes on."""
+"""One worker's part of a checkpoint: where it writes its state in a cut, and where it reads it when
+a run goes on.
+"""
 
 from __future__ import annotations
 
@@ -55,13 +57,19 @@ class Reader:
 
     def segments(self) -> dict[str, Entry]:
         every = self._source.segments
-        return {name.removeprefix(self._folder): entry for name, entry in every.items() if name.startswith(self._folder)}
+        return {
+            name.removeprefix(self._folder): entry
+            for name, entry in every.items()
+            if name.startswith(self._folder)
+        }
 
     def segment(self, name: str) -> bytes:
         return self._source.read_segment(self._folder + name)
 
     def load(self, worker: Worker) -> None:
-        """Load the worker; ``Damaged`` or ``CannotResume``, naming the file, where that cannot be."""
+        """Load the worker; ``Damaged`` or ``CannotResume``, naming the file,
+        where that cannot be.
+        """
         try:
             worker.load(self)
         except Damaged:
@@ -78,11 +86,21 @@ class Saver:
     """A worker's part in the cuts of a run (``cut.py``)."""
 
     def __init__(
-        self, worker: Worker, member: Member, directory: Path, words: Any, send: Callable[[Message], object], *, saved: int = 0
+        self,
+        worker: Worker,
+        member: Member,
+        directory: Path,
+        words: Any,
+        send: Callable[[Message], object],
+        *,
+        saved: int = 0,
     ) -> None:
-        """``words``: the board's counters of cuts; ``saved``: the last cut before this worker's process."""
+        """``words``: the board's counters of cuts; ``saved``: the last cut before this worker's
+        process.
+        """
         self._worker, self._member, self._directory, self._send = worker, member, directory, send
-        self._words, self.wanted = words, words[word(member)]  # [1] int64, the newest cut that this worker is to save for
+        # [1] int64, the newest cut that this worker is to save for
+        self._words, self.wanted = words, words[word(member)]
         self.last = saved
         self.late: LateSave | None = None  # what is written while the worker goes on
 
@@ -94,7 +112,8 @@ class Saver:
         try:
             late = self._worker.save(writer)
             files = writer.write() if late is None else {}
-        except (OSError, TypeError, ValueError) as error:  # a full disk, or a state that cannot be written
+        # a full disk, or a state that cannot be written
+        except (OSError, TypeError, ValueError) as error:
             self._send(Saved(cut=cut, error=f"{type(error).__name__}: {error}"))
             return
         self.late = self.late if late is None else late
@@ -113,5 +132,7 @@ class Saver:
 
 
 def word(member: Member) -> str:
-    """The board's counter that tells the worker to save: those that hold the others still are the last."""
+    """The board's counter that tells the worker to save: those that hold the others still are the
+    last.
+    """
     return "save_last" if member.kind.side == "learning" else "save"

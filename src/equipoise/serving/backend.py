@@ -1,4 +1,6 @@
-"""What the server needs of a loaded artifact, and what loads one: ONNX Runtime, or torch for policies that ONNX cannot say."""
+"""What the server needs of a loaded artifact, and what loads one: ONNX Runtime, or torch for
+policies that ONNX cannot say.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Model(Protocol):
-    """A loaded artifact without state of its own; ``equipoise.edge.Artifact`` says what each method does."""
+    """A loaded artifact without state of its own; ``equipoise.edge.Artifact`` says what each method
+    does.
+    """
 
     version: str
     spec: Any
@@ -27,13 +31,20 @@ class Model(Protocol):
     def draw(self, seed: int, streams: Any, rows: Any) -> Array: ...
 
     def run(
-        self, rows: Mapping[str, Array], first: Array, state: Mapping[str, Array], noise: Array | None, deterministic: Array
+        self,
+        rows: Mapping[str, Array],
+        first: Array,
+        state: Mapping[str, Array],
+        noise: Array | None,
+        deterministic: Array,
     ) -> tuple[dict[str, Array], Array | None, dict[str, Array]]: ...
 
     def action(self, raw: Mapping[str, Array], row: int | None = None) -> Any: ...
 
 
-def load(path: Path, backend: Backend = "onnx", *, threads: int = 1, trusted: Sequence[str] = ()) -> Model:
+def load(
+    path: Path, backend: Backend = "onnx", *, threads: int = 1, trusted: Sequence[str] = ()
+) -> Model:
     """Check and load an artifact; ValueError names the file that is damaged or not to be trusted.
 
     ``trusted``: code that its spec may name, for torch.

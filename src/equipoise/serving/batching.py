@@ -1,8 +1,9 @@
 """Batching: rows that arrive while the model works are its next batch. Nothing waits for a timer.
 
-A slow model works in a worker thread. One that is fast (``Version.inline``) works in the event loop: for the first request of a
-turn of the loop at once, then for all others of that turn together. Rows of one episode are never in one batch: each needs the
-state after the one before. Recurrent states are read and written by the loop alone.
+A slow model works in a worker thread. One that is fast (``Version.inline``) works in the event
+loop: for the first request of a turn of the loop at once, then for all others of that turn
+together. Rows of one episode are never in one batch: each needs the state after the one before.
+Recurrent states are read and written by the loop alone.
 """
 
 from __future__ import annotations
@@ -24,26 +25,51 @@ from equipoise.serving.version import Version
 
 log = logging.getLogger("equipoise.serving")
 Array = np.ndarray[Any, np.dtype[Any]]
-Choice = tuple[Any, float | None, bool, str | None]  # action as JSON has it, propensity, deterministic, why the shield chose
+# action as JSON has it, propensity, deterministic, why the shield chose
+Choice = tuple[Any, float | None, bool, str | None]
 SHADOW_S = 0.01  # shadow rows are gathered for this long
 SHADOWS = 4096  # shadow rows that may wait
 ONE = {flag: np.array([flag]) for flag in (False, True)}
 
 
 class Ask:
-    """The rows [n, ...] of one request, on their way to a version. ``reply`` gets n choices, once."""
+    """The rows [n, ...] of one request, on their way to a version. ``reply`` gets n choices,
+    once.
+    """
 
     __slots__ = (
-        "about", "arrived", "deadline", "deterministic", "first", "n", "reply", "rows", "step", "stream", "timer",
-        "track", "version",
-    )  # fmt: skip
+        "about",
+        "arrived",
+        "deadline",
+        "deterministic",
+        "first",
+        "n",
+        "reply",
+        "rows",
+        "step",
+        "stream",
+        "timer",
+        "track",
+        "version",
+    )
 
     def __init__(
-        self, version: Version, rows: Mapping[str, Array], reply: Callable[[Ask, list[Choice]], None], *, stream: int,
-        step: int = 0, n: int = 1, track: Track | None = None, first: bool = True, deterministic: bool = True,
-        deadline: float | None = None, about: Any = None,
-    ) -> None:  # fmt: skip
-        """``track``: the episode's. ``stream``, ``step``: of the first row; those of a batch are streams of their own.
+        self,
+        version: Version,
+        rows: Mapping[str, Array],
+        reply: Callable[[Ask, list[Choice]], None],
+        *,
+        stream: int,
+        step: int = 0,
+        n: int = 1,
+        track: Track | None = None,
+        first: bool = True,
+        deterministic: bool = True,
+        deadline: float | None = None,
+        about: Any = None,
+    ) -> None:
+        """``track``: the episode's. ``stream``, ``step``: of the first row; those of a batch are
+        streams of their own.
 
         ``deadline``: on ``time.monotonic``'s clock. ``about``: what ``reply`` needs to know.
         """
@@ -86,19 +112,29 @@ class Batch:
 
     def _draw(self, seed: int) -> Array:
         streams = np.concatenate([np.arange(ask.stream, ask.stream + ask.n) for ask in self.asks])
-        return self.version.model.draw(seed, streams, np.repeat([ask.step for ask in self.asks], [ask.n for ask in self.asks]))
+        return self.version.model.draw(
+            seed, streams, np.repeat([ask.step for ask in self.asks], [ask.n for ask in self.asks])
+        )
 
     def run(self) -> None:
         """Run the model and pass every row through the shield; in the loop or in a thread."""
         try:
             self._run()
-        except Exception as error:  # of the model's runtime, of any kind: the shield answers in place of the model
-            log.error("the model failed", extra={"version": self.version.digest, "reason": str(error)})
-            self.following, self.choices = {}, [self._safe(i, "failed") for i in range(len(self.first))]
+        # of the model's runtime, of any kind: the shield answers in place of the model
+        except Exception as error:
+            log.error(
+                "the model failed", extra={"version": self.version.digest, "reason": str(error)}
+            )
+            self.following, self.choices = (
+                {},
+                [self._safe(i, "failed") for i in range(len(self.first))],
+            )
 
     def _run(self) -> None:
         model, shield, count = self.version.model, self.version.shield, len(self.first)
-        raw, logp, following = model.run(self.rows, self.first, self.state, self.noise, self.deterministic)
+        raw, logp, following = model.run(
+            self.rows, self.first, self.state, self.noise, self.deterministic
+        )
         bad = not_finite([raw, following, None if logp is None else {"logp": logp}])
         self.following = following if bad is None else self._kept(following, bad)
         outside = shield.outside(self.rows)
@@ -113,7 +149,9 @@ class Batch:
                 reason = "limits"
             if reason is None:
                 certain = bool(self.deterministic[i])
-                self.choices.append((action, propensity(model.propensity, logp, i, certain), certain, None))
+                self.choices.append(
+                    (action, propensity(model.propensity, logp, i, certain), certain, None)
+                )
             else:
                 self.choices.append(self._fallback(i, reason))
 
@@ -123,11 +161,13 @@ class Batch:
             return self._safe(i, reason)
         one = {name: x[i : i + 1] for name, x in self.rows.items()}
         state = {name: x[i : i + 1] for name, x in self.state.items()}
-        raw, logp, following = self.version.model.run(one, self.first[i : i + 1], state, None, ONE[True])
+        raw, logp, following = self.version.model.run(
+            one, self.first[i : i + 1], state, None, ONE[True]
+        )
         action = plain(self.version.model.action(raw, 0))
-        if not_finite([raw, following, None if logp is None else {"logp": logp}]) is not None or self.version.shield.beyond(
-            action
-        ):
+        if not_finite(
+            [raw, following, None if logp is None else {"logp": logp}]
+        ) is not None or self.version.shield.beyond(action):
             return self._safe(i, reason)
         return action, None, True, reason
 
@@ -136,7 +176,10 @@ class Batch:
 
     def _kept(self, following: Mapping[str, Array], bad: Array) -> Mapping[str, Array]:
         """The next states, where those that are not finite stay as they were."""
-        return {name: np.where(bad.reshape(-1, *[1] * (x.ndim - 1)), self.state[name], x) for name, x in following.items()}
+        return {
+            name: np.where(bad.reshape(-1, *[1] * (x.ndim - 1)), self.state[name], x)
+            for name, x in following.items()
+        }
 
     def settle(self) -> None:
         """Keep the next states, and let go of episodes that are over; called in the loop."""
@@ -160,7 +203,9 @@ class Batch:
 class Batcher:
     """Gathers asks into batches, one at a time. Used in the event loop."""
 
-    def __init__(self, *, most: int = 64, seed: int = 0, done: Callable[[Batch], None] = lambda batch: None) -> None:
+    def __init__(
+        self, *, most: int = 64, seed: int = 0, done: Callable[[Batch], None] = lambda batch: None
+    ) -> None:
         """``most``: rows of a batch. ``done`` is called after the answers of each."""
         self.most, self._seed, self._done = most, seed, done
         self._loop = asyncio.get_running_loop()
@@ -187,7 +232,9 @@ class Batcher:
             self._asks.append(ask)
 
     def shadow(self, ask: Ask) -> bool:
-        """Take an ask whose answer nobody waits for, and that its track counts already; False where too many wait."""
+        """Take an ask whose answer nobody waits for, and that its track counts already; False where
+        too many wait.
+        """
         if len(self._shadows) >= SHADOWS:
             return False
         self._shadows.append(ask)
@@ -202,7 +249,9 @@ class Batcher:
     def _late(self, ask: Ask) -> None:
         """The deadline has come before the model: its row still moves the episode's state on."""
         ask.timer = None
-        ask.answer([(ask.version.shield.safe(ask.rows, i), None, True, "deadline") for i in range(ask.n)])
+        ask.answer(
+            [(ask.version.shield.safe(ask.rows, i), None, True, "deadline") for i in range(ask.n)]
+        )
 
     def _call(self) -> None:
         self._called = True
@@ -224,7 +273,9 @@ class Batcher:
             self._loop.call_later(SHADOW_S / 4, self._shadow_turn)
 
     def _take(self, waiting: deque[Ask]) -> Batch:
-        """The next batch: rows of the version that waits longest, at most one of an episode. The others wait on, in order."""
+        """The next batch: rows of the version that waits longest, at most one of an episode. The
+        others wait on, in order.
+        """
         asks = [waiting.popleft()]
         version, rows, tracks, later = asks[0].version, asks[0].n, {id(asks[0].track)}, []
         while waiting and rows < self.most:
@@ -245,7 +296,9 @@ class Batcher:
             self._finish(batch)
             return
         self._busy = True
-        self._thread.submit(batch.run).add_done_callback(lambda ran: self._loop.call_soon_threadsafe(self._ran, batch, ran))
+        self._thread.submit(batch.run).add_done_callback(
+            lambda ran: self._loop.call_soon_threadsafe(self._ran, batch, ran)
+        )
 
     def _ran(self, batch: Batch, ran: Any) -> None:
         self._busy = False

@@ -1,8 +1,10 @@
-"""Framed msgpack on a unix socket: the fastest way to ask. The mode of the socket's file (0600) says who may.
+"""Framed msgpack on a unix socket: the fastest way to ask. The mode of the socket's file (0600)
+says who may.
 
-A request is a frame {"op": "act" | "outcome" | "end" | "state", "n": any number, ...}, with the fields of that message. The
-answer is a frame {"n": the same, "status": as in HTTP, ...}, with the fields of a decision, or "error". Answers may come in
-another order than requests. After bytes that are no frame the connection is closed.
+A request is a frame {"op": "act" | "outcome" | "end" | "state", "n": any number, ...}, with the
+fields of that message. The answer is a frame {"n": the same, "status": as in HTTP, ...}, with the
+fields of a decision, or "error". Answers may come in another order than requests. After bytes that
+are no frame the connection is closed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from equipoise.serving.service import Service
 from equipoise.web import ACCEPTS, REFUSALS
 
 MOST_WAITING = 1024  # requests of a connection that may wait for their answer
-TURN, LARGE = 64, 64 << 10  # frames that one turn of the loop takes up, at most, and bytes after which it takes no more
+# frames that one turn of the loop takes up, at most, and bytes after which it takes no more
+TURN, LARGE = 64, 64 << 10
 
 
 class _Act(Act, kw_only=True, tag_field="op", tag="act"):
@@ -50,7 +53,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: FrameServer) -> None:
         self._server, self._service = server, server.service
         self._splitter = frames.Splitter(server.most_body)
-        self.waiting, self._paused, self._closing, self._held = 0, False, False, False  # held: frames wait for a turn
+        # held: frames wait for a turn
+        self.waiting, self._paused, self._closing, self._held = 0, False, False, False
         self.began: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -60,7 +64,12 @@ class Connection(asyncio.Protocol):
         if len(self._server.connections) >= self._server.most_connections:
             REFUSALS.add("connections", self._server.most_connections)
             self._answer(
-                {"n": 0, "status": 503, "error": f"expected at most {self._server.most_connections} connections, got one more"}
+                {
+                    "n": 0,
+                    "status": 503,
+                    "error": f"expected at most {self._server.most_connections} connections, got "
+                    "one more",
+                }
             )
             transport.close()
         else:
@@ -74,7 +83,9 @@ class Connection(asyncio.Protocol):
         self._turn()
 
     def _turn(self) -> None:
-        """Take up some of the frames that came; the others in the loop's next turns, as there may be thousands."""
+        """Take up some of the frames that came; the others in the loop's next turns, as there may
+        be thousands.
+        """
         loop = asyncio.get_running_loop()
         try:
             size = 0
@@ -140,7 +151,9 @@ class Connection(asyncio.Protocol):
             self._done("other", {"n": n, "status": no.status, **no.body()})
 
     def _decided(self, n: int, decision: Decision) -> None:
-        self._done("act", {"n": n, "status": 200, **{name: getattr(decision, name) for name in _FIELDS}})
+        self._done(
+            "act", {"n": n, "status": 200, **{name: getattr(decision, name) for name in _FIELDS}}
+        )
 
     async def _stored(self, n: int, outcome: Outcome) -> None:
         try:
@@ -183,8 +196,15 @@ _FIELDS = Decision.__struct_fields__
 class FrameServer:
     """Listens on a unix socket."""
 
-    def __init__(self, service: Service, *, most_body: int, most_connections: int, request_s: float) -> None:
-        self.service, self.most_body, self.most_connections, self._request_s = service, most_body, most_connections, request_s
+    def __init__(
+        self, service: Service, *, most_body: int, most_connections: int, request_s: float
+    ) -> None:
+        self.service, self.most_body, self.most_connections, self._request_s = (
+            service,
+            most_body,
+            most_connections,
+            request_s,
+        )
         self.connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._path: Path | None = None  # of the socket's file, while it is this server's
@@ -203,12 +223,19 @@ class FrameServer:
         for one in list(self.connections):
             if one.began is not None and now - one.began > self._request_s:
                 one._answer(
-                    {"n": 0, "status": 408, "error": f"frame: expected it whole within {self._request_s:g} s, got a part of it"}
+                    {
+                        "n": 0,
+                        "status": 408,
+                        "error": f"frame: expected it whole within {self._request_s:g} s, got a "
+                        "part of it",
+                    }
                 )
                 one.transport.close()
 
     def stop_listening(self) -> None:
-        """Also where it listens no more, or never did: another server's file at the same path stays."""
+        """Also where it listens no more, or never did: another server's file at the same path
+        stays.
+        """
         if self._server is not None:
             self._server.close()
         if self._path is not None:

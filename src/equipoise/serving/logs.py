@@ -6,7 +6,12 @@ import json
 import logging
 from datetime import UTC, datetime
 
-_KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
+_KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "color_message",
+    "taskName",
+}
 
 
 class JsonLines(logging.Formatter):
@@ -15,8 +20,10 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         said = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(), "logger": record.name, "event": record.getMessage(),
-        }  # fmt: skip
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
         said |= {name: value for name, value in vars(record).items() if name not in _KNOWN}
         if record.exc_info:
             said["traceback"] = self.formatException(record.exc_info)

@@ -1,4 +1,6 @@
-"""Metrics of the server: plain counters, which cost an answer next to nothing, read by prometheus-client when somebody asks."""
+"""Metrics of the server: plain counters, which cost an answer next to nothing, read by
+prometheus-client when somebody asks.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,11 @@ class Metrics:
     """What is counted, and the page that Prometheus reads."""
 
     def __init__(self) -> None:
-        self.decisions: Counter[tuple[str, str]] = Counter()  # (version, "policy" or the shield's reason)
+        # (version, "policy" or the shield's reason)
+        self.decisions: Counter[tuple[str, str]] = Counter()
         self.requests: Counter[tuple[str, int]] = Counter()  # (path, HTTP status)
-        self.shadows: Counter[tuple[str, str]] = Counter()  # (version, "same", "other" or "dropped")
+        # (version, "same", "other" or "dropped")
+        self.shadows: Counter[tuple[str, str]] = Counter()
         self.seconds, self.rows = Histogram(SECONDS), Histogram(ROWS)
         self.paths: dict[str, Histogram] = {}  # seconds of requests
         self.gauges: Gauges = dict
@@ -66,19 +70,37 @@ class Metrics:
     def collect(self) -> Iterator[Any]:
         """As prometheus-client asks for it."""
         for counted, name, help_, labels in (
-            (self.decisions, "equipoise_decisions", "Decisions by the policy, or by the shield.", ("version", "by")),
-            (self.requests, "equipoise_requests", "Requests by path and status.", ("path", "status")),
-            (self.shadows, "equipoise_shadow_answers", "Answers of the shadow: same, other, dropped.", ("version", "action")),
-        ):  # fmt: skip
+            (
+                self.decisions,
+                "equipoise_decisions",
+                "Decisions by the policy, or by the shield.",
+                ("version", "by"),
+            ),
+            (
+                self.requests,
+                "equipoise_requests",
+                "Requests by path and status.",
+                ("path", "status"),
+            ),
+            (
+                self.shadows,
+                "equipoise_shadow_answers",
+                "Answers of the shadow: same, other, dropped.",
+                ("version", "action"),
+            ),
+        ):
             family = CounterMetricFamily(name, help_, labels=labels)
             for values, n in list(counted.items()):
                 family.add_metric([str(value) for value in values], n)
             yield family
         yield self.seconds.family(
-            "equipoise_decision_seconds", "From a request's arrival to its answer, without the transport."
+            "equipoise_decision_seconds",
+            "From a request's arrival to its answer, without the transport.",
         )
         paths = HistogramMetricFamily(
-            "equipoise_request_seconds", "Requests over HTTP, from their headers to their answers.", labels=("path",)
+            "equipoise_request_seconds",
+            "Requests over HTTP, from their headers to their answers.",
+            labels=("path",),
         )
         for path, histogram in list(self.paths.items()):
             paths.add_metric((path,), *histogram.totals())

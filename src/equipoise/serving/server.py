@@ -1,4 +1,6 @@
-"""The server: one process that listens, serves a policy, follows the registry, and drains when it is told to end."""
+"""The server: one process that listens, serves a policy, follows the registry, and drains when it
+is told to end.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,14 @@ from equipoise.serving.trial import Trial
 from equipoise.serving.versions import Source, Versions
 
 log = logging.getLogger("equipoise.serving")
-SWEEP_S = 0.25  # between two looks at frames that take too long, and at episodes that nobody asks for
-SWITCH_S = 2e-4  # the longest that the loop waits for the thread that writes decisions or loads versions; Python's own is 5 ms
-QUIET_S = 0.3  # after SIGTERM: callers are told by their next answer to go elsewhere, before idle connections are closed
+# between two looks at frames that take too long, and at episodes that nobody asks for
+SWEEP_S = 0.25
+# the longest that the loop waits for the thread that writes decisions or loads versions; Python's
+# own is 5 ms
+SWITCH_S = 2e-4
+# after SIGTERM: callers are told by their next answer to go elsewhere, before idle connections are
+# closed
+QUIET_S = 0.3
 
 
 class Server(web.Server):
@@ -38,19 +45,33 @@ class Server(web.Server):
         yield
 
 
-def serve(source: Source, settings: Settings, started: Callable[[list[str]], None] = lambda places: None) -> None:
-    """Serve until SIGTERM or SIGINT. ``started`` gets the places that are listened on: URLs, and "unix:PATH".
+def serve(
+    source: Source, settings: Settings, started: Callable[[list[str]], None] = lambda places: None
+) -> None:
+    """Serve until SIGTERM or SIGINT. ``started`` gets the places that are listened on: URLs, and
+    "unix:PATH".
 
-    ValueError or OSError where what was asked for cannot be: no champion, a place that is taken, others let in without a token.
+    ValueError or OSError where what was asked for cannot be: no champion, a place that is taken,
+    others let in without a token.
     """
     guard = Guard(settings.host, settings.token, hosts=settings.hosts, origins=settings.origins)
     if settings.port is None and settings.uds is None:
-        raise ValueError("expected a port or a unix socket to listen on, got neither; --port N or --uds PATH")
-    trial = Trial(settings.backend, settings.trusted, settings.batch, settings.trial_s, settings.trial_memory)
+        raise ValueError(
+            "expected a port or a unix socket to listen on, got neither; --port N or --uds PATH"
+        )
+    trial = Trial(
+        settings.backend, settings.trusted, settings.batch, settings.trial_s, settings.trial_memory
+    )
     versions = Versions(
-        source, settings.policy, settings.rules, settings.backend, settings.threads, settings.trusted, settings.batch,
+        source,
+        settings.policy,
+        settings.rules,
+        settings.backend,
+        settings.threads,
+        settings.trusted,
+        settings.batch,
         trial=trial,
-    )  # fmt: skip
+    )
     versions.start()
     try:
         asyncio.run(_serve(versions, guard, settings, started))
@@ -58,17 +79,23 @@ def serve(source: Source, settings: Settings, started: Callable[[list[str]], Non
         trial.close()
 
 
-async def _serve(versions: Versions, guard: Guard, settings: Settings, started: Callable[[list[str]], None]) -> None:
+async def _serve(
+    versions: Versions, guard: Guard, settings: Settings, started: Callable[[list[str]], None]
+) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     store = Store(settings.decisions, observations=settings.observations)
     sessions = Sessions(settings.session_timeout_s, settings.most_sessions)
     seed = secrets.randbits(62) if settings.seed is None else settings.seed
-    service = Service(versions, store, sessions, seed=seed, batch=settings.batch, deadline_ms=settings.deadline_ms)
+    service = Service(
+        versions, store, sessions, seed=seed, batch=settings.batch, deadline_ms=settings.deadline_ms
+    )
     app = App(service, guard, most_body=settings.most_body)
     listeners = (settings.port is not None) + (settings.uds is not None)
     most, request_s = web.fitting(settings.most_connections, listeners), settings.request_s
     http = Server(web.config(app, most_connections=most, request_s=request_s))
-    frame_server = FrameServer(service, most_body=settings.most_body, most_connections=most, request_s=request_s)
+    frame_server = FrameServer(
+        service, most_body=settings.most_body, most_connections=most, request_s=request_s
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     places, sockets, end = [], [], loop.time()
@@ -83,11 +110,17 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
         serving = loop.create_task(http.serve(sockets)) if sockets else None
         versions.follow(loop)
         champion = versions.now.by_alias.get("champion")
-        log.info("serving", extra={
-            "policy": settings.policy, "version": champion and champion.digest, "at": places,
-            "inline": champion and champion.inline, "alarm": versions.alarm,
-            "torch": "torch" in sys.modules,
-        })  # fmt: skip
+        log.info(
+            "serving",
+            extra={
+                "policy": settings.policy,
+                "version": champion and champion.digest,
+                "at": places,
+                "inline": champion and champion.inline,
+                "alarm": versions.alarm,
+                "torch": "torch" in sys.modules,
+            },
+        )
         sys.setswitchinterval(SWITCH_S)
         gc.collect()
         gc.freeze()  # what was loaded stays: a full collection need not look at it
@@ -109,20 +142,31 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
         service.batcher.close()
         service.record()
         store.close()
-    log.info("ended", extra={"decisions": sum(service.metrics.decisions.values()), "records_lost": store.lost})
+    log.info(
+        "ended",
+        extra={"decisions": sum(service.metrics.decisions.values()), "records_lost": store.lost},
+    )
 
 
 async def _ended(stop: asyncio.Event, serving: asyncio.Task[None] | None) -> None:
     """Wait for a signal, or for the web server to fail."""
     told = asyncio.ensure_future(stop.wait())
-    await asyncio.wait([told, *([] if serving is None else [serving])], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(
+        [told, *([] if serving is None else [serving])], return_when=asyncio.FIRST_COMPLETED
+    )
     told.cancel()
 
 
 async def _drain(
-    service: Service, http: Server, frame_server: FrameServer, serving: asyncio.Task[None] | None, end: float
+    service: Service,
+    http: Server,
+    frame_server: FrameServer,
+    serving: asyncio.Task[None] | None,
+    end: float,
 ) -> None:
-    """Take no new connections, answer what was asked, close: all before ``end``, on the loop's clock."""
+    """Take no new connections, answer what was asked, close: all before ``end``, on the loop's
+    clock.
+    """
     log.info("draining", extra={"waiting": len(service.batcher)})
     loop = asyncio.get_running_loop()
     service.draining = True

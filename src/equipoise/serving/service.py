@@ -1,4 +1,6 @@
-"""The service: requests in, decisions out, whatever they travel by. Everything here runs in the event loop."""
+"""The service: requests in, decisions out, whatever they travel by. Everything here runs in the
+event loop.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,12 @@ class Service:
         deadline_ms: float | None = None,
     ) -> None:
         """``deadline_ms``: of requests that say none."""
-        self.versions, self.store, self.sessions, self.metrics = versions, store, sessions, Metrics()
+        self.versions, self.store, self.sessions, self.metrics = (
+            versions,
+            store,
+            sessions,
+            Metrics(),
+        )
         self._deadline_ms = deadline_ms
         self.batcher = Batcher(most=batch, seed=seed, done=self._done)
         self._run, self._count = secrets.token_hex(6), count()
@@ -61,43 +68,82 @@ class Service:
         self.draining = False
         self._loop = asyncio.get_running_loop()
         self.told = Turns()  # outcomes that are stored, or not
-        self._unrecorded: list[tuple[Ask, list[Decision], float]] = []  # when each was answered, on the monotonic clock
+        # when each was answered, on the monotonic clock
+        self._unrecorded: list[tuple[Ask, list[Decision], float]] = []
 
-    # -------------------------------------------------------------------------------------------------------- requests
+    # ------------------------------------------------------------------------------------- requests
 
     def act(self, request: Act, reply: Reply) -> None:
-        """Decide for one observation; ``reply`` is called once, with one decision. Refused where the request cannot be met."""
+        """Decide for one observation; ``reply`` is called once, with one decision. Refused where
+        the request cannot be met.
+        """
         name = request.session
         episode = self.sessions.find(name) if name is not None and not request.first else None
         version = self.versions.find(request.version) if episode is None else episode.main.version
         asked = request.version
-        if episode is not None and asked is not None and asked not in SERVED and not version.digest.startswith(asked):
+        if (
+            episode is not None
+            and asked is not None
+            and asked not in SERVED
+            and not version.digest.startswith(asked)
+        ):
             raise Refused(
                 409,
-                f"version: expected {version.digest[:12]}, with which the episode of {name!r} began, got {asked!r}",
+                f"version: expected {version.digest[:12]}, with which the episode of {name!r} "
+                f"began, got {asked!r}",
             )
         rows, single = self.read(version, request.obs)
         if not single:
-            raise Refused(400, "obs: expected one observation, got a batch of them; /v2/models/NAME/infer takes batches")
+            raise Refused(
+                400,
+                "obs: expected one observation, got a batch of them; /v2/models/NAME/infer takes "
+                "batches",
+            )
         self.ask(
-            version, rows, 1, reply, session=name, episode=episode, unit=request.unit, done=request.done,
-            deterministic=request.deterministic, deadline_ms=request.deadline_ms,
-        )  # fmt: skip
+            version,
+            rows,
+            1,
+            reply,
+            session=name,
+            episode=episode,
+            unit=request.unit,
+            done=request.done,
+            deterministic=request.deterministic,
+            deadline_ms=request.deadline_ms,
+        )
 
     def read(self, version: Version, obs: Any) -> tuple[Mapping[str, Any], bool]:
-        """The rows of an observation; Refused (400) with the path, what was expected and what came."""
+        """The rows of an observation; Refused (400) with the path,
+        what was expected and what came.
+        """
         try:
             return version.model.read(arrays(obs))
         except (ValueError, RecursionError) as error:
             raise Refused(400, str(error)) from None
 
     def ask(
-        self, version: Version, rows: Mapping[str, Any], n: int, reply: Reply, *, session: str | None, episode: Episode | None,
-        unit: str | None = None, done: bool = False, deterministic: bool = True, deadline_ms: float | None = None,
-    ) -> None:  # fmt: skip
-        """Ask a version for decisions on n rows that were read. ``episode`` None with a ``session``: one begins."""
+        self,
+        version: Version,
+        rows: Mapping[str, Any],
+        n: int,
+        reply: Reply,
+        *,
+        session: str | None,
+        episode: Episode | None,
+        unit: str | None = None,
+        done: bool = False,
+        deterministic: bool = True,
+        deadline_ms: float | None = None,
+    ) -> None:
+        """Ask a version for decisions on n rows that were read. ``episode`` None with a
+        ``session``: one begins.
+        """
         if session is None and version.recurrent:
-            raise Refused(400, "session: expected the name of an episode, since this policy has a memory, got none")
+            raise Refused(
+                400,
+                "session: expected the name of an episode, since this policy has a memory, got "
+                "none",
+            )
         first = episode is None
         now = self.versions.now
         shadow = now.shadow if version is now.by_alias.get("champion") else None
@@ -115,10 +161,18 @@ class Service:
         unlogged = not deterministic and self.store.alarm is not None
         limit = self.limit_ms(deadline_ms)
         ask = Ask(
-            version, rows, self._answer, stream=stream, step=step, n=n, track=track, first=first,
-            deterministic=deterministic or unlogged, deadline=None if limit is None else time.monotonic() + limit / 1000,
+            version,
+            rows,
+            self._answer,
+            stream=stream,
+            step=step,
+            n=n,
+            track=track,
+            first=first,
+            deterministic=deterministic or unlogged,
+            deadline=None if limit is None else time.monotonic() + limit / 1000,
             about=About(reply, session if unit is None else unit, session, shadowed, unlogged),
-        )  # fmt: skip
+        )
         self.batcher.submit(ask)
         if done and session is not None:
             self.sessions.end(session)
@@ -128,25 +182,41 @@ class Service:
         if asked is None:
             return self._deadline_ms
         if not asked > 0 or asked > LATEST_MS:
-            raise Refused(400, f"deadline_ms: expected a time above 0 and of at most {LATEST_MS:,} ms, got {asked}")
+            raise Refused(
+                400,
+                f"deadline_ms: expected a time above 0 and of at most {LATEST_MS:,} ms, got "
+                f"{asked}",
+            )
         return asked
 
     def outcome(self, outcomes: list[Outcome], written: Callable[[bool], None]) -> None:
-        """Store all outcomes or none; ``written`` is called by the writer's thread. Refused (501, 507) where that cannot be."""
+        """Store all outcomes or none; ``written`` is called by the writer's thread. Refused (501,
+        507) where that cannot be.
+        """
         if self.store.path is None:
-            raise Refused(501, "outcome: expected a server with a file for decisions (--decisions FILE), got one without")
+            raise Refused(
+                501,
+                "outcome: expected a server with a file for decisions (--decisions FILE), got one "
+                "without",
+            )
         now = time.time()
-        rows = [(one.id, one.reward, _json(one), now if one.time is None else one.time) for one in outcomes]
+        rows = [
+            (one.id, one.reward, _json(one), now if one.time is None else one.time)
+            for one in outcomes
+        ]
         if not self.store.put("outcomes", *rows, written=written):
             raise Refused(507, f"outcome: expected room for it, got none: {self.store.alarm}")
 
     async def stored(self, outcomes: list[Outcome]) -> None:
-        """Store all outcomes or none, and wait until they are in the file; Refused (501, 507) where they cannot be."""
+        """Store all outcomes or none, and wait until they are in the file; Refused (501, 507) where
+        they cannot be.
+        """
         loop = asyncio.get_running_loop()
         written: asyncio.Future[bool] = loop.create_future()
 
         def told(fine: bool) -> None:  # in the writer's thread
-            with contextlib.suppress(RuntimeError):  # the loop is closed, which it may be at any moment; the writer goes on
+            # the loop is closed, which it may be at any moment; the writer goes on
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self.told.add, written, fine)
 
         self.outcome(outcomes, told)
@@ -155,7 +225,11 @@ class Service:
         except TimeoutError:
             fine = False if self.store.drop(told) else await written
         if not fine:
-            raise Refused(507, f"outcome: expected room for it, got none: {self.store.alarm or 'the disk is slow'}")
+            raise Refused(
+                507,
+                "outcome: expected room for it, got none: "
+                f"{self.store.alarm or 'the disk is slow'}",
+            )
 
     def end(self, session: str) -> None:
         if not self.sessions.end(session):
@@ -169,14 +243,20 @@ class Service:
     def state(self) -> dict[str, Any]:
         """What /readyz says."""
         now = self.versions.now
-        alarms = [bounds.in_utf8(alarm) for alarm in (self.store.alarm, self.versions.alarm) if alarm is not None]
+        alarms = [
+            bounds.in_utf8(alarm)
+            for alarm in (self.store.alarm, self.versions.alarm)
+            if alarm is not None
+        ]
         return {
-            "ready": self.ready, "policy": self.versions.policy,
+            "ready": self.ready,
+            "policy": self.versions.policy,
             "versions": {alias: version.digest for alias, version in now.by_alias.items()},
-            "sessions": len(self.sessions), "alarms": alarms,
-        }  # fmt: skip
+            "sessions": len(self.sessions),
+            "alarms": alarms,
+        }
 
-    # --------------------------------------------------------------------------------------------------------- answers
+    # -------------------------------------------------------------------------------------- answers
 
     def _answer(self, ask: Ask, choices: list[Choice]) -> None:
         """Answer now; the record can wait for the loop's next turn."""
@@ -184,11 +264,17 @@ class Service:
         kind, unlogged = ask.version.model.propensity, "unlogged" if about.unlogged else None
         decisions = [
             Decision(
-                id=f"{self._run}-{next(self._count):x}", action=action, version=ask.version.digest, propensity=propensity,
-                kind=kind, deterministic=deterministic, session=about.session, fallback=reason or unlogged,
+                id=f"{self._run}-{next(self._count):x}",
+                action=action,
+                version=ask.version.digest,
+                propensity=propensity,
+                kind=kind,
+                deterministic=deterministic,
+                session=about.session,
+                fallback=reason or unlogged,
             )
             for action, propensity, deterministic, reason in choices
-        ]  # fmt: skip
+        ]
         about.reply(decisions)
         if not self._unrecorded:
             self._loop.call_soon(self.record)
@@ -203,31 +289,67 @@ class Service:
             self.metrics.seconds.add(answered - ask.arrived)
             for i, one in enumerate(decisions):
                 self.metrics.decisions[one.version, one.fallback or "policy"] += 1
-                rows = ask.rows if ask.n == 1 else {name: x[i : i + 1] for name, x in ask.rows.items()}
-                self.store.put("decisions", (
-                    one.id, about.unit, about.session, ask.step, self.versions.policy, one.version, one.deterministic,
-                    one.propensity, one.kind, one.fallback, now, one.action, rows,
-                ))  # fmt: skip
+                rows = (
+                    ask.rows if ask.n == 1 else {name: x[i : i + 1] for name, x in ask.rows.items()}
+                )
+                self.store.put(
+                    "decisions",
+                    (
+                        one.id,
+                        about.unit,
+                        about.session,
+                        ask.step,
+                        self.versions.policy,
+                        one.version,
+                        one.deterministic,
+                        one.propensity,
+                        one.kind,
+                        one.fallback,
+                        now,
+                        one.action,
+                        rows,
+                    ),
+                )
             self._shadow(ask, decisions)
 
     def _shadow(self, ask: Ask, decisions: list[Decision]) -> None:
         """Have the shadow answer as well, some time later."""
         about: About = ask.about
-        track, champion, shadow = about.shadow, self.versions.now.by_alias.get("champion"), self.versions.now.shadow
+        track, champion, shadow = (
+            about.shadow,
+            self.versions.now.by_alias.get("champion"),
+            self.versions.now.shadow,
+        )
         if track is not None:
             shadow = track.version
-        elif shadow is None or shadow.recurrent or ask.version is not champion or about.session is not None:
+        elif (
+            shadow is None
+            or shadow.recurrent
+            or ask.version is not champion
+            or about.session is not None
+        ):
             return
 
         def compare(other: Ask, choices: list[Choice]) -> None:
             for decision, (action, propensity, _, _) in zip(decisions, choices, strict=True):
-                self.metrics.shadows[other.version.digest, "same" if action == decision.action else "other"] += 1
-                self.store.put("shadows", (decision.id, other.version.digest, propensity, time.time(), action))
+                self.metrics.shadows[
+                    other.version.digest, "same" if action == decision.action else "other"
+                ] += 1
+                self.store.put(
+                    "shadows", (decision.id, other.version.digest, propensity, time.time(), action)
+                )
 
         other = Ask(
-            shadow, ask.rows, compare, stream=ask.stream, step=ask.step, n=ask.n, track=track, first=ask.first,
+            shadow,
+            ask.rows,
+            compare,
+            stream=ask.stream,
+            step=ask.step,
+            n=ask.n,
+            track=track,
+            first=ask.first,
             deterministic=ask.deterministic,
-        )  # fmt: skip
+        )
         if (track is not None and track.gap) or not self.batcher.shadow(other):
             self.metrics.shadows[shadow.digest, "dropped"] += 1
             if track is not None:
@@ -240,19 +362,34 @@ class Service:
         store, versions = self.store, self.versions
         return {
             "equipoise_sessions": ("Open episodes.", len(self.sessions)),
-            "equipoise_sessions_expired_total": ("Episodes that were ended for want of requests.", self.sessions.expired),
+            "equipoise_sessions_expired_total": (
+                "Episodes that were ended for want of requests.",
+                self.sessions.expired,
+            ),
             "equipoise_swaps_total": ("Times that the champion was swapped.", versions.swaps),
             "equipoise_rows_waiting": ("Requests that wait for the model.", len(self.batcher)),
             "equipoise_records_waiting": ("Records that wait for the disk.", store.waiting),
-            "equipoise_records_written_total": ("Decisions, outcomes and shadow answers in the file.", store.written),
+            "equipoise_records_written_total": (
+                "Decisions, outcomes and shadow answers in the file.",
+                store.written,
+            ),
             "equipoise_records_lost_total": ("Records that could not be written.", store.lost),
-            "equipoise_alarms": ("1 where something is wrong: /readyz says what.", float(bool(self.state()["alarms"]))),
-        }  # fmt: skip
+            "equipoise_alarms": (
+                "1 where something is wrong: /readyz says what.",
+                float(bool(self.state()["alarms"])),
+            ),
+        }
 
 
 def _json(outcome: Outcome) -> str | None:
-    """The data of an outcome as JSON; Refused (400) if a field has a value of msgpack that JSON does not have."""
+    """The data of an outcome as JSON; Refused (400) if a field has a value of msgpack that JSON
+    does not have.
+    """
     for name, value in (("reward", outcome.reward), ("time", outcome.time), ("data", outcome.data)):
         if value is not None and (odd := bounds.unsayable(value)) is not None:
             raise Refused(400, f"{name}: expected what JSON can say, got {odd}")
-    return None if outcome.data is None else msgspec.json.format(msgspec.json.encode(outcome.data), indent=0).decode()
+    return (
+        None
+        if outcome.data is None
+        else msgspec.json.format(msgspec.json.encode(outcome.data), indent=0).decode()
+    )

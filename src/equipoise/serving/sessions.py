@@ -11,7 +11,8 @@ from equipoise.serving.version import Version
 
 
 class Track:
-    """What a version keeps of an episode: its slot, and how many of its rows wait. The slot is given back after the last.
+    """What a version keeps of an episode: its slot, and how many of its rows wait. The slot is
+    given back after the last.
 
     ``gap``: a row was dropped, so the state is no longer that of the episode.
     """
@@ -42,11 +43,15 @@ class Track:
 
 
 class Episode:
-    """One episode of a session. ``stream`` and ``step`` number its rows, by which noise is drawn."""
+    """One episode of a session. ``stream`` and ``step`` number its rows,
+    by which noise is drawn.
+    """
 
     __slots__ = ("last", "main", "name", "shadow", "step", "stream")
 
-    def __init__(self, name: str, version: Version, shadow: Version | None, stream: int, now: float) -> None:
+    def __init__(
+        self, name: str, version: Version, shadow: Version | None, stream: int, now: float
+    ) -> None:
         self.name, self.stream, self.step, self.last = name, stream, 0, now
         self.main = Track(version)
         self.shadow = Track(shadow) if shadow is not None and shadow is not version else None
@@ -57,18 +62,22 @@ class Episode:
             self.shadow.end()
 
 
-FRESH_S = 10.0  # seconds that an episode keeps its place without a second request while all places are taken
+# seconds that an episode keeps its place without a second request while all places are taken
+FRESH_S = 10.0
 
 
 class Sessions:
-    """The open episodes, at most ``cap`` of them; one without a request for ``timeout_s`` seconds is ended.
+    """The open episodes, at most ``cap`` of them; one without a request for ``timeout_s`` seconds
+    is ended.
 
-    If all places are taken, a new episode takes the place of the oldest episode that had only one request, if that was
-    ``FRESH_S`` ago. So a caller that begins thousands and leaves them keeps the others out for seconds, and an episode that
-    goes on never loses its place.
+    If all places are taken, a new episode takes the place of the oldest episode that had only one
+    request, if that was ``FRESH_S`` ago. So a caller that begins thousands and leaves them keeps
+    the others out for seconds, and an episode that goes on never loses its place.
     """
 
-    def __init__(self, timeout_s: float, cap: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, timeout_s: float, cap: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.timeout_s, self.cap, self._clock = timeout_s, cap, clock
         self._open: dict[str, Episode] = {}  # by name, the one that was used longest ago first
         self._fresh: dict[str, None] = {}  # those of them that had one request, the oldest first
@@ -84,22 +93,28 @@ class Sessions:
         episode = self._open.pop(name, None)
         if episode is None:
             raise Refused(
-                404, f"session: expected an open episode, got {name!r}, which never began, is done, or had no request for "
+                404,
+                f"session: expected an open episode, got {name!r}, which never began, is done, or "
+                "had no request for "
                 f"{self.timeout_s:g} s; begin one with first: true",
-            )  # fmt: skip
+            )
         episode.last = self._clock()
         self._open[name] = episode
         self._fresh.pop(name, None)
         return episode
 
     def begin(self, name: str, version: Version, shadow: Version | None) -> Episode:
-        """A new episode; the session's earlier one is over. Refused (429) where all places are taken."""
+        """A new episode; the session's earlier one is over. Refused (429) where all places are
+        taken.
+        """
         self.sweep()
         if name not in self._open and len(self._open) >= self.cap and not self._evict():
             raise Refused(
-                429, f"session: expected at most {self.cap:,} open episodes, got one more; end those that are over with "
+                429,
+                f"session: expected at most {self.cap:,} open episodes, got one more; end those "
+                "that are over with "
                 "done: true, or raise --max-sessions",
-            )  # fmt: skip
+            )
         self.end(name)
         episode = Episode(name, version, shadow, next(self.streams), self._clock())
         self._open[name] = episode
@@ -107,7 +122,9 @@ class Sessions:
         return episode
 
     def _evict(self) -> bool:
-        """End the oldest episode that never went on; False where it is too young, or there is none."""
+        """End the oldest episode that never went on; False where it is too young,
+        or there is none.
+        """
         oldest = next(iter(self._fresh), None)
         if oldest is None or self._open[oldest].last > self._clock() - FRESH_S:
             return False

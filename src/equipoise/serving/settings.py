@@ -1,4 +1,6 @@
-"""Settings of ``equipoise serve``: each a field with its help, its option and its range. Nothing here is slow to import"""
+"""Settings of ``equipoise serve``: each a field with its help, its option and its range. Nothing
+here is slow to import
+"""
 
 from __future__ import annotations
 
@@ -19,23 +21,31 @@ MEMORY = 1 << 30  # bytes that a trial may take, without its imports
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the user asks of a decision. ``low`` and ``high``: a number, or nested lists as the action (a Box) has them.
+    """What the user asks of a decision. ``low`` and ``high``: a number, or nested lists as the
+    action (a Box) has them.
 
-    ``fallback``: "best" takes the policy's deterministic action where it passes, "safe" always the safe action. ``safe``: that
-    action, as JSON has it; None: the middle of a Box, the first allowed action otherwise.
+    ``fallback``: "best" takes the policy's deterministic action where it passes, "safe" always the
+    safe action. ``safe``: that action, as JSON has it; None: the middle of a Box, the first allowed
+    action otherwise.
     """
 
     low: Annotated[Json, Help("Lowest action, a number or a list."), Flag(SAFE, "JSON")] = None
     high: Annotated[Json, Help("Highest action."), Flag(SAFE, "JSON")] = None
     margin: Annotated[
-        Amount | None, Help("How far observations may be out of their quantiles, times the quantiles' range."), Flag(SAFE, "X")
+        Amount | None,
+        Help("How far observations may be out of their quantiles, times the quantiles' range."),
+        Flag(SAFE, "X"),
     ] = None
     fallback: Annotated[
         Literal["best", "safe"],
         Help("Take the policy's best action if it passes, or always the safe one."),
         Flag(SAFE, "best|safe"),
     ] = "best"
-    safe: Annotated[Json, Help("Default: mid of the space, or the first action."), Flag(SAFE, "JSON", "safe-action")] = None
+    safe: Annotated[
+        Json,
+        Help("Default: mid of the space, or the first action."),
+        Flag(SAFE, "JSON", "safe-action"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,25 +60,55 @@ class Settings:
     ] = 8000
     uds: Path | None = None
     decisions: Path | None = None
-    observations: Annotated[bool, Help("Keep observations beside their decisions."), Flag(HERE)] = True
-    backend: Annotated[Backend, Help("torch: for policies that ONNX cannot say."), Flag(HERE, "onnx|torch")] = "onnx"
+    observations: Annotated[bool, Help("Keep observations beside their decisions."), Flag(HERE)] = (
+        True
+    )
+    backend: Annotated[
+        Backend, Help("torch: for policies that ONNX cannot say."), Flag(HERE, "onnx|torch")
+    ] = "onnx"
     trusted: tuple[str, ...] = ()
     threads: Annotated[Count, Help("Threads of the model."), Flag(HERE)] = 1
-    batch: Annotated[int, Range(1, 4096), Help("Most rows that the model gets at once."), Flag(HERE)] = 64
+    batch: Annotated[
+        int, Range(1, 4096), Help("Most rows that the model gets at once."), Flag(HERE)
+    ] = 64
     seed: Annotated[
-        Annotated[int, Range(0, (1 << 62) - 1)] | None, Help("Seed of exploring actions. Default: random."), Flag(HERE)
+        Annotated[int, Range(0, (1 << 62) - 1)] | None,
+        Help("Seed of exploring actions. Default: random."),
+        Flag(HERE),
     ] = None
-    host: Annotated[str, Help("Address; any but this machine's own needs a token."), Flag(WHO, "<str>")] = "127.0.0.1"
+    host: Annotated[
+        str, Help("Address; any but this machine's own needs a token."), Flag(WHO, "<str>")
+    ] = "127.0.0.1"
     token: str | None = None
-    hosts: Annotated[tuple[str, ...], Help("A name by which callers call this server."), Flag(WHO, "NAME", "allow-host")] = ()
-    origins: Annotated[tuple[str, ...], Help("An origin whose web pages may ask."), Flag(WHO, "URL", "allow-origin")] = ()
-    session_timeout_s: Annotated[Amount, Help("An episode without requests ends."), Flag(HOW, "S", "session-timeout")] = 600.0
+    hosts: Annotated[
+        tuple[str, ...],
+        Help("A name by which callers call this server."),
+        Flag(WHO, "NAME", "allow-host"),
+    ] = ()
+    origins: Annotated[
+        tuple[str, ...],
+        Help("An origin whose web pages may ask."),
+        Flag(WHO, "URL", "allow-origin"),
+    ] = ()
+    session_timeout_s: Annotated[
+        Amount, Help("An episode without requests ends."), Flag(HOW, "S", "session-timeout")
+    ] = 600.0
     most_sessions: Annotated[Count, Help("Open episodes."), Flag(HOW, "N", "max-sessions")] = 10_000
     most_body: Annotated[Count, Help("Of a request."), Flag(HOW, "BYTES", "max-body")] = 8 << 20
-    most_connections: Annotated[Count, Help("Of HTTP, and of the socket."), Flag(HOW, "N", "max-connections")] = 1024
-    request_s: Annotated[Amount, Help("For a request to arrive."), Flag(HOW, "S", "request-timeout")] = 10.0
+    most_connections: Annotated[
+        Count, Help("Of HTTP, and of the socket."), Flag(HOW, "N", "max-connections")
+    ] = 1024
+    request_s: Annotated[
+        Amount, Help("For a request to arrive."), Flag(HOW, "S", "request-timeout")
+    ] = 10.0
     drain_s: Annotated[Amount, Help("For answers after SIGTERM."), Flag(HOW, "S", "drain")] = 10.0
-    trial_s: Annotated[Amount, Help("Processor time of a new version's trial."), Flag(HOW, "S", "trial-time")] = CPU_S
-    trial_memory: Annotated[int, Range(1e6, 1e15), Help("Memory of a new version's trial."), Flag(HOW, "BYTES")] = MEMORY
-    deadline_ms: Annotated[Amount | None, Help("Latest answer, unless a request says another."), Flag(SAFE, "MS")] = None
+    trial_s: Annotated[
+        Amount, Help("Processor time of a new version's trial."), Flag(HOW, "S", "trial-time")
+    ] = CPU_S
+    trial_memory: Annotated[
+        int, Range(1e6, 1e15), Help("Memory of a new version's trial."), Flag(HOW, "BYTES")
+    ] = MEMORY
+    deadline_ms: Annotated[
+        Amount | None, Help("Latest answer, unless a request says another."), Flag(SAFE, "MS")
+    ] = None
     rules: Rules = field(default_factory=Rules)

@@ -1,9 +1,10 @@
-"""Decisions, outcomes and shadow answers in an SQLite file: written by one thread, so that no answer waits for the disk.
+"""Decisions, outcomes and shadow answers in an SQLite file: written by one thread, so that no
+answer waits for the disk.
 
-What cannot be written (a full disk, a lock of another process) waits, with an alarm, until the disk takes it. The queue is
-bounded: records that find it full are lost and counted, and the server goes on. An outcome is acknowledged when it is in the
-file that is then at the path. A file that was moved or removed has a successor, which also gets records that may be lost with
-the old one.
+What cannot be written (a full disk, a lock of another process) waits, with an alarm, until the disk
+takes it. The queue is bounded: records that find it full are lost and counted, and the server goes
+on. An outcome is acknowledged when it is in the file that is then at the path. A file that was
+moved or removed has a successor, which also gets records that may be lost with the old one.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CREATE TABLE IF NOT EXISTS decisions (id TEXT PRIMARY KEY, unit TEXT, session TE
 CREATE TABLE IF NOT EXISTS outcomes (id TEXT, reward REAL, data TEXT, time REAL);
 CREATE INDEX IF NOT EXISTS outcomes_of_decisions ON outcomes (id);
 CREATE TABLE IF NOT EXISTS shadows (id TEXT, version TEXT, propensity REAL, time REAL, action TEXT);
-"""
+"""  # noqa: E501
 INSERTS = {
     "decisions": "INSERT OR IGNORE INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "outcomes": "INSERT INTO outcomes VALUES (?, ?, ?, ?)",
@@ -51,16 +52,21 @@ Group = tuple[str, tuple[tuple[Any, ...], ...], int, Callable[[bool], None] | No
 
 
 class Store:
-    """The file and its writer thread. ``put`` never waits; ``alarm`` says what is wrong now, or is None."""
+    """The file and its writer thread. ``put`` never waits; ``alarm`` says what is wrong now, or is
+    None.
+    """
 
     def __init__(self, path: Path | None, *, observations: bool = True, queue: int = QUEUE) -> None:
-        """``path`` None: nothing is kept, and outcomes are refused. ``observations``: keep them beside their decisions."""
+        """``path`` None: nothing is kept, and outcomes are refused. ``observations``: keep them
+        beside their decisions.
+        """
         self.path, self._observations, self._most = path, observations, queue
         self.alarm: str | None = None
         self.lost = self.written = 0
         self._waiting: deque[Group] = deque()
         self._taken: list[Group] = []  # by the writer, which keeps them until they are in the file
-        self._came = self._went = 0  # sizes: the first is counted by those who put, the second by the writer
+        # sizes: the first is counted by those who put, the second by the writer
+        self._came = self._went = 0
         self._wake, self._lock, self._ends = threading.Event(), threading.Lock(), math.inf
         self._claimed = self._dropped = frozenset[Callable[[bool], None]]()
         self._thread: threading.Thread | None = None
@@ -69,7 +75,9 @@ class Store:
             self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
             self._thread.start()
 
-    def put(self, table: str, *rows: tuple[Any, ...], written: Callable[[bool], None] | None = None) -> bool:
+    def put(
+        self, table: str, *rows: tuple[Any, ...], written: Callable[[bool], None] | None = None
+    ) -> bool:
         """Queue records of one table; False where they are lost at once, all of them.
 
         ``written`` is called by the writer thread, which then hurries.
@@ -82,7 +90,10 @@ class Store:
                 size += x.nbytes // BYTES
         if self._came - self._went + size > self._most:
             self.lost += len(rows)
-            self.alarm = self.alarm or f"{self.path}: {self._most:,} records wait for the disk, and more are lost"
+            self.alarm = (
+                self.alarm
+                or f"{self.path}: {self._most:,} records wait for the disk, and more are lost"
+            )
             return False
         self._came += size
         self._waiting.append((table, rows, size, written))
@@ -91,7 +102,9 @@ class Store:
         return True
 
     def drop(self, written: Callable[[bool], None]) -> bool:
-        """Take back the records that ``put`` queued with this callback; False if the writer has them, which then calls it."""
+        """Take back the records that ``put`` queued with this callback; False if the writer has
+        them, which then calls it.
+        """
         with self._lock:
             if written in self._claimed:
                 return False
@@ -104,7 +117,9 @@ class Store:
         return self._came - self._went
 
     def close(self) -> None:
-        """Write all that waits, and end; records that cannot be written within ``CLOSE_S`` are lost, later ones refused."""
+        """Write all that waits, and end; records that cannot be written within ``CLOSE_S`` are
+        lost, later ones refused.
+        """
         thread, self._thread = self._thread, None  # ``put`` asks whether there is a writer
         if thread is not None:
             self._ends = time.monotonic() + CLOSE_S
@@ -115,7 +130,9 @@ class Store:
         """Open the file, or make it with mode 0600 -> (connection, ``_state``)."""
         assert self.path is not None
         try:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
+            os.close(
+                os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+            )
             file = sqlite3.connect(str(self.path), isolation_level=None, timeout=BUSY_S)
             try:
                 file.execute("PRAGMA journal_mode=WAL")
@@ -128,13 +145,17 @@ class Store:
                 file.close()
                 raise
         except (sqlite3.Error, OSError) as error:
-            raise OSError(f"{self.path}: expected a file for decisions that can be written, got {error}") from error
+            raise OSError(
+                f"{self.path}: expected a file for decisions that can be written, got {error}"
+            ) from error
 
     def _state(self) -> tuple[int, ...]:
-        """What changes if others move, replace or rewrite the file or what is beside it; () for no file, and for an empty one.
+        """What changes if others move, replace or rewrite the file or what is beside it; () for no
+        file, and for an empty one.
 
-        The file's device and inode, the inodes of log and index, the file's size and time of change. The file is not
-        opened: to close it again would drop the locks that SQLite has on it in this process.
+        The file's device and inode, the inodes of log and index, the file's size and time of
+        change. The file is not opened: to close it again would drop the locks that SQLite has on it
+        in this process.
         """
         try:
             found, log, index = (os.stat(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
@@ -162,11 +183,13 @@ class Store:
                     file, state = self._connect()
                 self._write(file, self._taken)
                 written, state = state, self._state()
-                if not state or written[:SAME] != state[:SAME]:  # it was moved, removed or overwritten meanwhile
+                # it was moved, removed or overwritten meanwhile
+                if not state or written[:SAME] != state[:SAME]:
                     moves += 1
                     if moves > MOVES:
                         raise OSError(
-                            "expected a file that stays where it is, got one that was moved or removed again and again"
+                            "expected a file that stays where it is, got one that was moved or "
+                            "removed again and again"
                         )
                     self._leave(file)
                     file = None
@@ -181,7 +204,8 @@ class Store:
                     self._wake.wait(min(RETRY_S, max(0.0, self._ends - time.monotonic())))
                     self._wake.clear()
                 continue
-            except (ValueError, TypeError, OverflowError) as error:  # values that SQLite cannot take
+            # values that SQLite cannot take
+            except (ValueError, TypeError, OverflowError) as error:
                 self._failed(error, False, everything=True)
                 continue
             self.written += sum(len(rows) for _, rows, _, _ in self._taken)
@@ -214,11 +238,18 @@ class Store:
                 written(fine)
 
     def _write(self, file: sqlite3.Connection, groups: list[Group]) -> None:
-        """Write one transaction into the log and from there into the file, which may be moved away from its log."""
+        """Write one transaction into the log and from there into the file, which may be moved away
+        from its log.
+        """
         file.execute("BEGIN IMMEDIATE")
         try:
             for table, insert in INSERTS.items():
-                rows = [self._row(table, values) for name, all_values, _, _ in groups if name == table for values in all_values]
+                rows = [
+                    self._row(table, values)
+                    for name, all_values, _, _ in groups
+                    if name == table
+                    for values in all_values
+                ]
                 if rows:
                     file.executemany(insert, rows)
             file.execute("COMMIT")
@@ -238,22 +269,34 @@ class Store:
             file.close()
 
     def _row(self, table: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The values as SQLite takes them: an action as JSON, an observation (a tree of arrays) as the body of a frame."""
+        """The values as SQLite takes them: an action as JSON, an observation (a tree of arrays) as
+        the body of a frame.
+        """
         if table == "decisions":
             *rest, action, rows = values
-            observation = frames.encode(rows, LARGEST)[frames.HEAD.size :] if self._observations else None
+            observation = (
+                frames.encode(rows, LARGEST)[frames.HEAD.size :] if self._observations else None
+            )
             return (*rest, json.dumps(action), observation)
         return (*values[:-1], json.dumps(values[-1])) if table == "shadows" else values
 
     def _failed(self, error: Exception, busy: bool, everything: bool = False) -> None:
-        """Keep the taken groups until the disk takes them. Outcomes are given up, as their callers wait for an answer.
+        """Keep the taken groups until the disk takes them. Outcomes are given up, as their callers
+        wait for an answer.
 
-        ``busy``: another process writes, which ends some time, so outcomes wait too. ``everything``: the values are at fault.
+        ``busy``: another process writes, which ends some time, so outcomes wait too.
+        ``everything``: the values are at fault.
         """
         if self.alarm is None:
-            log.error("decisions cannot be written", extra={"file": str(self.path), "reason": str(error)})
+            log.error(
+                "decisions cannot be written", extra={"file": str(self.path), "reason": str(error)}
+            )
         over = everything or time.monotonic() >= self._ends
-        fate = "records are lost" if over else f"records wait, and beyond {self._most:,} records are lost"
+        fate = (
+            "records are lost"
+            if over
+            else f"records wait, and beyond {self._most:,} records are lost"
+        )
         self.alarm = f"{self.path}: {fate}: {error}"
         given_up = [group for group in self._taken if over or (group[3] is not None and not busy)]
         self._taken = [] if over else [group for group in self._taken if busy or group[3] is None]

@@ -1,8 +1,10 @@
-"""The trial of a version: it is loaded and run in a process of its own before it is added, or served.
+"""The trial of a version: it is loaded and run in a process of its own before it is added, or
+served.
 
-A graph can loop for ever, take all memory, or end the process that runs it. In a trial that happens to a child, whose processor
-time and memory are limited, and which ends at its deadline even if its parent was killed. Processor time, since a busy machine
-makes a sound version slow and no version endless.
+A graph can loop for ever, take all memory, or end the process that runs it. In a trial that happens
+to a child, whose processor time and memory are limited, and which ends at its deadline even if its
+parent was killed. Processor time, since a busy machine makes a sound version slow and no version
+endless.
 
     python -m equipoise.serving.trial onnx < {"path": ...}      {"version": ...} or {"error": ...}
 """
@@ -25,11 +27,14 @@ from typing import Any
 from equipoise.serving.backend import load
 from equipoise.serving.settings import CPU_S, MEMORY, Backend
 
-WALL = 10  # the deadline, in multiples of the processor time: for a machine that does ten other things
+# the deadline, in multiples of the processor time: for a machine that does ten other things
+WALL = 10
 
 
 class Exceeded(ValueError):
-    """The error of a version that took too much time or memory, or ended its process; another trial will cost as much."""
+    """The error of a version that took too much time or memory, or ended its process; another trial
+    will cost as much.
+    """
 
 
 @dataclass
@@ -56,8 +61,12 @@ class Trial:
             return
         child, out = self._take(), b""
         asked = {
-            "path": str(path), "trusted": list(self.trusted), "batch": self.batch, "cpu_s": self.cpu_s, "memory": self.memory,
-        }  # fmt: skip
+            "path": str(path),
+            "trusted": list(self.trusted),
+            "batch": self.batch,
+            "cpu_s": self.cpu_s,
+            "memory": self.memory,
+        }
         with child:
             try:
                 out, _ = child.communicate(json.dumps(asked).encode(), timeout=WALL * self.cpu_s)
@@ -84,7 +93,8 @@ class Trial:
             with self._lock:
                 ends = bool(self._closed)
                 self._spare = None if ends else spare
-            if ends:  # ``close`` has ended it meanwhile, and leaves its pipes to whoever has the process
+            # ``close`` has ended it meanwhile, and leaves its pipes to whoever has the process
+            if ends:
                 with spare:
                     spare.kill()
 
@@ -112,11 +122,17 @@ class Trial:
                 child = None
             if child is None:
                 # The same import path as ours, and not the current folder, which may hold anything.
-                env = os.environ | {"PYTHONPATH": os.pathsep.join(os.path.abspath(one) for one in sys.path)}
+                env = os.environ | {
+                    "PYTHONPATH": os.pathsep.join(os.path.abspath(one) for one in sys.path)
+                }
                 child = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "equipoise.serving.trial", self.backend], env=env, start_new_session=True,
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                )  # fmt: skip
+                    [sys.executable, "-P", "-m", "equipoise.serving.trial", self.backend],
+                    env=env,
+                    start_new_session=True,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                )
                 self._children.add(child)
             return child
 
@@ -125,8 +141,14 @@ class Trial:
         if code == -signal.SIGXCPU:
             return f"{wanted} within {self.cpu_s:g} s of processor time, got no answer"
         if code in (-signal.SIGKILL, -signal.SIGALRM):
-            return f"{wanted} within {WALL * self.cpu_s:g} s, got none; or the machine had no memory left"
-        return f"{wanted}, got {signal.Signals(-code).name if code < 0 else f'exit code {code}'} from it"
+            return (
+                f"{wanted} within {WALL * self.cpu_s:g} s, got none; or the machine had no "
+                "memory left"
+            )
+        return (
+            f"{wanted}, got {signal.Signals(-code).name if code < 0 else f'exit code {code}'} "
+            "from it"
+        )
 
 
 def _limit(cpu_s: float, memory: int) -> None:
@@ -169,7 +191,9 @@ def main() -> None:
         if not text or not isinstance(error, ValueError | OSError):
             text = f"expected a version that loads and answers, got {type(error).__name__}: {text}"
         if no_memory:
-            text = f"expected a version that takes at most {asked['memory']:,} bytes of memory: {text}"
+            text = (
+                f"expected a version that takes at most {asked['memory']:,} bytes of memory: {text}"
+            )
         said = {"error": text, "memory": no_memory}
     sys.stdout.write(json.dumps(said))
 

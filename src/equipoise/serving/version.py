@@ -22,7 +22,9 @@ TIMED_S = 0.3  # as many as this time is enough for
 
 
 class States:
-    """The recurrent states of a version's episodes: {name: [slots, ...]}, which grows by doubling. Empty without a memory."""
+    """The recurrent states of a version's episodes: {name: [slots, ...]}, which grows by doubling.
+    Empty without a memory.
+    """
 
     def __init__(self, initial: Mapping[str, Array], slots: int = 64) -> None:
         """``initial``: the state [1, ...] with which an episode begins."""
@@ -36,7 +38,9 @@ class States:
         if not self._arrays:
             return -1
         if not self._free:
-            self._arrays = {name: np.concatenate([x, np.empty_like(x)]) for name, x in self._arrays.items()}
+            self._arrays = {
+                name: np.concatenate([x, np.empty_like(x)]) for name, x in self._arrays.items()
+            }
             self._free = list(range(self._slots, 2 * self._slots))[::-1]
             self._slots *= 2
         slot = self._free.pop()
@@ -58,7 +62,9 @@ class States:
 
 
 class Version:
-    """A loaded version: its model, its shield, its episodes' states, and arrays in which batches are put together."""
+    """A loaded version: its model, its shield, its episodes' states, and arrays in which batches
+    are put together.
+    """
 
     def __init__(self, model: Model, rules: Rules | None = None, batch: int = 64) -> None:
         """ValueError where the spec lacks what serving needs, or the model does not run."""
@@ -67,39 +73,57 @@ class Version:
         try:
             self.shield = Shield(rules or Rules(), model.spec)
             about = model.spec["artifact"]["rows"]
-            self.rows = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in about.items()}
+            self.rows = {
+                name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in about.items()
+            }
             forms = model.spec["artifact"]["action"]
-            self.action = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in forms.items()}
+            self.action = {
+                name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in forms.items()
+            }
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(
-                f"spec.json: expected what 'equipoise export' writes, got {type(error).__name__}: {error}"
+                f"spec.json: expected what 'equipoise export' writes, got {type(error).__name__}: "
+                f"{error}"
             ) from error
         self.states = States(initial := model.initial(1))
         self.recurrent = bool(initial)
-        self._arrays = {name: np.zeros((batch, *shape), dtype) for name, (shape, dtype) in self.rows.items()}
+        self._arrays = {
+            name: np.zeros((batch, *shape), dtype) for name, (shape, dtype) in self.rows.items()
+        }
         self.inline = self._seconds(1) < INLINE_S and self._seconds(batch) < INLINE_BATCH_S
 
     def prove(self) -> None:
-        """Decide for recorded observations as a server does; ValueError where a decision is not what the spec says."""
+        """Decide for recorded observations as a server does; ValueError where a decision is not
+        what the spec says.
+        """
         rows = self._recorded()
         count, initial = len(next(iter(rows.values()))), self.model.initial(1)
         first, state = np.ones(count, bool), self.model.initial(count)
         noise = self.model.draw(0, np.arange(count), np.zeros(count, np.int64))
         for certain in (True, False):
-            raw, logp, following = self.model.run(rows, first, state, None if certain else noise, np.full(count, certain))
+            raw, logp, following = self.model.run(
+                rows, first, state, None if certain else noise, np.full(count, certain)
+            )
             got = {name: np.shape(x) for name, x in (*raw.items(), *following.items())}
             wanted = {name: (count, *shape) for name, (shape, _) in self.action.items()}
             wanted |= {name: (count, *x.shape[1:]) for name, x in initial.items()}
             if got != wanted:
                 raise ValueError(f"policy.onnx: expected outputs of the shapes {wanted}, got {got}")
             if not_finite([raw, following, None if logp is None else {"logp": logp}]) is not None:
-                raise ValueError("policy.onnx: expected finite numbers for recorded observations, got nan or an infinity")
+                raise ValueError(
+                    "policy.onnx: expected finite numbers for recorded observations, got nan or an "
+                    "infinity"
+                )
             for i in range(count):
-                json.dumps([plain(self.model.action(raw, i)), self.shield.safe(rows, i)], allow_nan=False)
+                json.dumps(
+                    [plain(self.model.action(raw, i)), self.shield.safe(rows, i)], allow_nan=False
+                )
         self.shield.outside(rows)
 
     def _recorded(self) -> dict[str, Array]:
-        """The quantiles of the observations [n, ...] that export recorded; one from the middle of the space without them."""
+        """The quantiles of the observations [n, ...] that export recorded; one from the middle of
+        the space without them.
+        """
         about = self.model.spec["artifact"]
         quantiles = about.get("quantiles") or {}
         count = max([1, *(len(one["values"]) for one in quantiles.values())])
@@ -110,7 +134,9 @@ class Version:
             rows[name] = np.ones((count, *shape), dtype)
             if name in masks:
                 continue
-            values = quantiles[name]["values"] if name in quantiles else [middle(spaces[name], iter(()))]
+            values = (
+                quantiles[name]["values"] if name in quantiles else [middle(spaces[name], iter(()))]
+            )
             for i, one in enumerate(values * count if len(values) == 1 else values):
                 rows[name][i] = np.reshape(one, () if np.size(one) == 1 else shape)
         return rows
@@ -130,8 +156,12 @@ class Version:
         return found
 
     def _seconds(self, count: int) -> float:
-        """The time of the fastest run of ``count`` rows: of one that nothing else on the machine disturbed."""
-        rows = {name: np.zeros((count, *shape), dtype) for name, (shape, dtype) in self.rows.items()}
+        """The time of the fastest run of ``count`` rows: of one that nothing else on the machine
+        disturbed.
+        """
+        rows = {
+            name: np.zeros((count, *shape), dtype) for name, (shape, dtype) in self.rows.items()
+        }
         rows |= {name: np.ones_like(rows[name]) for name, _ in self.shield.masks}
         state, flags = self.model.initial(count), np.ones(count, bool)
         took: list[float] = []

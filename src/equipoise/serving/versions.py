@@ -1,9 +1,9 @@
 """Versions of a policy: tried and loaded while others answer, swapped in between two batches.
 
-A thread looks several times a second whether an alias has moved. Each new version is tried in a process of its own
-(``trial.py``), loaded and warmed up, all in a thread that no other version waits for. Then the loop takes it with one
-assignment. A version that cannot be served costs the aliases that name it, with an alarm for each, and nothing else.
-An episode keeps its version until it ends.
+A thread looks several times a second whether an alias has moved. Each new version is tried in a
+process of its own (``trial.py``), loaded and warmed up, all in a thread that no other version waits
+for. Then the loop takes it with one assignment. A version that cannot be served costs the aliases
+that name it, with an alarm for each, and nothing else. An episode keeps its version until it ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from equipoise.serving.version import Version
 log = logging.getLogger("equipoise.serving")
 SERVED = ("champion", "candidate", "shadow", "previous")
 POLL_S = 0.2
-RETRY_S = 1.0  # after a version that could not be loaded: it may still be copied; twice as long after each further time,
+# after a version that could not be loaded: it may still be copied; twice as long after each further
+# time,
+RETRY_S = 1.0
 RETRY_MOST_S = 60.0  # up to this, and at least
 RETRY_TIMES = 10  # times what the attempt took, so that a hopeless version takes a tenth of a core
 START_S = 120.0  # longest wait of a start for its champion, after which another version answers
@@ -50,7 +52,9 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The versions that aliases name now. The champion may be missing; ``reason`` says why, and its requests are refused."""
+    """The versions that aliases name now. The champion may be missing; ``reason`` says why, and its
+    requests are refused.
+    """
 
     by_alias: Mapping[str, Version]
     reason: str | None = None
@@ -70,7 +74,9 @@ class Loaded:
 
 @dataclass(slots=True)
 class Attempt:
-    """Loading one version, in a thread of its own: at work while it has neither a version nor an error."""
+    """Loading one version, in a thread of its own: at work while it has neither a version nor an
+    error.
+    """
 
     gap_s: float  # to the next one, where this one fails
     began: float = field(default_factory=time.monotonic)
@@ -105,15 +111,18 @@ class Versions:
         self._stop, self._wake = threading.Event(), threading.Event()
 
     def start(self) -> None:
-        """Load what the aliases name now; ValueError where there is no champion, or where no version at all can be served.
+        """Load what the aliases name now; ValueError where there is no champion, or where no
+        version at all can be served.
 
-        Where the champion cannot be served, the previous one answers in its place, or else its requests are refused.
+        Where the champion cannot be served, the previous one answers in its place, or else its
+        requests are refused.
         """
         self._seen = self.source.revision(self.policy)
         self._aliases = aliases = self.source.aliases(self.policy)
         if "champion" not in aliases:
             raise ValueError(
-                f"{self.policy}: expected an alias 'champion', got {', '.join(sorted(aliases)) or 'none'}; "
+                f"{self.policy}: expected an alias 'champion', got "
+                f"{', '.join(sorted(aliases)) or 'none'}; "
                 f"'equipoise registry alias {self.policy} champion VERSION' sets it"
             )
         try:
@@ -121,18 +130,24 @@ class Versions:
             if isinstance(unfit := self._attempts[aliases["champion"]].error, UnfitRules):
                 raise ValueError(str(unfit))
             if not self.now.by_alias:
-                raise ValueError(f"{self.policy}: expected a version that can be served, got none: {self.alarm}")
+                raise ValueError(
+                    f"{self.policy}: expected a version that can be served, got none: {self.alarm}"
+                )
         except BaseException:
             self.stop(0.0)
             raise
 
     def follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to look for moved aliases; their versions are taken in the loop."""
-        self._thread = threading.Thread(target=self._watch, args=(loop,), name="versions", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, args=(loop,), name="versions", daemon=True
+        )
         self._thread.start()
 
     def stop(self, within_s: float) -> None:
-        """Look no more and end all trials; a version that is being loaded is left to its daemon thread."""
+        """Look no more and end all trials; a version that is being loaded is left to its daemon
+        thread.
+        """
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
@@ -154,36 +169,56 @@ class Versions:
             try:
                 revision = self.source.revision(self.policy)
                 if revision != self._seen:
-                    self._aliases, self._seen, moved = self.source.aliases(self.policy), revision, True
+                    self._aliases, self._seen, moved = (
+                        self.source.aliases(self.policy),
+                        revision,
+                        True,
+                    )
             except Exception as error:  # of any kind: what is served goes on
                 unread = f"registry: {_said(error)}"
             self._begin(self._aliases, moved)
             by_alias = self._settled(self._aliases, unread)
             if (by_alias, self.alarm) != told:
                 told = by_alias, self.alarm
-                with contextlib.suppress(RuntimeError):  # the loop is closed, which it may be at any moment
+                # the loop is closed, which it may be at any moment
+                with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(self._take, Loaded(by_alias, self.alarm))
             try:
                 self.trial.prepare()
-            except (ValueError, OSError) as error:  # it ends, or the machine has no room for a process: the trial will say so
+            # it ends, or the machine has no room for a process: the trial will say so
+            except (ValueError, OSError) as error:
                 log.debug("no process for the next trial", extra={"reason": str(error)})
             self._wake.wait(self.poll_s)
             self._wake.clear()
 
     def find(self, name: str | None) -> Version:
-        """The champion, or the served version that an alias or (the beginning of) a digest names; Refused (404)."""
+        """The champion, or the served version that an alias or (the beginning of) a digest names;
+        Refused (404).
+        """
         by_alias = self.now.by_alias
         if name is None or (name == "champion" and name not in by_alias):
             return self.now.champion
         if name in by_alias:
             return by_alias[name]
         digests = {version.digest: version for version in by_alias.values()}
-        found = [version for digest, version in digests.items() if len(name) >= 8 and digest.startswith(name)]
+        found = [
+            version
+            for digest, version in digests.items()
+            if len(name) >= 8 and digest.startswith(name)
+        ]
         if name in SERVED:
-            raise Refused(404, f"version: expected an alias of {self.policy!r} that is set and served, got {name!r}")
+            raise Refused(
+                404,
+                f"version: expected an alias of {self.policy!r} that is set and served, got "
+                f"{name!r}",
+            )
         if len(found) != 1:
             known = [*by_alias, *(digest[:12] for digest in digests)]
-            raise Refused(404, f"version: expected one that an alias of {self.policy!r} names, got {name!r}{hint(name, known)}")
+            raise Refused(
+                404,
+                f"version: expected one that an alias of {self.policy!r} names, got "
+                f"{name!r}{hint(name, known)}",
+            )
         return found[0]
 
     def _load(self, aliases: Mapping[str, str]) -> dict[str, Version]:
@@ -202,10 +237,13 @@ class Versions:
         self._wake.clear()
 
     def _begin(self, aliases: Mapping[str, str], moved: bool) -> None:
-        """Attempt what is named and neither loaded nor tried lately. ``moved``: what failed cheaply is tried again at once."""
+        """Attempt what is named and neither loaded nor tried lately. ``moved``: what failed cheaply
+        is tried again at once.
+        """
         now, wanted = time.monotonic(), {aliases[alias] for alias in SERVED if alias in aliases}
         for one, attempt in list(self._attempts.items()):
-            if one not in wanted and not isinstance(attempt.error, Exceeded):  # to try that one again costs as much as before
+            # to try that one again costs as much as before
+            if one not in wanted and not isinstance(attempt.error, Exceeded):
                 del self._attempts[one]
         for one in wanted:
             last = self._attempts.get(one)
@@ -213,8 +251,15 @@ class Versions:
             at_once = moved and not (failed and isinstance(last.error, Exceeded))  # type: ignore[union-attr]
             if last is None or (failed and (at_once or now >= last.again)):
                 gap_s = RETRY_S if last is None or at_once else min(2 * last.gap_s, RETRY_MOST_S)
-                attempt = self._attempts[one] = Attempt(gap_s, problem=None if last is None else last.problem)
-                threading.Thread(target=self._attempt, args=(one, attempt), name=f"version {one[:12]}", daemon=True).start()
+                attempt = self._attempts[one] = Attempt(
+                    gap_s, problem=None if last is None else last.problem
+                )
+                threading.Thread(
+                    target=self._attempt,
+                    args=(one, attempt),
+                    name=f"version {one[:12]}",
+                    daemon=True,
+                ).start()
 
     def _attempt(self, version: str, attempt: Attempt) -> None:
         """Try and load a version; a failure of any kind is kept."""
@@ -228,14 +273,17 @@ class Versions:
             attempt.version = Version(model, self.rules, self.batch)
         except Exception as error:
             now = time.monotonic()
-            attempt.again = now + max(attempt.gap_s, RETRY_TIMES * (now - attempt.began) * isinstance(error, Exceeded))
+            attempt.again = now + max(
+                attempt.gap_s, RETRY_TIMES * (now - attempt.began) * isinstance(error, Exceeded)
+            )
             attempt.problem, attempt.error = _said(error), error
         self._wake.set()
 
     def _settled(self, aliases: Mapping[str, str], unread: str | None = None) -> dict[str, Version]:
         """The version to serve for each alias, by what is loaded now; sets the alarm.
 
-        A champion that cannot be served leaves the last one in its place; at a start that is the previous one.
+        A champion that cannot be served leaves the last one in its place; at a start that is the
+        previous one.
         """
         found: dict[str, Version] = {}
         wrong = [] if unread is None else [unread]
@@ -247,13 +295,20 @@ class Versions:
             version = attempt.version
             problem = attempt.problem if version is None else None
             whose = "the serving champion's" if alias == "champion" else "the champion's"
-            if version is not None and serving is not None and (problem := other_spaces(version, serving, whose)):
+            if (
+                version is not None
+                and serving is not None
+                and (problem := other_spaces(version, serving, whose))
+            ):
                 if alias in ("champion", "shadow"):
                     version = None
             elif version is None and problem is None:
                 version = self._last.get(alias)  # until the new one is loaded
                 if time.monotonic() > attempt.began + START_S:
-                    problem = f"expected {aliases[alias][:12]} to load within {START_S:g} s; it is still at work"
+                    problem = (
+                        f"expected {aliases[alias][:12]} to load within {START_S:g} s; it is "
+                        "still at work"
+                    )
             if problem is not None:
                 wrong.append(f"{alias}: {problem}")
             if alias == "champion":
@@ -279,10 +334,18 @@ def _is_at_work(attempt: Attempt) -> bool:
 
 
 def other_spaces(one: Version, other: Version, whose: str) -> str | None:
-    """A sentence where a version takes other observations, or gives other actions: callers know the old ones."""
-    for what, mine, theirs in (("observations", one.rows, other.rows), ("actions", one.action, other.action)):
+    """A sentence where a version takes other observations, or gives other actions: callers know the
+    old ones.
+    """
+    for what, mine, theirs in (
+        ("observations", one.rows, other.rows),
+        ("actions", one.action, other.action),
+    ):
         if mine != theirs:
-            return f"expected {whose} {what}, {_spaces(theirs)}, got {_spaces(mine)}; serve another policy by another name"
+            return (
+                f"expected {whose} {what}, {_spaces(theirs)}, got {_spaces(mine)}; serve "
+                "another policy by another name"
+            )
     return None
 
 
@@ -292,5 +355,9 @@ def _spaces(spaces: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
 
 def _said(error: Exception) -> str:
     """The message of a version's error, as one line of bounded length."""
-    text = str(error) if isinstance(error, ValueError | OSError) and str(error) else f"{type(error).__name__}: {error}"
+    text = (
+        str(error)
+        if isinstance(error, ValueError | OSError) and str(error)
+        else f"{type(error).__name__}: {error}"
+    )
     return " ".join(text.split())[:1000]

@@ -10,7 +10,9 @@ TURN = 256  # callers that one turn of the loop answers, at most
 
 
 class Turns:
-    """Results that came at once, given to those who wait some at a time: one transaction may have thousands."""
+    """Results that came at once, given to those who wait some at a time: one transaction may have
+    thousands.
+    """
 
     def __init__(self) -> None:
         self._due: deque[tuple[asyncio.Future[bool], bool]] = deque()

@@ -41,7 +41,11 @@ class Envs(Source):
     sampler = "actor"
 
     def dataset(self) -> Dataset | None:
-        beside = (policy.replay.dataset for policy in learning(self.program).values() if policy.replay is not None)
+        beside = (
+            policy.replay.dataset
+            for policy in learning(self.program).values()
+            if policy.replay is not None
+        )
         name = self.program.source.recorded or next(beside, "")
         return datasets.find(name) if name else None
 
@@ -49,11 +53,16 @@ class Envs(Source):
         program = self.program
         phases.say(f"making an env of {program.name} to look at it")
         env = env_maker(program)(
-            streams=np.arange(1), seed=program.schedule.seed, answers=min(program.placement.partial_streams, 1)
+            streams=np.arange(1),
+            seed=program.schedule.seed,
+            answers=min(program.placement.partial_streams, 1),
         )
         made = env.spec
         env.close()
-        if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):
+        if any(
+            policy.replay is not None and policy.replay.relabel
+            for policy in learning(program).values()
+        ):
             _alone(made, "replay.relabel")
             goals(program).close()  # refused now, before there is a directory
         if dataset is not None:
@@ -70,13 +79,20 @@ class Envs(Source):
         state = net.initial_state(1)
         with torch.inference_mode():
             action, behaviour, after = algorithm.act(
-                net, tree.torch_views(tree.zeros(tree.prepend(obs_row, 1))), torch.ones(1, dtype=torch.bool), state,
-                explore=algorithm.explore(np.zeros(1, np.int64), max(program.actors, 1) * place.envs_per_actor, 0),
+                net,
+                tree.torch_views(tree.zeros(tree.prepend(obs_row, 1))),
+                torch.ones(1, dtype=torch.bool),
+                state,
+                explore=algorithm.explore(
+                    np.zeros(1, np.int64), max(program.actors, 1) * place.envs_per_actor, 0
+                ),
                 noise=torch.full((1, noise.columns), 0.5),
-            )  # fmt: skip
+            )
         wanted, got = tree.spec(state), tree.spec(after)
         if wanted != got:
-            raise ValueError(f"expected act() to return a state like initial_state(): {wanted}, got {got}")
+            raise ValueError(
+                f"expected act() to return a state like initial_state(): {wanted}, got {got}"
+            )
         row = RowSpec(
             obs=obs_row,
             action=_one(action),
@@ -100,19 +116,30 @@ class Envs(Source):
             items = policy.batch if alone else policy.replay.recorded(policy.batch)
             if items > dataset.steps:
                 found.append(
-                    f"warning: batch: {items:,} items of a batch are of {dataset.name}, which has {dataset.steps:,} "
+                    f"warning: batch: {items:,} items of a batch are of {dataset.name}, which has "
+                    f"{dataset.steps:,} "
                     "rows: each comes again and again in one batch"
                 )
         return found
 
     def acting(self, algorithm: Algorithm, net: Any, noise: Noise) -> FixedPolicy:
-        return FixedPolicy(algorithm=algorithm, net=net, noise=noise, precision=self.program.placement.precision)
+        return FixedPolicy(
+            algorithm=algorithm, net=net, noise=noise, precision=self.program.placement.precision
+        )
 
     def exam(
-        self, policies: Mapping[str, FixedPolicy], *, episodes: int, version: int, again: bool, failures: Failures | None
+        self,
+        policies: Mapping[str, FixedPolicy],
+        *,
+        episodes: int,
+        version: int,
+        again: bool,
+        failures: Failures | None,
     ) -> Evaluator:
         # By the version: the same episodes, however many evaluations there were before it.
-        seed = derive_seed(self.program.schedule.seed, f"evaluation {version}{' again' if again else ''}")
+        seed = derive_seed(
+            self.program.schedule.seed, f"evaluation {version}{' again' if again else ''}"
+        )
         return evaluator(self.program, policies, episodes=episodes, seed=seed, failures=failures)
 
     def least_entropy(self, spec: EnvSpec) -> float | None:
@@ -120,7 +147,9 @@ class Envs(Source):
 
 
 def spec_json(spec: EnvSpec, where: str) -> dict[str, Any]:
-    """The spec of a policy that acts in an env, for ``spec.json``; UnsupportedSpace for a space that JSON cannot hold."""
+    """The spec of a policy that acts in an env, for ``spec.json``; UnsupportedSpace for a space
+    that JSON cannot hold.
+    """
     return {
         "observation": space_json.to_json(spec.observation, f"{where}.observation"),
         "action": space_json.to_json(spec.action, f"{where}.action"),
@@ -134,7 +163,12 @@ def spec_json(spec: EnvSpec, where: str) -> dict[str, Any]:
 
 def env_maker(program: Program) -> EnvMaker:
     """The maker of a program's envs."""
-    return EnvMaker(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.source.reported)
+    return EnvMaker(
+        env=program.env,
+        policies=tuple(program.policies),
+        route=program.route,
+        metrics=program.source.reported,
+    )
 
 
 def goals(program: Program) -> Goals:
@@ -143,26 +177,43 @@ def goals(program: Program) -> Goals:
 
 
 def evaluator(
-    program: Program, policies: Mapping[str, FixedPolicy], *, episodes: int, seed: int, failures: Failures | None = None,
-    deterministic: bool = True, step: int = 0, recorder: Recorder | None = None,
-) -> Evaluator:  # fmt: skip
-    """Fresh envs that share no seed with training nor with another ``seed``; all policies play together.
+    program: Program,
+    policies: Mapping[str, FixedPolicy],
+    *,
+    episodes: int,
+    seed: int,
+    failures: Failures | None = None,
+    deterministic: bool = True,
+    step: int = 0,
+    recorder: Recorder | None = None,
+) -> Evaluator:
+    """Fresh envs that share no seed with training nor with another ``seed``; all policies play
+    together.
 
-    ``step`` of training: how much is explored where the policies are not deterministic. ``failures``: what an env's failure
-    costs; None: as the program says, and no capsule is written.
+    ``step`` of training: how much is explored where the policies are not deterministic.
+    ``failures``: what an env's failure costs; None: as the program says, and no capsule is written.
     """
     envs = 1 if program.outside else min(episodes, STREAMS)  # one world more than training has
     costs = Failures(on_nonfinite=program.source.on_nonfinite) if failures is None else failures
     metrics = program.source.reported
     env = env_maker(program)(streams=np.arange(envs), seed=seed, failures=costs, metrics=metrics)
     return Evaluator(
-        policies, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic, step=step, recorder=recorder,
+        policies,
+        env,
+        envs=envs,
+        episodes=episodes,
+        seed=seed,
+        deterministic=deterministic,
+        step=step,
+        recorder=recorder,
         metrics=metrics,
-    )  # fmt: skip
+    )
 
 
 def least_entropy(action: gymnasium.Space[Any]) -> float | None:
-    """The entropy below which hardly anything is left to chance; None for actions of several kinds."""
+    """The entropy below which hardly anything is left to chance;
+    None for actions of several kinds.
+    """
     if isinstance(action, spaces.Discrete):
         return LITTLE * math.log(max(int(action.n), 2))
     if isinstance(action, spaces.MultiDiscrete):
@@ -174,7 +225,9 @@ def least_entropy(action: gymnasium.Space[Any]) -> float | None:
 
 def _alone(spec: RunSpec, setting: str) -> None:
     if len(spec.env.agents) > 1:
-        raise ValueError(f"{setting}: expected an env of one agent, got one of {', '.join(spec.env.agents)}")
+        raise ValueError(
+            f"{setting}: expected an env of one agent, got one of {', '.join(spec.env.agents)}"
+        )
 
 
 def _one(batch: Any) -> Any:

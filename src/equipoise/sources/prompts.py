@@ -38,7 +38,9 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """The facts and the tokenizer of a trained model, from a run's own files: enough to ask it or to export it."""
+    """The facts and the tokenizer of a trained model, from a run's own files: enough to ask it or
+    to export it.
+    """
 
     tokenizer: Tokenizer
     spec: TextSpec
@@ -46,8 +48,12 @@ class Voice:
 
 
 def voice(spec: TextSpec, directory: Path) -> Voice:
-    """The model of a run by the run's own files: its ``spec``, and the tokenizer in its ``directory``."""
-    tokenizer: Tokenizer = CharTokenizer(spec.alphabet) if spec.alphabet else HubTokenizer(directory / KEPT)
+    """The model of a run by the run's own files: its ``spec``, and the tokenizer in its
+    ``directory``.
+    """
+    tokenizer: Tokenizer = (
+        CharTokenizer(spec.alphabet) if spec.alphabet else HubTokenizer(directory / KEPT)
+    )
     return Voice(tokenizer, spec, DecoderConfig(**spec.model))
 
 
@@ -65,7 +71,8 @@ class Text:
     def order(self, seed: int) -> Callable[[int, int], int]:
         """The prompt of each group of a run: all of them in a new order, again and again.
 
-        The second number says how many groups were dropped in that one's place: there the orders are others.
+        The second number says how many groups were dropped in that one's place: there the orders
+        are others.
         """
 
         @lru_cache(8)
@@ -73,7 +80,9 @@ class Text:
             name = f"prompts {turn}" + (f", refill {refills}" if refills else "")
             return np.random.default_rng(derive_seed(seed, name)).permutation(len(self.train))
 
-        return lambda group, refills: int(shuffled(group // len(self.train), refills)[group % len(self.train)])
+        return lambda group, refills: int(
+            shuffled(group // len(self.train), refills)[group % len(self.train)]
+        )
 
 
 def read(source: TaskSource, seed: int) -> Text:
@@ -82,7 +91,9 @@ def read(source: TaskSource, seed: int) -> Text:
     What was read is kept, unless its file has changed since.
     """
     files = [Path(source.task), *(Path(one.partition("=")[2].strip()) for one in source.arguments)]
-    return _read(source, seed, max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0))
+    return _read(
+        source, seed, max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+    )
 
 
 @lru_cache(4)
@@ -90,10 +101,15 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     task = tasks.make(source.task, seed=seed, arguments=tasks.arguments(source.arguments))
     if task.tokenizer is None and models.is_shape(source.model):
         raise ValueError(
-            f"--model {source.model}: expected a model with a tokenizer and a chat template, since prompts of {source.task} "
-            "are messages, got a shape to begin at random; name a directory or a hub id of a chat model"
+            f"--model {source.model}: expected a model with a tokenizer and a chat template, since "
+            f"prompts of {source.task} "
+            "are messages, got a shape to begin at random; name a directory or a hub id of a chat "
+            "model"
         )
-    model, tokenizer = models.find(source.model, None if task.tokenizer is None else task.tokenizer.size), task.tokenizer
+    model, tokenizer = (
+        models.find(source.model, None if task.tokenizer is None else task.tokenizer.size),
+        task.tokenizer,
+    )
     if model.directory is not None:
         has = any((model.directory / name).exists() for name in (TOKENIZER, CONFIG))
         tokenizer = HubTokenizer(model.directory) if has else None
@@ -101,21 +117,34 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
         raise ValueError(f"source.model: expected one with a tokenizer, got {source.model}")
     check_fits(tokenizer, model.config.vocab_size, f"source.model={source.model}")
     completion = source.completion_tokens or task.completion or COMPLETION
-    most, notes = min(source.prompt_tokens, room(model.config, completion)), list(getattr(task, "notes", ()))
+    most, notes = (
+        min(source.prompt_tokens, room(model.config, completion)),
+        list(getattr(task, "notes", ())),
+    )
     given = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
-    train, held_out = (_tokens(some, tokenizer, most, given, notes) for some in (task.train, task.held_out))
+    train, held_out = (
+        _tokens(some, tokenizer, most, given, notes) for some in (task.train, task.held_out)
+    )
     if not len(train):
         raise ValueError(
-            f"source.task={source.task}: expected prompts of at most {most} tokens, got none among {len(task.train)}; "
-            f"source.prompt_tokens, or a shorter --max-completion-length, leaves more room, up to the model's "
+            f"source.task={source.task}: expected prompts of at most {most} tokens, got none among "
+            f"{len(task.train)}; "
+            "source.prompt_tokens, or a shorter --max-completion-length, leaves more room, up to "
+            "the model's "
             f"{model.config.max_position_embeddings} positions"
         )
     longest = max(len(one) for one in (*train.tokens, *held_out.tokens))
     spec = TextSpec(
-        model=asdict(model.config), weights=str(model.directory or ""), eos=tuple(tokenizer.eos), prompt=longest,
-        completion=completion, notes=tuple(notes), sha256=_digest(train, held_out),
-        alphabet=getattr(tokenizer, "alphabet", ""), chat=not any(isinstance(one.prompt, str) for one in train.examples),
-    )  # fmt: skip
+        model=asdict(model.config),
+        weights=str(model.directory or ""),
+        eos=tuple(tokenizer.eos),
+        prompt=longest,
+        completion=completion,
+        notes=tuple(notes),
+        sha256=_digest(train, held_out),
+        alphabet=getattr(tokenizer, "alphabet", ""),
+        chat=not any(isinstance(one.prompt, str) for one in train.examples),
+    )
     return Text(task, tokenizer, spec, model.config, train, held_out)
 
 
@@ -129,7 +158,11 @@ def _digest(*prompts: Prompts) -> str:
 
 
 def _tokens(
-    examples: Sequence[Example], tokenizer: Tokenizer, room: int, template: Mapping[str, Any], notes: list[str]
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    room: int,
+    template: Mapping[str, Any],
+    notes: list[str],
 ) -> Prompts:
     """The prompts that fit; how many do not, and the first of these, is added to ``notes``."""
     kept, long = list[tuple[Example, Sequence[int]]](), list[str]()
@@ -140,15 +173,20 @@ def _tokens(
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         if not tokens:
-            raise ValueError(f"{where}: prompt: expected a text of at least one token, got {one.prompt!r:.80}, which has none")
+            raise ValueError(
+                f"{where}: prompt: expected a text of at least one token, got {one.prompt!r:.80}, "
+                "which has none"
+            )
         if len(tokens) <= room:
             kept.append((one, tokens))
         else:
             long.append(f"{where} of {len(tokens):,} tokens")
     if long:
         notes.append(
-            f"warning: {len(long):,} of {len(examples):,} prompts have more than {room:,} tokens and are left out, the first "
-            f"{long[0]} (source.prompt_tokens, or a shorter --max-completion-length, leaves more room)"
+            f"warning: {len(long):,} of {len(examples):,} prompts have more than {room:,} tokens "
+            "and are left out, the first "
+            f"{long[0]} (source.prompt_tokens, or a shorter --max-completion-length, leaves more "
+            "room)"
         )
     return Prompts([one for one, _ in kept], [tokens for _, tokens in kept])
 

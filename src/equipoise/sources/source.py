@@ -1,4 +1,6 @@
-"""The questions that a run asks its source of experience, and the one place where the class with the answers is found."""
+"""The questions that a run asks its source of experience, and the one place where the class with
+the answers is found.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,15 @@ class Source(ABC):
     """A source of experience. It is made anew wherever it is asked, from the program alone."""
 
     settings: SourceSettings
-    sampler: ClassVar[str] = ""  # the kind of worker (``workers/kinds.py``) that makes its rows; "": no worker does
-    writes: ClassVar[bool] = False  # do its policies write text, which 'equipoise generate' asks for?
+    # the kind of worker (``workers/kinds.py``) that makes its rows; "": no worker does
+    sampler: ClassVar[str] = ""
+    # do its policies write text, which 'equipoise generate' asks for?
+    writes: ClassVar[bool] = False
 
     def __init__(self, program: Program) -> None:
         self.program, self.settings = program, program.source
 
-    # ------------------------------------------------------------------------------------------------ before there is a run
+    # ------------------------------------------------------------------------ before there is a run
 
     def problems(self) -> list[str]:
         """Return what cannot work in the settings of the source itself."""
@@ -75,26 +79,40 @@ class Source(ABC):
 
     @abstractmethod
     def row(self, learns: Policy, net: Any, spec: Any) -> tuple[RowSpec, Noise]:
-        """Lay out a row of a policy, and the random numbers that it acts with; ``spec``: the policy's own in ``spec()``."""
+        """Lay out a row of a policy, and the random numbers that it acts with; ``spec``: the
+        policy's own in ``spec()``.
+        """
 
-    # ------------------------------------------------------------------------------------------------ what is written of it
+    # ------------------------------------------------------------------------ what is written of it
 
     @abstractmethod
     def spec_json(self, spec: Any, where: str) -> dict[str, Any]:
         """Return what ``spec.json`` holds of a policy's spec."""
 
     def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, Any]:
-        """Return what ``run.json`` holds of the rows or the task: ``check_same`` reads it when the run goes on."""
+        """Return what ``run.json`` holds of the rows or the task: ``check_same`` reads it when the
+        run goes on.
+        """
         if dataset is None:
             return {}
-        facts = {"path": str(dataset.path), "episodes": dataset.episodes, "steps": dataset.steps, "sha256": dataset.sha256()}
+        facts = {
+            "path": str(dataset.path),
+            "episodes": dataset.episodes,
+            "steps": dataset.steps,
+            "sha256": dataset.sha256(),
+        }
         return {"dataset": {"name": dataset.name} | facts}
 
     def check_same(self, run: Mapping[str, Any], dataset: Dataset | None, spec: RunSpec) -> None:
-        """Raise ValueError if a run would go on with other rows or prompts than its checkpoint was saved with."""
-        if dataset is not None and (got := dataset.sha256()) != (wanted := run["dataset"]["sha256"]):
+        """Raise ValueError if a run would go on with other rows or prompts than its checkpoint was
+        saved with.
+        """
+        if dataset is not None and (got := dataset.sha256()) != (
+            wanted := run["dataset"]["sha256"]
+        ):
             raise ValueError(
-                f"{dataset.name}: expected the rows that the run began with (sha256 {wanted[:12]}...), got others "
+                f"{dataset.name}: expected the rows that the run began with (sha256 "
+                f"{wanted[:12]}...), got others "
                 f"({got[:12]}...) in {dataset.path}"
             )
 
@@ -105,21 +123,33 @@ class Source(ABC):
     def keep(self, directory: Path) -> None:  # noqa: B027
         """Write into a new run's directory what its policies need when the source has moved."""
 
-    # ------------------------------------------------------------------------------------------------ evaluations and alarms
+    # ----------------------------------------------------------------------- evaluations and alarms
 
     @abstractmethod
     def acting(self, algorithm: Algorithm, net: Any, noise: Noise) -> Acting:
         """Make a policy that evaluations play."""
 
     @abstractmethod
-    def exam(self, policies: Mapping[str, Any], *, episodes: int, version: int, again: bool, failures: Failures | None) -> Exam:
-        """Begin an evaluation of weights of ``version``; ``again``: the second one, which confirms that a goal is reached."""
+    def exam(
+        self,
+        policies: Mapping[str, Any],
+        *,
+        episodes: int,
+        version: int,
+        again: bool,
+        failures: Failures | None,
+    ) -> Exam:
+        """Begin an evaluation of weights of ``version``; ``again``: the second one, which confirms
+        that a goal is reached.
+        """
 
     def least_entropy(self, spec: Any) -> float | None:
-        """The entropy below which a policy leaves hardly anything to chance; None: it is not known."""
+        """The entropy below which a policy leaves hardly anything to chance; None:
+        it is not known.
+        """
         return None
 
-    # ------------------------------------------------------------------------------------------------ commands for the reader
+    # ---------------------------------------------------------------------- commands for the reader
 
     def play_command(self) -> str:
         """The command that plays the policy of a run {}; "": there is none."""
@@ -131,5 +161,8 @@ def source_of(program: Program) -> Source:
     module, _, name = program.source.behaviour.partition(":")
     made = getattr(importlib.import_module(module), name)
     if not (inspect.isclass(made) and issubclass(made, Source)):
-        raise TypeError(f"{type(program.source).__name__}.behaviour: expected a subclass of Source, got {made!r}")
+        raise TypeError(
+            f"{type(program.source).__name__}.behaviour: expected a subclass of Source, got "
+            f"{made!r}"
+        )
     return made(program)

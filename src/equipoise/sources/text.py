@@ -24,7 +24,18 @@ from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Source
 from equipoise.tree import ArraySpec
-from equipoise.types import Algorithm, Learns, Policy, Program, RunSpec, Stop, TaskSource, TextSpec, Tokenizer, learning
+from equipoise.types import (
+    Algorithm,
+    Learns,
+    Policy,
+    Program,
+    RunSpec,
+    Stop,
+    TaskSource,
+    TextSpec,
+    Tokenizer,
+    learning,
+)
 from equipoise.types.packed import begun
 
 AT_ONCE = 100  # answers that an evaluation writes side by side, at most
@@ -49,7 +60,7 @@ class Texts(Source):
         """Read the task and the facts about its model; what was read is kept."""
         return read(self.settings, self.program.schedule.seed)
 
-    # ------------------------------------------------------------------------------------------------ before there is a run
+    # ------------------------------------------------------------------------ before there is a run
 
     def problems(self) -> list[str]:
         source, problems = self.settings, []
@@ -58,39 +69,58 @@ class Texts(Source):
         if not source.model.strip():
             problems.append("source.model: expected a model, such as tiny or a directory, got ''")
         if "" in source.stop:
-            problems.append(f"source.stop: expected texts of at least one letter, got {source.stop!r}")
+            problems.append(
+                f"source.stop: expected texts of at least one letter, got {source.stop!r}"
+            )
         return problems
 
     def policy_problems(self, policy: Policy) -> list[str]:
-        place, name, size = self.program.placement, type(policy.algorithm).__name__, policy.algorithm.group_size
+        place, name, size = (
+            self.program.placement,
+            type(policy.algorithm).__name__,
+            policy.algorithm.group_size,
+        )
         problems = []
         if not policy.algorithm.needs_task:
-            problems.append(f"algorithm: expected one that learns from text, got {name}, which acts in an env")
+            problems.append(
+                f"algorithm: expected one that learns from text, got {name}, which acts in an env"
+            )
         if size is not None and place.envs_per_actor != size:
             problems.append(
-                f"placement.envs_per_actor: expected the {size} samples of a group (algorithm.num_generations), got "
+                f"placement.envs_per_actor: expected the {size} samples of a group "
+                "(algorithm.num_generations), got "
                 f"{place.envs_per_actor}"
             )
         groups = policy.batch // place.envs_per_actor // place.learners
         if policy.algorithm.minibatches > groups:
             problems.append(
-                f"algorithm.minibatches: expected at most {groups}, the groups of a learner's batch, which stay whole, got "
+                f"algorithm.minibatches: expected at most {groups}, the groups of a learner's "
+                "batch, which stay whole, got "
                 f"{policy.algorithm.minibatches}"
             )
         if policy.unroll != 1:
-            problems.append(f"policy.unroll: expected 1, since a row is a whole sample, got {policy.unroll}")
+            problems.append(
+                f"policy.unroll: expected 1, since a row is a whole sample, got {policy.unroll}"
+            )
         if len(self.program.policies) > 1:
-            problems.append(f"policies: expected one with a task, got {', '.join(self.program.policies)}")
+            problems.append(
+                f"policies: expected one with a task, got {', '.join(self.program.policies)}"
+            )
         return problems
 
     def judged(self) -> tuple[Program, list[str]]:
-        """Drop the evaluations if no reward can judge them and the algorithm needs none. (The task is read for that.)"""
+        """Drop the evaluations if no reward can judge them and the algorithm needs none. (The task
+        is read for that.)
+        """
         program, wanted = self.program, self.program.evaluation
         if self.settings.reward or not wanted.episodes or self._reads_rewards:
             return program, []
         if wanted.every is not None or wanted.stop_at is not None or self.text().task.reward:
             return program, []
-        said = f"no evaluations: {program.name} has no reward of its own; --reward module:function judges held-out prompts"
+        said = (
+            f"no evaluations: {program.name} has no reward of its own; --reward module:function "
+            "judges held-out prompts"
+        )
         return replace(program, evaluation=replace(wanted, episodes=0)), [said]
 
     def spec(self, dataset: Dataset | None) -> RunSpec:
@@ -101,9 +131,17 @@ class Texts(Source):
         named = source.reward or text.task.reward
         if not named and (reads or program.evaluation.episodes):
             less = "" if reads else ", or --evaluate-episodes 0"
-            raise ValueError(f"reward: expected module:function[,...]{less}, since {source.task} has none of its own, got none")
-        for one in functions(named, source.reward_weights) if named and (reads or program.evaluation.episodes) else ():
-            check_columns(one.name, load(one.name), text.train.examples[0].columns)  # refused before there is a directory
+            raise ValueError(
+                f"reward: expected module:function[,...]{less}, since {source.task} has none of "
+                "its own, got none"
+            )
+        for one in (
+            functions(named, source.reward_weights)
+            if named and (reads or program.evaluation.episodes)
+            else ()
+        ):
+            # refused before there is a directory
+            check_columns(one.name, load(one.name), text.train.examples[0].columns)
         if not reads:
             self.reciter(text)  # also refused before
         return RunSpec(env=text.spec, policies=dict.fromkeys(program.policies, text.spec))
@@ -115,7 +153,7 @@ class Texts(Source):
     def row(self, learns: Policy, net: Any, spec: TextSpec) -> tuple[RowSpec, Noise]:
         return sample_row(spec), Noise(0)
 
-    # ------------------------------------------------------------------------------------------------ what is written of it
+    # ------------------------------------------------------------------------ what is written of it
 
     def spec_json(self, spec: TextSpec, where: str) -> dict[str, Any]:
         return {"text": asdict(spec)}
@@ -126,7 +164,8 @@ class Texts(Source):
     def check_same(self, run: Mapping[str, Any], dataset: Dataset | None, spec: RunSpec) -> None:
         if (got := spec.env.sha256) != (began := run["task"]["sha256"]):
             raise ValueError(
-                f"source.task: expected the prompts that the run began with (sha256 {began[:12]}...), got others "
+                "source.task: expected the prompts that the run began with (sha256 "
+                f"{began[:12]}...), got others "
                 f"({got[:12]}...)"
             )
 
@@ -134,12 +173,14 @@ class Texts(Source):
         return [*spec.env.notes]
 
     def keep(self, directory: Path) -> None:
-        """Write the tokenizer into a run's directory: ``voice`` reads it there when the model has moved."""
+        """Write the tokenizer into a run's directory: ``voice`` reads it there when the model has
+        moved.
+        """
         if not (place := directory / KEPT).is_dir() and not (text := self.text()).spec.alphabet:
             place.mkdir()
             text.tokenizer.save(place)
 
-    # ------------------------------------------------------------------------------------------------ evaluations and alarms
+    # ----------------------------------------------------------------------- evaluations and alarms
 
     def acting(self, algorithm: Algorithm, net: Any, noise: Noise) -> Writer:
         return Writer(net)
@@ -153,58 +194,95 @@ class Texts(Source):
         again: bool = False,
         failures: Failures | None = None,
     ) -> Examiner:
-        """Held-out prompts of the task, answered greedily; those that are learned from where none is held out."""
+        """Held-out prompts of the task, answered greedily; those that are learned from where none
+        is held out.
+        """
         text = self.text()
         prompts = text.held_out if len(text.held_out) else text.train
-        asked = len(prompts) if again else episodes  # greedy answers do not change: others are asked for
+        # greedy answers do not change: others are asked for
+        asked = len(prompts) if again else episodes
         numbers = spread(asked, len(prompts)).tolist()
         (name, policy), *_ = learning(self.program).items()
-        engine = self.engine(text, policy.algorithm, policies[name].net, greedy=True, rows=min(len(numbers), AT_ONCE))
+        engine = self.engine(
+            text, policy.algorithm, policies[name].net, greedy=True, rows=min(len(numbers), AT_ONCE)
+        )
         weights = self.settings.reward_weights
-        full = sum(weights) if weights else float(self.settings.reward.count(",") + 1)  # nothing is wrong with the answer
+        # nothing is wrong with the answer
+        full = sum(weights) if weights else float(self.settings.reward.count(",") + 1)
         judge = self.judge(text, prompts, None)
-        return Examiner(engine, prompts, numbers, judge, policy=name, limit=text.spec.completion, full=full)
+        return Examiner(
+            engine, prompts, numbers, judge, policy=name, limit=text.spec.completion, full=full
+        )
 
     def least_entropy(self, spec: TextSpec) -> float | None:
         return LITTLE * math.log(int(spec.model["vocab_size"]))
 
     def play_command(self) -> str:
-        return super().play_command() if self.settings.reward or self.program.evaluation.episodes else ""
+        return (
+            super().play_command()
+            if self.settings.reward or self.program.evaluation.episodes
+            else ""
+        )
 
-    # ------------------------------------------------------------------------------------------------ what generators work with
+    # -------------------------------------------------------------------- what generators work with
 
     def at_once(self) -> int:
-        """The most samples that a generator writes side by side: ``source.samples_at_once``, or as many as can be open."""
-        place, lag, most = self.program.placement, self.program.placement.max_lag, self.settings.samples_at_once
+        """The most samples that a generator writes side by side: ``source.samples_at_once``, or as
+        many as can be open.
+        """
+        place, lag, most = (
+            self.program.placement,
+            self.program.placement.max_lag,
+            self.settings.samples_at_once,
+        )
         batch = max(policy.batch for policy in learning(self.program).values())
         return max(most if lag is None else min(most, (lag + 1) * batch), place.group_envs)
 
     def engine(
-        self, text: Text | Voice, algorithm: Learns, net: Any, *, greedy: bool = False, rows: int = 0, length: int = 0,
+        self,
+        text: Text | Voice,
+        algorithm: Learns,
+        net: Any,
+        *,
+        greedy: bool = False,
+        rows: int = 0,
+        length: int = 0,
         device: str = "cpu",
-    ) -> TorchEngine:  # fmt: skip
+    ) -> TorchEngine:
         """An engine for a policy's network, which is the engine's from now on.
 
-        ``rows``: samples at once, and ``length`` of a prompt with its completion, at most; 0 for those of the run.
+        ``rows``: samples at once, and ``length`` of a prompt with its completion, at most; 0 for
+        those of the run.
         """
         return TorchEngine(
-            net.to(device), rows=rows or self.at_once(),
-            length=length or text.spec.prompt + text.spec.completion, eos=text.spec.eos,
-            seed=derive_seed(self.program.schedule.seed, "tokens"), temperature=getattr(algorithm, "temperature", 1.0),
-            greedy=greedy, on_update=self.settings.on_update, stop=self.settings.stop, decode=text.tokenizer.decode,
-        )  # fmt: skip
+            net.to(device),
+            rows=rows or self.at_once(),
+            length=length or text.spec.prompt + text.spec.completion,
+            eos=text.spec.eos,
+            seed=derive_seed(self.program.schedule.seed, "tokens"),
+            temperature=getattr(algorithm, "temperature", 1.0),
+            greedy=greedy,
+            on_update=self.settings.on_update,
+            stop=self.settings.stop,
+            decode=text.tokenizer.decode,
+        )
 
     def reciter(self, text: Text) -> Reciter:
-        """An engine that gives the task's own completions; ValueError where a prompt has none, or one that is too long."""
+        """An engine that gives the task's own completions; ValueError where a prompt has none, or
+        one that is too long.
+        """
         end, found = text.spec.eos[0], list[list[int]]()
         for number, example in enumerate(text.train.examples):
             where = f"source.task={text.task.name}, prompt {number}"
             if not example.completion:
-                raise ValueError(f"{where}: expected a completion to imitate (a column of that name), got none")
+                raise ValueError(
+                    f"{where}: expected a completion to imitate (a column of that name), got none"
+                )
             found.append([*text.tokenizer.encode(example.completion), end])
             if len(found[-1]) > text.spec.completion:
                 raise ValueError(
-                    f"{where}: expected a completion of at most {text.spec.completion} tokens, the end included, got "
+                    f"{where}: expected a completion of at most {text.spec.completion} tokens, the "
+                    "end included, got "
                     f"{len(found[-1])}; --max-completion-length {len(found[-1])} has room for it"
                 )
         order = text.order(self.program.schedule.seed)
@@ -214,31 +292,45 @@ class Texts(Source):
         source = self.settings
         if not (names := source.reward or text.task.reward):
             raise ValueError(
-                f"reward: expected a run with a reward, or a task that has one, got none; {self.program.name} has none "
+                "reward: expected a run with a reward, or a task that has one, got none; "
+                f"{self.program.name} has none "
                 "of its own"
             )
         named = functions(names, source.reward_weights)
         where = None if capsules is None else Path(capsules)
         if text.task.quick and not source.reward:
             return Judge(HereScorer(named, capsules=where), prompts, text.tokenizer)
-        return Judge(ProcessScorer(named, deadline_s=source.reward_deadline_s, capsules=where), prompts, text.tokenizer)
+        return Judge(
+            ProcessScorer(named, deadline_s=source.reward_deadline_s, capsules=where),
+            prompts,
+            text.tokenizer,
+        )
 
 
 def sample_row(spec: TextSpec) -> RowSpec:
     """The row of a policy that writes: a sample (see ``nets/packing.py``)."""
     number, tokens = ArraySpec((), "int64"), spec.completion
     return RowSpec(
-        obs={}, state={}, action={"token": ArraySpec((tokens,), "int64")},
+        obs={},
+        state={},
+        action={"token": ArraySpec((tokens,), "int64")},
         behaviour={
-            "logp": ArraySpec((tokens,), "float32"), "version": ArraySpec((tokens,), "int64"),
-            "chosen": ArraySpec((tokens,), "bool"), "length": number, "stop": number,
+            "logp": ArraySpec((tokens,), "float32"),
+            "version": ArraySpec((tokens,), "int64"),
+            "chosen": ArraySpec((tokens,), "bool"),
+            "length": number,
+            "stop": number,
         },
         context={
-            "stream": number, "start": number, "task": number, "group": number, "refills": number,
+            "stream": number,
+            "start": number,
+            "task": number,
+            "group": number,
+            "refills": number,
             "prompt_length": number,
             "prompt": ArraySpec((spec.prompt,), "int64"),
         },
-    )  # fmt: skip
+    )
 
 
 class Unjudged:
@@ -274,13 +366,16 @@ class Judge:
             Samples(
                 prompts=[begun(example.prompt)[0]] * count,
                 completions=[spoken(example.prompt, self._tokenizer.decode(one)) for one in tokens],
-                completion_ids=tokens, ended=[one.stop in (Stop.EOS, Stop.TEXT) for one in samples],
+                completion_ids=tokens,
+                ended=[one.stop in (Stop.EOS, Stop.TEXT) for one in samples],
                 columns={name: [value] * count for name, value in example.columns.items()},
             ),
-        )  # fmt: skip
+        )
 
     def poll(self) -> Mapping[int, Sequence[float | None] | str]:
-        return {one.key: one.error if one.reward is None else one.reward for one in self._scorer.poll()}
+        return {
+            one.key: one.error if one.reward is None else one.reward for one in self._scorer.poll()
+        }
 
     def fds(self) -> tuple[int, ...]:
         return self._scorer.fds()

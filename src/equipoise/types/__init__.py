@@ -1,8 +1,29 @@
-"""Types: the nouns of the ring and their row alignment, the Protocols, the algorithm, and the Program."""
+"""Types: the nouns of the ring and their row alignment, the Protocols, the algorithm, and the
+Program.
+"""
 
-from equipoise.facts import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Range, Rate, UnitInterval
+from equipoise.facts import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Range,
+    Rate,
+    UnitInterval,
+)
 from equipoise.types.algorithm import Acts, Algorithm, Learns, LossOutput, Optimizer, Rewards
-from equipoise.types.packed import PACKED_SAMPLES, PACKED_TOKENS, Example, Packed, Prompt, Stop, Task, TextSpec, Tokenizer
+from equipoise.types.packed import (
+    PACKED_SAMPLES,
+    PACKED_TOKENS,
+    Example,
+    Packed,
+    Prompt,
+    Stop,
+    Task,
+    TextSpec,
+    Tokenizer,
+)
 from equipoise.types.program import (
     Central,
     EvaluationSettings,
@@ -109,7 +130,6 @@ __all__ = [
     "Inference",
     "LateSave",
     "Learns",
-    "ReadsEnv",
     "Look",
     "LossOutput",
     "Network",
@@ -132,6 +152,7 @@ __all__ = [
     "Prompt",
     "Range",
     "Rate",
+    "ReadsEnv",
     "RecordedSource",
     "ReplaySettings",
     "Resume",
@@ -160,4 +181,4 @@ __all__ = [
     "agent_streams",
     "learning",
     "stream_ids",
-]  # fmt: skip
+]

@@ -1,4 +1,6 @@
-"""Algorithms: the two halves of an algorithm, the loss that it returns, and the optimiser beside it."""
+"""Algorithms: the two halves of an algorithm, the loss that it returns, and the optimiser beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -35,37 +37,60 @@ class LossOutput:
 
     loss: Tensor  # [] sum over valid rows
     count: Tensor  # [] how many; the learner divides by the all-reduced count
-    metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # name -> (sum, count), no gradient
+    # name -> (sum, count), no gradient
+    metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     priority: Tensor | None = None  # [B]
-    excess: Tensor | None = None  # [] sum over valid rows; if above 0, skip this step and the rest of the batch
+    # [] sum over valid rows; if above 0, skip this step and the rest of the batch
+    excess: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """How gradients become steps. Each group of ``Algorithm.groups`` has an optimiser of its own with these settings."""
+    """How gradients become steps. Each group of ``Algorithm.groups`` has an optimiser of its own
+    with these settings.
+    """
 
-    name: Annotated[Literal["adam", "adamw", "rmsprop"], Help("Kind of the optimiser."), KEPT] = "adam"
+    name: Annotated[Literal["adam", "adamw", "rmsprop"], Help("Kind of the optimiser."), KEPT] = (
+        "adam"
+    )
     learning_rate: Annotated[Rate, Help("Learning rate where the schedule begins.")] = 3e-4
     rates: Annotated[
         Mapping[str, Rate],
-        Help("Learning rates of single groups of parameters: optimizer.rates.actor=1e-4; others have learning_rate."),
+        Help(
+            "Learning rates of single groups of parameters: optimizer.rates.actor=1e-4; others "
+            "have learning_rate."
+        ),
     ] = field(default_factory=dict)
     schedule: Annotated[
-        Literal["linear", "constant", "cosine"], Help("How the rates change: to 0 over schedule_steps (by default: steps).")
+        Literal["linear", "constant", "cosine"],
+        Help("How the rates change: to 0 over schedule_steps (by default: steps)."),
     ] = "linear"
-    warmup: Annotated[UnitInterval, Help("Share of the schedule in which the rates rise from 0.")] = 0.0
-    epsilon: Annotated[NonNegativeFloat, Help("Number added to the root of the second moment.")] = 1e-5
+    warmup: Annotated[
+        UnitInterval, Help("Share of the schedule in which the rates rise from 0.")
+    ] = 0.0
+    epsilon: Annotated[NonNegativeFloat, Help("Number added to the root of the second moment.")] = (
+        1e-5
+    )
     betas: Annotated[
         tuple[UnitInterval, UnitInterval],
         Help("Smoothing constants of Adam's two moments."),
         Read("name", "rmsprop", unless=True),
     ] = (0.9, 0.999)
-    decay: Annotated[UnitInterval, Help("Smoothing constant of RMSProp's second moment."), Read("name", "rmsprop")] = 0.99
+    decay: Annotated[
+        UnitInterval,
+        Help("Smoothing constant of RMSProp's second moment."),
+        Read("name", "rmsprop"),
+    ] = 0.99
     weight_decay: Annotated[
         NonNegativeFloat,
-        Help("AdamW: share of the weights that a step of rate 1 takes; Adam, RMSProp: added to the gradient."),
+        Help(
+            "AdamW: share of the weights that a step of rate 1 takes; Adam, RMSProp: added to the "
+            "gradient."
+        ),
     ] = 0.0
-    max_grad_norm: Annotated[NonNegativeFloat, Help("The gradient of a group is scaled down to this norm. 0: never.")] = 0.5
+    max_grad_norm: Annotated[
+        NonNegativeFloat, Help("The gradient of a group is scaled down to this norm. 0: never.")
+    ] = 0.5
 
     def rate(self, group: str, progress: float) -> float:
         """The learning rate of a group where the share ``progress`` of the schedule is done."""
@@ -75,12 +100,16 @@ class Optimizer:
         if self.schedule == "constant":
             return base
         done = (progress - self.warmup) / (1.0 - self.warmup) if self.warmup < 1.0 else 1.0
-        return base * (1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done)))
+        return base * (
+            1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewards:
-    """What becomes of the env's rewards before an algorithm learns from them, whichever it is. Reports stay raw."""
+    """What becomes of the env's rewards before an algorithm learns from them, whichever it is.
+    Reports stay raw.
+    """
 
     scale: Annotated[
         PositiveFloat,
@@ -89,41 +118,63 @@ class Rewards:
     ] = 1.0
     clip: Annotated[
         NonNegativeFloat,
-        Help("Learn from rewards within this of 0, scaled or normalised. 0: off, but 10 where normalised."),
+        Help(
+            "Learn from rewards within this of 0, scaled or normalised. 0: off, but 10 where "
+            "normalised."
+        ),
     ] = 0.0
     normalize: Annotated[
-        bool, Help("Divide rewards by the running deviation of the discounted return. Not with a replay."), KEPT
+        bool,
+        Help(
+            "Divide rewards by the running deviation of the discounted return. Not with a replay."
+        ),
+        KEPT,
     ] = False
     parts: Annotated[
-        tuple[str, ...], Help("Parts of your own, module:Class each, whose rewards are asked for before the scale."), KEPT
+        tuple[str, ...],
+        Help("Parts of your own, module:Class each, whose rewards are asked for before the scale."),
+        KEPT,
     ] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learns(ABC):
-    """The learner's half of an algorithm: from rows to a gradient. A learner needs no more, so what never acts has this alone.
+    """The learner's half of an algorithm: from rows to a gradient. A learner needs no more, so what
+    never acts has this alone.
 
-    The fields here are those that the learner reads; a subclass adds its own and overrides the defaults. What a user should
-    know of a field stands in its annotation (``equipoise.facts``); a subclass that redeclares one inherits what it leaves out.
+    The fields here are those that the learner reads; a subclass adds its own and overrides the
+    defaults. What a user should know of a field stands in its annotation (``equipoise.facts``); a
+    subclass that redeclares one inherits what it leaves out.
     """
 
     has_target: ClassVar[bool] = False  # does it read ``target_net``
-    needs_replay: ClassVar[bool] = False  # does it learn from the experience of other policies than the newest
+    # does it learn from the experience of other policies than the newest
+    needs_replay: ClassVar[bool] = False
     needs_dataset: ClassVar[bool] = False  # does it learn from recorded rows alone
     needs_task: ClassVar[bool] = False  # does it learn from text that a model writes
     reads_rewards: ClassVar[bool] = True  # does it learn from rewards
-    defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run with this algorithm, by their --set keys
+    # settings of a run with this algorithm, by their --set keys
+    defaults: ClassVar[Mapping[str, Any]] = {}
     default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
-    max_sensible_lag: ClassVar[float | None] = None  # mean lag in versions that its correction bears; None: any (docs/lag.md)
-    minibatch_rows: ClassVar[int] = 0  # rows of a minibatch at least, where a large batch is cut into more of them; 0: never
+    # mean lag in versions that its correction bears; None: any (docs/lag.md)
+    max_sensible_lag: ClassVar[float | None] = None
+    # rows of a minibatch at least, where a large batch is cut into more of them; 0: never
+    minibatch_rows: ClassVar[int] = 0
 
     epochs: Annotated[PositiveInt, Help("Passes over a batch.")] = 1
     minibatches: Annotated[
-        PositiveInt, Help("Parts of a pass, an optimiser step each: rows, or whole windows where there is a recurrent state.")
+        PositiveInt,
+        Help(
+            "Parts of a pass, an optimiser step each: rows, or whole windows where there is a "
+            "recurrent state."
+        ),
     ] = 1
     target_every: Annotated[
         NonNegativeInt,
-        Help("Updates from one copy of the network into the target network to the next. 0: there is no target network."),
+        Help(
+            "Updates from one copy of the network into the target network to the next. 0: there is "
+            "no target network."
+        ),
     ] = 0
     tau: Annotated[
         Fraction,
@@ -133,7 +184,9 @@ class Learns(ABC):
 
     @property
     def copied_every(self) -> int:
-        """Updates from one copy of the network into the target network to the next; 0: there is none."""
+        """Updates from one copy of the network into the target network to the next; 0: there is
+        none.
+        """
         return self.target_every
 
     @property
@@ -143,69 +196,100 @@ class Learns(ABC):
 
     @property
     def item_rows(self) -> int | None:
-        """Rows of an item that the loss learns from, where a replay cuts them; None: whole unrolls."""
+        """Rows of an item that the loss learns from, where a replay cuts them; None:
+        whole unrolls.
+        """
         return None
 
     @property
     def warmup_rows(self) -> int:
-        """The first rows of a run, which an encoder learns from: a replay that keeps its latents begins after them."""
+        """The first rows of a run, which an encoder learns from: a replay that keeps its latents
+        begins after them.
+        """
         return 0
 
     @property
     def group_size(self) -> int | None:
-        """Text: the samples of a prompt that are learned from together; None: whatever the run says."""
+        """Text: the samples of a prompt that are learned from together; None: whatever the run
+        says.
+        """
         return None
 
     def refused(self, max_lag: int | None) -> str | None:
-        """What cannot work where experience is up to so many versions old (None: any number), and the nearest that does."""
+        """What cannot work where experience is up to so many versions old (None: any number), and
+        the nearest that does.
+        """
         return None
 
     @abstractmethod
     def network(self, spec: Any) -> nn.Module:
-        """A fresh network for an EnvSpec, which satisfies ``Network``, or for a TextSpec. The caller has seeded torch."""
+        """A fresh network for an EnvSpec, which satisfies ``Network``, or for a TextSpec. The
+        caller has seeded torch.
+        """
 
     def groups(self, net: nn.Module) -> dict[str, list[Parameter]]:
         """One optimiser each; a step is taken for each group in this order."""
         return {"all": [one for one in net.parameters() if one.requires_grad]}
 
     def due(self, group: str, version: int) -> bool:
-        """Is a step to be taken for this group in the update that follows ``version``? (TD3's actor: in every other one.)"""
+        """Is a step to be taken for this group in the update that follows ``version``? (TD3's
+        actor: in every other one.)
+        """
         return True
 
     def held(self, net: Any, version: int) -> Sequence[nn.Parameter]:
-        """The parameters that the update which follows ``version`` leaves as they are, of groups that are due."""
+        """The parameters that the update which follows ``version`` leaves as they are, of groups
+        that are due.
+        """
         return ()
 
     def followed(self, net: Any) -> nn.Module:
-        """What the target network is a copy of: the network, or a part of it where that is all it is asked for (SAC)."""
+        """What the target network is a copy of: the network, or a part of it where that is all it
+        is asked for (SAC).
+        """
         return net  # type: ignore[no-any-return]
 
     def prepare(self, data: Trajectory) -> Any:
-        """The rows as the other methods are given them: as they lie in the queue, or text as ``Packed`` tokens."""
+        """The rows as the other methods are given them: as they lie in the queue, or text as
+        ``Packed`` tokens.
+        """
         return data
 
-    def targets(self, net: Any, target_net: Any, data: Any, *, rng: torch.Generator, pool: Pool) -> Tree:
+    def targets(
+        self, net: Any, target_net: Any, data: Any, *, rng: torch.Generator, pool: Pool
+    ) -> Tree:
         """[T, B] of a Trajectory, [N] of a Packed, once per batch, without gradient (PPO's GAE).
 
         ``target_net`` is None unless ``target_every``.
 
-        The rewards are those to learn from: scaled, normalised and clipped (``Rewards``). What is a statistic of the whole
-        batch goes through ``pool``, since ``data`` may be one learner's part of it.
+        The rewards are those to learn from: scaled, normalised and clipped (``Rewards``). What is a
+        statistic of the whole batch goes through ``pool``, since ``data`` may be one learner's part
+        of it.
         """
         return {}
 
     def absorb(self, net: Any, data: Any, *, pool: Pool) -> None:  # noqa: B027  # most keep no statistics
-        """Let a batch enter the statistics that the network keeps in its buffers; once, after the batch's last optimiser step.
+        """Let a batch enter the statistics that the network keeps in its buffers; once, after the
+        batch's last optimiser step.
 
-        So the statistics that a batch was acted and judged with are those of its version, and the next version has new ones.
-        No gradient is recorded.
+        So the statistics that a batch was acted and judged with are those of its version, and the
+        next version has new ones. No gradient is recorded.
         """
 
     @abstractmethod
     def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+        self,
+        net: Any,
+        target_net: Any,
+        batch: Batch,
+        *,
+        group: str,
+        step: float,
+        rng: torch.Generator,
     ) -> LossOutput | None:
-        """The loss of one minibatch for one group; None: skip this group now. ``step``: share of the schedule done, 0..1."""
+        """The loss of one minibatch for one group; None: skip this group now. ``step``: share of
+        the schedule done, 0..1.
+        """
 
 
 class Acts(ABC):
@@ -216,11 +300,13 @@ class Acts(ABC):
         return {}
 
     @abstractmethod
-    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+    def act(
+        self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor
+    ) -> tuple[Tree, Tree, Tree]:
         """obs [B, ...] -> action, behaviour, state.
 
-        noise [B, k], uniform in (0, 1): one column an action dimension, one more if ``explore`` returns anything, and behind
-        them those of ``held_noise``.
+        noise [B, k], uniform in (0, 1): one column an action dimension, one more if ``explore``
+        returns anything, and behind them those of ``held_noise``.
         """
 
     def held_noise(self, net: Any) -> tuple[int, int]:
@@ -231,19 +317,22 @@ class Acts(ABC):
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         """The deterministic action that evaluation and serving use -> action [B, ...], state."""
 
-    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
-        """[B], how likely ``act`` is to choose ``action`` [B, ...] where it explores by ``explore``, as a logarithm.
+    def propensity(
+        self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
+    ) -> Tensor | None:
+        """[B], how likely ``act`` is to choose ``action`` [B, ...] where it explores by
+        ``explore``, as a logarithm.
 
-        A probability; a density, in the env's terms, where a Box is among the actions. None: ``act`` draws nothing.
-        Noise that is held for several rows counts as not known.
+        A probability; a density, in the env's terms, where a Box is among the actions. None:
+        ``act`` draws nothing. Noise that is held for several rows counts as not known.
         """
         return None
 
     def priority(self, data: Trajectory) -> Array | None:
         """[N], of items as they enter a prioritized replay; None: the highest priority so far.
 
-        ``data`` has the rows [item_rows, N] and no observations: what a priority needs of a network the actor has said in
-        ``behaviour`` (Ape-X). An item enters with the commit of its last row.
+        ``data`` has the rows [item_rows, N] and no observations: what a priority needs of a network
+        the actor has said in ``behaviour`` (Ape-X). An item enters with the commit of its last row.
         """
         return None
 

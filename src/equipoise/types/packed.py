@@ -1,7 +1,8 @@
-"""Text as rows: tokens of samples without padding, what a network for text must fit, and what a task gives.
+"""Text as rows: tokens of samples without padding, what a network for text must fit, and what a
+task gives.
 
-Letters used here and wherever text is learned from: ``N`` tokens, ``M`` samples, ``G`` groups. A sample is a completion of a
-prompt; a group is the samples of one prompt.
+Letters used here and wherever text is learned from: ``N`` tokens, ``M`` samples, ``G`` groups. A
+sample is a completion of a prompt; a group is the samples of one prompt.
 """
 
 from __future__ import annotations
@@ -26,15 +27,19 @@ class Stop(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """Groups of samples, one behind the other. A group's prompt stands once, before the group's samples.
+    """Groups of samples, one behind the other. A group's prompt stands once, before the group's
+    samples.
 
-    Token n was drawn after the tokens before it in its sample, and its group's prompt, had been seen; ``logp``, ``version`` and
-    ``reward`` are about the drawing of token n itself.
+    Token n was drawn after the tokens before it in its sample, and its group's prompt, had been
+    seen; ``logp``, ``version`` and ``reward`` are about the drawing of token n itself.
     """
 
     token: Array  # [N] int64
-    position: Array  # [N] int64, its place in the text: the first token of a prompt is at 0, that of a sample at len(prompt)
-    sample: Array  # [N] int64, the sample that it is part of; -1: part of the prompt before the group's samples
+    # [N] int64, its place in the text: the first token of a prompt is at 0, that of a sample at
+    # len(prompt)
+    position: Array
+    # [N] int64, the sample that it is part of; -1: part of the prompt before the group's samples
+    sample: Array
     chosen: Array  # [N] bool, drawn by the model; False: of the prompt, or written by a tool
     logp: Array  # [N] float32, of the drawing, at the temperature of then; 0 where not chosen
     version: Array  # [N] int64, the weights that drew it; -1 where not chosen
@@ -43,7 +48,8 @@ class Packed:
     group: Array  # [M] int64, 0..G-1, ascending
     stop: Array  # [M] int64, a Stop
     task: Array  # [M] int64, the number of its prompt in the task
-    refills: Array  # [M] int64, how many earlier groups here were dropped because all their rewards were equal
+    # [M] int64, how many earlier groups here were dropped because all their rewards were equal
+    refills: Array
     longest: int = 0  # tokens that a sample may have
 
 
@@ -53,10 +59,13 @@ PACKED_SAMPLES = ("prompt", "group", "stop", "task", "refills")  # [M]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpec:
-    """The facts about a task and a model that a network for text needs; the counterpart of an ``EnvSpec``."""
+    """The facts about a task and a model that a network for text needs; the counterpart of an
+    ``EnvSpec``.
+    """
 
     model: Mapping[str, Any]  # the fields of a DecoderConfig
-    weights: str = ""  # a directory whose safetensors the network begins with; "": it begins at random
+    # a directory whose safetensors the network begins with; "": it begins at random
+    weights: str = ""
     eos: tuple[int, ...]  # the tokens that end a sample
     prompt: int  # tokens of a prompt at most
     completion: int  # tokens of a sample at most
@@ -65,7 +74,8 @@ class TextSpec:
     chat: bool = False  # are the prompts messages?
     notes: tuple[str, ...] = ()
     settings: str = ""
-    # What it has in common with an env: one agent, whose samples begin anew after a resume and are the same.
+    # What it has in common with an env: one agent, whose samples begin anew after a resume and are
+    # the same.
     agents: ClassVar[tuple[str, ...]] = ("",)
     places: ClassVar[tuple[int, ...]] = (0,)
     frame_skip: ClassVar[int] = 1
@@ -78,7 +88,9 @@ Prompt = str | Sequence[Mapping[str, Any]]  # a text, or messages {"role", "cont
 
 
 def begun(prompt: Prompt) -> tuple[Prompt, str]:
-    """A prompt without the beginning of the assistant's answer at its end, and that beginning, "" where there is none."""
+    """A prompt without the beginning of the assistant's answer at its end, and that beginning, ""
+    where there is none.
+    """
     if isinstance(prompt, str) or prompt[-1]["role"] != "assistant":
         return prompt, ""
     return prompt[:-1], str(prompt[-1]["content"])
@@ -91,8 +103,10 @@ class Example:
     prompt: Prompt
     columns: Mapping[str, Any] = field(default_factory=dict)  # what JSON has, by name
     completion: str = ""  # the wanted one, where the task knows it; ``sft`` learns it
-    template: Mapping[str, Any] = field(default_factory=dict, repr=False)  # arguments of the chat template, such as tools
-    at: str = field(default="", compare=False, repr=False)  # the file and line or row that it is from, for errors
+    # arguments of the chat template, such as tools
+    template: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    # the file and line or row that it is from, for errors
+    at: str = field(default="", compare=False, repr=False)
 
 
 class Tokenizer(Protocol):
@@ -104,14 +118,17 @@ class Tokenizer(Protocol):
     def eos(self) -> tuple[int, ...]: ...  # the tokens that end a sample
     @property
     def pad(self) -> int: ...  # none of ``eos``
+    # tokens that a model's config.json names, by their fields there
     @property
-    def special(self) -> Mapping[str, int]: ...  # tokens that a model's config.json names, by their fields there
-    def encode(self, text: str) -> list[int]: ...  # what a completion is: nothing is put before or behind it
+    def special(self) -> Mapping[str, int]: ...
+    # what a completion is: nothing is put before or behind it
+    def encode(self, text: str) -> list[int]: ...
     def decode(self, token: Sequence[int]) -> str: ...  # without the end
     def save(self, directory: Path) -> None: ...  # as files that transformers reads
     def prompt(self, prompt: Prompt, template: Mapping[str, Any] = ...) -> list[int]: ...
 
-    # with what begins a text; of messages, by the chat template with these arguments, with the assistant's turn begun
+    # with what begins a text; of messages, by the chat template with these arguments, with the
+    # assistant's turn begun
 
 
 class Task(Protocol):
@@ -127,7 +144,9 @@ class Task(Protocol):
     def tokenizer(self) -> Tokenizer | None: ...  # None: that of the model
     @property
     def reward(self) -> str: ...  # its own reward as module:function; "": it has none
+    # that reward takes microseconds and is ours: no process, no deadline
     @property
-    def quick(self) -> bool: ...  # that reward takes microseconds and is ours: no process, no deadline
+    def quick(self) -> bool: ...
+    # tokens of a sample at most, where nobody says otherwise; 0: it does not know
     @property
-    def completion(self) -> int: ...  # tokens of a sample at most, where nobody says otherwise; 0: it does not know
+    def completion(self) -> int: ...

@@ -15,20 +15,23 @@ if TYPE_CHECKING:
 class Env(Protocol):
     """B streams, asynchronous by shape, synchronous by default.
 
-    The first ``recv`` answers the reset that construction began (``first`` True, ``valid`` False). After a terminated or
-    truncated row the next action of that stream is ignored and answered by the reset row (Gymnasium's NEXT_STEP). An env that
-    resets in the same step shows that row's reset observation already, ``first`` and valid, where it terminated. At a
-    truncation one extra row is sent for all streams: the reset stream has its new observation, the others repeat theirs with
-    ``valid`` False.
+    The first ``recv`` answers the reset that construction began (``first`` True, ``valid`` False).
+    After a terminated or truncated row the next action of that stream is ignored and answered by
+    the reset row (Gymnasium's NEXT_STEP). An env that resets in the same step shows that row's
+    reset observation already, ``first`` and valid, where it terminated. At a truncation one extra
+    row is sent for all streams: the reset stream has its new observation, the others repeat theirs
+    with ``valid`` False.
 
-    Where streams answer some at a time (``TimeStep.answered``), the first ``recv`` still has the reset of all, and ``send``
-    takes the actions [n, ...] of any streams [n] that have answered.
+    Where streams answer some at a time (``TimeStep.answered``), the first ``recv`` still has the
+    reset of all, and ``send`` takes the actions [n, ...] of any streams [n] that have answered.
     """
 
     spec: EnvSpec
-    restarted: Array  # [B] bool, by the last load: their next action is ignored and answered by a reset row
+    # [B] bool, by the last load: their next action is ignored and answered by a reset row
+    restarted: Array
     restarts: dict[int, str]  # {stream: why} of those
-    resumed: dict[str, int]  # how many streams the last load brought back, by what was kept of them: a Resume each
+    # how many streams the last load brought back, by what was kept of them: a Resume each
+    resumed: dict[str, int]
 
     def send(self, action: Tree, stream: Array) -> None: ...
     def recv(self) -> TimeStep | None: ...  # None: not yet
@@ -38,7 +41,8 @@ class Env(Protocol):
 
 
 class DealtEnv(Protocol):
-    """Envs whose streams are dealt to policies: every mapping has an entry for each policy, also where there is only one.
+    """Envs whose streams are dealt to policies: every mapping has an entry for each policy, also
+    where there is only one.
 
     The mapping that ``recv`` returns, and the time steps in it, are the same objects each time.
     """
@@ -47,11 +51,14 @@ class DealtEnv(Protocol):
     def spec(self) -> RunSpec: ...
     @property
     def restarts(self) -> dict[int, str]: ...  # as those of ``Env``
+    # as that of ``Env``; envs are counted, however many agents they have
     @property
-    def resumed(self) -> dict[str, int]: ...  # as that of ``Env``; envs are counted, however many agents they have
-    def send(self, actions: Mapping[str, Tree]) -> None: ...  # for all streams, or {"action", "stream"} of some
+    def resumed(self) -> dict[str, int]: ...
+    # for all streams, or {"action", "stream"} of some
+    def send(self, actions: Mapping[str, Tree]) -> None: ...
     def recv(self) -> Mapping[str, TimeStep] | None: ...  # None: not yet
-    def fds(self) -> tuple[int, ...]: ...  # descriptors that become readable when ``recv`` may answer, if it waits for any
+    # descriptors that become readable when ``recv`` may answer, if it waits for any
+    def fds(self) -> tuple[int, ...]: ...
     def state(self) -> Tree: ...
     def load(self, state: Tree) -> None: ...
     def close(self) -> None: ...
@@ -62,11 +69,14 @@ class Agent(Protocol):
 
     streams: Array  # [B] int64, those it acts for
 
-    def observe(self, ts: TimeStep) -> None: ...  # record the outcome of the last action, submit the observation
-    def action(self) -> Tree | Tick: ...  # [B, ...], or STARVED (no reply yet) / BLOCKED (no slot is free)
+    # record the outcome of the last action, submit the observation
+    def observe(self, ts: TimeStep) -> None: ...
+    # [B, ...], or STARVED (no reply yet) / BLOCKED (no slot is free)
+    def action(self) -> Tree | Tick: ...
     def state(self) -> Tree: ...  # between two unrolls
     def load(self, state: Tree) -> None: ...
-    def abandon_episodes(self) -> None: ...  # the env could not be restored: the next rows begin new episodes
+    # the env could not be restored: the next rows begin new episodes
+    def abandon_episodes(self) -> None: ...
 
 
 class Places(Protocol):
@@ -74,40 +84,53 @@ class Places(Protocol):
 
     def reserve(self, streams: Array) -> Slot | None: ...  # taken when an unroll starts
     def commit(self, slot: Slot) -> None: ...
-    def restart(self, slot: Slot) -> None: ...  # its env is lost: what was written counts as dropped, the slot is written anew
+    # its env is lost: what was written counts as dropped, the slot is written anew
+    def restart(self, slot: Slot) -> None: ...
 
 
 class Blocks(Protocol):
-    """The blocks for the rows of all policies of an actor: they reserve and commit one block together, a slot each."""
+    """The blocks for the rows of all policies of an actor: they reserve and commit one block
+    together, a slot each.
+    """
 
-    def reserve(self, streams: Array) -> Mapping[str, Slot] | None: ...  # by the streams of the actor's envs
+    # by the streams of the actor's envs
+    def reserve(self, streams: Array) -> Mapping[str, Slot] | None: ...
     def commit(self, slots: Mapping[str, Slot]) -> None: ...
     def restart(self, slots: Mapping[str, Slot]) -> None: ...
 
 
 class Experience(Protocol):
-    """The experience of one policy. Nothing blocks: None means "not yet", and only the runtime waits."""
+    """The experience of one policy. Nothing blocks: None means "not yet", and only the runtime
+    waits.
+    """
 
     def sample(self, n: int) -> Batch | None: ...
-    def coming(self) -> Batch | None: ...  # what ``sample`` gives next, to be read alone; None: that is not known
-    def learned(self, keys: Array, priority: Array | None) -> None: ...  # new priorities [n] of the items of a batch
-    def adopt(self, keys: Array) -> None: ...  # finish a batch whose learner died after it had learned from it
-    def finish(self, keys: Array) -> None: ...  # after publish: what the batch held may be written over
+    # what ``sample`` gives next, to be read alone; None: that is not known
+    def coming(self) -> Batch | None: ...
+    # new priorities [n] of the items of a batch
+    def learned(self, keys: Array, priority: Array | None) -> None: ...
+    # finish a batch whose learner died after it had learned from it
+    def adopt(self, keys: Array) -> None: ...
+    # after publish: what the batch held may be written over
+    def finish(self, keys: Array) -> None: ...
     def save(self, to: StateWriter) -> LateSave | None: ...  # what is kept besides the queue
-    def restore(self, source: StateReader, learners: int) -> None: ...  # what so many learners saved
+    # what so many learners saved
+    def restore(self, source: StateReader, learners: int) -> None: ...
     def close(self) -> None: ...
 
 
 Look = tuple[int, Mapping[str, "Tensor"], Callable[[], bool]]
-"""A version, its tensors, and whether they are still those: a publisher may have begun to rewrite them."""
+"""A version, its tensors, and whether they are still those: a publisher may have begun to rewrite them."""  # noqa: E501
 
 
 class WeightStore(Protocol):
     @property
     def version(self) -> int: ...  # the newest; -1 before the first
-    def publish(self, version: int, params: Mapping[str, Tensor]) -> None: ...  # parameters and buffers
+    # parameters and buffers
+    def publish(self, version: int, params: Mapping[str, Tensor]) -> None: ...
     def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None: ...
-    def look(self, newer_than: int = -1) -> Look | None: ...  # as fetch, for a reader that copies at its own pace
+    # as fetch, for a reader that copies at its own pace
+    def look(self, newer_than: int = -1) -> Look | None: ...
 
 
 class StateWriter(Protocol):
@@ -115,22 +138,28 @@ class StateWriter(Protocol):
 
     cut: int  # the number of the cut
 
-    def put(self, state: Tree, name: str = "") -> None: ...  # copy a state, for the file ``name``; "": the worker's own file
-    def put_weights(self, params: Mapping[str, Tensor]) -> None: ...  # copy the weights that can be played and begun from
-    def write(self) -> dict[str, dict[str, Any]]: ...  # write what was put -> the files' sizes and hashes; from any thread
+    # copy a state, for the file ``name``; "": the worker's own file
+    def put(self, state: Tree, name: str = "") -> None: ...
+    # copy the weights that can be played and begun from
+    def put_weights(self, params: Mapping[str, Tensor]) -> None: ...
+    # write what was put -> the files' sizes and hashes; from any thread
+    def write(self) -> dict[str, dict[str, Any]]: ...
 
 
 class StateReader(Protocol):
     """One worker's part of the checkpoint that a run goes on from."""
 
     def state(self, name: str = "") -> Tree: ...  # what was put under this name
-    def segments(self) -> Mapping[str, Any]: ...  # the files that hold this worker's rows of a replay
+    # the files that hold this worker's rows of a replay
+    def segments(self) -> Mapping[str, Any]: ...
     def segment(self, name: str) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveEnd:
-    """How a late save ended: its files and the segments that the checkpoint is to name, or an error."""
+    """How a late save ended: its files and the segments that the checkpoint is to name, or an
+    error.
+    """
 
     result: Any = None  # files, by name
     segments: dict[str, Any] = field(default_factory=dict)
@@ -147,18 +176,23 @@ class LateSave(Protocol):
 class Worker(Protocol):
     """One part of the ring that does something. Nothing here waits: only a runtime does."""
 
-    ready: Tick  # what ``tick`` says when the worker lies between two pieces of work and may be saved
+    # what ``tick`` says when the worker lies between two pieces of work and may be saved
+    ready: Tick
 
     def tick(self) -> Tick: ...  # one bounded piece of work
-    def save(self, to: StateWriter) -> LateSave | None: ...  # put the state there; LateSave: more is written meanwhile
-    def load(self, source: StateReader) -> None: ...  # go on where a worker was saved; before the first tick
+    # put the state there; LateSave: more is written meanwhile
+    def save(self, to: StateWriter) -> LateSave | None: ...
+    # go on where a worker was saved; before the first tick
+    def load(self, source: StateReader) -> None: ...
     def close(self) -> None: ...  # let go of envs, threads and files
 
 
 class Pool(Protocol):
-    """The learners that share a batch, each with some of its streams; every learner asks the same questions in the same order.
+    """The learners that share a batch, each with some of its streams; every learner asks the same
+    questions in the same order.
 
-    A statistic over a whole batch is a function of sums, so that it is the same however many learners the batch is dealt to.
+    A statistic over a whole batch is a function of sums, so that it is the same however many
+    learners the batch is dealt to.
     """
 
     def sum(self, x: Tensor) -> Tensor: ...  # over all learners, element by element
@@ -169,7 +203,8 @@ class Network(Protocol):
     """The interface of a policy network; ``step`` and ``unroll`` agree (tested for every core)."""
 
     def initial_state(self, batch: int) -> Tree: ...  # [B, ...], {} for a feed-forward net
-    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Any, Tree]: ...  # obs [B, ...] -> outputs [B, ...], state
+    # obs [B, ...] -> outputs [B, ...], state
+    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Any, Tree]: ...
     def unroll(
         self, obs: Tree, first: Tensor, state: Tree
     ) -> tuple[Any, Tree]: ...  # obs [T, B, ...] -> outputs [T, B, ...], state

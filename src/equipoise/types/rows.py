@@ -1,7 +1,8 @@
 """Rows: the nouns of the ring as dataclasses. Their alignment is said here, and in no other place.
 
-Letters used in every shape of the project: ``T`` time steps of an unroll, ``B`` streams (one stream is one sequence of
-episodes), ``N`` rows of a minibatch. Nothing here imports torch, so that a worker that only steps envs stays small.
+Letters used in every shape of the project: ``T`` time steps of an unroll, ``B`` streams (one stream
+is one sequence of episodes), ``N`` rows of a minibatch. Nothing here imports torch, so that a
+worker that only steps envs stays small.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ Array = Any  # a torch tensor or a numpy array; their union would have to be tol
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
 Precision = Literal["fp32", "medium", "tf32", "bf16", "fp16"]
-PRECISIONS: Mapping[str, tuple[Precision, ...]] = {  # those of a kind of device; "medium" is the "tf32" of a GPU
+# those of a kind of device; "medium" is the "tf32" of a GPU
+PRECISIONS: Mapping[str, tuple[Precision, ...]] = {
     "cpu": ("fp32", "medium", "bf16"),
     "cuda": ("fp32", "tf32", "bf16", "fp16"),
 }
-On = Literal["serial", "process", "ray"]  # in one thread, in processes of one machine, over the machines of a cluster
+# in one thread, in processes of one machine, over the machines of a cluster
+On = Literal["serial", "process", "ray"]
 Inference = Literal["local", "central"]
 Balance = Literal["off", "auto"]
 ActingPrecision = Literal["fp32", "bf16", "int8"]
@@ -32,7 +35,9 @@ OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
 class Tick(Enum):
-    """The outcome of one bounded piece of work. The seconds spent in each are the balance of a run."""
+    """The outcome of one bounded piece of work.
+    The seconds spent in each are the balance of a run.
+    """
 
     WORKED = "worked"
     STARVED = "starved"  # upstream is slower
@@ -43,8 +48,9 @@ class Tick(Enum):
 class TimeStep:
     """The newest row of B streams.
 
-    ``reward``, ``terminated``, ``truncated`` and ``valid`` are the outcome of the last action; ``obs`` and ``first`` are
-    the inputs of the next action. The arrays may be overwritten by the next ``recv``: a reader copies what it keeps.
+    ``reward``, ``terminated``, ``truncated`` and ``valid`` are the outcome of the last action;
+    ``obs`` and ``first`` are the inputs of the next action. The arrays may be overwritten by the
+    next ``recv``: a reader copies what it keeps.
     """
 
     obs: Tree  # [B, ...]
@@ -52,13 +58,19 @@ class TimeStep:
     terminated: Array  # [B] bool, the MDP ended
     truncated: Array  # [B] bool, a clock cut it
     first: Array  # [B] bool, obs begins an episode: reset recurrent state
-    valid: Array  # [B] bool, False: the action was ignored (reset row, aborted episode, absent agent, another stream's hold)
+    # [B] bool, False: the action was ignored (reset row, aborted episode, absent agent, another
+    # stream's hold)
+    valid: Array
     stream: Array  # [B] int64, which streams these rows are
-    taken: Tree | None = None  # [B, ...] the actions that were really taken, in a policy's form, where an env may say so
+    # [B, ...] the actions that were really taken, in a policy's form, where an env may say so
+    taken: Tree | None = None
     differs: Array | None = None  # [B] bool, the rows whose action was another than the one sent
-    info: Array | None = None  # [B, M] float64, the numbers of Program.metrics from the last step, nan where absent
-    answered: Array | None = None  # [B] bool, the rows that are new; the others tell of nothing. None: all of them are
-    final: Tree | None = None  # [B, ...] of a SAME_STEP device env: the last observation of the episodes that ended here
+    # [B, M] float64, the numbers of Program.metrics from the last step, nan where absent
+    info: Array | None = None
+    # [B] bool, the rows that are new; the others tell of nothing. None: all of them are
+    answered: Array | None = None
+    # [B, ...] of a SAME_STEP device env: the last observation of the episodes that ended here
+    final: Tree | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +78,8 @@ class Stack:
     """An observation that is the last ``frames`` screens along its first axis, the newest last."""
 
     frames: int
-    padding: Literal["zero", "first"]  # frames before an episode's first: black, or that frame repeated
+    # frames before an episode's first: black, or that frame repeated
+    padding: Literal["zero", "first"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +88,17 @@ class EnvSpec:
 
     observation: gymnasium.Space[Any]  # of one stream
     action: gymnasium.Space[Any]  # of one stream
-    mask: tuple[str, ...] = ()  # the keys in the observation under which the allowed actions stand; (): all are allowed
+    # the keys in the observation under which the allowed actions stand; (): all are allowed
+    mask: tuple[str, ...] = ()
     resume: Resume = "restart"
     frame_skip: int = 1  # frames = frame_skip * steps
-    stacks: Mapping[str, Stack] = field(default_factory=dict)  # by the path of the observation's leaf, "" where it is one array
-    notes: tuple[str, ...] = ()  # what an adapter could not preserve, e.g. "truncation treated as termination"
+    # by the path of the observation's leaf, "" where it is one array
+    stacks: Mapping[str, Stack] = field(default_factory=dict)
+    # what an adapter could not preserve, e.g. "truncation treated as termination"
+    notes: tuple[str, ...] = ()
     settings: str = ""  # settings in words, for a family with a spec of its own
-    agents: tuple[str, ...] = ("",)  # agents of one env; agent a of env e is stream e * len(agents) + a
+    # agents of one env; agent a of env e is stream e * len(agents) + a
+    agents: tuple[str, ...] = ("",)
     places: tuple[int, ...] = (0,)  # places of the agents that the policy acts for
 
 
@@ -89,13 +106,17 @@ class EnvSpec:
 class RunSpec:
     """The spec of an env, and the spec of each policy that acts in it."""
 
-    env: Any  # EnvSpec or TextSpec: what the policies have in common (agents, resume, frame_skip, notes, settings)
+    # EnvSpec or TextSpec: what the policies have in common (agents, resume, frame_skip, notes,
+    # settings)
+    env: Any
     policies: Mapping[str, Any]  # the same kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Row t: seen (``obs[t]``), done (``action[t]``), got (``reward[t]``). The next's ``obs[0]`` is this one's ``obs[T]``."""
+    """Row t: seen (``obs[t]``), done (``action[t]``), got (``reward[t]``). The next's ``obs[0]`` is
+    this one's ``obs[T]``.
+    """
 
     obs: Tree  # [T+1, B, ...], obs[T] only bootstraps
     first: Array  # [T+1, B] bool
@@ -125,13 +146,16 @@ TRAJECTORY_STREAMS = ("state", "context")  # [B, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The input of a learner's step. A minibatch by rows has T = 1 and ``data.obs`` without the bootstrap row: [1, N, ...]."""
+    """The input of a learner's step. A minibatch by rows has T = 1 and ``data.obs`` without the
+    bootstrap row: [1, N, ...].
+    """
 
     data: Any  # a Trajectory; a Packed where text is learned from
     keys: Array  # [B, 2] int64, (row, generation) of each item; they go back to Experience.finish
     weight: Array  # [B] float32, 1 from a queue, the importance weight from prioritized replay
     targets: Tree  # [T, B], or [N] of a Packed: what Learns.targets computed once, else {}
-    version: int = -1  # of the weights, until the batch's first optimiser step changes them; then -1
+    # of the weights, until the batch's first optimiser step changes them; then -1
+    version: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +173,12 @@ def stream_ids(group: int, envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.arange(group * envs, (group + 1) * envs, dtype=np.int64)
 
 
-def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[E * len(places)] int64, env by env: the streams of the agents at ``places`` among the ``agents`` of an env."""
+def agent_streams(
+    envs: Array, agents: int = 1, places: Sequence[int] = (0,)
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """[E * len(places)] int64, env by env: the streams of the agents at ``places`` among the
+    ``agents`` of an env.
+    """
     import numpy as np
 
     return (np.asarray(envs, np.int64)[:, None] * agents + np.asarray(places, np.int64)).reshape(-1)

@@ -1,4 +1,6 @@
-"""Sources: where the experience of a run comes from (envs, recorded rows, or a task for a model that writes)."""
+"""Sources: where the experience of a run comes from (envs, recorded rows, or a task for a model
+that writes).
+"""
 
 from __future__ import annotations
 
@@ -6,27 +8,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from equipoise.facts import FREE, Flag, Help, NonNegativeInt, PositiveFloat, PositiveInt, Range, Read
+from equipoise.facts import (
+    FREE,
+    Flag,
+    Help,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Range,
+    Read,
+)
 from equipoise.types.rows import OnNonfinite
 
 REMOTE = "remote:"  # begins the target of worlds outside, which connect to the run
-DEVICE = "device:"  # begins the target of an env that is a function on tensors (equipoise.device_envs)
+# begins the target of an env that is a function on tensors (equipoise.device_envs)
+DEVICE = "device:"
 JAX = "jax:"  # begins that of an env written in JAX, stepped where a device env is
-WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"  # the sections of ``train --help``
+# the sections of ``train --help``
+WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvFactory:
     """An env as data: its target and its JSON arguments.
 
-    A target is a Gymnasium id, ``module:id``, ``module:callable``, ``device:NAME`` or ``jax:LIBRARY/NAME``.
+    A target is a Gymnasium id, ``module:id``, ``module:callable``, ``device:NAME`` or
+    ``jax:LIBRARY/NAME``.
     """
 
     target: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     action_mask: Annotated[
         str,
-        Help("Where the allowed actions stand: auto (the observation's key action_mask, if any), info, obs/KEY or none."),
+        Help(
+            "Where the allowed actions stand: auto (the observation's key action_mask, if any), "
+            "info, obs/KEY or none."
+        ),
         Flag(WHAT, "CHOICE"),
     ] = "auto"
 
@@ -41,13 +58,18 @@ ReadsEnv = Read("source.dataset", "", why="there is no live experience")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """Where experience comes from: what the kinds have in common. The class that ``behaviour`` names does the work."""
+    """Where experience comes from: what the kinds have in common. The class that ``behaviour``
+    names does the work.
+    """
 
     behaviour: ClassVar[str]  # a subclass of ``sources.source.Source``, as module:Class
 
     on_nonfinite: Annotated[
         OnNonfinite,
-        Help("What happens at a nan or infinity from an env: stop the run, drop the episode, or clamp the value."),
+        Help(
+            "What happens at a nan or infinity from an env: stop the run, drop the episode, or "
+            "clamp the value."
+        ),
         Flag(WHERE, "stop|drop|clamp"),
     ] = "stop"
 
@@ -63,7 +85,9 @@ class SourceSettings:
 
     @property
     def recorded(self) -> str:
-        """The name of the rows that are learned from alone, so that nothing acts; "": there are none."""
+        """The name of the rows that are learned from alone, so that nothing acts; "": there are
+        none.
+        """
         return ""
 
     @property
@@ -104,12 +128,16 @@ class EnvSource(SourceSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSource(SourceSettings):
-    """Recorded experience alone: the rows of a data set. No env is stepped but for evaluation, and steps are updates."""
+    """Recorded experience alone: the rows of a data set. No env is stepped but for evaluation, and
+    steps are updates.
+    """
 
     behaviour: ClassVar[str] = "equipoise.sources.recorded:Recorded"
 
     dataset: Annotated[
-        str, Help("Learn from the recorded rows of a Minari data set alone, by its id or directory."), Flag(WHAT, "ID|DIR")
+        str,
+        Help("Learn from the recorded rows of a Minari data set alone, by its id or directory."),
+        Flag(WHAT, "ID|DIR"),
     ]
     env: EnvFactory | None = None  # that evaluation plays; None: no evaluation
 
@@ -128,18 +156,32 @@ class RecordedSource(SourceSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource(SourceSettings):
-    """Text that a model writes: prompts of a task, answered by generators and judged by rewards. Steps are samples."""
+    """Text that a model writes: prompts of a task, answered by generators and judged by rewards.
+    Steps are samples.
+    """
 
     behaviour: ClassVar[str] = "equipoise.sources.text:Texts"
 
-    task: Annotated[str, Help("Prompts: a built-in task, a JSONL or parquet file, reasoning_gym:NAME or module:callable.")]
+    task: Annotated[
+        str,
+        Help(
+            "Prompts: a built-in task, a JSONL or parquet file, reasoning_gym:NAME or "
+            "module:callable."
+        ),
+    ]
     arguments: Annotated[
         tuple[str, ...],
-        Help("Arguments of the task, as KEY=VALUE: settings of a data set of reasoning-gym, held_out=FILE of a file."),
+        Help(
+            "Arguments of the task, as KEY=VALUE: settings of a data set of reasoning-gym, "
+            "held_out=FILE of a file."
+        ),
     ] = ()
     model: Annotated[
         str,
-        Help("The language model: tiny, llama:hidden_size=48,..., a directory with config.json and safetensors, or a hub id."),
+        Help(
+            "The language model: tiny, llama:hidden_size=48,..., a directory with config.json and "
+            "safetensors, or a hub id."
+        ),
         Flag(WHAT, "MODEL"),
     ] = "tiny"
     reward: Annotated[
@@ -147,35 +189,56 @@ class TaskSource(SourceSettings):
         Help("Functions that judge completions, as module:function[,...]. Empty: the task's own."),
         Flag(WHAT, "MODULE:FUNCTION"),
     ] = ""
-    reward_weights: Annotated[tuple[float, ...], Help("Factors of the rewards, in their order. Empty: 1 each.")] = ()
-    reward_deadline_s: Annotated[PositiveFloat, Help("Seconds in which a reward has to judge a group."), FREE] = 60.0
+    reward_weights: Annotated[
+        tuple[float, ...], Help("Factors of the rewards, in their order. Empty: 1 each.")
+    ] = ()
+    reward_deadline_s: Annotated[
+        PositiveFloat, Help("Seconds in which a reward has to judge a group."), FREE
+    ] = 60.0
     chat_template_kwargs: Annotated[
         tuple[str, ...],
-        Help("Arguments of the model's chat template, as KEY=VALUE, such as enable_thinking=false; a row's column wins."),
+        Help(
+            "Arguments of the model's chat template, as KEY=VALUE, such as enable_thinking=false; "
+            "a row's column wins."
+        ),
     ] = ()
-    prompt_tokens: Annotated[PositiveInt, Help("Tokens of a prompt at most; longer ones are left out, and counted.")] = 512
+    prompt_tokens: Annotated[
+        PositiveInt, Help("Tokens of a prompt at most; longer ones are left out, and counted.")
+    ] = 512
     completion_tokens: Annotated[
         NonNegativeInt,
         Help("Tokens of a completion at most. 0: as the task says, else 256."),
         Flag(WHAT, "N", name="max-completion-length"),
     ] = 0
-    stop: Annotated[tuple[str, ...], Help("Texts that end a completion, beside the model's own end; they are part of it.")] = ()
-    samples_at_once: Annotated[PositiveInt, Help("Completions that a generator writes side by side."), FREE] = 256
+    stop: Annotated[
+        tuple[str, ...],
+        Help("Texts that end a completion, beside the model's own end; they are part of it."),
+    ] = ()
+    samples_at_once: Annotated[
+        PositiveInt, Help("Completions that a generator writes side by side."), FREE
+    ] = 256
     on_update: Annotated[
         Literal["keep", "recompute", "finish"],
         Help(
-            "What a generator does with running completions when new weights come: keep what it knows of them (the KV cache), "
+            "What a generator does with running completions when new weights come: keep what it "
+            "knows of them (the KV cache), "
             "compute that anew, or finish them first."
         ),
         FREE,
     ] = "keep"
     weights: Annotated[
         Literal["fp32", "bf16"],
-        Help("How generators and evaluations get the weights: bf16 is half as many bytes, rounded; the learner's stay fp32."),
+        Help(
+            "How generators and evaluations get the weights: bf16 is half as many bytes, rounded; "
+            "the learner's stay fp32."
+        ),
         FREE,
     ] = "fp32"
     weight_buffers: Annotated[
-        int, Range(2, 16), Help("Versions that memory has room for: generators read one while others are written."), FREE
+        int,
+        Range(2, 16),
+        Help("Versions that memory has room for: generators read one while others are written."),
+        FREE,
     ] = 3
 
     @property
@@ -183,7 +246,10 @@ class TaskSource(SourceSettings):
         return self.task
 
     def stored(self) -> dict[str, Any]:
-        return {"dtype": "bfloat16" if self.weights == "bf16" else None, "buffers": self.weight_buffers}
+        return {
+            "dtype": "bfloat16" if self.weights == "bf16" else None,
+            "buffers": self.weight_buffers,
+        }
 
 
 SOURCES = (EnvSource, RecordedSource, TaskSource)  # that are built in, and found by their fields

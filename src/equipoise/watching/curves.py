@@ -1,4 +1,6 @@
-"""Curves of a run: ``metrics.jsonl`` read on from where the last reading ended, a column for each number."""
+"""Curves of a run: ``metrics.jsonl`` read on from where the last reading ended, a column for each
+number.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ SIDES = ("sampling", "learning")  # whose shares have curves, as "sampling/worke
 
 
 class Curves:
-    """The numbers of one ``metrics.jsonl``. ``read`` takes in what was written since the last time."""
+    """The numbers of one ``metrics.jsonl``.
+    ``read`` takes in what was written since the last time.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,14 +50,18 @@ class Curves:
     @property
     def names(self) -> list[str]:
         """The curves that there are, but for the shares."""
-        known = [name for name in self._columns if name not in AXES and name.partition("/")[0] not in SIDES]
+        known = [
+            name
+            for name in self._columns
+            if name not in AXES and name.partition("/")[0] not in SIDES
+        ]
         return sorted(known, key=lambda name: ("/" in name, name))
 
     def read(self) -> bool:
         """Read on, at most ``AT_ONCE`` bytes and a line; was there anything new?
 
-        A file that became shorter or another one is read from its beginning: a resume rewrites it. ValueError for a pipe or a
-        device.
+        A file that became shorter or another one is read from its beginning: a resume rewrites it.
+        ValueError for a pipe or a device.
         """
         try:
             with open_plain(self._path) as file:
@@ -75,7 +83,8 @@ class Curves:
                     if len(rest) > LONGEST:  # no writer of ours does that
                         self._lines += 1
                         self._damage(
-                            f"{self._path}, line {self._lines}: expected a line of at most {LONGEST:,} bytes, got "
+                            f"{self._path}, line {self._lines}: expected a line of at most "
+                            f"{LONGEST:,} bytes, got "
                             f"{len(rest):,} without an end"
                         )
                         self._at += len(rest)
@@ -97,13 +106,18 @@ class Curves:
     def _line(self, data: bytes) -> None:
         self._lines += 1
         try:
-            line = check(parse_json(data, self._path, self._lines), SCHEMA, f"{self._path}, line {self._lines}")
+            line = check(
+                parse_json(data, self._path, self._lines),
+                SCHEMA,
+                f"{self._path}, line {self._lines}",
+            )
             numbers = dict(_numbers(line))
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             self._damage(str(error))
             return
         self.last = line
-        if line["final"] and line.get("evaluation") is None:  # of the whole run: no point of a curve
+        # of the whole run: no point of a curve
+        if line["final"] and line.get("evaluation") is None:
             return
         for name, value in numbers.items():
             if name not in self._columns and len(self._columns) < MOST_NAMES:
@@ -115,7 +129,9 @@ class Curves:
             if len(column) < self.rows:
                 column.append(math.nan)
 
-    def curve(self, y: str, x: str = "steps", most: int = MOST_POINTS) -> tuple[list[float], list[float]]:
+    def curve(
+        self, y: str, x: str = "steps", most: int = MOST_POINTS
+    ) -> tuple[list[float], list[float]]:
         """The points that the run has of a number, x rising; empty where it has none."""
         if y not in self._columns or x not in AXES:
             return [], []
@@ -124,9 +140,13 @@ class Curves:
         at, values = at[kept], values[kept]
         order = np.argsort(at, kind="stable")
         at, values = at[order], values[order]
-        if y.partition("/")[0] in SIDES:  # shares are stacked: each at the same places, and their sum is 1
+        # shares are stacked: each at the same places, and their sum is 1
+        if y.partition("/")[0] in SIDES:
             bins = np.array_split(np.arange(len(at)), min(len(at), MOST_BINS))
-            at, values = np.array([at[one[-1]] for one in bins]), np.array([values[one].mean() for one in bins])
+            at, values = (
+                np.array([at[one[-1]] for one in bins]),
+                np.array([values[one].mean() for one in bins]),
+            )
         else:
             at, values = thinned(at, values, most)
         return [float(f"{v:.7g}") for v in at], [float(f"{v:.5g}") for v in values]
@@ -137,7 +157,10 @@ def _numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for axis, one in AXES.items():
         yield axis, _number(line.get(one.name))
     if line["final"]:  # of the whole run, but for its evaluation
-        yield "evaluation", _number(line["evaluation"]["mean"]) if line.get("evaluation") else math.nan
+        yield (
+            "evaluation",
+            _number(line["evaluation"]["mean"]) if line.get("evaluation") else math.nan,
+        )
         return
     for name, one in CURVES.items():
         yield name, _number(line.get(one.name))
@@ -148,7 +171,9 @@ def _numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield f"{room}/{name}", _number(value)
     for side in SIDES:
         workers = [one for one in (line.get("balance") or {}).values() if one.get("side") == side]
-        seconds = {state: sum(max(_number(one.get(state)), 0.0) for one in workers) for state in STATES}
+        seconds = {
+            state: sum(max(_number(one.get(state)), 0.0) for one in workers) for state in STATES
+        }
         if (total := sum(seconds.values())) > 0:
             yield from ((f"{side}/{state}", part / total) for state, part in seconds.items())
 

@@ -1,4 +1,6 @@
-"""The guard of the page: names of this machine and pages of this server may ask, from elsewhere only with the token."""
+"""The guard of the page: names of this machine and pages of this server may ask, from elsewhere
+only with the token.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ from equipoise.access import LOCAL, bearer_token, is_address, named_host, need_t
 
 TOKEN = "EQUIPOISE_WATCH_TOKEN"  # the environment variable with the token
 LONGEST_BODY = 8 << 10  # bytes of a request
-OPEN = ("/api/enter",)  # what may be asked without the token; the page itself says nothing of the runs
+# what may be asked without the token; the page itself says nothing of the runs
+OPEN = ("/api/enter",)
 HEADERS = {
-    # The browser itself refuses another host's files, scripts within the page, and text that is set as HTML.
+    # The browser itself refuses another host's files, scripts within the page, and text that is set
+    # as HTML.
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "manifest-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; "
+        "manifest-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -40,7 +46,9 @@ class Guard:
     """Wraps an application: what a stranger asks is refused before the application sees it."""
 
     def __init__(self, app: ASGIApp, *, host: str, token: str, closed: bool) -> None:
-        """``closed``: reading needs the token as well, not only changes. The cookie of those that said it is random."""
+        """``closed``: reading needs the token as well, not only changes. The cookie of those that
+        said it is random.
+        """
         self._app, self._token, self._closed = app, token, closed
         self._names = {*LOCAL, host.lower(), socket.gethostname().lower()}
         self._secret = secrets.token_urlsafe(32)
@@ -74,9 +82,15 @@ class Guard:
             return 403, "Sec-Fetch-Site: expected a request of this page, got one of another"
         if scope["method"] == "POST" and "content-length" not in headers:
             return 411, "Content-Length: expected the number of bytes, got none"
-        if not headers.get("content-length", "0").isdecimal() or int(headers.get("content-length", "0")) > LONGEST_BODY:
+        if (
+            not headers.get("content-length", "0").isdecimal()
+            or int(headers.get("content-length", "0")) > LONGEST_BODY
+        ):
             return 413, f"body: expected at most {LONGEST_BODY:,} bytes"
-        if scope["method"] == "POST" and headers.get("content-type", "").partition(";")[0] != "application/json":
+        if (
+            scope["method"] == "POST"
+            and headers.get("content-type", "").partition(";")[0] != "application/json"
+        ):
             return 415, "Content-Type: expected application/json"
         asks = scope["path"].startswith("/api/") and scope["path"] not in OPEN
         if self._closed and asks and not self.entered(headers) and not self.says(headers):
@@ -84,7 +98,9 @@ class Guard:
         return None
 
     def _ours(self, host: str) -> bool:
-        """A name or address of this machine? Another name could be one that somebody leads here (DNS rebinding)."""
+        """A name or address of this machine? Another name could be one that somebody leads here
+        (DNS rebinding).
+        """
         name = named_host(host)
         return name in self._names or is_address(name)
 
@@ -104,9 +120,13 @@ class Guard:
         return cookie is not None and same(cookie.value, self._secret)
 
     def cookie(self, headers: Mapping[str, str]) -> str:
-        """The name of the cookie, with the port, since the servers of a host share their cookies."""
+        """The name of the cookie, with the port,
+        since the servers of a host share their cookies.
+        """
         return f"equipoise_watch_{headers.get('host', '').rpartition(':')[2] or 80}"
 
     def let_in(self, headers: Mapping[str, str], response: Any) -> None:
         """Give the cookie that lets a reader in."""
-        response.set_cookie(self.cookie(headers), self._secret, httponly=True, samesite="strict", path="/")
+        response.set_cookie(
+            self.cookie(headers), self._secret, httponly=True, samesite="strict", path="/"
+        )

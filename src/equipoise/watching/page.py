@@ -1,4 +1,6 @@
-"""The application: the page, what changes as server-sent events, curves on demand, and moves of versions with the token."""
+"""The application: the page, what changes as server-sent events, curves on demand, and moves of
+versions with the token.
+"""
 
 from __future__ import annotations
 
@@ -32,30 +34,49 @@ ALIVE_S = 10.0  # a word at least so often, so that a connection that broke is n
 MOST_VIEWERS = 64
 MOST_CURVES = 32  # runs in one question
 WRONG_S = 0.5  # that a wrong token waits
-TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8",
-         "svg": "image/svg+xml"}  # fmt: skip
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
 
 
 class Page:
     """The state behind the page. Nothing is read while nobody looks."""
 
     def __init__(
-        self, folder: Folder, versions: Versions | None = None, *, host: str = "127.0.0.1", token: str = "", closed: bool
+        self,
+        folder: Folder,
+        versions: Versions | None = None,
+        *,
+        host: str = "127.0.0.1",
+        token: str = "",
+        closed: bool,
     ) -> None:
-        """``versions``: of a registry, if there is one (``watching/versions.py``); ``closed``: readers need the token, too."""
+        """``versions``: of a registry, if there is one (``watching/versions.py``); ``closed``:
+        readers need the token, too.
+        """
         self.folder, self.versions = folder, versions
         self.viewers = 0
-        self._hands = ThreadPoolExecutor(1, "files")  # one thread reads files, so nothing is read twice at once
+        # one thread reads files, so nothing is read twice at once
+        self._hands = ThreadPoolExecutor(1, "files")
         self._looked = asyncio.Event()  # set at the end of each look, and replaced
         self._looking: asyncio.Task[None] | None = None
         self._closing = False
         self._static = _static()
         routes = [
-            Route("/", self._index), Route("/static/{name}", self._file), Route("/api/events", self._events),
-            Route("/api/run", self._run), Route("/api/curves", self._curves), Route("/api/settings", self._settings),
-            Route("/api/registry", self._registry), Route("/api/enter", self._enter, methods=["POST"]),
-            Route("/api/alias", self._alias, methods=["POST"]), Route("/api/rollback", self._rollback, methods=["POST"]),
-        ]  # fmt: skip
+            Route("/", self._index),
+            Route("/static/{name}", self._file),
+            Route("/api/events", self._events),
+            Route("/api/run", self._run),
+            Route("/api/curves", self._curves),
+            Route("/api/settings", self._settings),
+            Route("/api/registry", self._registry),
+            Route("/api/enter", self._enter, methods=["POST"]),
+            Route("/api/alias", self._alias, methods=["POST"]),
+            Route("/api/rollback", self._rollback, methods=["POST"]),
+        ]
         inside = Starlette(routes=routes, exception_handlers={Refused: _refused})
         self.app = Guard(inside, host=host, token=token, closed=closed)
 
@@ -64,7 +85,7 @@ class Page:
         self._closing = True
         self._looked.set()
 
-    # -------------------------------------------------------------------------------------------------------- the page
+    # ------------------------------------------------------------------------------------- the page
 
     async def _index(self, _: Request) -> Response:
         return self._served("index.html")
@@ -85,18 +106,22 @@ class Page:
         body = await _body(request, {"token"})
         if not self.app.right(body["token"]):
             await asyncio.sleep(WRONG_S)
-            return JSONResponse({"error": "expected the token that 'equipoise watch' was given, got another"}, 401)
+            return JSONResponse(
+                {"error": "expected the token that 'equipoise watch' was given, got another"}, 401
+            )
         response = JSONResponse({})
         self.app.let_in(request.headers, response)
         return response
 
-    # -------------------------------------------------------------------------------------------------- what is pushed
+    # ------------------------------------------------------------------------------- what is pushed
 
     async def _events(self, request: Request) -> Response:
         if self.viewers >= MOST_VIEWERS or self._closing:
             return JSONResponse({"error": f"expected at most {MOST_VIEWERS} viewers"}, 503)
         run = request.query_params.get("run")
-        return StreamingResponse(self._stream(run), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        return StreamingResponse(
+            self._stream(run), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
 
     async def _stream(self, name: str | None) -> AsyncIterator[bytes]:
         self.viewers += 1
@@ -104,20 +129,28 @@ class Page:
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look())
             about = {
-                "place": str(self.folder.place), "version": equipoise.__version__, "registry": self.versions is not None,
-            }  # fmt: skip
+                "place": str(self.folder.place),
+                "version": equipoise.__version__,
+                "registry": self.versions is not None,
+            }
             yield _event("hello", about)
             await self._do(self.folder.poll)
             seen = shown = -1
             marks: str | None = None
             silent = 0.0
-            while not self._closing and self._looking is not None:  # a look that failed ends the streams, which come back
+            # a look that failed ends the streams, which come back
+            while not self._closing and self._looking is not None:
                 said = []
                 if (revision := self.folder.revision) > seen:
                     news = await self._do(partial(self.folder.news, seen))
                     said.append(_event("runs", news | {"all": seen < 0}))
-                    seen = revision  # that of before the question: what changed meanwhile is told again
-                if name is not None and (run := self.folder.runs.get(name)) is not None and run.revision > shown:
+                    # that of before the question: what changed meanwhile is told again
+                    seen = revision
+                if (
+                    name is not None
+                    and (run := self.folder.runs.get(name)) is not None
+                    and run.revision > shown
+                ):
                     shown = run.revision
                     said.append(_event("run", await self._do(run.told)))
                 if self.versions is not None and (now := self.versions.mark) != marks:
@@ -149,14 +182,16 @@ class Page:
     async def _do(self, what: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._hands, what)
 
-    # ------------------------------------------------------------------------------------------------ what is asked for
+    # ---------------------------------------------------------------------------- what is asked for
 
     async def _known(self, names: list[str]) -> list[Watched]:
         if self._looking is None or not all(name in self.folder.runs for name in names):
             await self._do(partial(self.folder.poll, scan=True))  # the last look may be old
         for name in names:
             if name not in self.folder.runs:
-                raise Refused(404, f"run: unknown {name[:200]!r}{hint(name[:200], list(self.folder.runs))}")
+                raise Refused(
+                    404, f"run: unknown {name[:200]!r}{hint(name[:200], list(self.folder.runs))}"
+                )
         return [self.folder.runs[name] for name in names]
 
     async def _run(self, request: Request) -> Response:
@@ -164,7 +199,9 @@ class Page:
         return JSONResponse(await self._do(run.told))
 
     async def _curves(self, request: Request) -> Response:
-        """The curves of some runs: for each the names that it has, and points of those that were asked for."""
+        """The curves of some runs: for each the names that it has, and points of those that were
+        asked for.
+        """
         runs = await self._known(request.query_params.getlist("run")[:MOST_CURVES])
         names, axis = request.query_params.getlist("y")[:16], request.query_params.get("x", "steps")
 
@@ -179,10 +216,18 @@ class Page:
         runs = await self._known(request.query_params.getlist("run")[:MOST_CURVES])
         keys = dict.fromkeys(key for run in runs for key in run.settings)
         found = {key: [run.settings.get(key) for run in runs] for key in keys}
-        differ = {key: values for key, values in found.items() if len(set(values)) > 1 or len(runs) == 1}
-        return JSONResponse({"runs": [run.name for run in runs], "differ": differ, "alike": len(found) - len(differ)})
+        differ = {
+            key: values for key, values in found.items() if len(set(values)) > 1 or len(runs) == 1
+        }
+        return JSONResponse(
+            {
+                "runs": [run.name for run in runs],
+                "differ": differ,
+                "alike": len(found) - len(differ),
+            }
+        )
 
-    # ------------------------------------------------------------------------------------------------------- versions
+    # ------------------------------------------------------------------------------------- versions
 
     async def _registry(self, _: Request) -> Response:
         if self.versions is None:
@@ -193,7 +238,9 @@ class Page:
             raise Refused(409, str(error)) from error
 
     async def _alias(self, request: Request) -> Response:
-        return await self._move(request, {"policy", "alias", "version", "expect", "reason"}, "alias")
+        return await self._move(
+            request, {"policy", "alias", "version", "expect", "reason"}, "alias"
+        )
 
     async def _rollback(self, request: Request) -> Response:
         return await self._move(request, {"policy", "expect", "reason"}, "rollback")
@@ -204,12 +251,17 @@ class Page:
             raise Refused(404, "expected 'equipoise watch --registry DIR', got none")
         if not self.app.says(request.headers):
             await asyncio.sleep(WRONG_S)
-            raise Refused(401, "expected Authorization: Bearer TOKEN with the token of 'equipoise watch'")
+            raise Refused(
+                401, "expected Authorization: Bearer TOKEN with the token of 'equipoise watch'"
+            )
         body = await _body(request, keys)
         client = request.client.host if request.client else "?"
         try:
-            # Not in the thread that reads files: a move hashes an artifact and may wait for another's.
-            to = await asyncio.to_thread(getattr(self.versions, what), where=f"by the page from {client}", **body)
+            # Not in the thread that reads files: a move hashes an artifact and may wait for
+            # another's.
+            to = await asyncio.to_thread(
+                getattr(self.versions, what), where=f"by the page from {client}", **body
+            )
         except (ValueError, OSError) as error:
             raise Refused(409, str(error)) from error
         return JSONResponse({"version": to})
@@ -234,7 +286,11 @@ async def _body(request: Request, keys: set[str]) -> dict[str, str]:
         body = json.loads(await request.body())
     except (ValueError, RecursionError):
         raise Refused(400, "body: expected JSON") from None
-    if not isinstance(body, dict) or set(body) != keys or not all(isinstance(one, str) for one in body.values()):
+    if (
+        not isinstance(body, dict)
+        or set(body) != keys
+        or not all(isinstance(one, str) for one in body.values())
+    ):
         raise Refused(400, f"body: expected a JSON object with the texts {', '.join(sorted(keys))}")
     return body
 
@@ -244,7 +300,9 @@ def _event(name: str, data: Any) -> bytes:
 
 
 def encoded(data: Any) -> bytes:
-    """JSON that every browser reads, whatever a run's files hold: infinities are null, and half of a letter is "?"."""
+    """JSON that every browser reads, whatever a run's files hold: infinities are null, and half of
+    a letter is "?".
+    """
     return json.dumps(plain(data), allow_nan=False, ensure_ascii=False).encode(errors="replace")
 
 
@@ -256,23 +314,40 @@ class JSONResponse(starlette.responses.JSONResponse):
 def _static() -> dict[str, tuple[bytes, str]]:
     """The files of the page by name, each with its ETag."""
     place = files("equipoise.watching") / "static"
-    found = {file.name: file.read_bytes() for file in place.iterdir() if file.name.rpartition(".")[2] in TYPES}
+    found = {
+        file.name: file.read_bytes()
+        for file in place.iterdir()
+        if file.name.rpartition(".")[2] in TYPES
+    }
     found["palette.css"] = palette().encode()
-    return {name: (data, f'"{hashlib.sha256(data).hexdigest()[:20]}"') for name, data in found.items()}
+    return {
+        name: (data, f'"{hashlib.sha256(data).hexdigest()[:20]}"') for name, data in found.items()
+    }
 
 
 def palette() -> str:
     """The colours of the report, here with a choice of light or dark that a viewer can make."""
-    lines = [f".s{i} {{ stroke: var(--s{i}); stroke-dasharray: {dash} }} .f{i} {{ fill: var(--s{i}) }}"
-             for i, dash in enumerate(DASHES)]  # fmt: skip
+    lines = [
+        f".s{i} {{ stroke: var(--s{i}); stroke-dasharray: {dash} }} .f{i} {{ fill: var(--s{i}) }}"
+        for i, dash in enumerate(DASHES)
+    ]
     dark = f":root:not([data-theme=light]) {{{DARK}}}"
-    return "\n".join([
-        f":root {{{LIGHT}}}", f"@media (prefers-color-scheme: dark) {{ {dark} }}", f":root[data-theme=dark] {{{DARK}}}", *lines,
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f":root {{{LIGHT}}}",
+            f"@media (prefers-color-scheme: dark) {{ {dark} }}",
+            f":root[data-theme=dark] {{{DARK}}}",
+            *lines,
+        ]
+    )
 
 
 def folder(place: Path, usual: Path | None = None) -> Folder:
-    """The runs of a folder; ValueError where there is none, but for the ``usual`` one, which the first run will make."""
+    """The runs of a folder; ValueError where there is none, but for the ``usual`` one, which the
+    first run will make.
+    """
     if not place.is_dir() and (place.exists() or place != usual):
-        raise ValueError(f"{place}: expected a folder with runs, got {'a file' if place.exists() else 'none'}")
+        raise ValueError(
+            f"{place}: expected a folder with runs, got {'a file' if place.exists() else 'none'}"
+        )
     return Folder(place)

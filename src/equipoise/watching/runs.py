@@ -1,4 +1,6 @@
-"""The runs that a page shows: each a directory whose files are looked at again only where they changed."""
+"""The runs that a page shows: each a directory whose files are looked at again only where they
+changed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from equipoise.record.series import SERIES
 from equipoise.record.summary import SUMMARY
 from equipoise.watching.curves import Curves
 
-ODD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)  # of files that people edit and copy
+# of files that people edit and copy
+ODD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 MOST_BYTES = 8 << 20  # bytes of a JSON file of a run that a page shows
 SCAN_S = 2.0  # how often the folder is searched for new runs, and ended ones for a resume
 FORGET_S = 120.0  # curves that nobody asked for so long are dropped
@@ -26,9 +29,16 @@ MOST_PROBLEMS = 5  # damaged lines that are named
 QUIET_S = 5.0  # without a word for so long, a run that goes on is called quiet
 GOING = ("running", "quiet")  # what a run is that has not ended
 OF_SUMMARY = (
-    "verdict", "cause", "remedies", "alarms", "notes", "evaluation", "best_evaluation", "sites",
+    "verdict",
+    "cause",
+    "remedies",
+    "alarms",
+    "notes",
+    "evaluation",
+    "best_evaluation",
+    "sites",
     *(one.name for one in SERIES if one.summary and one.live == one.name),
-)  # fmt: skip
+)
 
 
 class Watched:
@@ -43,7 +53,8 @@ class Watched:
         self.row: dict[str, Any] = {}
         self.settings: dict[str, str] = {}
         self._about: dict[str, Any] = {}
-        self._read: dict[str, tuple[int, int, int]] = {}  # by file: what a stat said when it was last read
+        # by file: what a stat said when it was last read
+        self._read: dict[str, tuple[int, int, int]] = {}
         self._problems: dict[str, str] = {}
         self._asked = time.monotonic()
 
@@ -70,7 +81,9 @@ class Watched:
             except (OSError, ValueError) as error:
                 self.live, self._problems[LIVE] = None, str(error)
         new = self._changed(METRICS)
-        if self.curves.behind or (new and (self.curves.rows or (self.live is None and self.summary is None))):
+        if self.curves.behind or (
+            new and (self.curves.rows or (self.live is None and self.summary is None))
+        ):
             new = self._read_on() or new
         elif self.curves.rows and time.monotonic() - self._asked > FORGET_S and self.ended:
             self.curves = Curves(self.path / METRICS)
@@ -78,7 +91,13 @@ class Watched:
             row = self._row()
         except ODD as error:
             self._problems["the row"] = f"{self.path}: expected what a run writes, got {error}"
-            row = {"id": self.name, "env": "?", "algorithm": "?", "status": "damaged", "problems": len(self._problems)}
+            row = {
+                "id": self.name,
+                "env": "?",
+                "algorithm": "?",
+                "status": "damaged",
+                "problems": len(self._problems),
+            }
         changed = row != self.row
         self.row = row
         return changed or new
@@ -97,7 +116,9 @@ class Watched:
         try:
             found = read_json(self.path / file, MOST_BYTES)
             if not isinstance(found, dict):
-                raise ValueError(f"{self.path / file}: expected a JSON object, got {type(found).__name__}")
+                raise ValueError(
+                    f"{self.path / file}: expected a JSON object, got {type(found).__name__}"
+                )
             self._problems.pop(file, None)
             return found
         except FileNotFoundError:
@@ -113,33 +134,49 @@ class Watched:
             program = checked(about["program"], self.path / RUN)
             schedule = program["schedule"]
             self._about = {
-                "env": clipped(env_of(program)), "algorithm": clipped(algorithm_of(program)), "seed": schedule.get("seed"),
-                "steps": schedule.get("steps"), "on": about.get("on"), "started": about.get("started"),
+                "env": clipped(env_of(program)),
+                "algorithm": clipped(algorithm_of(program)),
+                "seed": schedule.get("seed"),
+                "steps": schedule.get("steps"),
+                "on": about.get("on"),
+                "started": about.get("started"),
                 "host": (about.get("host") or {}).get("name"),
-            }  # fmt: skip
+            }
             self.settings = {"on": str(about.get("on")), **flat(program)}
         except ODD as error:
             self._about = {"env": "?", "algorithm": "?"}
-            self._problems.setdefault(RUN, f"{self.path / RUN}: expected the program of a run, got one without {error}")
+            self._problems.setdefault(
+                RUN, f"{self.path / RUN}: expected the program of a run, got one without {error}"
+            )
 
     def _row(self) -> dict[str, Any]:
         """The line of a list of runs."""
         told: Mapping[str, Any] = self.summary or self.live or self.curves.last
         evaluation, status = told.get("evaluation"), self._status()
         return {
-            "id": self.name, **self._about, "status": status,
+            "id": self.name,
+            **self._about,
+            "status": status,
             "step": told.get("step") or told.get("env_steps") or told.get("updates") or 0,
-            "steps_per_s": told.get("steps_per_s"), "return": told.get("return_mean"),
-            "evaluation": evaluation.get("mean") if isinstance(evaluation, Mapping) else None, "cause": told.get("cause"),
-            "wall_s": told.get("wall_s"), "alarms": len(told.get("alarms") or ()),
-            "problems": len(self._problems) + len(self.curves.damaged), "bytes": self._read[METRICS][2],
-            "changed": max(at[1] for at in self._read.values()) / 1e9 if status not in GOING else None,
-        }  # fmt: skip
+            "steps_per_s": told.get("steps_per_s"),
+            "return": told.get("return_mean"),
+            "evaluation": evaluation.get("mean") if isinstance(evaluation, Mapping) else None,
+            "cause": told.get("cause"),
+            "wall_s": told.get("wall_s"),
+            "alarms": len(told.get("alarms") or ()),
+            "problems": len(self._problems) + len(self.curves.damaged),
+            "bytes": self._read[METRICS][2],
+            "changed": max(at[1] for at in self._read.values()) / 1e9
+            if status not in GOING
+            else None,
+        }
 
     def _status(self) -> str:
-        """The summary's; before there is one "running", "quiet" where the run has not said a word lately, or "killed".
+        """The summary's; before there is one "running", "quiet" where the run has not said a word
+        lately, or "killed".
 
-        "damaged" if run.json cannot be read, or if the run has ended and its summary cannot be read.
+        "damaged" if run.json cannot be read, or if the run has ended and its summary cannot be
+        read.
         """
         if RUN in self._problems:
             return "damaged"
@@ -175,15 +212,27 @@ class Watched:
         """All that the page shows of the run but its curves."""
         told = dict(self.live or {})
         if self.summary is not None:
-            told |= {key: self.summary[key] for key in OF_SUMMARY if key in self.summary} | {"phases": {}, "evaluating": None}
+            told |= {key: self.summary[key] for key in OF_SUMMARY if key in self.summary} | {
+                "phases": {},
+                "evaluating": None,
+            }
         problems = [*self._problems.values(), *self.curves.damaged[:MOST_PROBLEMS]]
         if (more := len(self.curves.damaged) - MOST_PROBLEMS) > 0:
-            problems.append(f"{self.path / METRICS}: {more} more lines are damaged, and are left out")
-        return {**self.row, **told, "problems": [printable(one) for one in problems], "path": str(self.path)}
+            problems.append(
+                f"{self.path / METRICS}: {more} more lines are damaged, and are left out"
+            )
+        return {
+            **self.row,
+            **told,
+            "problems": [printable(one) for one in problems],
+            "path": str(self.path),
+        }
 
 
 class Folder:
-    """All runs below a folder. ``revision`` counts up with every change; ``poll`` looks, and costs little where nothing did."""
+    """All runs below a folder. ``revision`` counts up with every change; ``poll`` looks, and costs
+    little where nothing did.
+    """
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -194,7 +243,9 @@ class Folder:
         self._scanned = -SCAN_S
 
     def poll(self, *, scan: bool = False) -> None:
-        """Look at the files that changed. ``scan``: also search the folder, however recent the last search is."""
+        """Look at the files that changed. ``scan``: also search the folder, however recent the last
+        search is.
+        """
         now = time.monotonic()
         scan = scan or now - self._scanned >= SCAN_S
         if scan:
@@ -210,12 +261,15 @@ class Folder:
         try:
             for path in directories(self.place):
                 relative = path.relative_to(self.place).as_posix()
-                name = os.fsencode(path.absolute().name if relative == "." else relative).decode(errors="backslashreplace")
+                name = os.fsencode(path.absolute().name if relative == "." else relative).decode(
+                    errors="backslashreplace"
+                )
                 while name in found:  # the bytes of one are the letters of another
                     name += "'"
                 found[name] = path
             self.problem = ""
-        except FileNotFoundError:  # one that is removed while it is looked for; the next scan sees what is left
+        # one that is removed while it is looked for; the next scan sees what is left
+        except FileNotFoundError:
             if self.place.exists():
                 return
         except OSError as error:  # a folder that may not be read: what is known stays

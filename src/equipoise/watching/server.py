@@ -1,4 +1,6 @@
-"""The server of the page: a socket first, so that a port that is taken is said in one line; then uvicorn until a signal."""
+"""The server of the page: a socket first, so that a port that is taken is said in one line; then
+uvicorn until a signal.
+"""
 
 from __future__ import annotations
 

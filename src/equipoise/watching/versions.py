@@ -32,45 +32,71 @@ class Versions:
             except (ValueError, OSError) as error:  # ``told`` says it to those who look
                 self.mark = f"damaged: {error}"
                 return
-            self.mark = " ".join(f"{name} {len(now.records)} {now.records[-1].name}" for name, now in states.items())
+            self.mark = " ".join(
+                f"{name} {len(now.records)} {now.records[-1].name}" for name, now in states.items()
+            )
 
     def told(self) -> dict[str, Any]:
-        """Each policy: aliases, versions with their lineage, the newest first, and the audit, the oldest first."""
+        """Each policy: aliases, versions with their lineage, the newest first, and the audit, the
+        oldest first.
+        """
         return {
             "path": str(self._place),
             "policies": [self._policy(name, found) for name, found in self._reader.list().items()],
         }
 
     def _policy(self, name: str, found: dict[str, Any]) -> dict[str, Any]:
-        versions = [one | self._about(name, one["version"]) for one in found["versions"][:MOST_VERSIONS]]
+        versions = [
+            one | self._about(name, one["version"]) for one in found["versions"][:MOST_VERSIONS]
+        ]
         audit = [
             {"time": one["stamp"] / 1e6, **{key: one.get(key) for key in AUDITED}}
             for one in list(self._reader.audit(name))[-MOST_RECORDS:]
         ]
-        return {"name": name, "aliases": found["aliases"], "revision": found["revision"], "versions": versions, "audit": audit}
+        return {
+            "name": name,
+            "aliases": found["aliases"],
+            "revision": found["revision"],
+            "versions": versions,
+            "audit": audit,
+        }
 
     def _about(self, name: str, version: str) -> dict[str, Any]:
         try:
             said = self._reader.show(name, version)
-        except (ValueError, OSError) as error:  # one whose record is damaged, or that is removed meanwhile
+        # one whose record is damaged, or that is removed meanwhile
+        except (ValueError, OSError) as error:
             return {"lineage": {}, "problem": in_utf8(str(error))}
         return {
-            "lineage": said["lineage"], "who": said["who"], "reason": said["reason"], "problem": said["problem"],
+            "lineage": said["lineage"],
+            "who": said["who"],
+            "reason": said["reason"],
+            "problem": said["problem"],
             "size": sum(said["files"].values()),
-        }  # fmt: skip
+        }
 
-    # ---------------------------------------------------------------------------------------------------------- moves
+    # ---------------------------------------------------------------------------------------- moves
 
-    def alias(self, *, policy: str, alias: str, version: str, expect: str, reason: str, where: str) -> str:
-        """Move an alias, if it is where the mover saw it ("": not set) -> the version; ValueError where it is not."""
+    def alias(
+        self, *, policy: str, alias: str, version: str, expect: str, reason: str, where: str
+    ) -> str:
+        """Move an alias, if it is where the mover saw it ("": not set) -> the version; ValueError
+        where it is not.
+        """
         who = f"{user()}, {where}"
-        moved = Registry(self._place).alias(policy, alias, version, expect=expect or None, reason=reason, who=who)
+        moved = Registry(self._place).alias(
+            policy, alias, version, expect=expect or None, reason=reason, who=who
+        )
         assert moved is not None
         return moved
 
     def rollback(self, *, policy: str, expect: str, reason: str, where: str) -> str:
-        """Make the previous champion the champion again, if the champion is the one that the mover saw -> the version."""
-        return Registry(self._place).rollback(policy, expect=expect or None, reason=reason, who=f"{user()}, {where}")
+        """Make the previous champion the champion again, if the champion is the one that the mover
+        saw -> the version.
+        """
+        return Registry(self._place).rollback(
+            policy, expect=expect or None, reason=reason, who=f"{user()}, {where}"
+        )
 
 
 AUDITED = ("record", "kind", "version", "who", "reason", "alias", "from", "expected", "problem")

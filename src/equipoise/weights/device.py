@@ -1,7 +1,9 @@
-"""A weight store with its buffers on the publisher's device: a process that acts on that device fetches without the host.
+"""A weight store with its buffers on the publisher's device: a process that acts on that device
+fetches without the host.
 
-The counters that say which buffer is whole lie in host memory. Beside them stands the handle of the buffers: the publisher
-writes it before its first version, and a reader attaches at its first fetch. Until then versions come from the host's store.
+The counters that say which buffer is whole lie in host memory. Beside them stands the handle of the
+buffers: the publisher writes it before its first version, and a reader attaches at its first fetch.
+Until then versions come from the host's store.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class Share(Protocol):
     """The operations that only a device's own interface offers."""
 
     def allocate(self, nbytes: int, device: torch.device) -> tuple[Tensor, bytes]:
-        """Memory [nbytes] uint8 that lives as long as this process, and the handle by which others find it."""
+        """Memory [nbytes] uint8 that lives as long as this process, and the handle by which others
+        find it.
+        """
 
     def attach(self, handle: bytes) -> Tensor:
         """Open that memory in another process."""
@@ -41,14 +45,16 @@ class Share(Protocol):
 class CudaIpc:
     """CUDA memory, shared by what torch's multiprocessing sends through a pickle, as JSON.
 
-    A process that allocates must end by ``os._exit``, as workers do: torch would stumble over the missing file at its teardown.
+    A process that allocates must end by ``os._exit``, as workers do: torch would stumble over the
+    missing file at its teardown.
     """
 
     def allocate(self, nbytes: int, device: torch.device) -> tuple[Tensor, bytes]:
         memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
         fields, counter = cuda_handle(memory)
-        # torch counts the users of the memory in a named file, to know when it may be freed. Ours never is, and the file would
-        # outlive a worker that is killed: its name is taken away at once. A reader that cannot count itself out goes on.
+        # torch counts the users of the memory in a named file, to know when it may be freed. Ours
+        # never is, and the file would outlive a worker that is killed: its name is taken away at
+        # once. A reader that cannot count itself out goes on.
         with contextlib.suppress(FileNotFoundError):
             Path("/dev/shm", counter.decode().lstrip("/")).unlink()
         return memory, json.dumps([x.hex() if isinstance(x, bytes) else x for x in fields]).encode()
@@ -59,7 +65,8 @@ class CudaIpc:
             return open_cuda_handle(fields)
         except RuntimeError as error:
             error.add_note(
-                "expected memory of the learner's GPU, shared by CUDA IPC, which this system does not give; inference=local "
+                "expected memory of the learner's GPU, shared by CUDA IPC, which this system does "
+                "not give; inference=local "
                 "needs none"
             )
             raise
@@ -113,8 +120,13 @@ class DeviceWeights(Versions):
     def _announce(self, device: torch.device) -> None:
         memory, handle = self._share.allocate(self._plan.buffers * self._plan.flat, device)
         if len(handle) > LONGEST:
-            raise ValueError(f"a device's handle: expected at most {LONGEST} bytes, got {len(handle)}")
-        self._params, self._device = [self._plan.over(part) for part in memory.chunk(self._plan.buffers)], device
+            raise ValueError(
+                f"a device's handle: expected at most {LONGEST} bytes, got {len(handle)}"
+            )
+        self._params, self._device = (
+            [self._plan.over(part) for part in memory.chunk(self._plan.buffers)],
+            device,
+        )
         self._handle[:] = np.frombuffer(handle.ljust(LONGEST), np.uint8)
 
     def _write(self, i: int, params: Mapping[str, Tensor]) -> None:
@@ -126,7 +138,9 @@ class DeviceWeights(Versions):
             memory = self._share.attach(self._handle.tobytes().rstrip())
             buffers, flat = self._plan.buffers, self._plan.flat
             if memory.numel() != buffers * flat:
-                raise ValueError(f"expected weights of {buffers} x {flat} bytes, got {memory.numel()} in all")
+                raise ValueError(
+                    f"expected weights of {buffers} x {flat} bytes, got {memory.numel()} in all"
+                )
             self._theirs = list(memory.chunk(buffers))
             self._copy = torch.empty_like(self._theirs[0])
             self._mine = self._plan.over(self._copy)

@@ -1,8 +1,10 @@
-"""Versioned parameters in one flat buffer: published with one pass, fetched with one copy, never torn, never locked.
+"""Versioned parameters in one flat buffer: published with one pass, fetched with one copy, never
+torn, never locked.
 
-Some buffers with a begin and an end counter each. The writer raises ``begin`` before it writes a buffer and ``end`` after;
-a reader copies the newest buffer and keeps the copy only if ``begin`` still equals the ``end`` that it saw before. With two
-buffers a reader that sleeps over two publishes would often retry; with three, the default, it practically never does.
+Some buffers with a begin and an end counter each. The writer raises ``begin`` before it writes a
+buffer and ``end`` after; a reader copies the newest buffer and keeps the copy only if ``begin``
+still equals the ``end`` that it saw before. With two buffers a reader that sleeps over two
+publishes would often retry; with three, the default, it practically never does.
 
 The buffers lie in memory that processes share (``Weights``), or on a device (``device.py``).
 """
@@ -30,13 +32,23 @@ ATTEMPTS = 1000
 class WeightPlan:
     """The layout of a network's parameters and buffers in one flat buffer."""
 
-    def __init__(self, params: Mapping[str, Tensor], *, dtype: str | None = None, buffers: int = BUFFERS) -> None:
-        """``dtype``: what numbers of floating point are stored as (None: as they are). ``buffers``: at least 2."""
+    def __init__(
+        self, params: Mapping[str, Tensor], *, dtype: str | None = None, buffers: int = BUFFERS
+    ) -> None:
+        """``dtype``: what numbers of floating point are stored as (None: as they are). ``buffers``:
+        at least 2.
+        """
         if buffers < 2:
-            raise ValueError(f"buffers: expected at least 2, since one is read while the other is written, got {buffers}")
+            raise ValueError(
+                "buffers: expected at least 2, since one is read while the other is written, got "
+                f"{buffers}"
+            )
         self.leaves = {
             name: ArraySpec(
-                tuple(p.shape), str(p.dtype).removeprefix("torch.") if dtype is None or not p.is_floating_point() else dtype
+                tuple(p.shape),
+                str(p.dtype).removeprefix("torch.")
+                if dtype is None or not p.is_floating_point()
+                else dtype,
             )
             for name, p in params.items()
         }
@@ -47,7 +59,9 @@ class WeightPlan:
             "end": ArraySpec((buffers,), "int64"),
             "version": ArraySpec((buffers,), "int64"),
         }
-        self.specs = self.words | {"buffers": {str(i): ArraySpec((self.flat,), "uint8") for i in range(buffers)}}
+        self.specs = self.words | {
+            "buffers": {str(i): ArraySpec((self.flat,), "uint8") for i in range(buffers)}
+        }
         self.nbytes = tree.nbytes(self.specs)
 
     def over(self, memory: Tensor) -> dict[str, Tensor]:
@@ -57,13 +71,17 @@ class WeightPlan:
 
 
 class Versions(ABC):
-    """``WeightStore`` over buffers wherever they lie; one publisher, any number of handles that fetch."""
+    """``WeightStore`` over buffers wherever they lie; one publisher, any number of handles that
+    fetch.
+    """
 
     _params: Sequence[Mapping[str, Tensor]]  # the publisher's views of each buffer
 
     def __init__(self, words: Mapping[str, Any]) -> None:
         """``words``: the counters of a plan, in memory that all handles share."""
-        self._latest, self._begin, self._end, self._version = (words[name] for name in ("latest", "begin", "end", "version"))
+        self._latest, self._begin, self._end, self._version = (
+            words[name] for name in ("latest", "begin", "end", "version")
+        )
 
     def _write(self, i: int, params: Mapping[str, Tensor]) -> None:
         """Write into buffer i; the write is complete when this returns."""
@@ -91,7 +109,9 @@ class Versions(ABC):
         publish(self._latest, 0, count)
 
     def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None:
-        """Return (version, tensors of this handle, rewritten by its next fetch), or None if there is nothing newer."""
+        """Return (version, tensors of this handle, rewritten by its next fetch), or None if there
+        is nothing newer.
+        """
         for _ in range(ATTEMPTS):
             count = int(self._latest[0])
             i = count % len(self._begin)
@@ -102,10 +122,15 @@ class Versions(ABC):
             mine = self._read(i)
             if int(self._begin[i]) == ended and int(self._version[i]) == version:
                 return version, mine
-        raise RuntimeError(f"no whole copy of the weights in {ATTEMPTS} attempts: the publisher is faster than a copy")
+        raise RuntimeError(
+            f"no whole copy of the weights in {ATTEMPTS} attempts: the publisher is faster than a "
+            "copy"
+        )
 
     def look(self, newer_than: int = -1) -> Look | None:
-        """As ``fetch``, for a reader that copies at a pace of its own: the tensors may be rewritten while they are read."""
+        """As ``fetch``, for a reader that copies at a pace of its own: the tensors may be rewritten
+        while they are read.
+        """
         found = self.fetch(newer_than)
         return None if found is None else (*found, lambda: True)
 
@@ -145,12 +170,16 @@ class Weights(Versions):
         return self._copied
 
     def fetch_bytes(self, newer_than: int = -1) -> tuple[int, Any] | None:
-        """As ``fetch``, but the tensors' bytes [n] uint8 as they lie in memory; the next fetch overwrites them."""
+        """As ``fetch``, but the tensors' bytes [n] uint8 as they lie in memory; the next fetch
+        overwrites them.
+        """
         found = self.fetch(newer_than)
         return None if found is None else (found[0], self._copy.numpy())
 
     def publish_bytes(self, version: int, data: Any) -> None:
-        """Publish what ``fetch_bytes`` of a store with the same plan gave; ValueError where the size is another."""
+        """Publish what ``fetch_bytes`` of a store with the same plan gave; ValueError where the
+        size is another.
+        """
         given = np.frombuffer(data, np.uint8)
         if len(given) != self.plan.flat:
             raise ValueError(f"expected {self.plan.flat:,} bytes of weights, got {len(given):,}")
@@ -161,7 +190,11 @@ class Weights(Versions):
         count = int(self._latest[0])
         i = count % self.plan.buffers
         version = int(self._version[i])
-        if count == 0 or version <= newer_than or not int(self._begin[i]) == int(self._end[i]) == count:
+        if (
+            count == 0
+            or version <= newer_than
+            or not int(self._begin[i]) == int(self._end[i]) == count
+        ):
             return None
         return version, self._params[i], lambda: int(self._begin[i]) == count
 

@@ -1,4 +1,6 @@
-"""The actor of local inference (``actors/worker.py``): it steps its envs and chooses their actions."""
+"""The actor of local inference (``actors/worker.py``):
+it steps its envs and chooses their actions.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,24 @@ class ActorKind(SamplingKind):
     parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
-        return 0 if blue.inferences or blue.rolls_out or source_of(blue.program).sampler != self.name else blue.program.actors
+        return (
+            0
+            if blue.inferences or blue.rolls_out or source_of(blue.program).sampler != self.name
+            else blue.program.actors
+        )
 
     def build(self, job: Job, site: Site) -> ActorWorker:
         blue, shared, index = job.blueprint, job.shared, job.index
         acts = agents(blue, index, shared, site.queues, site.clock)
         env = blue.make_env(
-            streams=stream_ids(index, blue.program.placement.group_envs), seed=env_seed(blue, shared, index, job.life),
+            streams=stream_ids(index, blue.program.placement.group_envs),
+            seed=env_seed(blue, shared, index, job.life),
             failures=blue.failures(shared.actors[index], partial(site.clock.add, "reset")),
             metrics=blue.program.source.reported,
-        )  # fmt: skip
-        worker = (PartialActor if blue.program.placement.partial_streams else ActorWorker)(env, acts, site.clock)
+        )
+        worker = (PartialActor if blue.program.placement.partial_streams else ActorWorker)(
+            env, acts, site.clock
+        )
         if job.life:
             acts.continue_after_gap()
         elif site.load(worker):

@@ -27,15 +27,23 @@ def forward_parts(blue: Blueprint, name: str) -> dict[str, Any]:
     """The parts of a policy's forward; under central inference it is on the learner's device."""
     program = blue.program
     return {
-        "algorithm": blue.roles[name].algorithm, "net": blue.network(name), "precision": program.placement.precision,
-        "acting": program.placement.acting_precision, "device": blue.acting_device,
-    }  # fmt: skip
+        "algorithm": blue.roles[name].algorithm,
+        "net": blue.network(name),
+        "precision": program.placement.precision,
+        "acting": program.placement.acting_precision,
+        "device": blue.acting_device,
+    }
 
 
 def agents(
-    blue: Blueprint, group: int, shared: Shared, queues: Sequence[Blocks], clock: Clock,
-    forwards: Mapping[str, Forward] = MappingProxyType({}), weights: Mapping[str, WeightStore] = MappingProxyType({}),
-) -> RoutedAgent:  # fmt: skip
+    blue: Blueprint,
+    group: int,
+    shared: Shared,
+    queues: Sequence[Blocks],
+    clock: Clock,
+    forwards: Mapping[str, Forward] = MappingProxyType({}),
+    weights: Mapping[str, WeightStore] = MappingProxyType({}),
+) -> RoutedAgent:
     """The policies of a group of envs. ``queues``: of each learner.
 
     ``forwards``, ``weights``: shared by several groups; empty: the group has its own.
@@ -43,39 +51,63 @@ def agents(
     block = SharedBlock(queues[blue.learner_of(group)], len(blue.learns))
     places = {name: PolicySlot(block, name) for name in blue.learns}
     made = {
-        name: _agent(blue, name, group, shared, places.get(name), clock, forwards.get(name), weights.get(name))
+        name: _agent(
+            blue,
+            name,
+            group,
+            shared,
+            places.get(name),
+            clock,
+            forwards.get(name),
+            weights.get(name),
+        )
         for name in blue.roles
     }
     return RoutedAgent(made)
 
 
 def _agent(
-    blue: Blueprint, name: str, group: int, shared: Shared, places: Places | None, clock: Clock,
-    forward: Forward | None = None, weights: WeightStore | None = None,
-) -> LocalAgent:  # fmt: skip
+    blue: Blueprint,
+    name: str,
+    group: int,
+    shared: Shared,
+    places: Places | None,
+    clock: Clock,
+    forward: Forward | None = None,
+    weights: WeightStore | None = None,
+) -> LocalAgent:
     """The agent of one policy for one group of envs.
 
-    ``places``: the experience for its rows; None: rows are discarded. ``forward``, ``weights``: shared ones; None: its own.
+    ``places``: the experience for its rows; None: rows are discarded. ``forward``, ``weights``:
+    shared ones; None: its own.
     """
     program, role, memory = blue.program, blue.roles[name], shared.policies[name]
     streams = role.streams(stream_ids(group, program.placement.group_envs))
     answers = program.placement.partial_streams
     row = {"action": role.row.action, "behaviour": role.row.behaviour}
-    kind: Callable[..., LocalAgent] = partial(PartialAgent, answers=answers, row=row) if answers else LocalAgent
+    kind: Callable[..., LocalAgent] = (
+        partial(PartialAgent, answers=answers, row=row) if answers else LocalAgent
+    )
     return kind(
         forward=forward or FORWARDS[blue.forward.get(name, "torch")](**forward_parts(blue, name)),
         weights=weights or memory.actor_weights.handle(),
         experience=Discard(role.row, blue.unroll, len(streams)) if places is None else places,
-        episodes=memory.episodes[group], streams=streams,
+        episodes=memory.episodes[group],
+        streams=streams,
         total_streams=program.actors * program.placement.envs_per_actor * len(blue.spec.env.agents),
-        envs=program.actors * program.placement.envs_per_actor, unroll=blue.unroll,
-        noise=role.noise, seed=derive_seed(program.schedule.seed, "actions"), clock=clock,
+        envs=program.actors * program.placement.envs_per_actor,
+        unroll=blue.unroll,
+        noise=role.noise,
+        seed=derive_seed(program.schedule.seed, "actions"),
+        clock=clock,
         rounding=memory.rounding[group] if memory.rounding else None,
-    )  # fmt: skip
+    )
 
 
 def compile_torso(blue: Blueprint, name: str, net: Any, rows: int) -> str | None:
-    """Compile a policy's torso of images for so many rows, where the program says so; a note where that cannot be."""
+    """Compile a policy's torso of images for so many rows, where the program says so; a note where
+    that cannot be.
+    """
     if not blue.program.placement.compile:
         return None
     obs = tree.torch_views(tree.zeros(tree.prepend(blue.roles[name].row.obs, rows)))

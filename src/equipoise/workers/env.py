@@ -1,5 +1,5 @@
-"""The env worker of central inference (``actors/inference/stepper.py``): it steps the envs of an actor, and never loads
-torch.
+"""The env worker of central inference (``actors/inference/stepper.py``): it steps the envs of an
+actor, and never loads torch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Stepping:
 
 
 class SamplingKind(Kind):
-    """Kind of the workers that step envs or act for them: they have groups of envs, whose rows are their progress."""
+    """Kind of the workers that step envs or act for them: they have groups of envs, whose rows are
+    their progress.
+    """
 
     side = "sampling"
 
@@ -78,22 +80,42 @@ class EnvKind(SamplingKind):
         assert shared.exchange is not None
         groups = [
             Group(
-                number=g, envs=envs, streams={name: role.streams(envs) for name, role in blue.roles.items()},
+                number=g,
+                envs=envs,
+                streams={name: role.streams(envs) for name, role in blue.roles.items()},
                 episodes=shared.actors[g],
             )
-            for g, envs in ((g, stream_ids(g, blue.program.placement.group_envs)) for g in blue.groups(index))
-        ]  # fmt: skip
+            for g, envs in (
+                (g, stream_ids(g, blue.program.placement.group_envs)) for g in blue.groups(index)
+            )
+        ]
         return Stepping(
-            env_maker=blue.env_maker, seed=env_seed(blue, shared, groups[0].number, life), failures=blue.failures(),
-            groups=tuple(groups), exchange=shared.exchange, server=self.wakes(blue, index)[0],
-        )  # fmt: skip
+            env_maker=blue.env_maker,
+            seed=env_seed(blue, shared, groups[0].number, life),
+            failures=blue.failures(),
+            groups=tuple(groups),
+            exchange=shared.exchange,
+            server=self.wakes(blue, index)[0],
+        )
 
     def build(self, job: Stepping, site: Site) -> EnvWorker:
         envs = []
         for group in job.groups:
             failures, causes = group.episodes.failures, group.episodes.causes
-            counted = replace(job.failures, counts=failures, causes=causes, resetting=partial(site.clock.add, "reset"))
-            envs.append(job.env_maker(streams=group.envs, seed=job.seed, failures=counted, metrics=job.env_maker.metrics))
+            counted = replace(
+                job.failures,
+                counts=failures,
+                causes=causes,
+                resetting=partial(site.clock.add, "reset"),
+            )
+            envs.append(
+                job.env_maker(
+                    streams=group.envs,
+                    seed=job.seed,
+                    failures=counted,
+                    metrics=job.env_maker.metrics,
+                )
+            )
         sides = [EnvSide(job.exchange, group.number, group.streams) for group in job.groups]
         worker = EnvWorker(envs, sides, ring=site.bell(job.server), cut=site.cut, clock=site.clock)
         if site.load(worker):
@@ -116,10 +138,13 @@ class EnvKind(SamplingKind):
 
 
 def env_seed(blue: Blueprint, shared: Shared, group: int, life: int) -> int:
-    """The seed of a group's envs: another one where episodes cannot go on, since none is to come a second time."""
+    """The seed of a group's envs: another one where episodes cannot go on, since none is to come a
+    second time.
+    """
     if not life and (blue.resume is None or blue.spec.env.resume != "restart"):
         return blue.program.schedule.seed
-    if not life and blue.resume is not None:  # what the checkpoint says is the same on a machine that knows a newer version
+    # what the checkpoint says is the same on a machine that knows a newer version
+    if not life and blue.resume is not None:
         where = f"version {blue.resume.version}"
     else:  # with the row, since the count of lives begins anew with a resume
         where = f"version {shared.version}, row {shared.actors[group].next_row}"
@@ -127,9 +152,23 @@ def env_seed(blue: Blueprint, shared: Shared, group: int, life: int) -> int:
 
 
 def say_what_was_restored(site: Site, envs: Sequence[Any]) -> None:
-    """Tell the person what became of a worker's envs in a resume; say nothing of envs without that information."""
+    """Tell the person what became of a worker's envs in a resume; say nothing of envs without that
+    information.
+    """
     if not all(env.resumed for env in envs):
         return
-    exact, replay, restart = (sum(env.resumed[kind] for env in envs) for kind in ("exact", "replay", "restart"))
-    said = f"{site.title}: {exact} envs exactly as they were, {replay} brought back by replay, {restart} begin a new episode"
-    site.note(said + "".join(f" (stream {stream}: {why})" for env in envs for stream, why in list(env.restarts.items())[:1]))
+    exact, replay, restart = (
+        sum(env.resumed[kind] for env in envs) for kind in ("exact", "replay", "restart")
+    )
+    said = (
+        f"{site.title}: {exact} envs exactly as they were, {replay} brought back by replay, "
+        f"{restart} begin a new episode"
+    )
+    site.note(
+        said
+        + "".join(
+            f" (stream {stream}: {why})"
+            for env in envs
+            for stream, why in list(env.restarts.items())[:1]
+        )
+    )

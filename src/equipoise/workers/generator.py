@@ -1,4 +1,6 @@
-"""The generator (``actors/generator.py``): it writes completions of prompts, and has them judged."""
+"""The generator (``actors/generator.py``): it writes completions of prompts,
+and has them judged.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,18 @@ if TYPE_CHECKING:
 
 
 class DifferentPrompts(ValueError):
-    """The files of a task, or of its tokenizer, are others on this machine, or have changed since the run began."""
+    """The files of a task, or of its tokenizer, are others on this machine, or have changed since
+    the run began.
+    """
 
 
 LOOK_S = 0.25  # between two looks at rewards that are late, whose deadline has to be kept
 
 
 class GeneratorKind(SamplingKind):
-    """Writes groups of samples. A replacement rewrites the unfinished groups and produces identical samples."""
+    """Writes groups of samples. A replacement rewrites the unfinished groups and produces identical
+    samples.
+    """
 
     name = "generator"
     writes = True
@@ -46,25 +52,38 @@ class GeneratorKind(SamplingKind):
         text = source.text()
         if text.spec.sha256 != blue.spec.env.sha256:
             raise DifferentPrompts(
-                f"source.task={program.name}: expected the prompts that the run began with, got others; the files of a task "
+                f"source.task={program.name}: expected the prompts that the run began with, got "
+                "others; the files of a task "
                 "and of its tokenizer must be the same on every machine"
             )
         algorithm, judge = blue.roles[name].algorithm, None
         engine: TorchEngine | None = None
         if algorithm.reads_rewards:
-            engine = source.engine(text, algorithm, blue.network(name), device=program.placement.device)
+            engine = source.engine(
+                text, algorithm, blue.network(name), device=program.placement.device
+            )
             if program.placement.max_lag != 0 and program.placement.device == "cpu":
-                engine.make_room()  # in lockstep nothing is drawn when weights come; on a GPU a copy takes no time
+                # in lockstep nothing is drawn when weights come; on a GPU a copy takes no time
+                engine.make_room()
             judge = source.judge(text, text.train, blue.capsules)
         worker = Generator(
-            engine or source.reciter(text), prompts=text.train, judge=judge or Unjudged(),
-            blocks=site.queues[rank], weights=shared.policies[name].actor_weights.handle(), episodes=shared.actors[index],
-            streams=stream_ids(index, program.placement.group_envs), policy=name,
-            at_once=source.at_once(), limit=text.spec.completion,
-            number=lambda block: block * blue.learners + rank, order=text.order(program.schedule.seed),
+            engine or source.reciter(text),
+            prompts=text.train,
+            judge=judge or Unjudged(),
+            blocks=site.queues[rank],
+            weights=shared.policies[name].actor_weights.handle(),
+            episodes=shared.actors[index],
+            streams=stream_ids(index, program.placement.group_envs),
+            policy=name,
+            at_once=source.at_once(),
+            limit=text.spec.completion,
+            number=lambda block: block * blue.learners + rank,
+            order=text.order(program.schedule.seed),
             refills=getattr(algorithm, "refills", 0),
-            clock=site.clock, note=site.note, imitates=not algorithm.reads_rewards,
-        )  # fmt: skip
+            clock=site.clock,
+            note=site.note,
+            imitates=not algorithm.reads_rewards,
+        )
         if not job.life:
             site.load(worker)
         return worker

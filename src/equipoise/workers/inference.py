@@ -1,4 +1,6 @@
-"""The inference worker of central inference (``actors/inference/central.py``): it acts for the envs of many env workers."""
+"""The inference worker of central inference (``actors/inference/central.py``): it acts for the envs
+of many env workers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class InferenceKind(SamplingKind):
-    """Acts for envs that env workers step. A successor begins new episodes. Torsos are not compiled, since batches vary."""
+    """Acts for envs that env workers step. A successor begins new episodes. Torsos are not
+    compiled, since batches vary.
+    """
 
     name = "inference"
     serves = True
@@ -33,13 +37,22 @@ class InferenceKind(SamplingKind):
         forwards = {name: JointForward(**forward_parts(blue, name)) for name in blue.roles}
         weights = {name: shared.policies[name].actor_weights.handle() for name in blue.roles}
         groups = self.groups(blue, job.index)
-        routed = [agents(blue, group, shared, site.queues, site.clock, forwards, weights) for group in groups]
+        routed = [
+            agents(blue, group, shared, site.queues, site.clock, forwards, weights)
+            for group in groups
+        ]
         bells = [site.bell(_env_worker(blue, group)) for group in groups]
         worker = InferenceWorker(
-            forwards, routed, shared.exchange, first=groups.start, ring=lambda group: bells[group - groups.start](),
-            alone=program.placement.max_lag == 0, most=program.placement.inference_batch,
-            wait_s=program.placement.inference_wait_ms / 1000, clock=site.clock,
-        )  # fmt: skip
+            forwards,
+            routed,
+            shared.exchange,
+            first=groups.start,
+            ring=lambda group: bells[group - groups.start](),
+            alone=program.placement.max_lag == 0,
+            most=program.placement.inference_batch,
+            wait_s=program.placement.inference_wait_ms / 1000,
+            clock=site.clock,
+        )
         if job.life:
             for one in routed:
                 one.continue_after_gap()

@@ -29,13 +29,15 @@ class Job:
     life: int  # how many processes of this worker died after they had begun
 
 
-AtOnce = Callable[[int, int, Callable[[], object]], bool]  # (number, of how many, work): True once all works are done
+# (number, of how many, work): True once all works are done
+AtOnce = Callable[[int, int, Callable[[], object]], bool]
 
 
 class Queue(Protocol):
     """A learner's queue, as far as the driver takes something back."""
 
-    def cancel(self, streams: Array) -> None: ...  # the owner of these envs is verified dead; its open block counts as dropped
+    # the owner of these envs is verified dead; its open block counts as dropped
+    def cancel(self, streams: Array) -> None: ...
     def orphaned(self) -> None: ...  # the learner is verified dead
 
 
@@ -44,24 +46,35 @@ class Site(Protocol):
 
     title: str  # the worker's, e.g. "actor 3"
     clock: Clock  # of the parts of this worker's work
-    lags: Mapping[str, Any]  # histograms of the age of what it learns from, by what is counted; {}: it learns nothing
-    queues: Any  # the queue of each learner, which rings the workers that may go on; None in a process without torch
+    # histograms of the age of what it learns from, by what is counted; {}: it learns nothing
+    lags: Mapping[str, Any]
+    # the queue of each learner, which rings the workers that may go on; None in a process without
+    # torch
+    queues: Any
 
-    def load(self, worker: Worker) -> bool: ...  # from the checkpoint that the run goes on from; False: there is none
-    def bell(self, title: str) -> Callable[[], object]: ...  # a call wakes that worker; only for those in ``Kind.wakes``
+    # from the checkpoint that the run goes on from; False: there is none
+    def load(self, worker: Worker) -> bool: ...
+    # a call wakes that worker; only for those in ``Kind.wakes``
+    def bell(self, title: str) -> Callable[[], object]: ...
     def note(self, text: str) -> None: ...  # tell the person
-    def pulse(self) -> None: ...  # "at work": now and then in a build or a tick that may take minutes
-    def record(self, record: Mapping[str, Any]) -> None: ...  # what the learner found since its last record
+    # "at work": now and then in a build or a tick that may take minutes
+    def pulse(self) -> None: ...
+    # what the learner found since its last record
+    def record(self, record: Mapping[str, Any]) -> None: ...
     def cut(self) -> int: ...  # the number of the newest cut that workers save for; 0: none
-    def cutting(self) -> tuple[int, int, bool] | None: ...  # the cut under way: (number, step, may learners save now?)
+    # the cut under way: (number, step, may learners save now?)
+    def cutting(self) -> tuple[int, int, bool] | None: ...
     def board(self, title: str) -> Mapping[str, Any]: ...  # a worker's row of the board, as views
-    def relay(self, title: str, message: Mapping[str, Any]) -> None: ...  # what a worker on another machine told its driver
-    def linked(self, site: str, how: str) -> None: ...  # a machine's link is up, or down for a reason
+    # what a worker on another machine told its driver
+    def relay(self, title: str, message: Mapping[str, Any]) -> None: ...
+    # a machine's link is up, or down for a reason
+    def linked(self, site: str, how: str) -> None: ...
     def gate(
         self, *, every: int, last: int, round_: int, due: Callable[[int], bool]
     ) -> Callable[[int], bool]: ...  # see runtime/cut.py
+    # runs works of workers that take turns in one thread; None: they have processes
     @property
-    def at_once(self) -> AtOnce | None: ...  # runs works of workers that take turns in one thread; None: they have processes
+    def at_once(self) -> AtOnce | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,22 +89,30 @@ class Measured:
 
 
 class Kind(ABC):
-    """One kind of worker: a name, a place in the ring, and what the runtimes do with workers of it. Kinds have no state.
+    """One kind of worker: a name, a place in the ring, and what the runtimes do with workers of it.
+    Kinds have no state.
 
-    A subclass sets the fields in which it differs and says ``count`` and ``build``; its instances must pickle.
+    A subclass sets the fields in which it differs and says ``count`` and ``build``; its instances
+    must pickle.
     """
 
-    name: ClassVar[str]  # worker 3 is "NAME 3" in ps and in reports, and "NAME_3" in checkpoints; letters a to z
+    # worker 3 is "NAME 3" in ps and in reports, and "NAME_3" in checkpoints; letters a to z
+    name: ClassVar[str]
     numbered: ClassVar[bool] = True  # False: the first is called NAME, as it may be the only one
     side: ClassVar[Side]  # of the ring
     serves: ClassVar[bool] = False  # acts for envs that workers of another kind step
-    torch: ClassVar[bool] = True  # False: its processes are forked from the server that has no torch
-    parts: ClassVar[tuple[str, ...]] = ()  # of its work, each of which has a row of the board (``clock.py``)
+    # False: its processes are forked from the server that has no torch
+    torch: ClassVar[bool] = True
+    # of its work, each of which has a row of the board (``clock.py``)
+    parts: ClassVar[tuple[str, ...]] = ()
     stands_in: ClassVar[bool] = False  # receives wake-ups meant for workers on other machines
     writes: ClassVar[bool] = False  # reserves blocks of the queue for its ``groups``
-    movable: ClassVar[bool] = False  # its workers may be on another machine, all on the same; they get every policy's weights
-    reloads: ClassVar[bool] = True  # a replacement loads the state again if the worker before it died without progress
-    final: ClassVar[tuple[type[Exception], ...]] = (EnvFailed, WrongValue, NoNumber)  # a replacement would fail in the same way
+    # its workers may be on another machine, all on the same; they get every policy's weights
+    movable: ClassVar[bool] = False
+    # a replacement loads the state again if the worker before it died without progress
+    reloads: ClassVar[bool] = True
+    # a replacement would fail in the same way
+    final: ClassVar[tuple[type[Exception], ...]] = (EnvFailed, WrongValue, NoNumber)
 
     @abstractmethod
     def count(self, blue: Blueprint) -> int:
@@ -100,18 +121,29 @@ class Kind(ABC):
     @property
     def measured(self) -> Measured:
         """What is measured of a worker of this kind."""
-        return Measured(kind=self.name, parts=self.parts, lags=self.side == "learning", steps=self.side == "sampling")
+        return Measured(
+            kind=self.name,
+            parts=self.parts,
+            lags=self.side == "learning",
+            steps=self.side == "sampling",
+        )
 
     def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> Any:
-        """What ``build`` is given, made by the driver; it must pickle, and without torch where ``torch`` is False."""
+        """What ``build`` is given, made by the driver; it must pickle, and without torch where
+        ``torch`` is False.
+        """
         return Job(blueprint=blue, shared=shared, index=index, life=life)
 
     @abstractmethod
     def build(self, job: Any, site: Site) -> Worker:
-        """Make the worker, where it is to work; ``site.load`` it where the run goes on from a checkpoint."""
+        """Make the worker, where it is to work; ``site.load`` it where the run goes on from a
+        checkpoint.
+        """
 
     def memory(self, blue: Blueprint) -> Tree:
-        """Specs of memory that the workers of this kind share with the driver: ``Shared.own[name].views``, zeros at first."""
+        """Specs of memory that the workers of this kind share with the driver:
+        ``Shared.own[name].views``, zeros at first.
+        """
         return {}
 
     def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
@@ -119,11 +151,15 @@ class Kind(ABC):
         return 0
 
     def stride(self, blue: Blueprint) -> int:
-        """Progress after which a process of this kind counts as working; failures before that count as one series."""
+        """Progress after which a process of this kind counts as working; failures before that count
+        as one series.
+        """
         return 1
 
     def experience_files(self, index: int) -> tuple[str, ...]:
-        """The files of a checkpoint that the worker writes besides its own, without their ending."""
+        """The files of a checkpoint that the worker writes besides its own,
+        without their ending.
+        """
         return ()
 
     def groups(self, blue: Blueprint, index: int) -> range:
@@ -135,15 +171,21 @@ class Kind(ABC):
         return 1
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
-        """Take back what a dead worker held. The driver calls it. Returns a sentence about what is lost for good, or ""."""
+        """Take back what a dead worker held. The driver calls it. Returns a sentence about what is
+        lost for good, or "".
+        """
         return ""
 
     def vital(self, blue: Blueprint, shared: Shared, index: int) -> bool:
-        """Return True if the death of this worker restarts all workers from the newest checkpoint."""
+        """Return True if the death of this worker restarts all workers from
+        the newest checkpoint.
+        """
         return False
 
     def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
-        """Titles of the workers that this one wakes, beside those that the queue wakes. They are also woken when it dies."""
+        """Titles of the workers that this one wakes, beside those that the queue wakes. They are
+        also woken when it dies.
+        """
         return ()
 
     def threads(self, blue: Blueprint) -> int:
@@ -151,7 +193,9 @@ class Kind(ABC):
         return 1
 
     def spins(self, blue: Blueprint) -> int:
-        """The number of workers that spin before they sleep, including this one; 0: this kind does not spin."""
+        """The number of workers that spin before they sleep, including this one; 0: this kind does
+        not spin.
+        """
         return 0
 
     def listens(self, worker: Any) -> tuple[int, ...]:
@@ -183,11 +227,15 @@ class Member:
     @property
     def files(self) -> tuple[str, ...]:
         """All files of a checkpoint that it writes, but for the rows of a replay."""
-        return tuple(f"{name}.safetensors" for name in (self.file, *self.kind.experience_files(self.index)))
+        return tuple(
+            f"{name}.safetensors" for name in (self.file, *self.kind.experience_files(self.index))
+        )
 
     @property
     def folder(self) -> str:
-        """Where its rows lie among those of the run's replay, with a slash at the end unless it is empty."""
+        """Where its rows lie among those of the run's replay, with a slash at the end unless it is
+        empty.
+        """
         return f"{self.file}/" if self._numbered else ""
 
     @property
@@ -220,5 +268,8 @@ def crew(blue: Blueprint, kinds: Sequence[Kind]) -> tuple[Member, ...]:
     titles = [member.title for member in members]
     for title in titles:
         if titles.count(title) > 1:
-            raise ValueError(f"kinds: expected workers with names of their own, got two that are called {title!r}")
+            raise ValueError(
+                "kinds: expected workers with names of their own, got two that are called "
+                f"{title!r}"
+            )
     return members

@@ -12,5 +12,11 @@ from equipoise.workers.rollout import RolloutKind
 from equipoise.workers.shard import ShardKind
 
 KINDS: tuple[Kind, ...] = (
-    LearnerKind(), ActorKind(), EnvKind(), RolloutKind(), GeneratorKind(), InferenceKind(), ShardKind(),
-)  # fmt: skip
+    LearnerKind(),
+    ActorKind(),
+    EnvKind(),
+    RolloutKind(),
+    GeneratorKind(),
+    InferenceKind(),
+    ShardKind(),
+)

@@ -1,4 +1,6 @@
-"""The learner (``learners/worker.py``): it takes batches of experience and publishes new weights."""
+"""The learner (``learners/worker.py``):
+it takes batches of experience and publishes new weights.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 
 
 class LearnerKind(Kind):
-    """Kind of the learner. A lost learner is replaced if another learner holds its state (``Blueprint.replaceable``).
+    """Kind of the learner. A lost learner is replaced if another learner holds its state
+    (``Blueprint.replaceable``).
 
     If none does, all workers begin again from the newest checkpoint.
     """
@@ -61,28 +64,53 @@ class LearnerKind(Kind):
         nets = blue.first_networks()
         past = {
             name: OpponentPool(
-                role.frozen, shared.policies[name].weights, tree.named_tensors(nets[name]),
+                role.frozen,
+                shared.policies[name].weights,
+                tree.named_tensors(nets[name]),
                 seed=policy_seed(blue.program.schedule.seed, "past", name),
             )
             for name, role in blue.roles.items()
             if role.frozen is not None and rank == 0
-        }  # fmt: skip
+        }
         learners = {name: blue.learner(name, nets[name], meeting.pool) for name in blue.learns}
         experiences = _experiences(blue, shared, site, rank, learners)
-        lines = {name: _line(blue, name, learners[name], shared, experiences[name]) for name in blue.learns}
+        lines = {
+            name: _line(blue, name, learners[name], shared, experiences[name])
+            for name in blue.learns
+        }
         worker = LearnerWorker(
-            lines, queue=site.queues[rank], meeting=meeting, replaceable=blue.replaceable, past=past, updates=blue.updates,
-            record_every=blue.record_every, publishes=rank == min(shared.queues),
-            clock=site.clock, lags=Lags(site.lags), record=site.record,
-            gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates, due=blue.examines),
-        )  # fmt: skip
+            lines,
+            queue=site.queues[rank],
+            meeting=meeting,
+            replaceable=blue.replaceable,
+            past=past,
+            updates=blue.updates,
+            record_every=blue.record_every,
+            publishes=rank == min(shared.queues),
+            clock=site.clock,
+            lags=Lags(site.lags),
+            record=site.record,
+            gate=site.gate(
+                every=blue.checkpoint_every,
+                last=blue.updates,
+                round_=blue.pace.updates,
+                due=blue.examines,
+            ),
+        )
         if not job.life:
             site.load(worker)
             worker.begin()
         for line in worker.lines.values():
             learner = line.learner
             learner.pulse, learner.clock = site.pulse, site.clock  # a tick may last for minutes
-            execution = chosen(learner.algorithm, learner.parts, learner.net, learner.rng, blue.program.placement, site.note)
+            execution = chosen(
+                learner.algorithm,
+                learner.parts,
+                learner.net,
+                learner.rng,
+                blue.program.placement,
+                site.note,
+            )
             learner.set_execution(execution)
         return worker
 
@@ -108,7 +136,14 @@ class LearnerKind(Kind):
 
     def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
         others = [Member(self, other).title for other in range(blue.learners) if other != index]
-        return (*others, *(_shard(k) for k, (_, number) in enumerate(blue.shards) if number % blue.learners == index))
+        return (
+            *others,
+            *(
+                _shard(k)
+                for k, (_, number) in enumerate(blue.shards)
+                if number % blue.learners == index
+            ),
+        )
 
     def threads(self, blue: Blueprint) -> int:
         return blue.program.placement.threads
@@ -118,17 +153,30 @@ class LearnerKind(Kind):
         blue = job.blueprint
         if blue.learners == 1:
             return Solo()
-        bells = [site.bell(Member(self, other).title) for other in range(blue.learners) if other != job.index]
+        bells = [
+            site.bell(Member(self, other).title)
+            for other in range(blue.learners)
+            if other != job.index
+        ]
 
         def ring() -> None:
             for bell in bells:
                 bell()
 
         return Together(
-            job.shared.own[self.name].views, job.index, blue.learners, ring=ring, pulse=site.pulse, at_once=site.at_once,
-            summed=partial(site.clock.add, "all-reduce"), fresh=job.life > 0, dump=statefile.dump, parse=statefile.parse,
-            address=blue.address, first=min(job.shared.queues),
-        )  # fmt: skip
+            job.shared.own[self.name].views,
+            job.index,
+            blue.learners,
+            ring=ring,
+            pulse=site.pulse,
+            at_once=site.at_once,
+            summed=partial(site.clock.add, "all-reduce"),
+            fresh=job.life > 0,
+            dump=statefile.dump,
+            parse=statefile.parse,
+            address=blue.address,
+            first=min(job.shared.queues),
+        )
 
 
 def _shard(number: int) -> str:
@@ -136,27 +184,48 @@ def _shard(number: int) -> str:
     return f"shard {number}"
 
 
-def _line(blue: Blueprint, name: str, learner: Learner, shared: Shared, experience: Experience) -> PolicyLearner:
+def _line(
+    blue: Blueprint, name: str, learner: Learner, shared: Shared, experience: Experience
+) -> PolicyLearner:
     policy, memory = learning(blue.program)[name], shared.policies[name]
     return PolicyLearner(
-        learner=learner, experience=experience, batch=blue.batch(name), weights=memory.actor_weights,
-        publish_every=policy.publish_every * blue.pace.updates, host=None if memory.device is None else memory.weights,
-        max_lag=blue.program.placement.max_lag if blue.program.placement.partial_streams and policy.replay is None else None,
-    )  # fmt: skip
+        learner=learner,
+        experience=experience,
+        batch=blue.batch(name),
+        weights=memory.actor_weights,
+        publish_every=policy.publish_every * blue.pace.updates,
+        host=None if memory.device is None else memory.weights,
+        max_lag=blue.program.placement.max_lag
+        if blue.program.placement.partial_streams and policy.replay is None
+        else None,
+    )
 
 
 def _experiences(
     blue: Blueprint, shared: Shared, site: Site, rank: int, learners: Mapping[str, Learner]
-) -> dict[str, Experience]:  # fmt: skip
-    """What each policy samples from: the queue's rounds themselves, a replay that they feed, or a data set alone."""
+) -> dict[str, Experience]:
+    """What each policy samples from: the queue's rounds themselves, a replay that they feed, or a
+    data set alone.
+    """
     rounds = ReplayFeed(site.queues[rank], begins=blue.pace.begins, updates=blue.pace.updates)
-    return {name: _experience(blue, name, shared, rounds, site, rank, learners[name].encoding) for name in blue.learns}
+    return {
+        name: _experience(blue, name, shared, rounds, site, rank, learners[name].encoding)
+        for name in blue.learns
+    }
 
 
 def _experience(
-    blue: Blueprint, name: str, shared: Shared, rounds: ReplayFeed, site: Site, rank: int, encoding: Encoding | None
-) -> Experience:  # fmt: skip
-    """The experience of one policy, of learner ``rank``; ``encoding``: makes the rows that a replay keeps."""
+    blue: Blueprint,
+    name: str,
+    shared: Shared,
+    rounds: ReplayFeed,
+    site: Site,
+    rank: int,
+    encoding: Encoding | None,
+) -> Experience:
+    """The experience of one policy, of learner ``rank``; ``encoding``: makes the rows that a replay
+    keeps.
+    """
     policy, role, program = blue.policies[name], blue.roles[name], blue.program
     if policy.replay is None:
         return Fresh(rounds, name)
@@ -167,7 +236,13 @@ def _experience(
     if blue.dataset is not None:
         stacks = role.spec.stacks
         shelf = RecordedRows(
-            blue.dataset, policy.replay, row=role.row, window=window, stacks=stacks, pinned=gpu, pulse=site.pulse
+            blue.dataset,
+            policy.replay,
+            row=role.row,
+            window=window,
+            stacks=stacks,
+            pinned=gpu,
+            pulse=site.pulse,
         )
     if name not in blue.replays:
         assert shelf is not None
@@ -176,23 +251,46 @@ def _experience(
         plan, first = blue.replay(name, rank), blue.shards.index((name, rank))
         bells = [site.bell(_shard(first + k * blue.learners)) for k in range(plan.settings.shards)]
         return Sharded(
-            plan, rounds, name, post=shared.mailboxes[name][rank], seed=seed, ring=lambda shard: bells[shard](), file=file
+            plan,
+            rounds,
+            name,
+            post=shared.mailboxes[name][rank],
+            seed=seed,
+            ring=lambda shard: bells[shard](),
+            file=file,
         )
     folder = Path(blue.segments) / Member(LearnerKind(), rank).folder / room
     return Replay(
-        blue.replay(name, rank), rounds, name, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu, file=file,
-        room=room, folder=folder, goals=blue.goals(name), shelf=shelf, priority=first_priority(blue, name),
-        wrote=partial(site.clock.add, "insert"), **({} if encoding is None else {"keep": encoding}),
-    )  # fmt: skip
+        blue.replay(name, rank),
+        rounds,
+        name,
+        seed=seed,
+        prefetch=gpu or policy.replay.encodes,
+        pinned=gpu,
+        file=file,
+        room=room,
+        folder=folder,
+        goals=blue.goals(name),
+        shelf=shelf,
+        priority=first_priority(blue, name),
+        wrote=partial(site.clock.add, "insert"),
+        **({} if encoding is None else {"keep": encoding}),
+    )
 
 
 def replay_seed(blue: Blueprint, purpose: str, name: str) -> int:
-    """A seed for a policy's replay; the replay of the only policy that learns has the same one whatever its name."""
-    return policy_seed(blue.program.schedule.seed, purpose, name if len(blue.learns) > 1 else "main")
+    """A seed for a policy's replay; the replay of the only policy that learns has the same one
+    whatever its name.
+    """
+    return policy_seed(
+        blue.program.schedule.seed, purpose, name if len(blue.learns) > 1 else "main"
+    )
 
 
 def first_priority(blue: Blueprint, name: str) -> Callable[[Trajectory], Array | None] | None:
-    """The priority of items as they enter, where the algorithm says one and the selector reads it."""
+    """The priority of items as they enter,
+    where the algorithm says one and the selector reads it.
+    """
     policy = blue.policies[name]
     algorithm, settings, rewards = policy.algorithm, policy.replay, policy.rewards
     says: Any = type(algorithm).priority is not Algorithm.priority

@@ -1,4 +1,6 @@
-"""The rollout (``actors/rollout.py``): a device env and its policy on the learner's device, a whole unroll a tick."""
+"""The rollout (``actors/rollout.py``): a device env and its policy on the learner's device, a whole
+unroll a tick.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class RolloutKind(SamplingKind):
 
     @property
     def measured(self) -> Measured:
-        return Measured(kind=self.name, parts=self.parts)  # a tick is an unroll: none is like a step
+        # a tick is an unroll: none is like a step
+        return Measured(kind=self.name, parts=self.parts)
 
     def count(self, blue: Blueprint) -> int:
         return blue.program.actors if blue.rolls_out else 0
@@ -45,24 +48,50 @@ class RolloutKind(SamplingKind):
         streams = role.streams(stream_ids(index, program.placement.group_envs))
         target = program.env.target
         forward = Forward(**forward_parts(blue, name))
-        env = make_device_env(target.removeprefix(DEVICE), program.env.kwargs, streams=len(streams), device=forward.device)
+        env = make_device_env(
+            target.removeprefix(DEVICE),
+            program.env.kwargs,
+            streams=len(streams),
+            device=forward.device,
+        )
         places: Places = PolicySlot(SharedBlock(site.queues[blue.learner_of(index)], 1), name)
         if forward.device.type != "cpu":
-            said = f"{site.title}: rows go through the host's memory; with --on serial and no replay they stay on the device"
-            places = Staged(places, role.row, blue.unroll, len(streams), forward.device, partial(site.note, said))
+            said = (
+                f"{site.title}: rows go through the host's memory; with --on serial and no "
+                "replay they stay on the device"
+            )
+            places = Staged(
+                places,
+                role.row,
+                blue.unroll,
+                len(streams),
+                forward.device,
+                partial(site.note, said),
+            )
         worker = Rollout(
-            env, name=target, forward=forward,
+            env,
+            name=target,
+            forward=forward,
             places=places,
-            weights=memory.actor_weights.handle(), episodes=memory.episodes[index], streams=streams,
-            total_streams=program.actors * program.placement.envs_per_actor, unroll=blue.unroll, noise=role.noise,
-            seed=derive_seed(program.schedule.seed, "actions"), env_seed=env_seed(blue, shared, index, job.life),
-            observation=role.row.obs, clock=site.clock, rounding=memory.rounding[index] if memory.rounding else None,
+            weights=memory.actor_weights.handle(),
+            episodes=memory.episodes[index],
+            streams=streams,
+            total_streams=program.actors * program.placement.envs_per_actor,
+            unroll=blue.unroll,
+            noise=role.noise,
+            seed=derive_seed(program.schedule.seed, "actions"),
+            env_seed=env_seed(blue, shared, index, job.life),
+            observation=role.row.obs,
+            clock=site.clock,
+            rounding=memory.rounding[index] if memory.rounding else None,
             capture=capture(
-                forward.device, compile_rows=program.placement.compile, note=site.note,
+                forward.device,
+                compile_rows=program.placement.compile,
+                note=site.note,
                 pure=env.exact and getattr(env, "traceable", True),
             ),
             note=site.note,
-        )  # fmt: skip
+        )
         if job.life:
             worker.continue_after_gap()
         elif site.load(worker):

@@ -1,5 +1,5 @@
-"""The shard of a replay (``experience/replay/shard.py``): it keeps the rows of some actors and draws from them for the
-learner.
+"""The shard of a replay (``experience/replay/shard.py``): it keeps the rows of some actors and
+draws from them for the learner.
 """
 
 from __future__ import annotations
@@ -38,14 +38,22 @@ class ShardKind(Kind):
             f"replay shard {number}" + (f" incarnation {job.life}" if job.life else ""),
         )
         store = Store(
-            plan, seed=replay_seed(blue, purpose, policy), shard=mine, goals=blue.goals(policy),
-            folder=Path(blue.segments) / Member(self, job.index).folder, priority=first_priority(blue, policy),
-        )  # fmt: skip
+            plan,
+            seed=replay_seed(blue, purpose, policy),
+            shard=mine,
+            goals=blue.goals(policy),
+            folder=Path(blue.segments) / Member(self, job.index).folder,
+            priority=first_priority(blue, policy),
+        )
         worker = Shard(
-            plan, store, job.shared.mailboxes[policy][learner], mine,
-            block=lambda place: site.queues[learner].block(place)[policy], ring=site.bell(_learner(blue, number)),
+            plan,
+            store,
+            job.shared.mailboxes[policy][learner],
+            mine,
+            block=lambda place: site.queues[learner].block(place)[policy],
+            ring=site.bell(_learner(blue, number)),
             clock=site.clock,
-        )  # fmt: skip
+        )
         site.load(worker)
         return worker
 

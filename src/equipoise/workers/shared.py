@@ -1,4 +1,6 @@
-"""The parts of the ring that the workers of a run share, over one memory. Each part states which worker writes what."""
+"""The parts of the ring that the workers of a run share, over one memory. Each part states which
+worker writes what.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class PolicyMemory:
     episodes: Sequence[Episodes]  # one a group of envs
     learns: bool
     rounding: Sequence[Rounding] = ()  # one a group of envs, where acting is with rounded weights
-    device: DeviceWeights | None = None  # the weights that are acted with, where they lie on the learner's device
+    # the weights that are acted with, where they lie on the learner's device
+    device: DeviceWeights | None = None
 
     @property
     def actor_weights(self) -> Weights | DeviceWeights:
@@ -37,7 +40,9 @@ class PolicyMemory:
 
 
 class KindMemory:
-    """Memory that the workers of one kind share with the driver: ``views`` by the specs that ``Kind.memory`` asked for."""
+    """Memory that the workers of one kind share with the driver: ``views`` by the specs that
+    ``Kind.memory`` asked for.
+    """
 
     def __init__(self, specs: Tree, memory: Memory) -> None:
         self._parts = specs, memory
@@ -57,18 +62,24 @@ class Shared:
         default_factory=dict
     )  # by policy, of those whose replay has shards: one a learner
     exchange: Exchange | None = None  # under central inference
-    outbound: Sequence[Outbound] = ()  # away from home: one a learner, for the rows that go to it over the network
+    # away from home: one a learner, for the rows that go to it over the network
+    outbound: Sequence[Outbound] = ()
     waiting: Waiting | None = None  # away from home, beside shards: blocks that wait for them
-    own: Mapping[str, KindMemory] = field(default_factory=dict)  # by kind of worker: what ``Kind.memory`` asked for
+    # by kind of worker: what ``Kind.memory`` asked for
+    own: Mapping[str, KindMemory] = field(default_factory=dict)
 
     @property
     def episodes(self) -> list[Episodes]:
         """The episodes of the policies that learn, of every actor."""
-        return [one for policy in self.policies.values() if policy.learns for one in policy.episodes]
+        return [
+            one for policy in self.policies.values() if policy.learns for one in policy.episodes
+        ]
 
     @property
     def actors(self) -> Sequence[Episodes]:
-        """One a group of envs: it holds what is counted of the group and not of a policy (rows, failures)."""
+        """One a group of envs: it holds what is counted of the group and not of a policy (rows,
+        failures).
+        """
         return self._one.episodes
 
     @property

@@ -1,1 +1,3 @@
-"""Engines: draw samples of prompts from a language model, token by token, while its weights change."""
+"""Engines: draw samples of prompts from a language model, token by token,
+while its weights change.
+"""

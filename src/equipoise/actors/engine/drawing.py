@@ -11,8 +11,11 @@ from equipoise.actors.forward.noise import mix
 
 I64 = NDArray[np.int64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_BITS = 52  # of a uniform number: below 1 by so much that its product with a total is below the total
-_BLOCK = 256  # tokens whose chances are added up before they are searched: a cumulative sum of a whole vocabulary is slow
+# of a uniform number: below 1 by so much that its product with a total is below the total
+_BITS = 52
+# tokens whose chances are added up before they are searched: a cumulative sum of a whole vocabulary
+# is slow
+_BLOCK = 256
 
 
 def sample_keys(seed: int, group: I64, index: I64) -> I64:
@@ -23,17 +26,21 @@ def sample_keys(seed: int, group: I64, index: I64) -> I64:
 
 
 def uniform(key: I64, count: I64) -> NDArray[np.float64]:
-    """A number in [0, 1) for token ``count`` [B], from 1 on, of the samples ``key`` [B]; it depends on nothing else."""
+    """A number in [0, 1) for token ``count`` [B], from 1 on, of the samples ``key`` [B]; it depends
+    on nothing else.
+    """
     x = mix(key.view(np.uint64) ^ (count.view(np.uint64) * _GOLDEN))
     x >>= np.uint64(64 - _BITS)
     return x.astype(np.float64) * 2.0**-_BITS
 
 
 def draw(logits: Tensor, temperature: float, number: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Draw a token of each row of ``logits`` [B, V]: the first with more than ``number`` [B] of the mass up to it.
+    """Draw a token of each row of ``logits`` [B, V]: the first with more than ``number`` [B] of the
+    mass up to it.
 
-    ``number`` None: take the token with the highest logit. Returns tokens [B] int64 and their log-probabilities [B] float32,
-    both of softmax(logits / temperature). A token without mass is never drawn. Logits that are nan give a token and nan.
+    ``number`` None: take the token with the highest logit. Returns tokens [B] int64 and their
+    log-probabilities [B] float32, both of softmax(logits / temperature). A token without mass is
+    never drawn. Logits that are nan give a token and nan.
     """
     logp = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, -1)
     token = logits.argmax(-1) if number is None else _inverse(logp.exp(), number)
@@ -42,7 +49,9 @@ def draw(logits: Tensor, temperature: float, number: Tensor | None) -> tuple[Ten
 
 
 def _inverse(chance: Tensor, number: Tensor) -> Tensor:
-    """Token [B] int64: the place in ``chance`` [B, V] where its running sum first exceeds ``number`` [B] times the total."""
+    """Token [B] int64: the place in ``chance`` [B, V] where its running sum first exceeds
+    ``number`` [B] times the total.
+    """
     rows, size = chance.shape
     if size <= 2 * _BLOCK:
         total = chance.cumsum(-1, dtype=torch.float64)
@@ -52,8 +61,11 @@ def _inverse(chance: Tensor, number: Tensor) -> Tensor:
     wanted = (number * total[:, -1])[:, None]
     block = torch.searchsorted(total, wanted, right=True)
     before = torch.where(block > 0, total.gather(1, (block - 1).clamp_min(0)), 0.0)
-    within = padded.gather(1, block[:, :, None].expand(-1, 1, _BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
-    # The running sum of a block may end, by rounding, below what the block's sum said: then its last token with mass.
+    within = padded.gather(1, block[:, :, None].expand(-1, 1, _BLOCK))[:, 0].cumsum(
+        -1, dtype=torch.float64
+    )
+    # The running sum of a block may end, by rounding, below what the block's sum said: then its
+    # last token with mass.
     most = torch.nextafter(within[:, -1:], within.new_zeros(()))
     inner = torch.searchsorted(within, torch.minimum(wanted - before, most), right=True)
     return (block * _BLOCK + inner)[:, 0]

@@ -12,12 +12,15 @@ from torch import Tensor
 
 from equipoise.types.packed import Stop
 
-OnUpdate = Literal["keep", "recompute", "finish"]  # what becomes of keys and values that older weights have computed
+# what becomes of keys and values that older weights have computed
+OnUpdate = Literal["keep", "recompute", "finish"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A sample that has ended: its ``L`` drawn tokens, the EOS or the stop string included, the prompt not."""
+    """A sample that has ended: its ``L`` drawn tokens, the EOS or the stop string included, the
+    prompt not.
+    """
 
     group: int
     index: int  # within its group
@@ -30,8 +33,9 @@ class Sampled:
 class Engine(Protocol):
     """Draws groups of samples, each group of one prompt.
 
-    A sample depends on the seed, its group and index, the prompt and the weights. It does not depend on which engine draws it
-    nor on what else is drawn at the same time (to the bit where the logits agree to the bit).
+    A sample depends on the seed, its group and index, the prompt and the weights. It does not
+    depend on which engine draws it nor on what else is drawn at the same time (to the bit where the
+    logits agree to the bit).
     """
 
     @property
@@ -47,7 +51,9 @@ class Engine(Protocol):
         """The number of groups that have not begun."""
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
-        """Add a group of ``samples`` samples, of at most ``limit`` tokens each. Groups begin in the order of submission."""
+        """Add a group of ``samples`` samples, of at most ``limit`` tokens each. Groups begin in the
+        order of submission.
+        """
 
     def step(self) -> list[Sampled]:
         """Draw one token of every live sample; return those that ended with it."""
@@ -58,11 +64,15 @@ class Engine(Protocol):
     def update(self, version: int, params: Mapping[str, Tensor]) -> None:
         """Take new weights, between two steps."""
 
-    def take(self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]) -> Iterator[None]:
-        """Take new weights a part at a time, with as many steps between two parts as the caller likes.
+    def take(
+        self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
+    ) -> Iterator[None]:
+        """Take new weights a part at a time, with as many steps between two parts as the caller
+        likes.
 
-        The old weights draw until the last part is there, and go on if ``params`` are not ``whole`` then. Where no sample is
-        drawn or waits all is one part, which takes the place of the old weights: if it is not whole, a step needs others first.
+        The old weights draw until the last part is there, and go on if ``params`` are not ``whole``
+        then. Where no sample is drawn or waits all is one part, which takes the place of the old
+        weights: if it is not whole, a step needs others first.
         """
 
     def pause(self) -> None:

@@ -13,7 +13,9 @@ from equipoise.types import Stop
 
 
 class Reciter:
-    """``Engine`` whose samples are given: all those of a group are alike, and whole after one step."""
+    """``Engine`` whose samples are given: all those of a group are alike,
+    and whole after one step.
+    """
 
     def __init__(self, completion: Callable[[int], Sequence[int]]) -> None:
         """``completion`` of a group: its tokens, the end included."""
@@ -30,7 +32,9 @@ class Reciter:
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
         if (length := len(self._completion(group))) > limit:
-            raise ValueError(f"group {group}: expected a completion of at most {limit} tokens, got {length}")
+            raise ValueError(
+                f"group {group}: expected a completion of at most {limit} tokens, got {length}"
+            )
         self._groups.append((group, samples))
 
     def step(self) -> list[Sampled]:
@@ -40,7 +44,9 @@ class Reciter:
             group, samples = self._groups.popleft()
             token = np.asarray(self._completion(group), np.int64)
             logp, version = np.zeros(len(token), np.float32), np.full(len(token), self.version)
-            done += [Sampled(group, index, token, logp, version, Stop.EOS) for index in range(samples)]
+            done += [
+                Sampled(group, index, token, logp, version, Stop.EOS) for index in range(samples)
+            ]
         return done
 
     def cancel(self, group: int) -> None:
@@ -49,7 +55,9 @@ class Reciter:
     def update(self, version: int, params: Mapping[str, Any]) -> None:
         self.version = version
 
-    def take(self, version: int, params: Mapping[str, object], whole: Callable[[], bool]) -> Iterator[None]:
+    def take(
+        self, version: int, params: Mapping[str, object], whole: Callable[[], bool]
+    ) -> Iterator[None]:
         self.version = version
         yield from ()
 

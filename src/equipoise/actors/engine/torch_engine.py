@@ -1,9 +1,10 @@
 """The engine in torch: continuous batching over keys and values that are allocated once.
 
-Live samples are the first ``live`` rows of the cache, so that a step computes with views of it. A row that ends is filled at
-once by the last live one, and the next group begins behind the others as soon as all of its samples fit. What is known of a
-row (where it stands, what it was last given) is a column of one integer matrix on the host, so a step costs a fixed number of
-operations. The texts stay where they are: a row moves, its ``SEAT`` in ``_text`` does not.
+Live samples are the first ``live`` rows of the cache, so that a step computes with views of it. A
+row that ends is filled at once by the last live one, and the next group begins behind the others as
+soon as all of its samples fit. What is known of a row (where it stands, what it was last given) is
+a column of one integer matrix on the host, so a step costs a fixed number of operations. The texts
+stay where they are: a row moves, its ``SEAT`` in ``_text`` does not.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ class NonFiniteLogits(FloatingPointError):
 
 GROUP, INDEX, KEY, START, PLACE, END, TOKEN, SEAT = range(8)
 """Of a live row: its group, index in it and key; where in its text its first drawn token stands, its last token (``TOKEN``,
-the next input) and the last one that it may have; its row of ``_text``."""
-PREFILL = 16_384  # tokens, padding included, that are computed at once at most: it bounds the memory of activations
+the next input) and the last one that it may have; its row of ``_text``."""  # noqa: E501
+# tokens, padding included, that are computed at once at most: it bounds the memory of activations
+PREFILL = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,42 +77,60 @@ class TorchEngine:
         stop: Sequence[str] = (),
         decode: Callable[[Sequence[int]], str] | None = None,
     ) -> None:
-        """``net``: the engine's own, updated in place. ``rows``: samples drawn at a time, at most; ``length``: tokens of a
-        prompt and a sample together, at most. ``greedy``: take the likeliest token. ``on_update``: what becomes of a running
-        sample's keys and values when weights change: ``keep`` the old ones; ``recompute`` them, so that the rest of the sample
-        is drawn from exactly the new weights; or ``finish`` running samples before the new weights are taken. ``stop``: texts
-        that end a sample; ``decode`` gives the text of tokens, and each token that has text must be at least one byte of it.
+        """``net``: the engine's own, updated in place. ``rows``: samples drawn at a time, at most;
+        ``length``: tokens of a prompt and a sample together, at most. ``greedy``: take the
+        likeliest token. ``on_update``: what becomes of a running sample's keys and values when
+        weights change: ``keep`` the old ones; ``recompute`` them, so that the rest of the sample is
+        drawn from exactly the new weights; or ``finish`` running samples before the new weights are
+        taken. ``stop``: texts that end a sample; ``decode`` gives the text of tokens, and each
+        token that has text must be at least one byte of it.
         """
         size = net.config.vocab_size
         if not 0 < temperature < float("inf"):
-            raise ValueError(f"temperature: expected a number above 0, got {temperature}; for the likeliest token: greedy=True")
+            raise ValueError(
+                f"temperature: expected a number above 0, got {temperature}; for the likeliest "
+                "token: greedy=True"
+            )
         if on_update not in get_args(OnUpdate):
-            raise ValueError(f"on_update: expected one of {', '.join(get_args(OnUpdate))}, got {on_update!r}")
+            raise ValueError(
+                f"on_update: expected one of {', '.join(get_args(OnUpdate))}, got {on_update!r}"
+            )
         if wrong := [token for token in eos if not 0 <= token < size]:
-            raise ValueError(f"eos: expected tokens below {size:,}, the model's vocabulary, got {wrong[0]:,}")
+            raise ValueError(
+                f"eos: expected tokens below {size:,}, the model's vocabulary, got {wrong[0]:,}"
+            )
         if rows < 1 or not 2 <= length <= net.config.max_position_embeddings:
             raise ValueError(
-                f"rows and length: expected at least 1 row of 2 to {net.config.max_position_embeddings:,} tokens "
+                "rows and length: expected at least 1 row of 2 to "
+                f"{net.config.max_position_embeddings:,} tokens "
                 f"(max_position_embeddings), got {rows:,} of {length:,}"
             )
         if stop and decode is None:
             raise ValueError("stop: expected a decode function beside the stop strings, got none")
         self._length, self._seed, self._temperature = length, seed, temperature
-        self._greedy, self._on_update, self._stop, self._decode = greedy, on_update, tuple(stop), decode
+        self._greedy, self._on_update, self._stop, self._decode = (
+            greedy,
+            on_update,
+            tuple(stop),
+            decode,
+        )
         net = net.eval().requires_grad_(False)
         self._device = net.head.device
         self._now = _Weights(net, Decoding(net, rows, length))
-        self._spare: _Weights | None = None  # where the next version's parts are put while this one draws
+        # where the next version's parts are put while this one draws
+        self._spare: _Weights | None = None
         self._ends = np.zeros(size, bool)
         self._ends[list(eos)] = True
         self._rows = np.zeros((8, rows), np.int64)
         self._rows[SEAT] = np.arange(rows)
-        self._text = np.zeros((rows, length), np.int64)  # by seat: the prompt and what was drawn; logp and version beside it
+        # by seat: the prompt and what was drawn; logp and version beside it
+        self._text = np.zeros((rows, length), np.int64)
         self._logp = np.zeros((rows, length), np.float32)
         self._version = np.full((rows, length), -1, np.int64)
         self._queue: deque[_Group] = deque()
         self._open: dict[int, int] = {}  # samples of a group that have not ended
-        self._next: int | None = None  # the spare's version, which waits for running samples to finish
+        # the spare's version, which waits for running samples to finish
+        self._next: int | None = None
         self._held = False  # do groups wait for newer weights than those that draw?
         self._paused = False
         self.version, self.live = 0, 0
@@ -124,15 +144,29 @@ class TorchEngine:
         at = f"group {group}"
         if group in self._open:
             raise ValueError(f"{at}: expected a group that is not being drawn, got one that is")
-        if tokens.ndim != 1 or not len(tokens) or tokens.min() < 0 or tokens.max() >= len(self._ends):
-            shown = "no token" if not tokens.size else f"{tokens.min():,} to {tokens.max():,}, {tokens.ndim} dimensions"
-            raise ValueError(f"{at}: expected a prompt of tokens from 0 to {len(self._ends) - 1:,}, got {shown}")
+        if (
+            tokens.ndim != 1
+            or not len(tokens)
+            or tokens.min() < 0
+            or tokens.max() >= len(self._ends)
+        ):
+            shown = (
+                "no token"
+                if not tokens.size
+                else f"{tokens.min():,} to {tokens.max():,}, {tokens.ndim} dimensions"
+            )
+            raise ValueError(
+                f"{at}: expected a prompt of tokens from 0 to {len(self._ends) - 1:,}, got {shown}"
+            )
         if limit < 1 or len(tokens) + limit > self._length:
             raise ValueError(
-                f"{at}: expected 1 to {self._length:,} tokens (length) of prompt and sample, got {len(tokens):,} and {limit:,}"
+                f"{at}: expected 1 to {self._length:,} tokens (length) of prompt and sample, got "
+                f"{len(tokens):,} and {limit:,}"
             )
         if not 1 <= samples <= self._rows.shape[1]:
-            raise ValueError(f"{at}: expected 1 to {self._rows.shape[1]:,} samples (rows), got {samples:,}")
+            raise ValueError(
+                f"{at}: expected 1 to {self._rows.shape[1]:,} samples (rows), got {samples:,}"
+            )
         self._queue.append(_Group(group, tokens, samples, limit))
         self._open[group] = samples
 
@@ -157,12 +191,19 @@ class TorchEngine:
         for _ in self.take(version, params, lambda: True):
             pass
 
-    def take(self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]) -> Iterator[None]:
+    def take(
+        self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
+    ) -> Iterator[None]:
         for name, parameter in self._now.params.items():
             if name not in params:
-                raise ValueError(f"update: expected every parameter of the model, got none named {name!r}")
+                raise ValueError(
+                    f"update: expected every parameter of the model, got none named {name!r}"
+                )
             if params[name].shape != parameter.shape:
-                raise ValueError(f"update: {name}: expected {list(parameter.shape)}, got {list(params[name].shape)}")
+                raise ValueError(
+                    f"update: {name}: expected {list(parameter.shape)}, got "
+                    f"{list(params[name].shape)}"
+                )
         return self._taking(version, params, whole)
 
     def pause(self) -> None:
@@ -171,15 +212,19 @@ class TorchEngine:
     def resume(self) -> None:
         self._paused = False
 
-    # ------------------------------------------------------------------------------------------------------------ a step
+    # --------------------------------------------------------------------------------------- a step
 
     def _forward(self, live: int) -> Tensor:
         """The hidden states [live, hidden] that the next tokens are drawn from."""
         token, place = self._rows[TOKEN, :live], self._rows[PLACE, :live]
-        return self._now.decoding.decode(self._tensor(token), self._tensor(place), int(place.min()), int(place.max()))
+        return self._now.decoding.decode(
+            self._tensor(token), self._tensor(place), int(place.min()), int(place.max())
+        )
 
     def _admitted(self) -> list[_Group]:
-        """Take groups whose samples all fit behind the live rows, in order; none while an update waits."""
+        """Take groups whose samples all fit behind the live rows, in order; none while an update
+        waits.
+        """
         fresh: list[_Group] = []
         room, longest = self._rows.shape[1] - self.live, 0
         while self._queue and not self._held and self._queue[0].samples <= room:
@@ -191,7 +236,9 @@ class TorchEngine:
         return fresh
 
     def _begin(self, groups: list[_Group]) -> Tensor:
-        """Open rows for all samples of the groups, compute each prompt once; the hidden states [rows, hidden] at its end."""
+        """Open rows for all samples of the groups, compute each prompt once; the hidden states
+        [rows, hidden] at its end.
+        """
         samples = np.array([one.samples for one in groups])
         of = np.repeat(np.arange(len(groups)), samples)  # group of each new row
         first = self.live + np.cumsum(samples) - samples  # first row of each group
@@ -216,16 +263,25 @@ class TorchEngine:
     def _drawn(self, hidden: Tensor) -> list[Sampled]:
         """Draw a token of each live row and stamp it; return the samples that it ends."""
         rows = self._rows[:, : self.live]
-        number = None if self._greedy else self._tensor(uniform(rows[KEY], rows[PLACE] + 2 - rows[START]))
+        number = (
+            None
+            if self._greedy
+            else self._tensor(uniform(rows[KEY], rows[PLACE] + 2 - rows[START]))
+        )
         drawn, logp = draw(self._now.net.logits(hidden), self._temperature, number)
         token = rows[TOKEN]
         token[:] = drawn.cpu().numpy()
         rows[PLACE] += 1
         at = rows[SEAT], rows[PLACE]
-        self._text[at], self._logp[at], self._version[at] = token, (found := logp.cpu().numpy()), self.version
+        self._text[at], self._logp[at], self._version[at] = (
+            token,
+            (found := logp.cpu().numpy()),
+            self.version,
+        )
         if not np.isfinite(found).all():
             raise NonFiniteLogits(
-                f"engine: expected finite log-probabilities, got nan or infinities from version {self.version} of the weights"
+                "engine: expected finite log-probabilities, got nan or infinities from version "
+                f"{self.version} of the weights"
                 + ("; does the model's file have nan in it?" if self.version == 0 else "")
             )
         ends = self._ends[token] | (rows[PLACE] >= rows[END])
@@ -238,8 +294,11 @@ class TorchEngine:
         """Which live rows end with a stop string [live]; they are marked in ``ends`` too."""
         assert self._decode is not None
         said = np.zeros(self.live, bool)
-        tail = max(len(text.encode()) for text in self._stop) + 16  # more tokens than a stop string has
-        for row, (start, place, seat) in enumerate(self._rows[:, : self.live][[START, PLACE, SEAT]].T.tolist()):
+        # more tokens than a stop string has
+        tail = max(len(text.encode()) for text in self._stop) + 16
+        for row, (start, place, seat) in enumerate(
+            self._rows[:, : self.live][[START, PLACE, SEAT]].T.tolist()
+        ):
             text = self._decode(self._text[seat, max(start, place + 1 - tail) : place + 1].tolist())
             said[row] = any(stop in text for stop in self._stop)
         ends |= said
@@ -248,10 +307,22 @@ class TorchEngine:
     def _ended(self, ended: I64, said: NDArray[np.bool_] | None) -> list[Sampled]:
         """Samples of the rows ``ended``, whose places become free."""
         samples = []
-        for row, (group, index, _, start, place, _, token, seat) in zip(ended, self._rows[:, ended].T.tolist(), strict=True):
+        for row, (group, index, _, start, place, _, token, seat) in zip(
+            ended, self._rows[:, ended].T.tolist(), strict=True
+        ):
             part = slice(start, place + 1)
-            stop = Stop.EOS if self._ends[token] else Stop.TEXT if said is not None and said[row] else Stop.LENGTH
-            text, logp, version = self._text[seat, part], self._logp[seat, part], self._version[seat, part]
+            stop = (
+                Stop.EOS
+                if self._ends[token]
+                else Stop.TEXT
+                if said is not None and said[row]
+                else Stop.LENGTH
+            )
+            text, logp, version = (
+                self._text[seat, part],
+                self._logp[seat, part],
+                self._version[seat, part],
+            )
             samples.append(Sampled(group, index, text.copy(), logp.copy(), version.copy(), stop))
             if self._open[group] == 1:
                 del self._open[group]
@@ -269,22 +340,28 @@ class TorchEngine:
         moves = np.ones(len(ended), bool)  # of the rows behind the new end: which live on
         moves[ended[len(holes) :] - self.live] = False
         movers = self.live + np.flatnonzero(moves)
-        self._copy(movers, holes, int(self._rows[PLACE, movers].max()))  # the last token is not in the cache yet
+        # the last token is not in the cache yet
+        self._copy(movers, holes, int(self._rows[PLACE, movers].max()))
         seats = self._rows[SEAT, holes]
         self._rows[:, holes] = self._rows[:, movers]
         self._rows[SEAT, movers] = seats
 
-    # ------------------------------------------------------------------------------------------------ weights and caches
+    # --------------------------------------------------------------------------- weights and caches
 
     def make_room(self) -> None:
-        """Allocate what weights are put into while others draw, so that the first ones do not wait for that."""
+        """Allocate what weights are put into while others draw, so that the first ones do not wait
+        for that.
+        """
         if self._spare is None:
             net = deepcopy(self._now.net)
             self._spare = _Weights(net, self._now.decoding.twin(net))
 
-    def _taking(self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]) -> Iterator[None]:
+    def _taking(
+        self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
+    ) -> Iterator[None]:
         waits = self.live > 0 and self._on_update == "finish"
-        aside = bool(self._open) and (waits or self._device.type == "cpu")  # else nobody waits for the copy
+        # else nobody waits for the copy
+        aside = bool(self._open) and (waits or self._device.type == "cpu")
         if aside:
             self.make_room()
         target = self._spare if aside and self._spare is not None else self._now
@@ -326,7 +403,9 @@ class TorchEngine:
             self._prefill(self._text[seat[some], :longest], place[some], some)
 
     def _prefill(self, text: I64, lengths: I64, rows: I64) -> Tensor:
-        return self._now.net.prefill(self._tensor(text), self._tensor(lengths), self._now.decoding.cache, self._tensor(rows))
+        return self._now.net.prefill(
+            self._tensor(text), self._tensor(lengths), self._now.decoding.cache, self._tensor(rows)
+        )
 
     def _copy(self, source: I64, target: I64, length: int) -> None:
         self._now.decoding.copy(self._tensor(source), self._tensor(target), length)
@@ -334,7 +413,7 @@ class TorchEngine:
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)
 
-    # ---------------------------------------------------------------------------------------------------------- resuming
+    # ------------------------------------------------------------------------------------- resuming
 
     def state(self) -> Tree:
         """What a successor goes on from, if it is given the same weights first.
@@ -345,34 +424,69 @@ class TorchEngine:
         seat = self._rows[SEAT, : self.live]
         waiting = [[one.group, len(one.prompt), one.samples, one.limit] for one in self._queue]
         return {
-            "rows": self._rows[:SEAT, : self.live].copy(), "text": self._text[seat], "logp": self._logp[seat],
-            "version": self._version[seat], "waiting": np.array(waiting, np.int64).reshape(-1, 4),
-            "prompts": np.concatenate([np.zeros(0, np.int64), *(one.prompt for one in self._queue)]),
-        }  # fmt: skip
+            "rows": self._rows[:SEAT, : self.live].copy(),
+            "text": self._text[seat],
+            "logp": self._logp[seat],
+            "version": self._version[seat],
+            "waiting": np.array(waiting, np.int64).reshape(-1, 4),
+            "prompts": np.concatenate(
+                [np.zeros(0, np.int64), *(one.prompt for one in self._queue)]
+            ),
+        }
 
     def load(self, state: Tree) -> None:
-        """Load a state; ValueError where keys, types or shapes differ, or a number makes no sense."""
+        """Load a state; ValueError where keys, types or shapes differ,
+        or a number makes no sense.
+        """
         rows, size, most = self._rows.shape[1], len(self._ends), self._length
-        schema.check(state, {
-            "rows": schema.Array((SEAT, None), "int64"), "text": schema.Array((None, most), "int64", 0, size - 1),
-            "logp": schema.Array((None, most), "float32"), "version": schema.Array((None, most), "int64", -1, schema.MOST),
-            "waiting": schema.Array((None, 4), "int64", 0, schema.MOST), "prompts": schema.Array((None,), "int64", 0, size - 1),
-        }, "engine")  # fmt: skip
+        schema.check(
+            state,
+            {
+                "rows": schema.Array((SEAT, None), "int64"),
+                "text": schema.Array((None, most), "int64", 0, size - 1),
+                "logp": schema.Array((None, most), "float32"),
+                "version": schema.Array((None, most), "int64", -1, schema.MOST),
+                "waiting": schema.Array((None, 4), "int64", 0, schema.MOST),
+                "prompts": schema.Array((None,), "int64", 0, size - 1),
+            },
+            "engine",
+        )
         found, waiting = state["rows"], state["waiting"]
         live = found.shape[1]
         if live > rows or any(len(state[name]) != live for name in ("text", "logp", "version")):
-            raise ValueError(f"engine.rows: expected up to {rows:,} and as many texts, got {live:,} and {len(state['text']):,}")
+            raise ValueError(
+                f"engine.rows: expected up to {rows:,} and as many texts, got {live:,} and "
+                f"{len(state['text']):,}"
+            )
         start, place, end, token = found[[START, PLACE, END, TOKEN]]
-        if not ((start >= 1) & (start <= place) & (place < end) & (end < most) & (token >= 0) & (token < size)).all():
-            raise ValueError("engine.rows: expected samples that have begun and not ended, got others")
+        if not (
+            (start >= 1)
+            & (start <= place)
+            & (place < end)
+            & (end < most)
+            & (token >= 0)
+            & (token < size)
+        ).all():
+            raise ValueError(
+                "engine.rows: expected samples that have begun and not ended, got others"
+            )
         if waiting[:, 1].sum() != len(state["prompts"]):
-            raise ValueError(f"engine.prompts: expected {waiting[:, 1].sum():,} tokens, got {len(state['prompts']):,}")
+            raise ValueError(
+                f"engine.prompts: expected {waiting[:, 1].sum():,} tokens, got "
+                f"{len(state['prompts']):,}"
+            )
         self._queue.clear()
-        self._open = dict(zip(*(x.tolist() for x in np.unique(found[GROUP], return_counts=True)), strict=True))
+        self._open = dict(
+            zip(*(x.tolist() for x in np.unique(found[GROUP], return_counts=True)), strict=True)
+        )
         prompts = np.split(state["prompts"], np.cumsum(waiting[:, 1])[:-1]) if len(waiting) else []
         for (group, _, samples, limit), prompt in zip(waiting.tolist(), prompts, strict=True):
             self.submit(group, prompt.tolist(), samples, limit=limit)
         self.live = live
         self._rows[:SEAT, :live], self._rows[SEAT] = found, np.arange(rows)
-        self._text[:live], self._logp[:live], self._version[:live] = state["text"], state["logp"], state["version"]
+        self._text[:live], self._logp[:live], self._version[:live] = (
+            state["text"],
+            state["logp"],
+            state["version"],
+        )
         self._recompute()

@@ -1,4 +1,6 @@
-"""The choice of an actor's forward: the faster one on this machine, measured for a moment before a run begins."""
+"""The choice of an actor's forward: the faster one on this machine, measured for a moment before a
+run begins.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,16 @@ class Acts:
     """The parts of a policy's forward, and rows of random numbers to measure it with."""
 
     def __init__(
-        self, algorithm: Algorithm, net: Any, *, row: Any, streams: int, noise_columns: int, precision: Precision = "fp32",
+        self,
+        algorithm: Algorithm,
+        net: Any,
+        *,
+        row: Any,
+        streams: int,
+        noise_columns: int,
+        precision: Precision = "fp32",
         acting: ActingPrecision = "fp32",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``row``: the specs ``obs``, ``action`` and ``behaviour`` of one stream."""
         self.net, self._algorithm, self.precision, self._acting = net, algorithm, precision, acting
         self._row, self.streams, self._columns = row, streams, noise_columns
@@ -60,24 +69,34 @@ class Acts:
             return rng.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)
 
         (row,) = forward.rows(
-            obs=tree.map(some, self._row.obs), first=rng.random((1, self.streams)) < 0.2,
+            obs=tree.map(some, self._row.obs),
+            first=rng.random((1, self.streams)) < 0.2,
             noise=rng.random((1, self.streams, self._columns), np.float32),
             action=tree.zeros(tree.prepend(self._row.action, 1, self.streams)),
             behaviour=tree.zeros(tree.prepend(self._row.behaviour, 1, self.streams)),
-        )  # fmt: skip
+        )
         return row
 
 
-def choose(acts: Acts, *, max_lag: int | None, compiled: bool, central: bool = False, partial: bool = False) -> Choice:
-    """Choose a forward. ``compiled``: the torso runs by ``torch.compile``; ``central``: several agents' rows are batched;
-    ``partial``: actors act for some of their streams at a time.
+def choose(
+    acts: Acts, *, max_lag: int | None, compiled: bool, central: bool = False, partial: bool = False
+) -> Choice:
+    """Choose a forward. ``compiled``: the torso runs by ``torch.compile``; ``central``: several
+    agents' rows are batched; ``partial``: actors act for some of their streams at a time.
     """
     if central:
-        return Choice(forward="torch", why="central inference acts for another number of rows each time")
+        return Choice(
+            forward="torch", why="central inference acts for another number of rows each time"
+        )
     if partial:
-        return Choice(forward="torch", why="partial_streams act for another number of rows each time")
+        return Choice(
+            forward="torch", why="partial_streams act for another number of rows each time"
+        )
     if max_lag == 0:
-        return Choice(forward="torch", why="max_lag=0 gives the same bits each time, so nothing is chosen by measurement")
+        return Choice(
+            forward="torch",
+            why="max_lag=0 gives the same bits each time, so nothing is chosen by measurement",
+        )
     if compiled:
         return Choice(forward="torch", why="the torso is compiled")
     if acts.precision == "medium":
@@ -95,7 +114,9 @@ def _measured(acts: Acts) -> Choice:
     check(by_torch, lean, acts)
     begun = time.perf_counter()
     calls = [(one, acts.row(one, 1)) for one in (by_torch, lean)]
-    counts = [max(int(ROUND_S / max(_seconds(one, at, acts.state, 3), 1e-6)), 1) for one, at in calls]
+    counts = [
+        max(int(ROUND_S / max(_seconds(one, at, acts.state, 3), 1e-6)), 1) for one, at in calls
+    ]
     took: tuple[list[float], list[float]] = ([], [])
     for n in range(ROUNDS):
         for (one, at), count, mine in zip(calls, counts, took, strict=True):
@@ -104,25 +125,37 @@ def _measured(acts: Acts) -> Choice:
             break
     torch_us, lean_us = (statistics.median(mine) * 1e6 for mine in took)
     faster: Literal["torch", "lean"] = "lean" if lean_us < GAIN * torch_us else "torch"
-    why = f"a row of {acts.streams} streams takes {lean_us:,.0f} us lean and {torch_us:,.0f} us by torch"
+    why = (
+        f"a row of {acts.streams} streams takes {lean_us:,.0f} us lean and {torch_us:,.0f} us by "
+        "torch"
+    )
     return Choice(forward=faster, why=why, torch_us=torch_us, lean_us=lean_us)
 
 
 def check(by_torch: Forward, lean: Forward, acts: Acts) -> None:
-    """Raise ``Refused`` where both differ on another row than the recorded one: something was wrongly taken as constant."""
+    """Raise ``Refused`` where both differ on another row than the recorded one: something was
+    wrongly taken as constant.
+    """
     said = []
     for one in (by_torch, lean):
         row = acts.row(one, 2)
         state = one(row, acts.state)
-        said.append(tree.numpy_views({"action": row.action, "behaviour": row.behaviour, "state": state}))
+        said.append(
+            tree.numpy_views({"action": row.action, "behaviour": row.behaviour, "state": state})
+        )
     for (path, a), (_, b) in zip(*map(tree.items, said), strict=True):
         same = np.isclose(a, b, TOLERANCE, TOLERANCE, equal_nan=True)
         if same.size and same.mean() < EQUAL:
-            raise Refused(f"{path} of a second row differs from torch's: act depends on more than what it is given")
+            raise Refused(
+                f"{path} of a second row differs from torch's: act depends on more than what it is "
+                "given"
+            )
 
 
 def _seconds(forward: Forward, row: Row, state: Tree, calls: int) -> float:
-    """Measure seconds of this thread on a core for one call: other load on the machine changes it little."""
+    """Measure seconds of this thread on a core for one call: other load on the machine changes it
+    little.
+    """
     begun = time.thread_time()
     for _ in range(calls):
         state = forward(row, state)

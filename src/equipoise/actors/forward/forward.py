@@ -1,11 +1,14 @@
-"""Forwards: from a row's observation to its action, by ``Algorithm.act`` in torch or by a recording of it (``lean``).
+"""Forwards: from a row's observation to its action, by ``Algorithm.act`` in torch or by a recording
+of it (``lean``).
 
-An agent makes ``rows`` once, of arrays that stay in place. Then ``use`` follows each fetch of weights, ``begin`` each
-start of an unroll, and a call does one row. Several env workers' streams in one array are a row like any other.
+An agent makes ``rows`` once, of arrays that stay in place. Then ``use`` follows each fetch of
+weights, ``begin`` each start of an unroll, and a call does one row. Several env workers' streams in
+one array are a row like any other.
 
-The weights of acting may be rounded (``acting``): bf16 computes torsos in bfloat16 as ``precision=bf16`` does, and int8 takes
-layer weights from ``nets.quantize``, dequantised when they are fetched: products are in float32. The recorded
-behaviour is always that of the policy that acted.
+The weights of acting may be rounded (``acting``): bf16 computes torsos in bfloat16 as
+``precision=bf16`` does, and int8 takes layer weights from ``nets.quantize``, dequantised when they
+are fetched: products are in float32. The recorded behaviour is always that of the policy that
+acted.
 """
 
 from __future__ import annotations
@@ -24,14 +27,24 @@ from equipoise import tree
 from equipoise.actors.forward.lean import Step, Tape
 from equipoise.nets.precision import autocast
 from equipoise.nets.quantize import dequantize, layer_weights, quantize
-from equipoise.types import ActingPrecision, Algorithm, Array, Precision, Trajectory, Tree, WeightStore
+from equipoise.types import (
+    ActingPrecision,
+    Algorithm,
+    Array,
+    Precision,
+    Trajectory,
+    Tree,
+    WeightStore,
+)
 
 KEPT_ROWS, KEPT_SLOTS = 1 << 14, 16  # most entries of each cache
 
 
 @dataclass(slots=True)
 class Row:
-    """The inputs and outputs of one row of B streams: tensors for torch's forward, arrays for the lean one."""
+    """The inputs and outputs of one row of B streams: tensors for torch's forward, arrays for the
+    lean one.
+    """
 
     obs: Tree  # [B, ...]
     first: Array  # [B]
@@ -61,22 +74,33 @@ class Forward:
         self._autocast = autocast("bf16" if acting == "bf16" else precision, self.device)
         self._explore: Tree = {}
         own = layer_weights(net) if acting == "int8" else []
-        self._own = {name: torch.empty_like(net.get_parameter(name)).detach() for name in own}  # the rounded parameters
+        # the rounded parameters
+        self._own = {name: torch.empty_like(net.get_parameter(name)).detach() for name in own}
         self._params: Mapping[str, Tensor] = {}  # the fetched parameters
         self._known: dict[int, tuple[list[Row], Any]] = {}  # by the address of an unroll's rows
 
     def unroll(self, data: Trajectory, noise_columns: int) -> tuple[list[Row], Any]:
-        """Return the rows of a slot with the noise [T, B, k] for them; cached, since the same slots come again."""
+        """Return the rows of a slot with the noise [T, B, k] for them; cached, since the same slots
+        come again.
+        """
         at = data.reward.__array_interface__["data"][0]
         if at not in self._known:
             if len(self._known) >= max(KEPT_ROWS // len(data.reward), KEPT_SLOTS):
                 self._known.clear()
             noise = np.zeros((*data.reward.shape, noise_columns), np.float32)
-            rows = self.rows(obs=data.obs, first=data.first, noise=noise, action=data.action, behaviour=data.behaviour)
+            rows = self.rows(
+                obs=data.obs,
+                first=data.first,
+                noise=noise,
+                action=data.action,
+                behaviour=data.behaviour,
+            )
             self._known[at] = rows, noise
         return self._known[at]
 
-    def rows(self, *, obs: Tree, first: Array, noise: Array, action: Tree, behaviour: Tree) -> list[Row]:
+    def rows(
+        self, *, obs: Tree, first: Array, noise: Array, action: Tree, behaviour: Tree
+    ) -> list[Row]:
         """Make the rows of numpy arrays [T, B, ...]; input arrays may have more than T rows."""
         return self._rows((obs, first, noise, action, behaviour))
 
@@ -97,7 +121,8 @@ class Forward:
     def use(self, params: Mapping[str, Tensor]) -> bool:
         """Use these weights from now on -> do they lie at other addresses than before?
 
-        A store that rewrites its tensors in place, on the network's device, is bound once; its later fetches need no copy.
+        A store that rewrites its tensors in place, on the network's device, is bound once; its
+        later fetches need no copy.
         """
         self._params, moved = params, False
         for name, tensor in self._own.items():
@@ -115,7 +140,9 @@ class Forward:
         self._explore = explore
 
     def __call__(self, row: Row, state: Tree) -> Tree:
-        """Write action and behaviour of the row -> the state after it, which may be overwritten by the next call."""
+        """Write action and behaviour of the row -> the state after it, which may be overwritten by
+        the next call.
+        """
         with torch.inference_mode(), self._autocast:
             action, behaviour, state = self._act(row, state)
             tree.map(lambda to, x: to.copy_(x), row.action, action)
@@ -123,7 +150,9 @@ class Forward:
         return state
 
     def _act(self, row: Row, state: Tree) -> tuple[Tree, Tree, Tree]:
-        return self.algorithm.act(self.net, row.obs, row.first, state, explore=self._explore, noise=row.noise)
+        return self.algorithm.act(
+            self.net, row.obs, row.first, state, explore=self._explore, noise=row.noise
+        )
 
     @contextmanager
     def acting(self) -> Iterator[None]:
@@ -146,7 +175,8 @@ class Forward:
 
 
 class LeanForward(Forward):
-    """The forward by a recording of the first row; recorded anew where weights or exploration change place or shape.
+    """The forward by a recording of the first row; recorded anew where weights or exploration
+    change place or shape.
 
     ``lean.Refused`` where ``act`` cannot be recorded.
     """
@@ -189,12 +219,25 @@ class LeanForward(Forward):
         return self._state
 
     def _record(self, row: Row, state: Tree) -> None:
-        given = {"obs": row.obs, "first": row.first, "noise": row.noise, "state": state, "explore": self._explore}
+        given = {
+            "obs": row.obs,
+            "first": row.first,
+            "noise": row.noise,
+            "state": state,
+            "explore": self._explore,
+        }
         self._inputs = tree.map(np.array, tree.numpy_views(given))
 
         def act(x: dict[str, Tree]) -> Tree:
             with self._autocast:
-                said = self.algorithm.act(self.net, x["obs"], x["first"], x["state"], explore=x["explore"], noise=x["noise"])
+                said = self.algorithm.act(
+                    self.net,
+                    x["obs"],
+                    x["first"],
+                    x["state"],
+                    explore=x["explore"],
+                    noise=x["noise"],
+                )
                 return dict(zip(("action", "behaviour", "state"), said, strict=True))
 
         self._tape = Tape(act, self._inputs, tree.named_tensors(self.net).values())
@@ -210,17 +253,26 @@ class LeanForward(Forward):
         read = {path.split("/")[0] for path in tape.reads}
         row.tape = tape
         row.enter = [
-            step for name in ("obs", "first", "noise") if name in read
+            step
+            for name in ("obs", "first", "noise")
+            if name in read
             for step in _copies(self._inputs[name], getattr(row, name))
-        ]  # fmt: skip
-        row.leave = [step for name in ("action", "behaviour") for step in _copies(getattr(row, name), tape.outputs[name])]
+        ]
+        row.leave = [
+            step
+            for name in ("action", "behaviour")
+            for step in _copies(getattr(row, name), tape.outputs[name])
+        ]
 
 
 def cut(fields: Iterable[Tree]) -> list[Row]:
     """Cut row t out of trees whose leaves are sequences of rows."""
     obs, first, noise, action, behaviour = fields
     count = min(len(x) for x in tree.leaves(action))
-    return [Row(*(tree.index(x, t) for x in (obs, first, noise, action, behaviour))) for t in range(count)]
+    return [
+        Row(*(tree.index(x, t) for x in (obs, first, noise, action, behaviour)))
+        for t in range(count)
+    ]
 
 
 def _copies(to: Tree, of: Tree) -> Iterator[Step]:
@@ -235,4 +287,6 @@ FORWARDS: dict[str, type[Forward]] = {"torch": Forward, "lean": LeanForward}
 def can_round(net: nn.Module, acting: ActingPrecision) -> None:
     """Raise ValueError where there is nothing to round."""
     if acting == "int8" and not layer_weights(net):
-        raise ValueError("acting: expected fp32 or bf16 for a network without layers to quantise, got int8")
+        raise ValueError(
+            "acting: expected fp32 or bf16 for a network without layers to quantise, got int8"
+        )

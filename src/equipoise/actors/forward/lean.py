@@ -1,12 +1,14 @@
-"""A forward pass that is recorded once and replayed over the same memory: no modules, no views, no new tensors.
+"""A forward pass that is recorded once and replayed over the same memory: no modules, no views, no
+new tensors.
 
-``Tape`` runs a function of tensors under a ``TorchDispatchMode`` and keeps every tensor that came up. Views are then made for
-good. Operations that depend on weights alone run when the weights change; operations that no output needs are left out. Each
-other operation becomes one call with bound arguments and output: NumPy's where arrays are small (0.3 us to torch's 0.7), else
-torch's with ``out=``. It is the idea of a CUDA graph, for the overhead of a CPU.
+``Tape`` runs a function of tensors under a ``TorchDispatchMode`` and keeps every tensor that came
+up. Views are then made for good. Operations that depend on weights alone run when the weights
+change; operations that no output needs are left out. Each other operation becomes one call with
+bound arguments and output: NumPy's where arrays are small (0.3 us to torch's 0.7), else torch's
+with ``out=``. It is the idea of a CUDA graph, for the overhead of a CPU.
 
-Some things cannot be recorded and raise ``Refused``: sizes or branches that depend on data, random numbers, and operations
-without an output argument.
+Some things cannot be recorded and raise ``Refused``: sizes or branches that depend on data, random
+numbers, and operations without an output argument.
 """
 
 from __future__ import annotations
@@ -26,20 +28,51 @@ from equipoise.types import Tree
 
 Step = Callable[[], object]
 SMALL = 4096  # up to so many elements NumPy reduces, copies and clips faster than torch
-DOT = 2**16  # up to so many multiplications NumPy's product is faster; OpenBLAS takes threads from 2^18 on
+# up to so many multiplications NumPy's product is faster; OpenBLAS takes threads from 2^18 on
+DOT = 2**16
 DOT_VECTOR = 2**13  # the same where one of the three sizes is 1: from 9,216 on
 CONSTANT, WEIGHTS, ACT = range(3)  # when a value changes: never, with the weights, with each call
 
-BY_SIZE = ("new_full", "new_zeros", "new_ones", "new_empty", "full_like", "zeros_like", "ones_like", "empty_like")  # only
-OPTIONS = {"dtype", "layout", "device", "pin_memory", "memory_format"}  # options of a newly made tensor
+# only
+BY_SIZE = (
+    "new_full",
+    "new_zeros",
+    "new_ones",
+    "new_empty",
+    "full_like",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+)
+# options of a newly made tensor
+OPTIONS = {"dtype", "layout", "device", "pin_memory", "memory_format"}
 
 UFUNCS: dict[str, Any] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "neg": np.negative, "abs": np.absolute,
-    "exp": np.exp, "log": np.log, "tanh": np.tanh, "sqrt": np.sqrt, "maximum": np.maximum, "minimum": np.minimum,
-    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
-    "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_not": np.logical_not,
-    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_not": np.bitwise_not,
-}  # fmt: skip
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.true_divide,
+    "neg": np.negative,
+    "abs": np.absolute,
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "sqrt": np.sqrt,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_not": np.logical_not,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_not": np.bitwise_not,
+}
 
 
 class Refused(ValueError):
@@ -51,11 +84,15 @@ class Call:
 
     def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
-        self.outs = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, tuple | list) else []
+        self.outs = (
+            [out] if isinstance(out, Tensor) else list(out) if isinstance(out, tuple | list) else []
+        )
         self.ins = list(_tensors((args, kwargs)))
         self.reads = set() if self.name in BY_SIZE else {_memory(x) for x in self.ins}
         self.writes = {_memory(x) for x in self.outs}
-        self.in_place = any(one.alias_info is not None and one.alias_info.is_write for one in schema(func).returns)
+        self.in_place = any(
+            one.alias_info is not None and one.alias_info.is_write for one in schema(func).returns
+        )
         self.view = bool(self.outs) and not self.in_place and self.writes <= self.reads
 
     @property
@@ -67,8 +104,9 @@ class Call:
 class _Recorder:
     """The handler of operations for ``Recording``.
 
-    A ``__torch_dispatch__`` that stands in a ``DispatchMode``'s own class is wrapped so that its first call imports the
-    compiler (``torch._dynamo`` and sympy): one to four seconds of an actor's start. One that is inherited is left alone.
+    A ``__torch_dispatch__`` that stands in a ``DispatchMode``'s own class is wrapped so that its
+    first call imports the compiler (``torch._dynamo`` and sympy): one to four seconds of an actor's
+    start. One that is inherited is left alone.
     """
 
     calls: list[Call]
@@ -95,14 +133,18 @@ class Recording(_Recorder, DispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Tape:
-    """A recording of ``act`` over ``inputs``: call ``refresh`` after the weights change, ``run`` after the inputs do.
+    """A recording of ``act`` over ``inputs``: call ``refresh`` after the weights change, ``run``
+    after the inputs do.
 
-    ``inputs``: numpy arrays, written by the caller before ``run``; ``outputs`` are written by it. ``reads`` says which of the
-    inputs, by their paths, matter at all. ``weights`` are the tensors whose contents change between calls of ``refresh``; they
-    and the inputs stay where they are in memory.
+    ``inputs``: numpy arrays, written by the caller before ``run``; ``outputs`` are written by it.
+    ``reads`` says which of the inputs, by their paths, matter at all. ``weights`` are the tensors
+    whose contents change between calls of ``refresh``; they and the inputs stay where they are in
+    memory.
     """
 
-    def __init__(self, act: Callable[[Tree], Tree], inputs: Tree, weights: Iterable[Tensor]) -> None:
+    def __init__(
+        self, act: Callable[[Tree], Tree], inputs: Tree, weights: Iterable[Tensor]
+    ) -> None:
         given = dict(tree.items(tree.torch_views(inputs)))
         recording = Recording()
         with torch.no_grad():
@@ -114,14 +156,19 @@ class Tape:
         ends = {_memory(x) for x in tree.leaves(said)}
         calls, needed = _needed(recording.calls, ends)
         when = _when(calls, entered, known)
-        made = {memory for call in calls if not (call.view or call.in_place) for memory in call.writes}
+        made = {
+            memory for call in calls if not (call.view or call.in_place) for memory in call.writes
+        }
         self._weights: list[Step] = []
         self._act: list[Step] = []
         for call in calls:
             if call.view:
                 continue
             if not call.writes <= made:
-                raise Refused(f"{call.func} writes into what was there before: an observation, a state, a weight")
+                raise Refused(
+                    f"{call.func} writes into what was there before: an observation, a state, a "
+                    "weight"
+                )
             if (at := max(when[memory] for memory in call.writes)) != CONSTANT:
                 (self._act if at == ACT else self._weights).extend(steps(call))
         self.outputs = tree.map(_array, said)
@@ -158,28 +205,39 @@ def _when(calls: list[Call], entered: Collection[int], weights: Collection[int])
     while changed:
         changed = False
         for call in calls:
-            latest = max((when.get(memory, CONSTANT) for memory in call.reads | call.writes), default=CONSTANT)
+            latest = max(
+                (when.get(memory, CONSTANT) for memory in call.reads | call.writes),
+                default=CONSTANT,
+            )
             for memory in () if call.view else call.writes:
                 if when.get(memory) != latest:
                     when[memory], changed = latest, True
     return when
 
 
-# ------------------------------------------------------------------------------------------------------------------ steps
+# -------------------------------------------------------------------------------------------- steps
 
 
 def steps(call: Call) -> list[Step]:
-    """Turn an operation into calls that write into its outputs' memory; ``Refused`` where none can."""
+    """Turn an operation into calls that write into its outputs' memory;
+    ``Refused`` where none can.
+    """
     if len(call.outs) == 1:
         arrays = [_array(x) for x in (*call.ins, call.outs[0])]
-        if None not in [None if x is None else 0 for x in arrays] and (found := _numpy(call, _array(call.outs[0]))):
+        if None not in [None if x is None else 0 for x in arrays] and (
+            found := _numpy(call, _array(call.outs[0]))
+        ):
             return found
     return _torch(call)
 
 
 def _numpy(call: Call, out: Any) -> list[Step]:
     """Turn an operation into NumPy calls; [] where torch is faster or the only choice."""
-    args, name, kwargs = [_array(x) if isinstance(x, Tensor) else x for x in call.args], call.name, call.kwargs
+    args, name, kwargs = (
+        [_array(x) if isinstance(x, Tensor) else x for x in call.args],
+        call.name,
+        call.kwargs,
+    )
     small = out.size <= SMALL and all(x.numel() <= SMALL for x in call.ins)
     if name in UFUNCS and not kwargs and len(args) == UFUNCS[name].nin:
         return [partial(UFUNCS[name], *args, out=out)]
@@ -192,9 +250,16 @@ def _numpy(call: Call, out: Any) -> list[Step]:
     if name == "clamp" and small and not any(isinstance(x, np.ndarray) for x in args[1:]):
         low, high = [*args[1:], None, None][:2]
         found: list[Step] = [] if low is None else [partial(np.maximum, args[0], low, out=out)]
-        return found if high is None else [*found, partial(np.minimum, out if found else args[0], high, out=out)]
+        return (
+            found
+            if high is None
+            else [*found, partial(np.minimum, out if found else args[0], high, out=out)]
+        )
     if name == "where" and len(args) == 3:
-        return [partial(np.copyto, out, args[2], "same_kind"), partial(np.copyto, out, args[1], "same_kind", args[0])]
+        return [
+            partial(np.copyto, out, args[2], "same_kind"),
+            partial(np.copyto, out, args[1], "same_kind", args[0]),
+        ]
     if name == "masked_fill":
         fill = partial(np.copyto, out, args[2], "same_kind", args[1])
         return [fill] if call.in_place else [partial(np.copyto, out, args[0]), fill]
@@ -211,9 +276,14 @@ def _numpy(call: Call, out: Any) -> list[Step]:
         x, y = args[-2:]
         multiply: Step = partial(np.dot, x, y, out)
         sizes = (*x.shape, y.shape[1])
-        fits = math.prod(sizes) <= (DOT_VECTOR if 1 in sizes else DOT) and x.dtype == y.dtype == out.dtype
+        fits = (
+            math.prod(sizes) <= (DOT_VECTOR if 1 in sizes else DOT)
+            and x.dtype == y.dtype == out.dtype
+        )
         if not (fits and out.flags.c_contiguous):
-            multiply = partial(torch.mm, call.args[-2].detach(), call.args[-1].detach(), out=call.outs[0])
+            multiply = partial(
+                torch.mm, call.args[-2].detach(), call.args[-1].detach(), out=call.outs[0]
+            )
         return [multiply] if name == "mm" else [multiply, partial(np.add, out, args[0], out=out)]
     return []
 
@@ -223,7 +293,11 @@ def _torch(call: Call) -> list[Step]:
     func, outs, name = call.func, call.outs, call.name
     if call.in_place:  # call the method: the recorded overload costs 3 us more from Python
         method = getattr(args[0], f"{name}_", None)
-        return [partial(func, *args, **kwargs) if method is None else partial(method, *args[1:], **kwargs)]
+        return [
+            partial(func, *args, **kwargs)
+            if method is None
+            else partial(method, *args[1:], **kwargs)
+        ]
     if name == "_to_copy" and len(outs) == 1:
         return [partial(outs[0].copy_, args[0])]
     if name in ("_softmax", "_log_softmax") and args[2] is False:
@@ -234,14 +308,20 @@ def _torch(call: Call) -> list[Step]:
             step()
         except TypeError:  # torch's function of that name takes no out, or other arguments
             continue
-        if places == [x.data_ptr() for x in outs]:  # otherwise it had another size or dtype, and moved
+        # otherwise it had another size or dtype, and moved
+        if places == [x.data_ptr() for x in outs]:
             return [step]
     raise Refused(f"{func} has no form that writes into memory that is there")
 
 
 def _writing(call: Call, args: Any, kwargs: dict[str, Any]) -> Iterator[Step]:
-    """Yield variants of the operation with ``out``: torch's function of that name, then the operator's overloads."""
-    packet, wanted = call.func.overloadpacket, {x.name: str(x.type) for x in schema(call.func).arguments}
+    """Yield variants of the operation with ``out``: torch's function of that name, then the
+    operator's overloads.
+    """
+    packet, wanted = (
+        call.func.overloadpacket,
+        {x.name: str(x.type) for x in schema(call.func).arguments},
+    )
     if len(call.outs) == 1 and (plain := getattr(torch, call.name, None)) is not None:
         yield partial(plain, *args, **kwargs, out=call.outs[0])
     for found in (getattr(packet, name) for name in packet.overloads()):

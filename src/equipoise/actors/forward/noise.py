@@ -1,8 +1,9 @@
-"""Action noise by counter: a pure function of (seed, stream, row), so it does not depend on which process acts or in which
-batch.
+"""Action noise by counter: a pure function of (seed, stream, row), so it does not depend on which
+process acts or in which batch.
 
-The mixer is SplitMix64's finaliser (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", 2014; constants
-of Stafford's variant 13), applied to a sum of odd multiples of the coordinates and once more after the column is added.
+The mixer is SplitMix64's finaliser (Steele, Lea & Flood, "Fast splittable pseudorandom number
+generators", 2014; constants of Stafford's variant 13), applied to a sum of odd multiples of the
+coordinates and once more after the column is added.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def mix(x: U64) -> U64:
 class Noise:
     """The uniform numbers of a row: ``fresh`` ones of its own, and behind them ``held`` ones.
 
-    The held ones are the same in the rows 0 to ``every`` - 1 of a stream, in the next ``every`` rows, and so on: they are a
-    pure function of (seed, stream, row // every).
+    The held ones are the same in the rows 0 to ``every`` - 1 of a stream, in the next ``every``
+    rows, and so on: they are a pure function of (seed, stream, row // every).
     """
 
     fresh: int
@@ -58,7 +59,9 @@ class Noise:
         return np.concatenate([fresh, held[period, np.arange(len(stream))]], axis=2)
 
     def draw_on(self, key: int, stream: Tensor, start: Tensor, rows: int) -> Tensor:
-        """Draw the same bits on the device of ``stream``; ``key``: that of the seed (``device_envs.counter.key_of``)."""
+        """Draw the same bits on the device of ``stream``; ``key``: that of the seed
+        (``device_envs.counter.key_of``).
+        """
         import torch
 
         from equipoise.device_envs.counter import uniform as drawn
@@ -67,11 +70,16 @@ class Noise:
         fresh = drawn(key, stream, row, self.fresh)
         if not self.held:
             return fresh
-        return torch.cat([fresh, drawn(key, stream, row // self.every, self.held, skip=self.fresh)], 2)
+        return torch.cat(
+            [fresh, drawn(key, stream, row // self.every, self.held, skip=self.fresh)], 2
+        )
 
 
-def uniform(seed: int, stream: np.ndarray, start: np.ndarray, rows: int, columns: int, *, skip: int = 0) -> F32:
-    """Draw [rows, B, columns] float32 strictly inside (0, 1); ``stream``, ``start`` [B] int64, row t is ``start + t``.
+def uniform(
+    seed: int, stream: np.ndarray, start: np.ndarray, rows: int, columns: int, *, skip: int = 0
+) -> F32:
+    """Draw [rows, B, columns] float32 strictly inside (0, 1); ``stream``, ``start`` [B] int64, row
+    t is ``start + t``.
 
     ``skip``: columns that others have drawn from these rows.
     """
@@ -80,7 +88,8 @@ def uniform(seed: int, stream: np.ndarray, start: np.ndarray, rows: int, columns
         row = np.arange(rows, dtype=np.uint64)[:, None] + start.astype(np.uint64)[None]
         x = mix(row * _ODD[0] + stream.astype(np.uint64)[None] * _ODD[1] + key)
         x = mix(x[:, :, None] + np.arange(skip + 1, skip + columns + 1, dtype=np.uint64) * _ODD[2])
-    top = (x >> np.uint64(41)).astype(np.float32)  # 23 bits: with the half below both ends stay outside in float32
+    # 23 bits: with the half below both ends stay outside in float32
+    top = (x >> np.uint64(41)).astype(np.float32)
     top += np.float32(0.5)
     top *= np.float32(2.0**-23)
     return top

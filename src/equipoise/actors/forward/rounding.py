@@ -1,4 +1,5 @@
-"""The effect of acting with rounded weights, measured during a run: the acting policy beside the policy of exact weights.
+"""The effect of acting with rounded weights, measured during a run: the acting policy beside the
+policy of exact weights.
 
 =================  ====================================================================================================
 ``p_error``        \\|p(a) - p'(a)\\| of the actions that the rounded policy takes, where they have probabilities
@@ -7,8 +8,9 @@
 ``best_error``     \\|a - a'\\| of greedy actions that are numbers of a Box, in the env's units
 =================  ====================================================================================================
 
-Both act on one row of all streams, with the recurrent state of that moment, every ``EVERY`` versions.
-"""
+Both act on one row of all streams, with the recurrent state of that moment, every ``EVERY``
+versions.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -51,13 +53,19 @@ class Rounding:
 
     def due(self, version: int) -> bool:
         count = int(self._views["count"][0])
-        return not count or version // EVERY > int(self._views["version"][(count - 1) % KEPT]) // EVERY
+        return (
+            not count or version // EVERY > int(self._views["version"][(count - 1) % KEPT]) // EVERY
+        )
 
     def add(self, version: int, errors: Tensor) -> None:
         """Add a measurement of errors [B]."""
         count = int(self._views["count"][0])
         self._views["version"][count % KEPT] = version
-        self._views["numbers"][count % KEPT] = float(errors.mean()), float(errors.max()), len(errors)
+        self._views["numbers"][count % KEPT] = (
+            float(errors.mean()),
+            float(errors.max()),
+            len(errors),
+        )
         self._views["count"][0] = count + 1
 
     def before(self, version: int) -> Any:
@@ -77,7 +85,9 @@ class Rounding:
 
 
 def told(actors: Sequence[Rounding], kind: str, version: int) -> dict[str, float]:
-    """Metrics of the newest measurements of all actors that were made before ``version``: in lockstep always the same ones."""
+    """Metrics of the newest measurements of all actors that were made before ``version``: in
+    lockstep always the same ones.
+    """
     found = [numbers for one in actors if (numbers := one.before(version)) is not None]
     if not found:
         return {}
@@ -100,7 +110,9 @@ def kind_of(net: object, action: Tree) -> str:
 def errors(forward: Forward, row: Row, state: Tree, explore: Tree) -> Tensor:
     """Errors [B] float64 of the kind from ``kind_of``."""
     algorithm, net, kind = forward.algorithm, forward.net, kind_of(forward.net, row.action)
-    obs, first, noise = (tree.to(tree.torch_views(x), forward.device) for x in (row.obs, row.first, row.noise))
+    obs, first, noise = (
+        tree.to(tree.torch_views(x), forward.device) for x in (row.obs, row.first, row.noise)
+    )
     if kind in ("p_error", "logp_error"):
         with forward.acting():
             action, _, _ = algorithm.act(net, obs, first, state, explore=explore, noise=noise)
@@ -112,7 +124,10 @@ def errors(forward: Forward, row: Row, state: Tree, explore: Tree) -> Tensor:
         mine, _ = algorithm.best(net, obs, first, state)
     with forward.exact():
         theirs, _ = algorithm.best(net, obs, first, state)
-    apart = [(a - b).abs().double().reshape(len(a), -1) for a, b in zip(*map(tree.leaves, (mine, theirs)), strict=True)]
+    apart = [
+        (a - b).abs().double().reshape(len(a), -1)
+        for a, b in zip(*map(tree.leaves, (mine, theirs)), strict=True)
+    ]
     most: Tensor = torch.cat(apart, 1).amax(1)
     equal: Tensor = most.eq(0).double()
     return equal if kind == "equal_best" else most

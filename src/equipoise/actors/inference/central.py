@@ -1,8 +1,10 @@
-"""Central inference (SEED RL, Espeholt et al. 2020, arXiv:1910.06591): one network a policy acts for the envs of many workers.
+"""Central inference (SEED RL, Espeholt et al. 2020, arXiv:1910.06591): one network a policy acts
+for the envs of many workers.
 
-An inference worker has the same agents as local inference, one for each group of envs: each holds recurrent state, noise and
-the slot being written. The agents of a policy share one network, which acts for all groups that wait for actions. There is no
-waiting for a full batch: a group that answers while the network computes is in the next batch, so batches grow with the load.
+An inference worker has the same agents as local inference, one for each group of envs: each holds
+recurrent state, noise and the slot being written. The agents of a policy share one network, which
+acts for all groups that wait for actions. There is no waiting for a full batch: a group that
+answers while the network computes is in the next batch, so batches grow with the load.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from equipoise.clock import Clock
 from equipoise.publishing import publish
 from equipoise.types import StateReader, StateWriter, Tick
 
-PARTS = ("write", "fetch", "gather", "act", "answer")  # "gather": the rows of several groups side by side
+# "gather": the rows of several groups side by side
+PARTS = ("write", "fetch", "gather", "act", "answer")
 
 
 class InferenceWorker:
-    """``Worker`` that acts for the groups of envs from ``first`` on; env workers step them in other processes.
+    """``Worker`` that acts for the groups of envs from ``first`` on; env workers step them in other
+    processes.
 
     STARVED: it waits for envs. BLOCKED: every group waits for a slot.
     """
@@ -32,12 +36,22 @@ class InferenceWorker:
     ready = Tick.BLOCKED
 
     def __init__(
-        self, forwards: Mapping[str, JointForward], agents: Sequence[RoutedAgent], exchange: Exchange, *, first: int,
-        ring: Callable[[int], object], clock: Clock, alone: bool = False, most: int = 0, wait_s: float = 0.0,
-    ) -> None:  # fmt: skip
-        """``forwards`` by policy; ``agents``: one a group, with all policies. ``ring``: wake the env worker of a group for its
-        actions. ``alone``: act for each group by itself, so that no result depends on which group is fast.
-        ``most``: most streams of a policy in one batch; 0: all.
+        self,
+        forwards: Mapping[str, JointForward],
+        agents: Sequence[RoutedAgent],
+        exchange: Exchange,
+        *,
+        first: int,
+        ring: Callable[[int], object],
+        clock: Clock,
+        alone: bool = False,
+        most: int = 0,
+        wait_s: float = 0.0,
+    ) -> None:
+        """``forwards`` by policy; ``agents``: one a group, with all policies. ``ring``: wake the
+        env worker of a group for its actions. ``alone``: act for each group by itself, so that no
+        result depends on which group is fast. ``most``: most streams of a policy in one batch; 0:
+        all.
 
         ``wait_s``: the longest wait until half of the groups have answered.
         """
@@ -46,15 +60,24 @@ class InferenceWorker:
         self._said, self._anew, self._asked, self._epoch, self._held = (
             exchange.words[name][mine] for name in ("said", "anew", "asked", "epoch", "held")
         )
-        self._rows = [exchange.rows(first + i, agent.streams) for i, agent in enumerate(self.agents)]
+        self._rows = [
+            exchange.rows(first + i, agent.streams) for i, agent in enumerate(self.agents)
+        ]
         self._actions = [exchange.actions(first + i) for i in range(len(self.agents))]
         self._widest = max(len(streams) for streams in self.agents[0].streams.values())
-        self._ring, self._alone, self._most, self._wait_s, self._clock = ring, alone, most, wait_s, clock
+        self._ring, self._alone, self._most, self._wait_s, self._clock = (
+            ring,
+            alone,
+            most,
+            wait_s,
+            clock,
+        )
         self._observed = [False] * len(self.agents)  # True: the agent has seen the newest rows
         self._restored = [False] * len(self.agents)  # brought back by a resume and not answered yet
         self._waits_until = 0.0  # end of the wait for more groups; 0: not waiting
         self.patience_s: float | None = None  # how long the next tick may be put off while waiting
-        publish(self._asked, slice(None), self._epoch << EPOCH)  # a predecessor holds nothing of these groups any more
+        # a predecessor holds nothing of these groups any more
+        publish(self._asked, slice(None), self._epoch << EPOCH)
 
     def tick(self) -> Tick:
         """Take in rows from env workers, and act for the groups that may go on."""
@@ -93,7 +116,9 @@ class InferenceWorker:
         self._ring(self.first + i)
 
     def _waits(self, ready: int, stepping: int) -> bool:
-        """Is waiting for more groups worth while? Half of them are stepped while this worker acts for the other half."""
+        """Is waiting for more groups worth while? Half of them are stepped while this worker acts
+        for the other half.
+        """
         if not self._wait_s or self._alone or not stepping or ready >= len(self.agents) // 2:
             self._waits_until = 0.0
             return False
@@ -109,11 +134,14 @@ class InferenceWorker:
     def _batches(self, ready: list[int]) -> list[list[int]]:
         if self._alone or len(ready) == 1:
             return [[i] for i in ready]
-        alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}  # exploration of some algorithms changes over time
+        # exploration of some algorithms changes over time
+        alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}
         for i in ready:
             alike.setdefault(self.agents[i].explores, []).append(i)
         groups = max(self._most // self._widest, 1) if self._most else len(ready)
-        return [them[i : i + groups] for them in alike.values() for i in range(0, len(them), groups)]
+        return [
+            them[i : i + groups] for them in alike.values() for i in range(0, len(them), groups)
+        ]
 
     def _act(self, groups: list[int]) -> None:
         for name, forward in self._forwards.items():
@@ -130,8 +158,8 @@ class InferenceWorker:
         self._clock.lap("answer")
 
     def save(self, to: StateWriter) -> None:
-        """Put the state of every agent, between two unrolls. The worker acts no more before the cut is over, so the env workers
-        may then save theirs.
+        """Put the state of every agent, between two unrolls. The worker acts no more before the cut
+        is over, so the env workers may then save theirs.
         """
         try:
             to.put({str(i): agent.state() for i, agent in enumerate(self.agents)})

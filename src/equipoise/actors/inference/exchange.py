@@ -1,7 +1,9 @@
-"""The exchange between env workers and inference workers: rows one way, actions the other, in memory that both map.
+"""The exchange between env workers and inference workers: rows one way, actions the other, in
+memory that both map.
 
-The envs of a run come in groups, which are stepped and answered together. A group has one env worker and one inference worker.
-The rows and actions of a group lie by policy; there is one set of words, since all policies of an env are answered together:
+The envs of a run come in groups, which are stepped and answered together. A group has one env
+worker and one inference worker. The rows and actions of a group lie by policy; there is one set of
+words, since all policies of an env are answered together:
 
 =============  ==============================  ====================================================================
 word           written by                      when
@@ -14,12 +16,13 @@ epoch[g]       the driver                      counted up, once one of the two i
 held[g]        the inference worker            the cut in which it holds still: the env worker may save
 =============  ==============================  ====================================================================
 
-``asked`` and ``said`` are ``epoch * 2^32 + n``, the n-th of an epoch, so their difference tells the turn: 0 the env
-worker's, 1 the inference worker's. An epoch begins when the inference worker writes ``asked = epoch * 2^32``: it has
-dropped everything of the last epoch by then. Then the env worker begins new episodes. So a process that is
-alive never finds its rows or actions overwritten while it reads them, and a word has one writer at a time. docs/memory-order.md
-states which stores have to be seen in which order.
-"""
+``asked`` and ``said`` are ``epoch * 2^32 + n``, the n-th of an epoch, so their difference tells the
+turn: 0 the env worker's, 1 the inference worker's. An epoch begins when the inference worker writes
+``asked = epoch * 2^32``: it has dropped everything of the last epoch by then. Then the env worker
+begins new episodes. So a process that is alive never finds its rows or actions overwritten while it
+reads them, and a word has one writer at a time. docs/memory-order.md states which stores have to be
+seen in which order.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -51,9 +54,14 @@ class PolicySizes:
 
     def rows(self) -> dict[str, Tree]:
         flag = ArraySpec((self.width,), "bool")
-        rows = {"obs": tree.prepend(self.obs, self.width), "reward": ArraySpec((self.width,), "float32")}
+        rows = {
+            "obs": tree.prepend(self.obs, self.width),
+            "reward": ArraySpec((self.width,), "float32"),
+        }
         rows |= dict.fromkeys(("terminated", "truncated", "first", "valid"), flag)
-        return rows | ({"info": ArraySpec((self.width, self.metrics), "float64")} if self.metrics else {})
+        return rows | (
+            {"info": ArraySpec((self.width, self.metrics), "float64")} if self.metrics else {}
+        )
 
 
 class Exchange:
@@ -63,7 +71,9 @@ class Exchange:
         self._parts = memory, {"policies": dict(policies), "groups": groups}
         views = tree.views(self.specs(policies=policies, groups=groups), memory.buffer)
         self.words: dict[str, Array] = views["words"]  # [groups] each
-        self._rows: list[dict[str, dict[str, Tree]]] = [views["rows"][str(g)] for g in range(groups)]
+        self._rows: list[dict[str, dict[str, Tree]]] = [
+            views["rows"][str(g)] for g in range(groups)
+        ]
         self._actions: list[dict[str, Tree]] = [views["actions"][str(g)] for g in range(groups)]
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -72,7 +82,9 @@ class Exchange:
     @staticmethod
     def specs(*, policies: Mapping[str, PolicySizes], groups: int) -> dict[str, Tree]:
         rows = {name: sizes.rows() for name, sizes in policies.items()}
-        actions = {name: tree.prepend(sizes.action, sizes.width) for name, sizes in policies.items()}
+        actions = {
+            name: tree.prepend(sizes.action, sizes.width) for name, sizes in policies.items()
+        }
         return {
             "words": dict.fromkeys(WORDS, ArraySpec((groups,), "int64")),
             "rows": {str(g): rows for g in range(groups)},
@@ -81,21 +93,23 @@ class Exchange:
 
     def rows(self, group: int, streams: Mapping[str, Array]) -> dict[str, TimeStep]:
         """The rows of a group by policy, where they lie."""
-        return {name: TimeStep(**rows, stream=streams[name]) for name, rows in self._rows[group].items()}
+        return {
+            name: TimeStep(**rows, stream=streams[name]) for name, rows in self._rows[group].items()
+        }
 
     def actions(self, group: int) -> Mapping[str, Tree]:
         """The actions for a group by policy [width, ...], where they lie."""
         return self._actions[group]
 
     def arrays(self, group: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The arrays of a group's rows, and those of the actions for it, by path ("POLICY/obs/..."); in the same order in
-        every process.
+        """The arrays of a group's rows, and those of the actions for it, by path
+        ("POLICY/obs/..."); in the same order in every process.
         """
         return dict(tree.items(self._rows[group])), dict(tree.items(self._actions[group]))
 
     def lost(self, groups: range) -> None:
-        """Begin a new epoch (called by the driver), once the env worker or inference worker of these groups is verified
-        dead.
+        """Begin a new epoch (called by the driver), once the env worker or inference worker of
+        these groups is verified dead.
         """
         for group in groups:
             publish(self.words["epoch"], group, self.words["epoch"][group] + 1)
@@ -112,14 +126,19 @@ class EnvSide:
         self._words, self._g = exchange.words, group
         self._rows, self.actions = exchange.rows(group, streams), exchange.actions(group)
         self._begun = -1  # the epoch that this process has begun
-        self._told: Mapping[str, TimeStep] | None = None  # rows whose arrays are paired with those of the exchange
+        # rows whose arrays are paired with those of the exchange
+        self._told: Mapping[str, TimeStep] | None = None
         self._pairs: list[tuple[Array, Array]] = []
 
     @property
     def turn(self) -> bool:
         """Is it the env worker's turn to answer actions?"""
         asked = int(self._words["asked"][self._g])
-        return asked >> EPOCH == self._begun and asked == int(self._words["said"][self._g]) and self._current(asked)
+        return (
+            asked >> EPOCH == self._begun
+            and asked == int(self._words["said"][self._g])
+            and self._current(asked)
+        )
 
     @property
     def begins(self) -> bool:
@@ -140,7 +159,9 @@ class EnvSide:
         return bool(self._words["held"][self._g] == cut)
 
     def begin(self, parts: Mapping[str, TimeStep] | None) -> None:
-        """Give the first answer of an epoch; None: the envs are as a resume left them, and these rows were given before."""
+        """Give the first answer of an epoch; None: the envs are as a resume left them, and these
+        rows were given before.
+        """
         asked = int(self._words["asked"][self._g])
         self._begun, self._words["anew"][self._g] = asked >> EPOCH, parts is not None
         if parts is not None:
@@ -153,7 +174,9 @@ class EnvSide:
 
     def _write(self, parts: Mapping[str, TimeStep]) -> None:
         if parts is not self._told:  # an env gives the same arrays each time
-            self._pairs = [pair for name, mine in self._rows.items() for pair in _pairs(mine, parts[name])]
+            self._pairs = [
+                pair for name, mine in self._rows.items() for pair in _pairs(mine, parts[name])
+            ]
             self._told = parts
         for to, value in self._pairs:
             np.copyto(to, value)
@@ -163,4 +186,6 @@ def _pairs(to: TimeStep, of: TimeStep) -> Iterator[tuple[Array, Array]]:
     """Pair the arrays of two time steps that have the same place."""
     names = (*ROWS, "info") if of.info is not None else ROWS
     into, rows = ({name: getattr(one, name) for name in names} for one in (to, of))
-    return zip(tree.leaves(into), tree.leaves(tree.map(lambda _, theirs: theirs, into, rows)), strict=True)
+    return zip(
+        tree.leaves(into), tree.leaves(tree.map(lambda _, theirs: theirs, into, rows)), strict=True
+    )

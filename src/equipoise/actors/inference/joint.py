@@ -1,6 +1,8 @@
-"""One act for several agents: their rows go through the network side by side, and each gets its own actions back.
+"""One act for several agents: their rows go through the network side by side, and each gets its own
+actions back.
 
-Per agent there is only a list of arrays and a copy of the actions: with sixty-four agents that overhead counts.
+Per agent there is only a list of arrays and a copy of the actions: with sixty-four agents that
+overhead counts.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ class JointRow(Row):
 
     __slots__ = ("alone", "read", "written")
 
-    def __init__(self, obs: Tree, first: Array, noise: Array, action: Tree, behaviour: Tree, alone: Row) -> None:
+    def __init__(
+        self, obs: Tree, first: Array, noise: Array, action: Tree, behaviour: Tree, alone: Row
+    ) -> None:
         super().__init__(obs, first, noise, action, behaviour)
         self.alone = alone
         self.read: list[Array] = [*tree.leaves(obs), first, noise]
@@ -43,17 +47,24 @@ class JointForward(Forward):
     """The joint forward by torch."""
 
     def _rows(self, fields: tuple[Tree, ...]) -> list[Row]:
-        rows = zip(cut(tree.map(list, field) for field in fields), super()._rows(fields), strict=True)
-        return [JointRow(one.obs, one.first, one.noise, one.action, one.behaviour, alone) for one, alone in rows]
+        rows = zip(
+            cut(tree.map(list, field) for field in fields), super()._rows(fields), strict=True
+        )
+        return [
+            JointRow(one.obs, one.first, one.noise, one.action, one.behaviour, alone)
+            for one, alone in rows
+        ]
 
     def together(self, asked: Sequence[Asked], clock: Clock) -> list[Tree]:
         """Write action and behaviour of every row -> the states after them."""
-        if len(asked) == 1 and self.device.type == "cpu":  # the same code as local inference, to the bit
+        # the same code as local inference, to the bit
+        if len(asked) == 1 and self.device.type == "cpu":
             self.begin(asked[0].explore)
             return [self(asked[0].row.alone, asked[0].state)]
         rows = [one.row for one in asked]
         *leaves, first, noise = (
-            torch.from_numpy(np.concatenate(column)).to(self.device) for column in zip(*(row.read for row in rows), strict=True)
+            torch.from_numpy(np.concatenate(column)).to(self.device)
+            for column in zip(*(row.read for row in rows), strict=True)
         )
         each = iter(leaves)
         obs = tree.map(lambda _: next(each), rows[0].obs)
@@ -61,10 +72,21 @@ class JointForward(Forward):
         explore = tree.to(_joined([one.explore for one in asked]), self.device)
         clock.lap("gather", "act")
         with torch.inference_mode(), self._autocast:
-            action, behaviour, state = self.algorithm.act(self.net, obs, first, state, explore=explore, noise=noise)
-        said = tree.map(_array, rows[0].action, action), tree.map(_array, rows[0].behaviour, behaviour)
-        for chosen, column in zip(tree.leaves(said[0]) + tree.leaves(said[1]), zip(*(r.written for r in rows)), strict=True):
-            for to, part in zip(column, chosen.reshape(len(rows), -1, *chosen.shape[1:]), strict=True):
+            action, behaviour, state = self.algorithm.act(
+                self.net, obs, first, state, explore=explore, noise=noise
+            )
+        said = (
+            tree.map(_array, rows[0].action, action),
+            tree.map(_array, rows[0].behaviour, behaviour),
+        )
+        for chosen, column in zip(
+            tree.leaves(said[0]) + tree.leaves(said[1]),
+            zip(*(r.written for r in rows)),
+            strict=True,
+        ):
+            for to, part in zip(
+                column, chosen.reshape(len(rows), -1, *chosen.shape[1:]), strict=True
+            ):
                 np.copyto(to, part)
         return _parted(state, len(rows))
 

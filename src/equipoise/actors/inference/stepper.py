@@ -8,22 +8,32 @@ from equipoise.actors.inference.exchange import EnvSide
 from equipoise.clock import Clock
 from equipoise.types import DealtEnv, StateReader, StateWriter, Tick
 
-PARTS = ("env", "reset", "answer")  # "answer": rows into the exchange, and a ring for the inference worker
+# "answer": rows into the exchange, and a ring for the inference worker
+PARTS = ("env", "reset", "answer")
 
 
 class EnvWorker:
-    """``Worker`` of one or two groups of envs: while one is stepped here, an inference worker acts for the other.
+    """``Worker`` of one or two groups of envs: while one is stepped here, an inference worker acts
+    for the other.
 
-    STARVED: no actions have come. BLOCKED: the inference worker holds still for a cut, so this worker may be saved.
+    STARVED: no actions have come. BLOCKED: the inference worker holds still for a cut, so this
+    worker may be saved.
     """
 
     ready = Tick.BLOCKED
 
     def __init__(
-        self, envs: Sequence[DealtEnv], sides: Sequence[EnvSide], *, ring: Callable[[], object], cut: Callable[[], int],
+        self,
+        envs: Sequence[DealtEnv],
+        sides: Sequence[EnvSide],
+        *,
+        ring: Callable[[], object],
+        cut: Callable[[], int],
         clock: Clock,
-    ) -> None:  # fmt: skip
-        """``ring``: wake the inference worker for rows; ``cut``: the number of the newest cut to save for, 0: none."""
+    ) -> None:
+        """``ring``: wake the inference worker for rows; ``cut``: the number of the newest cut to
+        save for, 0: none.
+        """
         self.envs, self._sides, self._ring, self._cut = list(envs), list(sides), ring, cut
         self._fresh = [True] * len(self.envs)  # made anew and not stepped yet
         self._where = [False] * len(self.envs)  # a resume brought the envs back to where they were
@@ -45,7 +55,8 @@ class EnvWorker:
         env, side = self.envs[i], self._sides[i]
         if side.begins:
             where, self._where[i] = self._where[i], False
-            if where and side.epoch == 0:  # in later epochs the inference worker has dropped what it knew of these envs
+            # in later epochs the inference worker has dropped what it knew of these envs
+            if where and side.epoch == 0:
                 side.begin(None)
             else:
                 if not self._fresh[i]:

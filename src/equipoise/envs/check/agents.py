@@ -1,4 +1,6 @@
-"""PettingZoo envs under check: actions for all agents, facts by agent, and PettingZoo's own ``parallel_api_test``."""
+"""PettingZoo envs under check: actions for all agents, facts by agent, and PettingZoo's own
+``parallel_api_test``.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,31 @@ from equipoise.envs.masks import legal, place_of
 from equipoise.envs.spaces import member
 from equipoise.types import Array, Tree
 
-HARMLESS = ("revived", "exact same space object")  # rules that training does not need: it knows agents that come back
+# rules that training does not need: it knows agents that come back
+HARMLESS = ("revived", "exact same space object")
 TOOLS = "Training does without it; PettingZoo's wrappers and conversions do not."
-READERS = "The env does not keep to its interface: what relies on it goes wrong, PettingZoo's wrappers among it."
+READERS = (
+    "The env does not keep to its interface: what relies on it goes wrong, PettingZoo's "
+    "wrappers among it."
+)
 CYCLES = 200  # steps of each of the two episodes of parallel_api_test, where there is time
 
 
 def joint_actions(joint: Joint, count: int, seed: int) -> Array:
     """Draw the joint actions [count, D] of all agents, each from its own space."""
     drawn = [sample(space, count, (), seed + i) for i, space in enumerate(joint.actions.values())]
-    return np.concatenate([np.reshape(part, (count, -1)).astype(np.float64) for part in drawn], axis=1)
+    return np.concatenate(
+        [np.reshape(part, (count, -1)).astype(np.float64) for part in drawn], axis=1
+    )
 
 
 class JointMasks:
     """Replaces forbidden actions of agents by allowed ones, as their observations say."""
 
     def __init__(self, joint: Joint, choice: str) -> None:
-        keys = [place_of(choice, joint.observations[name], joint.actions[name]) for name in joint.names]
+        keys = [
+            place_of(choice, joint.observations[name], joint.actions[name]) for name in joint.names
+        ]
         self._masked = [
             (name, joint.actions[name], path, *part)
             for name, path, part in zip(joint.names, keys, joint.parts, strict=True)
@@ -58,10 +68,12 @@ def judge_agents(found: Findings, joint: Joint) -> None:
 
 
 def parallel_rules(found: Findings, joint: Joint, clock: Clock, step_s: float) -> str:
-    """Let PettingZoo's ``parallel_api_test`` play with the env; OutOfTime where a few steps would take too long.
+    """Let PettingZoo's ``parallel_api_test`` play with the env; OutOfTime where a few steps would
+    take too long.
 
-    A rule that is broken is a finding in the words of the test; an exception of the env names the env's line. Returns why
-    the test was not made: an env with the interface does without the package. "" where it was made.
+    A rule that is broken is a finding in the words of the test; an exception of the env names the
+    env's line. Returns why the test was not made: an env with the interface does without the
+    package. "" where it was made.
     """
     try:
         with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
@@ -87,27 +99,47 @@ def parallel_rules(found: Findings, joint: Joint, clock: Clock, step_s: float) -
         except Exception as error:
             _raised(found, error, joint)
     for text in dict.fromkeys(str(one.message) for one in said if "parallel_test" in one.filename):
-        found.note(f"PettingZoo's parallel_api_test warns: {text}", "parallel_api_test", "expected no warning", TOOLS)
+        found.note(
+            f"PettingZoo's parallel_api_test warns: {text}",
+            "parallel_api_test",
+            "expected no warning",
+            TOOLS,
+        )
     return ""
 
 
 def _broken(found: Findings, error: AssertionError) -> None:
     """A rule in the words of the test, else as its code has it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    code = linecache.getline(frame.filename, frame.lineno or 0).strip().removeprefix("assert ").removesuffix(", (")
+    code = (
+        linecache.getline(frame.filename, frame.lineno or 0)
+        .strip()
+        .removeprefix("assert ")
+        .removesuffix(", (")
+    )
     rule = str(error) if str(error)[:1].isalpha() else code
     mild = any(word in rule for word in HARMLESS)
     what = "a rule of PettingZoo's parallel_api_test is broken"
     where = f"parallel_api_test, line {frame.lineno}"
-    found.add("note" if mild else "error", what, where, f"expected: {rule}; got {_state(error)}", TOOLS if mild else READERS)
+    found.add(
+        "note" if mild else "error",
+        what,
+        where,
+        f"expected: {rule}; got {_state(error)}",
+        TOOLS if mild else READERS,
+    )
 
 
 def _raised(found: Findings, error: Exception, joint: Joint) -> None:
-    method = "reset" if any(frame.name.endswith("Told.reset") for frame in of_error(error)) else "step"
+    method = (
+        "reset" if any(frame.name.endswith("Told.reset") for frame in of_error(error)) else "step"
+    )
     mild = isinstance(error, TypeError) and "options" in str(error)  # training gives none
     seen = f"{words(error)} ({line_of(error, joint, method)})"
     what = f"{method}() raises {type(error).__name__} in PettingZoo's parallel_api_test"
-    found.add("note" if mild else "error", what, "parallel_api_test", seen, TOOLS if mild else READERS)
+    found.add(
+        "note" if mild else "error", what, "parallel_api_test", seen, TOOLS if mild else READERS
+    )
 
 
 def _state(error: AssertionError) -> str:
@@ -117,7 +149,9 @@ def _state(error: AssertionError) -> str:
     shown = {"env.agents": list(getattr(local.get("par_env"), "agents", []))}
     for name in ("obs", "rew", "terminated", "truncated"):
         if name in local:
-            shown[name] = list(local[name]) if isinstance(local[name], dict) else [type(local[name]).__name__]
+            shown[name] = (
+                list(local[name]) if isinstance(local[name], dict) else [type(local[name]).__name__]
+            )
     return ", ".join(f"{name} {keys}" for name, keys in shown.items())
 
 

@@ -1,11 +1,13 @@
 """``check_env``: will training on this env go well, is it reproducible, and what does it cost?
 
-Walks with one seed and one list of actions: the first is judged row by row and timed; a fresh env must answer the same; the
-first env, seeded again, must begin anew; two Python envs stepped in turn must not notice each other; and in a vector env
-the action after an episode's end must not matter (NEXT_STEP). The agents of a PettingZoo env act together in these walks, and
-PettingZoo's own test of its rules follows.
+Walks with one seed and one list of actions: the first is judged row by row and timed; a fresh env
+must answer the same; the first env, seeded again, must begin anew; two Python envs stepped in turn
+must not notice each other; and in a vector env the action after an episode's end must not matter
+(NEXT_STEP). The agents of a PettingZoo env act together in these walks, and PettingZoo's own test
+of its rules follows.
 
-Time: the first walk has ``FIRST_SHARE`` of it. What it cost says how many of its steps the other walks can afford.
+Time: the first walk has ``FIRST_SHARE`` of it. What it cost says how many of its steps the other
+walks can afford.
 """
 
 from __future__ import annotations
@@ -30,7 +32,16 @@ from equipoise.envs.check.endings import Endings
 from equipoise.envs.check.findings import CLOCK, Broken, Findings, Flat, judge_row
 from equipoise.envs.check.look import is_same_step, look
 from equipoise.envs.check.places import env_frame, home_of, is_ours, line_of, of_error, words
-from equipoise.envs.check.probe import OUTCOMES, Probe, Rows, difference, global_generators, same, sample, set_global_generators
+from equipoise.envs.check.probe import (
+    OUTCOMES,
+    Probe,
+    Rows,
+    difference,
+    global_generators,
+    same,
+    sample,
+    set_global_generators,
+)
 from equipoise.envs.check.report import Report, Times
 from equipoise.envs.check.wrappers import judge_statistics
 from equipoise.envs.families.joint import Joint, NotParallel
@@ -62,15 +73,23 @@ def check_arguments(steps: int, seconds: float) -> None:
 
 
 def check_env(
-    factory: EnvFactory, *, steps: int = STEPS, seed: int = 0, seconds: float = SECONDS, tell: Tell | None = None
+    factory: EnvFactory,
+    *,
+    steps: int = STEPS,
+    seed: int = 0,
+    seconds: float = SECONDS,
+    tell: Tell | None = None,
 ) -> Report:
-    """Check an env with walks of ``steps`` each. ValueError and ImportError as from ``make`` (unknown id, wrong argument).
+    """Check an env with walks of ``steps`` each. ValueError and ImportError as from ``make``
+    (unknown id, wrong argument).
 
-    Anything else that is wrong with the env is a finding. The global random generators are left as they were.
+    Anything else that is wrong with the env is a finding. The global random generators are left as
+    they were.
 
-    The env is called in this process: if it ends or hangs, so does the caller. ``supervise`` checks it in a child process.
-    ``seconds``: no call of the env begins later than that; ``Report.left_out`` says what was not looked at for it.
-    ``tell`` hears of probes, calls and partial reports (``clock.py``).
+    The env is called in this process: if it ends or hangs, so does the caller. ``supervise`` checks
+    it in a child process. ``seconds``: no call of the env begins later than that;
+    ``Report.left_out`` says what was not looked at for it. ``tell`` hears of probes, calls and
+    partial reports (``clock.py``).
     """
     check_arguments(steps, seconds)
     before = global_generators()
@@ -104,7 +123,9 @@ class _Check:
         self.why = ""
 
     def fresh(self) -> SyncEnv:
-        """Make the env; what it raises is a finding, and what ``make`` says of the target is raised."""
+        """Make the env; what it raises is a finding, and what ``make`` says of the target is
+        raised.
+        """
         self.clock.call("the constructor")
         try:
             made = make(self.factory, streams=np.arange(STREAMS), seed=self.seed)
@@ -123,7 +144,10 @@ class _Check:
             ours = told and is_ours(of_error(error)[-1].file)
             if not self.made and (ours or env_frame(of_error(inner)) is None):
                 raise
-            what, seen = f"the env cannot be made: {type(inner).__name__}", f"{words(inner)} ({line_of(inner)})"
+            what, seen = (
+                f"the env cannot be made: {type(inner).__name__}",
+                f"{words(inner)} ({line_of(inner)})",
+            )
             self.found.error(what, "the constructor", seen, REFUSED)
             raise Broken from error
         self.made.append(made)
@@ -131,9 +155,18 @@ class _Check:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
-        """Close every env that was made. What one raises is a finding, too late for the walks and in time for the report."""
-        self.why = names.BROKEN if kind is Broken else names.TIME_UP if kind is OutOfTime else self.why
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> bool:
+        """Close every env that was made. What one raises is a finding, too late for the walks and
+        in time for the report.
+        """
+        self.why = (
+            names.BROKEN if kind is Broken else names.TIME_UP if kind is OutOfTime else self.why
+        )
         self.clock.probe(names.CLOSING)
         while self.made:
             made = self.made.pop()
@@ -144,13 +177,24 @@ class _Check:
                 env = made.envs[0] if isinstance(made, LoopEnv) else None
                 seen = f"{words(closing)} ({line_of(closing, env, 'close')})"
                 self.found.note(
-                    f"close() raises {type(closing).__name__}", "close()", seen, "What the env holds may stay open."
+                    f"close() raises {type(closing).__name__}",
+                    "close()",
+                    seen,
+                    "What the env holds may stay open.",
                 )
         return kind in (Broken, OutOfTime)  # why is among the findings, or in the report
 
     def probe(self, made: SyncEnv, *, index: int = 0, watch: bool = False) -> Probe:
         masks = None if self.joint is None else JointMasks(self.joint, self.factory.action_mask)
-        return Probe(made, self.found, self.clock, reset_at=self.reset_at, index=index, watch=watch, masks=masks)
+        return Probe(
+            made,
+            self.found,
+            self.clock,
+            reset_at=self.reset_at,
+            index=index,
+            watch=watch,
+            masks=masks,
+        )
 
     def report(self) -> Report:
         left = list(self.left)
@@ -158,34 +202,53 @@ class _Check:
             left[0] = f"{names.FIRST} from step {self.walked + 1:,} on"
         left = [names.ALL] if names.MAKING in left else left + [self.short] * bool(self.short)
         return Report(
-            target=self.factory.target, findings=self.found.all(), facts=dict(self.facts), streams=self.streams,
+            target=self.factory.target,
+            findings=self.found.all(),
+            facts=dict(self.facts),
+            streams=self.streams,
             step_s=Times.of(self.step_s) if self.step_s else None,
             reset_s=Times.of(self.reset_s) if self.reset_s else None,
-            left_out=tuple(left), why=self.why if left else "",
-        )  # fmt: skip
+            left_out=tuple(left),
+            why=self.why if left else "",
+        )
 
     def all(self) -> None:
-        """Make every probe that the time allows. Broken where the env goes no further, OutOfTime where the time is up."""
+        """Make every probe that the time allows. Broken where the env goes no further, OutOfTime
+        where the time is up.
+        """
         self.judge_arguments()
         self.clock.probe(names.MAKING)
         began = time.monotonic()
         made = self.fresh()
         make_s = time.monotonic() - began
-        self.joint = made.envs[0] if isinstance(made, LoopEnv) and isinstance(made.envs[0], Joint) else None
+        self.joint = (
+            made.envs[0] if isinstance(made, LoopEnv) and isinstance(made.envs[0], Joint) else None
+        )
         self.facts = look(self.found, made, self.joint)
-        self.compared = min(self.steps, KEPT_BYTES // max(tree.nbytes(observation_spec(made.spec.observation)) * STREAMS, 1))
+        self.compared = min(
+            self.steps,
+            KEPT_BYTES // max(tree.nbytes(observation_spec(made.spec.observation)) * STREAMS, 1),
+        )
         self.reset_at = self.compared * 4 // 5
         probe = self.probe(made)
         self.streams = probe.streams
         self.clock.tell("home", home_of(probe.env))
-        running = judge_statistics(self.found, probe.env)  # they outlast a reset, which is no news then
+        # they outlast a reset, which is no news then
+        running = judge_statistics(self.found, probe.env)
         unseeded = probe.seed is None or running
         next_step = not probe.python and not is_same_step(made)
-        applies = {names.BESIDE: probe.python, names.ANEW: not unseeded, names.SEAMS: next_step, names.RULES: bool(self.joint)}
+        applies = {
+            names.BESIDE: probe.python,
+            names.ANEW: not unseeded,
+            names.SEAMS: next_step,
+            names.RULES: bool(self.joint),
+        }
         self.left = [name for name in self.left if name != names.MAKING and applies.get(name, True)]
         space = made.spec.action
         drawn = (
-            joint_actions(self.joint, self.steps, self.seed) if self.joint else sample(space, self.steps, probe.lead, self.seed)
+            joint_actions(self.joint, self.steps, self.seed)
+            if self.joint
+            else sample(space, self.steps, probe.lead, self.seed)
         )
         rows, endings = self.first_walk(probe, drawn, same_step=is_same_step(made))
         if is_same_step(made):
@@ -210,13 +273,21 @@ class _Check:
             except (TypeError, ValueError) as error:
                 seen = f"expected a JSON value, got {type(value).__name__} ({error})"
                 self.found.error(
-                    f"argument {name!r} is not JSON", "the arguments", seen, "run.json cannot hold it: no run can start."
+                    f"argument {name!r} is not JSON",
+                    "the arguments",
+                    seen,
+                    "run.json cannot hold it: no run can start.",
                 )
 
     def afford(self, make_s: float) -> None:
-        """Let the other walks have as many steps as there is time for, by the first walk's; OutOfTime where that is none."""
+        """Let the other walks have as many steps as there is time for, by the first walk's;
+        OutOfTime where that is none.
+        """
         step_s = self.walk_s / max(self.walked, 1)
-        walks = sum({names.AGAIN: 1, names.BESIDE: 2, names.ANEW: 1, names.SEAMS: 1}.get(name, 0) for name in self.left)
+        walks = sum(
+            {names.AGAIN: 1, names.BESIDE: 2, names.ANEW: 1, names.SEAMS: 1}.get(name, 0)
+            for name in self.left
+        )
         left_s = 0.8 * self.clock.left_s - make_s * len(self.left)
         steps = int(left_s / max(walks * step_s, 1e-9))
         full = min(self.compared, self.walked)
@@ -227,7 +298,9 @@ class _Check:
             self.why = names.TIME_UP
             self.short = f"the walks after the first one from step {self.compared + 1:,} on"
 
-    def compare(self, probe: Probe, rows: Rows, actions: Tree, endings: Endings, space: Any) -> None:
+    def compare(
+        self, probe: Probe, rows: Rows, actions: Tree, endings: Endings, space: Any
+    ) -> None:
         """Make the walks that must give the first one's rows again."""
         walks = Comparisons(self.found, self.fresh, self.probe, self.compared)
         self.clock.probe(names.AGAIN, self.compared)
@@ -256,13 +329,21 @@ class _Check:
             walks.seams_ignore_actions(rows, actions, endings, space)
             self.left.remove(names.SEAMS)
 
-    # ---------------------------------------------------------------------------------------------------------- the walks
+    # ------------------------------------------------------------------------------------ the walks
 
     def first_walk(self, probe: Probe, actions: Tree, *, same_step: bool) -> tuple[Rows, Endings]:
-        """Judge single rows, neighbouring rows and times; return the rows that other walks are compared with."""
+        """Judge single rows, neighbouring rows and times; return the rows that other walks are
+        compared with.
+        """
         joint = self.joint is not None
         endings = Endings(
-            self.found, probe.env, probe.space, streams=probe.streams, vector=not probe.python, same_step=same_step, joint=joint
+            self.found,
+            probe.env,
+            probe.space,
+            streams=probe.streams,
+            vector=not probe.python,
+            same_step=same_step,
+            joint=joint,
         )
         spaces_of = tree.named("obs", tree.parts(probe.space))
         rows: Rows = []
@@ -287,7 +368,9 @@ class _Check:
                 if answer.reset:
                     endings.reset()
                 else:
-                    terminated, truncated, reward = (numbers(held, place, probe.streams) for place in OUTCOMES)
+                    terminated, truncated, reward = (
+                        numbers(held, place, probe.streams) for place in OUTCOMES
+                    )
                     flags = terminated.astype(np.bool_), truncated.astype(np.bool_)
                     endings.step(answer.where, *flags, reward, answer.info)
                 self.walked = endings.steps
@@ -299,28 +382,53 @@ class _Check:
             self.why = names.TIME_UP
         self.walk_s, self.reset_at, probe.hurries = time.monotonic() - began, probe.reset_at, False
         if seen:
-            self.facts["info"] = f"{', '.join(sorted(seen))} (--metrics reports those that are numbers)"
+            self.facts["info"] = (
+                f"{', '.join(sorted(seen))} (--metrics reports those that are numbers)"
+            )
         endings.judge(
             limited=names.FIRST in self.left or "settings" in self.facts
         )  # those of a family say how long an episode may be
         step_s = Times.of(self.step_s) if self.step_s else None
         if step_s is not None and step_s.p99 > max(STALL_S, STALL_RATIO * step_s.p50):
-            said = f"expected about {step_s.p50:.2g} s (the median), got {step_s.p99:.2g} s (the 99th percentile)"
-            cost = "Every stream of the worker waits for the slowest, and in lockstep the whole run."
+            said = (
+                f"expected about {step_s.p50:.2g} s (the median), got {step_s.p99:.2g} s (the "
+                "99th percentile)"
+            )
+            cost = (
+                "Every stream of the worker waits for the slowest, and in lockstep the whole run."
+            )
             self.found.note("some steps take far longer than most", "step()", said, cost)
         return rows, endings
 
     def note_mask(self, answer: Tree, probe: Probe) -> None:
-        if isinstance(answer.info, Mapping) and KEY in answer.info and self.factory.action_mask == "auto" and not probe.mask:
-            self.facts["action mask"] = f"in info['{KEY}'], and not used: --set source.env.action_mask=info does"
+        if (
+            isinstance(answer.info, Mapping)
+            and KEY in answer.info
+            and self.factory.action_mask == "auto"
+            and not probe.mask
+        ):
+            self.facts["action mask"] = (
+                f"in info['{KEY}'], and not used: --set source.env.action_mask=info does"
+            )
 
     def judge_finals(self, given: bool | None, *, known: bool) -> None:
-        """Does a truncated episode of a SAME_STEP env show its last observation? ``known``: it does, no look needed."""
+        """Does a truncated episode of a SAME_STEP env show its last observation? ``known``: it
+        does, no look needed.
+        """
         if given is False:
-            self.found.note(final.TRUNCATION, "the adapter", "expected info['final_obs'] in SAME_STEP, got none", CLOCK)
-            self.facts["autoreset"] = "SAME_STEP without info['final_obs']: truncated, too, ends the return there"
+            self.found.note(
+                final.TRUNCATION,
+                "the adapter",
+                "expected info['final_obs'] in SAME_STEP, got none",
+                CLOCK,
+            )
+            self.facts["autoreset"] = (
+                "SAME_STEP without info['final_obs']: truncated, too, ends the return there"
+            )
         elif given is None and not known:
-            self.found.note(final.UNKNOWN, "the adapter", "no episode was truncated in the walk", CLOCK)
+            self.found.note(
+                final.UNKNOWN, "the adapter", "no episode was truncated in the walk", CLOCK
+            )
 
     def judge_kept(self, before: Flat, held: Flat, where: str) -> None:
         """Does what the env gave last still hold what it held?"""
@@ -328,15 +436,21 @@ class _Check:
             if self.joint is not None and not place.startswith("obs/agents/"):
                 continue  # our own part of a joint observation
             if isinstance(value, np.ndarray) and place in held and not same(held[place], value):
-                seen = "expected the last observation to stay as it was, got other numbers in the same memory"
+                seen = (
+                    "expected the last observation to stay as it was, got other numbers in the "
+                    "same memory"
+                )
                 cost = (
-                    "Equipoise copies every row before the next step and learns the right thing; what keeps observations "
+                    "Equipoise copies every row before the next step and learns the right thing; "
+                    "what keeps observations "
                     "(a frame stack, a wrapper, code of yours) sees the past change."
                 )
                 self.found.note(f"{place} is overwritten in place", where, seen, cost)
 
 
 def numbers(row: Flat, place: str, streams: int) -> Array:
-    """Numbers [B] of one outcome; 0 where the env gave nothing readable (which is a finding already)."""
+    """Numbers [B] of one outcome; 0 where the env gave nothing readable (which is a finding
+    already).
+    """
     array = row.get(place, np.zeros(0))
     return array.reshape(-1) if array.size == streams else np.zeros(streams)

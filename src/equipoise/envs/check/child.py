@@ -1,4 +1,5 @@
-"""The process in which ``supervise`` lets an env be checked: events go to the parent as lines of JSON.
+"""The process in which ``supervise`` lets an env be checked: events go to the parent as lines of
+JSON.
 
 The standard descriptors, as the parent has laid them::
 
@@ -13,7 +14,7 @@ The standard descriptors, as the parent has laid them::
 | warning | the text of a Python warning |
 | refused | [class, message, traceback]: what ``make`` says of the target |
 | done | the whole report |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Check the env that the parent names, and leave without the interpreter's own end, which may hang or crash."""
+    """Check the env that the parent names, and leave without the interpreter's own end, which may
+    hang or crash.
+    """
     events = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     given = json.loads(first_line())
@@ -52,12 +55,18 @@ def main() -> None:
     from equipoise.envs.check.check import check_env
     from equipoise.types import EnvFactory
 
-    factory = EnvFactory(target=given["target"], kwargs=given["kwargs"], action_mask=given["action_mask"])
+    factory = EnvFactory(
+        target=given["target"], kwargs=given["kwargs"], action_mask=given["action_mask"]
+    )
     tell("ready", None)
     try:
-        report = check_env(factory, steps=given["steps"], seed=given["seed"], seconds=given["seconds"], tell=tell)
+        report = check_env(
+            factory, steps=given["steps"], seed=given["seed"], seconds=given["seconds"], tell=tell
+        )
     except Exception as error:
-        kind = next((name for name, cls in REFUSALS.items() if isinstance(error, cls)), type(error).__name__)
+        kind = next(
+            (name for name, cls in REFUSALS.items() if isinstance(error, cls)), type(error).__name__
+        )
         tell("refused", [kind, str(error), traceback.format_exc()])
     else:
         tell("done", report.json())

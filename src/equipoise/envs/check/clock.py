@@ -1,4 +1,6 @@
-"""The clock of a check: how much time is left, and a word to the supervisor before every call of the env."""
+"""The clock of a check: how much time is left, and a word to the supervisor before every call of
+the env.
+"""
 
 from __future__ import annotations
 

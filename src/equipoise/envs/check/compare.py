@@ -1,4 +1,6 @@
-"""Walks that must give the rows of the first one again: a fresh env, two side by side, one seeded again, other actions."""
+"""Walks that must give the rows of the first one again: a fresh env, two side by side, one seeded
+again, other actions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from equipoise.envs.check.probe import Probe, Rows, difference
 from equipoise.types import Tree
 
 IRREPRODUCIBLE = (
-    "Two runs of the same seed differ, also at --max-lag 0; a resume cannot go on bit by bit, and what went wrong once cannot "
+    "Two runs of the same seed differ, also at --max-lag 0; a resume cannot go on bit by bit, and "
+    "what went wrong once cannot "
     "be played again."
 )
 
@@ -35,20 +38,33 @@ class Comparisons:
         """Compare with a fresh env, given the same seed and actions."""
         probe = self.probe(self.fresh(), watch=True)
         parted = difference(rows, probe.rows(actions))
-        severity: Severity = "note" if getattr(probe.env.spec, "nondeterministic", False) else "error"  # it may say so itself
+        # it may say so itself
+        severity: Severity = (
+            "note" if getattr(probe.env.spec, "nondeterministic", False) else "error"
+        )
         if probe.touched:
-            seen = "expected numbers from self.np_random only, got another state of np.random or random after the call"
-            cost = f"The envs of a worker share that generator, and nothing seeds it. {IRREPRODUCIBLE}"
+            seen = (
+                "expected numbers from self.np_random only, got another state of np.random or "
+                "random after the call"
+            )
+            cost = (
+                f"The envs of a worker share that generator, and nothing seeds it. {IRREPRODUCIBLE}"
+            )
             self.found.add(severity, "a global random generator is used", probe.touched, seen, cost)
         elif parted is not None:
             call = parted.where.partition(" ")[0]
-            known = {"reset(seed)": "reset ignores the seed", "reset()": "reset() without a seed takes a new generator"}
+            known = {
+                "reset(seed)": "reset ignores the seed",
+                "reset()": "reset() without a seed takes a new generator",
+            }
             what = known.get(call, "the same seed and actions give other rows")
             self.found.add(severity, what, parted.where, parted.what, IRREPRODUCIBLE)
         return parted is None
 
     def side_by_side(self, rows: Rows, actions: Tree) -> Rows:
-        """Two envs stepped in turn, as a worker does it, both with the same actions; returns the second's rows."""
+        """Two envs stepped in turn, as a worker does it, both with the same actions; returns the
+        second's rows.
+        """
         made = self.fresh()
         one, other = self.probe(made), self.probe(made, index=1)
         ours: Rows = []
@@ -61,12 +77,25 @@ class Comparisons:
                 break
             theirs.append((next_to_it.where, other.row(next_to_it, other.observed(next_to_it))))
             if shared := difference(ours[-1:], [(answer.where, one.row(answer, observed))]):
-                cost = "Every stream of a worker is told the last one's observation: training learns from wrong rows."
-                self.found.error("two envs share the memory of their observations", answer.where, shared.what, cost)
+                cost = (
+                    "Every stream of a worker is told the last one's observation: training "
+                    "learns from wrong rows."
+                )
+                self.found.error(
+                    "two envs share the memory of their observations",
+                    answer.where,
+                    shared.what,
+                    cost,
+                )
                 return theirs
         if parted := difference(rows, ours):
-            cost = "The streams of a worker are not independent, and their rows depend on how many there are."
-            self.found.error("another env changes what this one does", parted.where, parted.what, cost)
+            cost = (
+                "The streams of a worker are not independent, and their rows depend on how many "
+                "there are."
+            )
+            self.found.error(
+                "another env changes what this one does", parted.where, parted.what, cost
+            )
         return theirs
 
     def begins_anew(self, probe: Probe, rows: Rows, actions: Tree, *, ignores: bool) -> None:
@@ -74,22 +103,37 @@ class Comparisons:
         if (parted := difference(rows, probe.rows(actions))) is None:
             return
         if ignores:
-            cost = "Every stream of the run plays the same episodes: more envs bring no more experience."
+            cost = (
+                "Every stream of the run plays the same episodes: more envs bring no more "
+                "experience."
+            )
             self.found.error("reset ignores the seed", parted.where, parted.what, cost)
         else:
-            cost = "An episode depends on those before it, so it can be neither evaluated nor played again by itself."
+            cost = (
+                "An episode depends on those before it, so it can be neither evaluated nor "
+                "played again by itself."
+            )
             self.found.error("reset(seed) does not begin anew", parted.where, parted.what, cost)
 
-    def seams_ignore_actions(self, rows: Rows, actions: Tree, endings: Endings, space: object) -> None:
-        """Check that NEXT_STEP ignores the action after an end: other actions there must give the same rows."""
+    def seams_ignore_actions(
+        self, rows: Rows, actions: Tree, endings: Endings, space: object
+    ) -> None:
+        """Check that NEXT_STEP ignores the action after an end: other actions there must give the
+        same rows.
+        """
         others = tree.map(np.array, actions)
         for step, stream in endings.seams:
             if step < self.steps:
                 put_other(space, others, (step, stream))
         probe = self.probe(self.fresh())
         if parted := difference(rows, probe.rows(others)):
-            cost = "NEXT_STEP, as its metadata says, is not what it does: the first step of every episode is thrown away."
-            self.found.error("the action after an end is not ignored", parted.where, parted.what, cost)
+            cost = (
+                "NEXT_STEP, as its metadata says, is not what it does: the first step of every "
+                "episode is thrown away."
+            )
+            self.found.error(
+                "the action after an end is not ignored", parted.where, parted.what, cost
+            )
 
 
 def put_other(space: Any, actions: Tree, at: tuple[int, int]) -> None:
@@ -100,8 +144,11 @@ def put_other(space: Any, actions: Tree, at: tuple[int, int]) -> None:
     elif isinstance(space, spaces.Box):
         finite, action = np.isfinite(space.low) & np.isfinite(space.high), actions[at]
         mirrored = np.clip(-action, space.low, space.high)
-        mirrored = np.where(mirrored == action, np.clip(action + 1, space.low, space.high), mirrored)
-        other = 2 * (space.low / 2 + space.high / 2 - action / 2)  # the widest bounds have no float between them
+        mirrored = np.where(
+            mirrored == action, np.clip(action + 1, space.low, space.high), mirrored
+        )
+        # the widest bounds have no float between them
+        other = 2 * (space.low / 2 + space.high / 2 - action / 2)
         actions[at] = np.where(finite, np.clip(other, space.low, space.high), mirrored)
     else:
         least, most = bounds(space)

@@ -1,4 +1,6 @@
-"""Drawn actions for an env before any policy exists: members of its space that its mask, if it has one, allows."""
+"""Drawn actions for an env before any policy exists: members of its space that its mask, if it has
+one, allows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from equipoise.types import TimeStep, Tree
 
 
 class Drawn:
-    """At most ``count`` actions for an env of one stream; an env of several agents gets one for each of them."""
+    """At most ``count`` actions for an env of one stream; an env of several agents gets one for
+    each of them.
+    """
 
     def __init__(self, env: SyncEnv, count: int, seed: int) -> None:
         one: Any = env.envs[0] if isinstance(env, LoopEnv) else None

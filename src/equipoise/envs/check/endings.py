@@ -1,4 +1,6 @@
-"""How episodes end: the truth table of terminated and truncated, time limits, and what follows an end in a vector env."""
+"""How episodes end: the truth table of terminated and truncated, time limits, and what follows an
+end in a vector env.
+"""
 
 from __future__ import annotations
 
@@ -28,31 +30,47 @@ ALIKE = 3  # episodes of one length, from which on a clock may be what ends them
 
 
 class Endings:
-    """The episode ends of one walk of B streams: told every row, it says what is wrong with them and sums them up."""
+    """The episode ends of one walk of B streams: told every row, it says what is wrong with them
+    and sums them up.
+    """
 
     def __init__(
-        self, found: Findings, env: Any, space: Any, *, streams: int, vector: bool, same_step: bool, joint: bool
+        self,
+        found: Findings,
+        env: Any,
+        space: Any,
+        *,
+        streams: int,
+        vector: bool,
+        same_step: bool,
+        joint: bool,
     ) -> None:
         self.found, self.vector, self.same_step, self.joint = found, vector, same_step, joint
         self.wrapped = vector and env.unwrapped is not env
         self.lasts = tree.zeros(tree.prepend(observation_spec(space), streams)) if same_step else {}
         self.spaces = tree.named("info/final_obs", tree.parts(space))
         self.named = clocks(env)
-        self.declared: int | None = self.named.get("max_episode_steps", getattr(env.spec, "max_episode_steps", None))
+        self.declared: int | None = self.named.get(
+            "max_episode_steps", getattr(env.spec, "max_episode_steps", None)
+        )
         self.length = np.zeros(streams, np.int64)
         self.over = np.zeros(streams, np.bool_)
         self.kinds: Counter[str] = Counter()
         self.lengths: list[int] = []
         self.clocked: Counter[str] = Counter()  # clock -> ends by terminated alone on its very step
-        self.seams: list[tuple[int, int]] = []  # (step, stream) of actions that NEXT_STEP must ignore
+        # (step, stream) of actions that NEXT_STEP must ignore
+        self.seams: list[tuple[int, int]] = []
         self.glued = False  # NEXT_STEP is not what the env does
-        self.finals: bool | None = None  # SAME_STEP: does a truncation come with the last observation; None: there was none
+        # SAME_STEP: does a truncation come with the last observation; None: there was none
+        self.finals: bool | None = None
         self.steps = 0
 
     def reset(self) -> None:
         self.length[:] = 0
 
-    def step(self, where: str, terminated: Array, truncated: Array, reward: Array, info: Tree) -> None:
+    def step(
+        self, where: str, terminated: Array, truncated: Array, reward: Array, info: Tree
+    ) -> None:
         """Take in one row; every argument is [B]."""
         seam = self.over if self.vector and not self.same_step else np.zeros_like(self.over)
         self.seams += [(self.steps, int(b)) for b in np.flatnonzero(seam)]
@@ -61,31 +79,50 @@ class Endings:
         self.over = terminated | truncated
         self._judge_seam(where, seam, reward)
         if self.declared is not None and (self.length > self.declared).any():
-            seen = f"expected truncated at step {self.declared} of an episode, got an episode of {self.length.max()} and more"
+            seen = (
+                f"expected truncated at step {self.declared} of an episode, got an episode of "
+                f"{self.length.max()} and more"
+            )
             cost = "Episodes are longer than those that others report for this id."
             self.found.error("the declared time limit is not kept", where, seen, cost)
         for b in np.flatnonzero(self.over):
-            kind = "both" if terminated[b] and truncated[b] else "terminated" if terminated[b] else "truncated"
+            kind = (
+                "both"
+                if terminated[b] and truncated[b]
+                else "terminated"
+                if terminated[b]
+                else "truncated"
+            )
             self.kinds[kind] += 1
             self.lengths.append(int(self.length[b]))
-            if kind == "terminated" and not self.joint:  # each agent of a joint env says itself how it ended
-                self.clocked.update(name for name, limit in self.named.items() if limit == self.length[b])
+            # each agent of a joint env says itself how it ended
+            if kind == "terminated" and not self.joint:
+                self.clocked.update(
+                    name for name, limit in self.named.items() if limit == self.length[b]
+                )
         if self.same_step and self.over.any():
             self.length[self.over] = 0
             if (cut := truncated & ~terminated).any():
                 self._read_finals(where, info, cut)
             if isinstance(info, Mapping) and final.named(info) is None:
                 seen = f"expected info['final_obs'] of a SAME_STEP env, got {sorted(info, key=str)}"
-                cost = "If the env resets with the next step in truth, episodes are glued together; else nothing more is lost."
+                cost = (
+                    "If the env resets with the next step in truth, episodes are glued "
+                    "together; else nothing more is lost."
+                )
                 self.found.note("the last observation of an episode is nowhere", where, seen, cost)
 
     def _read_finals(self, where: str, info: object, cut: Array) -> None:
-        """Read the last observations of the streams ``cut`` [B] bool, as training does, and judge them."""
+        """Read the last observations of the streams ``cut`` [B] bool, as training does, and judge
+        them.
+        """
         try:
             there = final.read(self.lasts, info, cut)
         except WrongValue as wrong:
             cost = "Training ends at the first truncation."
-            self.found.error(f"{wrong.key} is wrong", where, f"expected {wrong.expected}, got {wrong.got}", cost)
+            self.found.error(
+                f"{wrong.key} is wrong", where, f"expected {wrong.expected}, got {wrong.got}", cost
+            )
             return
         self.finals = bool((there == cut).all()) and self.finals is not False
         for (place, space), rows in zip(self.spaces.items(), tree.leaves(self.lasts), strict=True):
@@ -93,13 +130,22 @@ class Endings:
                 judge_observation(self.found, space, place, np.asarray(row), (), where)
 
     def _judge_seam(self, where: str, seam: Array, reward: Array) -> None:
-        """Check the row after an end: it is the reset's, so it may earn no reward and end nothing."""
-        cost = "The autoreset mode in its metadata is not what it does: the first step of every episode is thrown away."
+        """Check the row after an end: it is the reset's,
+        so it may earn no reward and end nothing.
+        """
+        cost = (
+            "The autoreset mode in its metadata is not what it does: the first step of every "
+            "episode is thrown away."
+        )
         wrong = seam & self.over
-        unearned = seam & (reward != 0) & (not self.wrapped)  # a wrapper of rewards does not know of seams
+        # a wrapper of rewards does not know of seams
+        unearned = seam & (reward != 0) & (not self.wrapped)
         self.glued = self.glued or bool((wrong | unearned).any())
         if wrong.any():
-            seen = f"expected the row of a reset, got terminated or truncated (env {int(np.flatnonzero(wrong)[0])})"
+            seen = (
+                "expected the row of a reset, got terminated or truncated (env "
+                f"{int(np.flatnonzero(wrong)[0])})"
+            )
             self.found.error("an episode ends in the row after an end", where, seen, cost)
         if unearned.any():
             b = int(np.flatnonzero(unearned)[0])
@@ -111,12 +157,19 @@ class Endings:
         for name, times in self.clocked.items():
             if times >= 2 and times == self.kinds["terminated"]:
                 seen = f"expected truncated if {name} is a clock, got terminated all {times} times"
-                self.found.note("a clock may be told as terminated", f"step {self.named[name]} of an episode", seen, CLOCK)
+                self.found.note(
+                    "a clock may be told as terminated",
+                    f"step {self.named[name]} of an episode",
+                    seen,
+                    CLOCK,
+                )
         if not limited and not self.kinds and self.declared is None and not self.named:
             seen = f"expected an end or a time limit, got none in {self.steps:,} steps"
             cost = (
-                "An evaluation waits for ends that may never come, and training returns are of whole episodes: give it one, "
-                "--set env.max_episode_steps=N for an id, gymnasium.wrappers.TimeLimit in a function of yours."
+                "An evaluation waits for ends that may never come, and training returns are of "
+                "whole episodes: give it one, "
+                "--set env.max_episode_steps=N for an id, gymnasium.wrappers.TimeLimit in a "
+                "function of yours."
             )
             self.found.note("no episode ends", "the whole walk", seen, cost)
 
@@ -125,14 +178,32 @@ class Endings:
         limit = f"; time limit {self.declared:,} steps" if self.declared is not None else ""
         if not count:
             return f"none ended in {self.steps:,} steps{limit}"
-        kinds = ", ".join(f"{self.kinds[kind]:,} {kind}" for kind in ("terminated", "truncated", "both"))
+        kinds = ", ".join(
+            f"{self.kinds[kind]:,} {kind}" for kind in ("terminated", "truncated", "both")
+        )
         how = "" if self.joint else f" ({kinds})"
-        alike = not self.joint and count == self.kinds["terminated"] >= ALIKE and len(set(self.lengths)) == 1 < self.lengths[0]
-        clock = f", each of them after {self.lengths[0]:,}: if a clock ends them, truncated is to be True" if alike else ""
-        return f"{count:,} ended{how} after {np.mean(self.lengths):,.1f} steps on average{clock}{limit}"
+        alike = (
+            not self.joint
+            and count == self.kinds["terminated"] >= ALIKE
+            and len(set(self.lengths)) == 1 < self.lengths[0]
+        )
+        clock = (
+            f", each of them after {self.lengths[0]:,}: if a clock ends them, truncated is to be "
+            "True"
+            if alike
+            else ""
+        )
+        return (
+            f"{count:,} ended{how} after {np.mean(self.lengths):,.1f} steps on "
+            f"average{clock}{limit}"
+        )
 
 
 def clocks(env: object) -> dict[str, int]:
     """Find the limits that the env itself keeps, by attribute name."""
     found = {name: getattr(core(env), name, None) for name in CLOCKS}
-    return {name: int(limit) for name, limit in found.items() if isinstance(limit, int | np.integer) and limit > 1}
+    return {
+        name: int(limit)
+        for name, limit in found.items()
+        if isinstance(limit, int | np.integer) and limit > 1
+    }

@@ -17,11 +17,18 @@ STEPS, EPISODES, SECONDS = 2000, 2, 2.0  # limits of a walk
 
 
 def unseen(factory: EnvFactory, names: Sequence[str], *, seed: int) -> list[str]:
-    """A sentence for each name that did not appear, with the nearest that did; NoNumber where one is not a number.
+    """A sentence for each name that did not appear, with the nearest that did; NoNumber where one
+    is not a number.
 
     A name may come late (at the first success, say), so its absence is no error.
     """
-    env = make(factory, streams=np.arange(1), seed=seed, failures=Failures(on_nonfinite="drop"), metrics=names)
+    env = make(
+        factory,
+        streams=np.arange(1),
+        seed=seed,
+        failures=Failures(on_nonfinite="drop"),
+        metrics=names,
+    )
     assert env.infos is not None
     seen = env.infos.seen = set[str]()
     drawn = Drawn(env, STEPS, seed)
@@ -29,7 +36,12 @@ def unseen(factory: EnvFactory, names: Sequence[str], *, seed: int) -> list[str]
     steps = episodes = 0
     try:
         ts = env.recv()
-        while steps < STEPS and episodes < EPISODES and time.monotonic() < until and not seen.issuperset(names):
+        while (
+            steps < STEPS
+            and episodes < EPISODES
+            and time.monotonic() < until
+            and not seen.issuperset(names)
+        ):
             env.send(drawn(steps, ts), ts.stream)
             ts = env.recv()
             steps += 1

@@ -1,4 +1,6 @@
-"""A look at an env before its first step: spaces, the adapter's notes, what has to reach a worker process, and the facts."""
+"""A look at an env before its first step: spaces, the adapter's notes, what has to reach a worker
+process, and the facts.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ from equipoise.envs.families.joint import Joint
 from equipoise.envs.families.turns import turns_of
 
 HELD = (
-    "SAME_STEP: where terminated is True the return ends; where only truncated is, the value of the last observation is "
+    "SAME_STEP: where terminated is True the return ends; where only truncated is, the value of "
+    "the last observation is "
     "added, and all streams of a worker wait one row for it"
 )
 NEXT = (
-    "NEXT_STEP: where terminated is True the return ends; where only truncated is, the value of the last observation is added"
+    "NEXT_STEP: where terminated is True the return ends; where only truncated is, the value of "
+    "the last observation is added"
 )
 RESUMES = {
     "exact": "exact: an episode goes on where it was, bit for bit",
@@ -33,7 +37,9 @@ RESUMES = {
 
 
 def look(found: Findings, made: SyncEnv, joint: Joint | None) -> dict[str, str]:
-    """Judge what is known without a step; return the facts. ``joint``: the env where it has several agents."""
+    """Judge what is known without a step; return the facts. ``joint``: the env where it has several
+    agents.
+    """
     spec, facts = made.spec, {}
     if joint is None:
         judge_spaces(found, spec.observation, spec.action)
@@ -41,18 +47,34 @@ def look(found: Findings, made: SyncEnv, joint: Joint | None) -> dict[str, str]:
         judge_agents(found, joint)
     for name, space in (("observation_space", spec.observation), ("action_space", spec.action)):
         try:
-            ForkingPickler.dumps(space)  # as it goes to a worker process; nothing of it is read from a file
+            # as it goes to a worker process; nothing of it is read from a file
+            ForkingPickler.dumps(space)
         except (PicklingError, AttributeError, TypeError) as error:
             cost = "Only --on serial can train on it: every worker process needs the spaces."
-            found.error(f"{name} cannot be pickled", name, f"expected a space that can be sent, got: {error}", cost)
+            found.error(
+                f"{name} cannot be pickled",
+                name,
+                f"expected a space that can be sent, got: {error}",
+                cost,
+            )
     for note in spec.notes:
         if note != final.UNKNOWN:  # the walk tells
-            found.note(note, "the adapter", "what an env of this kind does", "It concerns only the rows that it names.")
+            found.note(
+                note,
+                "the adapter",
+                "what an env of this kind does",
+                "It concerns only the rows that it names.",
+            )
     if joint is None:
-        facts["observation"], facts["action"] = observation_of(spec.observation), action_of(spec.action)
+        facts["observation"], facts["action"] = (
+            observation_of(spec.observation),
+            action_of(spec.action),
+        )
     else:
         for name in joint.names:
-            facts[f"agent {name}"] = f"{observation_of(joint.observations[name])} -> {action_of(joint.actions[name])}"
+            facts[f"agent {name}"] = (
+                f"{observation_of(joint.observations[name])} -> {action_of(joint.actions[name])}"
+            )
         if turns := turns_of(joint.env):
             facts["turns"] = f"its agents act in turns (AEC): {turns}, as in training"
     if spec.mask:
@@ -82,7 +104,9 @@ def described(space: Any, *, cast: bool = True) -> str:
     if isinstance(space, spaces.Discrete):
         return f"Discrete of {space.n}" + (f" from {space.start}" if space.start else "")
     if isinstance(space, spaces.MultiDiscrete):
-        return f"MultiDiscrete of {space.nvec.tolist()}" + (f" from {space.start.tolist()}" if space.start.any() else "")
+        return f"MultiDiscrete of {space.nvec.tolist()}" + (
+            f" from {space.start.tolist()}" if space.start.any() else ""
+        )
     if isinstance(space, spaces.MultiBinary):
         return f"MultiBinary {tuple(space.shape)}"
     said = f"Box {tuple(space.shape)} {space.dtype}"

@@ -1,4 +1,6 @@
-"""Places in an env's code: the file and line that an exception or a crash names, and none of the machinery around it."""
+"""Places in an env's code: the file and line that an exception or a crash names, and none of the
+machinery around it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ NUMPY = Path(np.__file__).parent
 STDLIB = Path(sysconfig.get_path("stdlib"))
 LONGEST = 400  # characters of a message
 SITE = ("site-packages", "dist-packages")
-DUMPED = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')  # as faulthandler writes it
+# as faulthandler writes it
+DUMPED = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 
 
 class Frame(NamedTuple):
@@ -55,7 +58,9 @@ def of_dump(lines: Sequence[str]) -> list[Frame]:
 
 
 def env_frame(frames: Sequence[Frame], home: str = "") -> Frame | None:
-    """The innermost frame of the env's code: below its ``home``, else outside of packages, else outside of machinery."""
+    """The innermost frame of the env's code: below its ``home``, else outside of packages, else
+    outside of machinery.
+    """
     theirs = [frame for frame in frames if is_theirs(frame.file)]
     for chosen in (
         [frame for frame in theirs if home and frame.file.startswith(home)],
@@ -87,7 +92,9 @@ def is_ours(file: str) -> bool:
 
 
 def home_of(env: object) -> str:
-    """The folder of the class behind all wrappers, or its whole package; "" where it has no file."""
+    """The folder of the class behind all wrappers, or its whole package;
+    "" where it has no file.
+    """
     try:
         file = Path(inspect.getfile(type(core(env))))
     except (TypeError, OSError):
@@ -101,7 +108,9 @@ def home_of(env: object) -> str:
 def core(env: object) -> object:
     """The env behind the wrappers, and behind our adapter of several agents."""
     inner = getattr(env, "unwrapped", env)
-    joint = getattr(inner, "env", inner) if type(inner).__module__.startswith("equipoise.") else inner
+    joint = (
+        getattr(inner, "env", inner) if type(inner).__module__.startswith("equipoise.") else inner
+    )
     return getattr(joint, "unwrapped", joint)
 
 
@@ -112,12 +121,17 @@ def words(error: BaseException) -> str:
 
 
 def line_of(error: BaseException, env: object = None, method: str = "step") -> str:
-    """Where an env raised: "file.py:12, in Env.step". If only machinery raised, where the env's ``method`` begins."""
+    """Where an env raised: "file.py:12, in Env.step". If only machinery raised, where the env's
+    ``method`` begins.
+    """
     frame = env_frame(frames := of_error(error), home_of(env) if env is not None else "")
     if frame is None and env is not None:
         try:
             code = getattr(type(core(env)), method).__code__
-            return f"the env's {method}: {Frame(code.co_filename, code.co_firstlineno, code.co_qualname)}"
+            return (
+                f"the env's {method}: "
+                f"{Frame(code.co_filename, code.co_firstlineno, code.co_qualname)}"
+            )
         except AttributeError:  # written in C, say
             pass
     return str(frame or frames[-1])

@@ -1,4 +1,6 @@
-"""A raw env, stepped as training steps it before any adapter mends its answers; its answers become rows to compare."""
+"""A raw env, stepped as training steps it before any adapter mends its answers; its answers become
+rows to compare.
+"""
 
 from __future__ import annotations
 
@@ -49,17 +51,33 @@ class Answer:
 class Probe:
     """One Python env of a ``LoopEnv``, or the vector env of B streams inside the other adapters."""
 
-    HURRY = 0.2  # part of the first walk's time after which a reset is due, so that walks that must be shorter see it, too
+    # part of the first walk's time after which a reset is due, so that walks that must be shorter
+    # see it, too
+    HURRY = 0.2
 
     def __init__(
-        self, made: SyncEnv, found: Findings, clock: Clock, *, reset_at: int, index: int = 0, watch: bool = False,
+        self,
+        made: SyncEnv,
+        found: Findings,
+        clock: Clock,
+        *,
+        reset_at: int,
+        index: int = 0,
+        watch: bool = False,
         masks: Callable[[Array, Tree], None] | None = None,
-    ) -> None:  # fmt: skip
-        """``index``: the Python env to probe. ``watch``: look whether a call touches a global random generator (slow).
+    ) -> None:
+        """``index``: the Python env to probe. ``watch``: look whether a call touches a global
+        random generator (slow).
 
         ``masks``: what makes a joint action of several agents an allowed one.
         """
-        self.found, self.clock, self.reset_at, self.watch, self.masks = found, clock, reset_at, watch, masks
+        self.found, self.clock, self.reset_at, self.watch, self.masks = (
+            found,
+            clock,
+            reset_at,
+            watch,
+            masks,
+        )
         self.hurries = False  # the first walk may reset before ``reset_at``, and sets it
         self.python = isinstance(made, LoopEnv)
         self.lead: tuple[int, ...] = ()
@@ -77,17 +95,25 @@ class Probe:
         self.touched = ""  # the first call that touched a global generator
 
     def walk(self, actions: Tree) -> Iterator[Answer]:
-        """Walk: a seeded reset, then N steps with ``actions`` [N, *lead, ...]; a forbidden action becomes an allowed one.
+        """Walk: a seeded reset, then N steps with ``actions`` [N, *lead, ...]; a forbidden action
+        becomes an allowed one.
 
-        A Python env is reset without a seed after an episode's end, as ``LoopEnv`` does it; if none has ended before step
-        ``reset_at``, once there, so that every walk has seen such a reset. OutOfTime where the clock's time is up.
+        A Python env is reset without a seed after an episode's end, as ``LoopEnv`` does it; if none
+        has ended before step ``reset_at``, once there, so that every walk has seen such a reset.
+        OutOfTime where the clock's time is up.
         """
         answer = self._reset("reset(seed)", self.seed)
         yield answer
         ended = reset = False
         own = tree.map(np.array, actions)  # as in training, where an env may keep it or write to it
         for n in range(1, len(tree.leaves(own)[0]) + 1):
-            if self.hurries and n > 1 and not (reset or ended) and n < self.reset_at and self.clock.used > self.HURRY:
+            if (
+                self.hurries
+                and n > 1
+                and not (reset or ended)
+                and n < self.reset_at
+                and self.clock.used > self.HURRY
+            ):
                 self.reset_at = n
             if self.python and (ended or (not reset and n == self.reset_at)):
                 answer = self._reset(f"reset() before step {n}", None)
@@ -95,7 +121,9 @@ class Probe:
                 reset = True
             action = tree.index(own, slice(n - 1, n)) if self.python else tree.index(own, n - 1)
             self._allow(answer, action)
-            answer = self._step(f"step {n}", self.form.one(action) if self.python else self.form.together(action))
+            answer = self._step(
+                f"step {n}", self.form.one(action) if self.python else self.form.together(action)
+            )
             yield answer
             ended = self.python and bool(self.ended(answer).any())
 
@@ -107,28 +135,39 @@ class Probe:
             if self.masks is not None:
                 self.masks(action, answer.obs)
         except (LookupError, TypeError, ValueError) as error:
-            seen = f"expected one number for each action, got a mask that cannot be read: {words(error)}"
+            seen = (
+                "expected one number for each action, got a mask that cannot be read: "
+                f"{words(error)}"
+            )
             self.found.error("the action mask is no mask", answer.where, seen, STOPS)
             raise Broken from error
 
     def rows(self, actions: Tree) -> Rows:
-        return [(answer.where, self.row(answer, self.observed(answer))) for answer in self.walk(actions)]
+        return [
+            (answer.where, self.row(answer, self.observed(answer))) for answer in self.walk(actions)
+        ]
 
     def observed(self, answer: Answer) -> Flat:
         """The observation as the env gave it, not copied."""
         return flatten(self.found, self.space, answer.obs, answer.where)
 
     def row(self, answer: Answer, observed: Flat) -> Flat:
-        """Return {place: array}, a copy of what the ring would read, without parts that are no numbers (findings already)."""
+        """Return {place: array}, a copy of what the ring would read, without parts that are no
+        numbers (findings already).
+        """
         row = {}
-        for place, value in (observed | {place: getattr(answer, place) for place in OUTCOMES}).items():
+        for place, value in (
+            observed | {place: getattr(answer, place) for place in OUTCOMES}
+        ).items():
             with contextlib.suppress(NoArray):
                 if (array := plain(value)).dtype.kind in "fiub":
                     row[place] = np.array(array)
         return row
 
     def ended(self, answer: Answer) -> Array:
-        """[B] bool: the streams whose episode the row ends; False where no flag can be read, which is a finding already."""
+        """[B] bool: the streams whose episode the row ends; False where no flag can be read, which
+        is a finding already.
+        """
         over = np.zeros(self.streams, np.bool_)
         for value in (answer.terminated, answer.truncated):
             with contextlib.suppress(WrongValue):
@@ -139,7 +178,9 @@ class Probe:
         """Judge the action masks among the observations; what is no array is a finding already."""
         if not self.mask:
             return
-        spec = tree.prepend(functools.reduce(member, self.mask, observation_spec(self.space)), *self.lead)
+        spec = tree.prepend(
+            functools.reduce(member, self.mask, observation_spec(self.space)), *self.lead
+        )
         try:
             rows = taken(spec, functools.reduce(member, self.mask, answer.obs), None)
         except (WrongValue, LookupError, TypeError):
@@ -149,7 +190,10 @@ class Probe:
         for key, array, begins in counted(tree.path_of("obs", *self.mask), rows, self.action):
             mask = Mask(key=key, array=array, begins=begins)
             if (odd := mask.odd(over)).any():
-                seen = f"expected {ZERO_OR_ONE}, got {array[odd][0]} at [{int(np.argwhere(odd)[0][1])}]"
+                seen = (
+                    f"expected {ZERO_OR_ONE}, got {array[odd][0]} at "
+                    f"[{int(np.argwhere(odd)[0][1])}]"
+                )
                 self.found.error(f"{key} is no mask", answer.where, seen, STOPS)
             elif mask.stuck(over).any():
                 seen = "expected at least one action allowed, got none"
@@ -158,7 +202,9 @@ class Probe:
     def _reset(self, where: str, seed: Any) -> Answer:
         result, seconds = self._call(where, lambda: self.env.reset(seed=seed))
         if not isinstance(result, tuple | list) or len(result) != 2:
-            self._refuse("reset() does not return (obs, info)", where, "a tuple of 2", result, old=True)
+            self._refuse(
+                "reset() does not return (obs, info)", where, "a tuple of 2", result, old=True
+            )
         self._judge_list("reset", where, result)
         return Answer(where=where, obs=result[0], info=result[1], reset=True, seconds=seconds)
 
@@ -167,40 +213,71 @@ class Probe:
         self._judge_form(where, result)
         obs, reward, terminated, truncated, info = result
         return Answer(
-            where=where, obs=obs, reward=reward, terminated=terminated, truncated=truncated, info=info, reset=False,
+            where=where,
+            obs=obs,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            info=info,
+            reset=False,
             seconds=seconds,
-        )  # fmt: skip
+        )
 
     def _judge_form(self, where: str, result: object) -> None:
         if isinstance(result, tuple) and len(result) == 4:
             what = "step() returns 4 values, as Gym did before 0.26"
-            self._refuse(what, where, "(obs, reward, terminated, truncated, info)", result, old=True)
+            self._refuse(
+                what, where, "(obs, reward, terminated, truncated, info)", result, old=True
+            )
         if not isinstance(result, tuple | list) or len(result) != 5:
-            self._refuse("step() does not return 5 values", where, "(obs, reward, terminated, truncated, info)", result)
+            self._refuse(
+                "step() does not return 5 values",
+                where,
+                "(obs, reward, terminated, truncated, info)",
+                result,
+            )
         self._judge_list("step", where, result)
 
     def _judge_list(self, method: str, where: str, result: object) -> None:
         if isinstance(result, list):
             seen = f"expected a tuple of {len(result)}, got a list"
             self.found.note(
-                f"{method}() returns a list", where, seen, "Training reads it as a tuple; Gymnasium's own checker does not."
+                f"{method}() returns a list",
+                where,
+                seen,
+                "Training reads it as a tuple; Gymnasium's own checker does not.",
             )
 
-    def _refuse(self, what: str, where: str, expected: str, result: object, *, old: bool = False) -> None:
-        got = f"a {type(result).__name__} of {len(result)}" if isinstance(result, tuple | list) else type(result).__name__
-        cost = f"{STOPS} If this is old gym's interface, {advice(self.env.unwrapped, old=True)}." if old else STOPS
+    def _refuse(
+        self, what: str, where: str, expected: str, result: object, *, old: bool = False
+    ) -> None:
+        got = (
+            f"a {type(result).__name__} of {len(result)}"
+            if isinstance(result, tuple | list)
+            else type(result).__name__
+        )
+        cost = (
+            f"{STOPS} If this is old gym's interface, {advice(self.env.unwrapped, old=True)}."
+            if old
+            else STOPS
+        )
         self.found.error(what, where, f"expected {expected}, got {got}", cost)
         raise Broken
 
-    def _call(self, where: str, call: Callable[..., Tree], action: Tree = None) -> tuple[Tree, float]:
-        """Return what the call returns, and its seconds without those that it waited for a core. An exception is a finding."""
+    def _call(
+        self, where: str, call: Callable[..., Tree], action: Tree = None
+    ) -> tuple[Tree, float]:
+        """Return what the call returns, and its seconds without those that it waited for a core. An
+        exception is a finding.
+        """
         self.clock.call(where)
         before = global_generators() if self.watch and not self.touched else None
         began, late = time.perf_counter(), run_delay_s()
         try:
             result = call()
         except (Exception, SystemExit) as error:
-            if action is not None and "to unpack" in message(error):  # raised by a wrapper: what does the env itself return?
+            # raised by a wrapper: what does the env itself return?
+            if action is not None and "to unpack" in message(error):
                 try:
                     result = self.env.unwrapped.step(action)
                 except Exception:  # its own code unpacks wrongly
@@ -216,12 +293,24 @@ class Probe:
 
     def _raised(self, where: str, method: str, error: BaseException) -> None:
         cost = "In training it costs that episode; three times in a row end the run."
-        if method == "reset" and isinstance(error, TypeError) and "unexpected keyword argument" in message(error):
-            cost = f"No episode can begin. If this is old gym's interface, {advice(self.env.unwrapped, old=True)}; {VALUES}."
+        if (
+            method == "reset"
+            and isinstance(error, TypeError)
+            and "unexpected keyword argument" in message(error)
+        ):
+            cost = (
+                "No episode can begin. If this is old gym's interface, "
+                f"{advice(self.env.unwrapped, old=True)}; {VALUES}."
+            )
         elif isinstance(error, SystemExit):
-            cost = "It ends the worker's process; the third time in a row without progress ends the run."
+            cost = (
+                "It ends the worker's process; the third time in a row without progress ends "
+                "the run."
+            )
         if isinstance(error, WrongValue):  # of a wrapper of ours
-            self.found.error(f"{error.key} is wrong", where, f"expected {error.expected}, got {error.got}", STOPS)
+            self.found.error(
+                f"{error.key} is wrong", where, f"expected {error.expected}, got {error.got}", STOPS
+            )
             return
         seen = f"{words(error)} ({line_of(error, self.env, method)})"
         self.found.error(f"{method}() raises {type(error).__name__}", where, seen, cost)
@@ -256,22 +345,29 @@ def difference(expected: Rows, got: Rows) -> Difference | None:
             new = other.get(place)
             if new is None or value.shape != new.shape:
                 shape = "none" if new is None else new.shape
-                return Difference(where=where, what=f"{place}: expected shape {value.shape}, got {shape}")
+                return Difference(
+                    where=where, what=f"{place}: expected shape {value.shape}, got {shape}"
+                )
             if not same(value, new):
                 wrong = (value != new) & ((value == value) | (new == new))
                 at = tuple(np.argwhere(wrong)[0].tolist())
                 index = f" at {list(at)}" if at else ""
-                return Difference(where=where, what=f"{place}{index}: expected {value[at]}, got {new[at]}")
+                return Difference(
+                    where=where, what=f"{place}{index}: expected {value[at]}, got {new[at]}"
+                )
     return None
 
 
 def same(one: Array, other: Array) -> bool:
     """Are all elements equal, NaN with NaN included?"""
-    return np.array_equal(one, other) or (one.dtype.kind == "f" and np.array_equal(one, other, equal_nan=True))
+    return np.array_equal(one, other) or (
+        one.dtype.kind == "f" and np.array_equal(one, other, equal_nan=True)
+    )
 
 
 def sample(space: spaces.Space[object], count: int, lead: tuple[int, ...], seed: int) -> Tree:
-    """Draw actions [count, *lead, ...] in the env's dtypes: uniform; a quarter of a Box's numbers lie on its bounds.
+    """Draw actions [count, *lead, ...] in the env's dtypes: uniform; a quarter of a Box's numbers
+    lie on its bounds.
 
     A dimension without bounds gets normal noise. All streams get the same.
     """
@@ -290,7 +386,14 @@ def _drawn(space: Any, count: int, lead: tuple[int, ...], rng: np.random.Generat
         low, high = (np.where(bounded, bound, 0.0) for bound in (space.low, space.high))
         # In halves, since the widest bounds are further apart than any float.
         drawn = np.where(bounded, 2 * rng.uniform(low / 2, high / 2, shape), rng.normal(size=shape))
-        drawn = np.where(rng.random(shape) < 0.25, np.where(rng.random(shape) < 0.5, space.low, space.high), drawn)
-        drawn = np.clip(np.where(np.isfinite(drawn), drawn, rng.normal(size=shape)), space.low, space.high)
+        drawn = np.where(
+            rng.random(shape) < 0.25,
+            np.where(rng.random(shape) < 0.5, space.low, space.high),
+            drawn,
+        )
+        drawn = np.clip(
+            np.where(np.isfinite(drawn), drawn, rng.normal(size=shape)), space.low, space.high
+        )
     rows = drawn.astype(space.dtype).reshape(count, *[1] * len(lead), *space.shape)
-    return np.array(np.broadcast_to(rows, (count, *lead, *space.shape)))  # a copy, since masks write into it
+    # a copy, since masks write into it
+    return np.array(np.broadcast_to(rows, (count, *lead, *space.shape)))

@@ -1,4 +1,6 @@
-"""The report of a check: findings, facts, times, and what was not looked at; as JSON between two processes."""
+"""The report of a check: findings, facts, times, and what was not looked at; as JSON between two
+processes.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,16 @@ class Times:
     @classmethod
     def of(cls, seconds: list[float]) -> Times:
         p50, p99 = np.quantile(seconds, (0.5, 0.99)).tolist()
-        return cls(mean=float(np.mean(seconds)), p50=p50, p99=p99, max=max(seconds), count=len(seconds))
+        return cls(
+            mean=float(np.mean(seconds)), p50=p50, p99=p99, max=max(seconds), count=len(seconds)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a check found. ``left_out`` is empty where every probe was made to its end; else ``why`` says what ended them."""
+    """What a check found. ``left_out`` is empty where every probe was made to its end; else ``why``
+    says what ended them.
+    """
 
     target: str
     findings: tuple[Finding, ...]  # errors first
@@ -65,7 +71,9 @@ class Report:
 
     def found(self, *more: Finding) -> Report:
         """The report with more findings, errors first."""
-        return dataclasses.replace(self, findings=tuple(sorted((*self.findings, *more), key=lambda f: f.severity)))
+        return dataclasses.replace(
+            self, findings=tuple(sorted((*self.findings, *more), key=lambda f: f.severity))
+        )
 
     def json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -73,6 +81,9 @@ class Report:
     @classmethod
     def of_json(cls, row: dict[str, Any]) -> Report:
         """Read what ``json`` gave, also after a journey as text."""
-        times = {name: None if row[name] is None else Times(**row[name]) for name in ("step_s", "reset_s")}
+        times = {
+            name: None if row[name] is None else Times(**row[name])
+            for name in ("step_s", "reset_s")
+        }
         findings = tuple(Finding(**finding) for finding in row["findings"])
         return cls(**{**row, **times, "findings": findings, "left_out": tuple(row["left_out"])})

@@ -1,7 +1,9 @@
-"""``supervise``: check an env in a child process, within a time, whatever the env does to that process.
+"""``supervise``: check an env in a child process, within a time, whatever the env does to that
+process.
 
-What becomes a finding here, since the child cannot tell it: its death (exit code or signal) in a call of the env, a call that
-does not return, and what the env prints. The findings up to then are kept.
+What becomes a finding here, since the child cannot tell it: its death (exit code or signal) in a
+call of the env, a call that does not return, and what the env prints. The findings up to then are
+kept.
 """
 
 from __future__ import annotations
@@ -34,12 +36,23 @@ POLL_S = 0.05
 START_S = 60.0  # for the child's own imports, on a loaded machine
 GENTLE_S = 0.5  # between SIGTERM and SIGKILL
 STACK_S = 0.5  # for the stack of a child that hangs
-SPARE, SPARE_S = 0.1, 2.0  # part of the time, and at most, that is left over for the last call to come back
-HANG_S, HANG_RATIO = 1.0, 5.0  # a call hangs that takes longer than both: seconds, and times the longest call before it
-LINE, MOST_BYTES = 80, 1 << 16  # of a printed line: characters in a finding, bytes that are held at once
-DIES = "A worker's process dies so, too; the third such death in a row without progress ends the run."
-HANGS = "In training the worker is taken for hanging and replaced; the third time in a row ends the run."
-START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from equipoise.envs.check.child import main; main()"
+# part of the time, and at most, that is left over for the last call to come back
+SPARE, SPARE_S = 0.1, 2.0
+# a call hangs that takes longer than both: seconds, and times the longest call before it
+HANG_S, HANG_RATIO = 1.0, 5.0
+# of a printed line: characters in a finding, bytes that are held at once
+LINE, MOST_BYTES = 80, 1 << 16
+DIES = (
+    "A worker's process dies so, too; the third such death in a row without progress ends the run."
+)
+HANGS = (
+    "In training the worker is taken for hanging and replaced; the third time in a row ends "
+    "the run."
+)
+START = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from equipoise.envs.check.child "
+    "import main; main()"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +70,9 @@ class Progress:
 
 @dataclass(slots=True)
 class State:
-    """What the child has told so far; the thread that reads the events is the only one that writes."""
+    """What the child has told so far;
+    the thread that reads the events is the only one that writes.
+    """
 
     ready_at: float | None = None
     probe: tuple[str, int | None] = (names.MAKING, None)
@@ -116,24 +131,38 @@ class Printed:
 
 
 def supervise(
-    factory: EnvFactory, *, steps: int = STEPS, seed: int = 0, seconds: float = SECONDS,
-    show: Callable[[Progress], None] = lambda progress: None, warn: Callable[[str], None] = lambda text: None,
-) -> Report:  # fmt: skip
+    factory: EnvFactory,
+    *,
+    steps: int = STEPS,
+    seed: int = 0,
+    seconds: float = SECONDS,
+    show: Callable[[Progress], None] = lambda progress: None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Report:
     """Check an env as ``check_env`` does, in a child process that is gone when this returns.
 
-    ``show`` is called some twenty times a second, ``warn`` with the text of each Python warning. Ctrl-C ends the check:
-    the report then holds what was found, and its ``why`` is ``report.INTERRUPTED``. ValueError, ImportError and OSError as from
-    ``make``; OSError, too, where no process can be started.
+    ``show`` is called some twenty times a second, ``warn`` with the text of each Python warning.
+    Ctrl-C ends the check: the report then holds what was found, and its ``why`` is
+    ``report.INTERRUPTED``. ValueError, ImportError and OSError as from ``make``; OSError, too,
+    where no process can be started.
     """
     check_arguments(steps, seconds)
     given = {
-        "target": factory.target, "kwargs": dict(factory.kwargs), "action_mask": factory.action_mask, "steps": steps,
-        "seed": seed, "seconds": seconds - min(SPARE * seconds, SPARE_S),
-    }  # fmt: skip
+        "target": factory.target,
+        "kwargs": dict(factory.kwargs),
+        "action_mask": factory.action_mask,
+        "steps": steps,
+        "seed": seed,
+        "seconds": seconds - min(SPARE * seconds, SPARE_S),
+    }
     line = json.dumps(given).encode() + b"\n"
     paths = json.dumps(sys.path)
     child = subprocess.Popen(
-        [sys.executable, "-P", "-c", START, paths], stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+        [sys.executable, "-P", "-c", START, paths],
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        start_new_session=True,
     )
     state, printed, extra = State(), Printed(), list[Finding]()
     readers = [
@@ -167,14 +196,29 @@ def supervise(
         extra.append(death(state, child.returncode, printed))
         why = names.DIED
     if printed.count:
-        seen = f"expected nothing, got {printed.count:,} line{'s' * (printed.count > 1)}; the first: {printed.first!r}"
+        seen = (
+            f"expected nothing, got {printed.count:,} line{'s' * (printed.count > 1)}; the "
+            f"first: {printed.first!r}"
+        )
         cost = "The log of every worker fills with them, and to print takes time."
-        extra.append(Finding(severity="note", what="the env prints", where="stdout or stderr", seen=seen, cost=cost))
+        extra.append(
+            Finding(
+                severity="note",
+                what="the env prints",
+                where="stdout or stderr",
+                seen=seen,
+                cost=cost,
+            )
+        )
     return finished(factory, state, why).found(*extra)
 
 
-def reading(pipe: IO[bytes] | None, take: Callable[[bytes], None], most: int = -1) -> threading.Thread:
-    """Start a thread that hands on each line of a pipe until its end; a line of more than ``most`` bytes in parts."""
+def reading(
+    pipe: IO[bytes] | None, take: Callable[[bytes], None], most: int = -1
+) -> threading.Thread:
+    """Start a thread that hands on each line of a pipe until its end; a line of more than ``most``
+    bytes in parts.
+    """
     assert pipe is not None
 
     def read() -> None:
@@ -187,11 +231,18 @@ def reading(pipe: IO[bytes] | None, take: Callable[[bytes], None], most: int = -
 
 
 def watch(
-    child: subprocess.Popen[bytes], state: State, seconds: float, show: Callable[[Progress], None], warn: Callable[[str], None]
+    child: subprocess.Popen[bytes],
+    state: State,
+    seconds: float,
+    show: Callable[[Progress], None],
+    warn: Callable[[str], None],
 ) -> str:
-    """Wait for the child's end and show what it does; "", or ``TIME_UP`` where its time was up first."""
+    """Wait for the child's end and show what it does; "", or ``TIME_UP`` where its time was up
+    first.
+    """
     began = time.monotonic()
-    ready_s, call, call_from_s = 0.0, state.since, 0.0  # what it had waited for a core when it was ready, and when it called
+    # what it had waited for a core when it was ready, and when it called
+    ready_s, call, call_from_s = 0.0, state.since, 0.0
     while True:
         try:
             child.wait(POLL_S)
@@ -207,17 +258,25 @@ def watch(
         if state.ready_at is None:
             ready_s = waited_s
             if now - began - waited_s > START_S:
-                raise OSError(f"expected {sys.executable} to start within {START_S:.0f} s, got nothing from it")
+                raise OSError(
+                    f"expected {sys.executable} to start within {START_S:.0f} s, got nothing from "
+                    "it"
+                )
             continue
         spent = now - state.ready_at - max(waited_s - ready_s, 0.0)
         found = len(state.report["findings"]) if state.report is not None else 0
         probe, steps = state.probe
         show(
             Progress(
-                probe=probe, where=state.where, steps=steps, call_s=now - state.since, spent_s=spent, seconds=seconds,
+                probe=probe,
+                where=state.where,
+                steps=steps,
+                call_s=now - state.since,
+                spent_s=spent,
+                seconds=seconds,
                 findings=found,
             )
-        )  # fmt: skip
+        )
         if spent > seconds:
             return names.TIME_UP
 
@@ -238,7 +297,15 @@ def hang(state: State) -> list[Finding]:
     if not state.where or call_s < max(HANG_S, HANG_RATIO * state.longest_s):
         return []
     seen = f"expected an answer, got none in {call_s:.1f} s{at_line(state)}"
-    return [Finding(severity="error", what=f"{called(state)} does not return", where=where(state), seen=seen, cost=HANGS)]
+    return [
+        Finding(
+            severity="error",
+            what=f"{called(state)} does not return",
+            where=where(state),
+            seen=seen,
+            cost=HANGS,
+        )
+    ]
 
 
 def death(state: State, code: int, printed: Printed) -> Finding:
@@ -248,8 +315,14 @@ def death(state: State, code: int, printed: Printed) -> Finding:
     if code >= 0:
         what = f"{name} ends its process"
     else:
-        what = f"{name}: its process is killed" if -code in OUTSIDE else f"{name} crashes its process"
-    out = ", by the env itself or by a machine that is short of memory" if code == -signal.SIGKILL else ""
+        what = (
+            f"{name}: its process is killed" if -code in OUTSIDE else f"{name} crashes its process"
+        )
+    out = (
+        ", by the env itself or by a machine that is short of memory"
+        if code == -signal.SIGKILL
+        else ""
+    )
     words = f"; the last line it printed: {printed.last!r}" if printed.last else ""
     seen = f"expected an answer, got a process that {how.how}{out}{at_line(state)}{words}"
     return Finding(severity="error", what=what, where=where(state), seen=seen, cost=DIES)
@@ -262,11 +335,17 @@ def called(state: State) -> str:
 
 
 def where(state: State) -> str:
-    return f"{state.where} ({state.probe[0]})" if called(state) in ("step()", "reset()") else state.probe[0]
+    return (
+        f"{state.where} ({state.probe[0]})"
+        if called(state) in ("step()", "reset()")
+        else state.probe[0]
+    )
 
 
 def at_line(state: State) -> str:
-    """The line of the env's code in the last stack, else the innermost line: " at my_envs.py:12, in step"."""
+    """The line of the env's code in the last stack, else the innermost line: " at my_envs.py:12, in
+    step".
+    """
     starts = [i for i, line in enumerate(state.stack) if "most recent call first" in line]
     frames = of_dump(state.stack[starts[-1] :]) if starts else []
     frames = [frame for frame in frames if not is_ours(frame.file)]  # our hook of os._exit
@@ -283,10 +362,14 @@ def finished(factory: EnvFactory, state: State, why: str) -> Report:
     left = list(report.left_out)
     if left and left[0].startswith(names.FIRST) and state.where.startswith("step "):
         left[0] = f"{names.FIRST} from {state.where} on"
-    return dataclasses.replace(report, left_out=tuple(left), why=why if left or why == names.INTERRUPTED else "")
+    return dataclasses.replace(
+        report, left_out=tuple(left), why=why if left or why == names.INTERRUPTED else ""
+    )
 
 
-def end(child: subprocess.Popen[bytes], readers: Sequence[tuple[threading.Thread, IO[bytes] | None]]) -> None:
+def end(
+    child: subprocess.Popen[bytes], readers: Sequence[tuple[threading.Thread, IO[bytes] | None]]
+) -> None:
     """End the child and all that it started, and let the readers come to the end of their pipes."""
     if child.poll() is None:
         child.terminate()
@@ -303,5 +386,6 @@ def end(child: subprocess.Popen[bytes], readers: Sequence[tuple[threading.Thread
             child.stdin.close()
     for reader, pipe in readers:
         reader.join(timeout=1.0)
-        if pipe is not None and not reader.is_alive():  # else a process that the env sent away still holds the other end
+        # else a process that the env sent away still holds the other end
+        if pipe is not None and not reader.is_alive():
             pipe.close()

@@ -1,4 +1,6 @@
-"""Wrappers that keep running statistics in an env: found in the chain of wrappers, each with the setting that replaces it."""
+"""Wrappers that keep running statistics in an env: found in the chain of wrappers, each with the
+setting that replaces it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ def chain(env: object) -> Iterator[object]:
     while env is not None and id(env) not in seen:
         seen.add(id(env))
         yield env
-        for inner in (getattr(env, "envs", None) or [])[:1]:  # of a SyncVectorEnv; the others are like the first
+        # of a SyncVectorEnv; the others are like the first
+        for inner in (getattr(env, "envs", None) or [])[:1]:
             yield from chain(inner)
         env = getattr(env, "__dict__", {}).get("env")
 
@@ -29,13 +32,17 @@ def judge_statistics(found: Findings, env: object) -> bool:
     for one in chain(env):
         for cls in type(one).__mro__:
             if cls.__name__ in SETTINGS and cls.__module__.startswith("gymnasium.wrappers"):
-                names.setdefault(cls.__name__, f"{cls.__module__.rpartition('.')[0]}.{cls.__name__}")
+                names.setdefault(
+                    cls.__name__, f"{cls.__module__.rpartition('.')[0]}.{cls.__name__}"
+                )
     for name, full in names.items():
         what, setting = SETTINGS[name]
         seen = f"expected {what} as the env gives them, got those of {full}"
         cost = (
-            "Each env of a run has statistics of its own; an evaluation begins without them, and neither a checkpoint nor the "
-            f"weights hold them. Take the wrapper off: --set {setting}=true does it, with statistics that are saved."
+            "Each env of a run has statistics of its own; an evaluation begins without them, and "
+            "neither a checkpoint nor the "
+            f"weights hold them. Take the wrapper off: --set {setting}=true does it, with "
+            "statistics that are saved."
         )
         found.error(f"{name} keeps running statistics in the env", "the wrappers", seen, cost)
     return bool(names)

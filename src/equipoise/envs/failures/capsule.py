@@ -1,4 +1,5 @@
-"""Capsules: what an env did up to its failure, as JSON and arrays, so that it can be done again (``equipoise reproduce``).
+"""Capsules: what an env did up to its failure, as JSON and arrays, so that it can be done again
+(``equipoise reproduce``).
 
 A capsule is a directory that is there whole or not at all::
 
@@ -7,8 +8,9 @@ A capsule is a directory that is there whole or not at all::
 
 The actions may be those of a few episodes, those that were ignored between two of them included.
 
-Nothing in it is a pickle. Names are ours, never an env's: ``KIND-TYPE-WHERE-NN``, at most ``LIMIT`` of one cause in a run.
-"""
+Nothing in it is a pickle. Names are ours, never an env's: ``KIND-TYPE-WHERE-NN``, at most ``LIMIT``
+of one cause in a run.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -44,8 +46,19 @@ from equipoise.types import Array, EnvFactory, OnNonfinite, Tree
 FORMAT = 2
 LIMIT = 20  # capsules of one cause in a run; what comes after is counted only
 LARGEST = 1 << 30  # bytes of arrays that a reader accepts
-# What zipfile and numpy raise for a member that is no array, or one of Python objects, or says that it is larger than memory.
-DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
+# What zipfile and numpy raise for a member that is no array, or one of Python objects, or says that
+# it is larger than memory.
+DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    KeyError,
+    ValueError,
+    RuntimeError,
+    MemoryError,
+    OverflowError,
+)
 RECORD, ARRAYS = "capsule.json", "arrays.npz"
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 COUNTED = ("aborted", "clamped", "outside")  # episodes, numbers, rows
@@ -57,11 +70,15 @@ class EnvFailed(RuntimeError):
 
 
 class ProcessExhausted(RuntimeError):
-    """The error of a process that has run out of files or memory; the env may work in a new process."""
+    """The error of a process that has run out of files or memory; the env may work in a new
+    process.
+    """
 
 
 def exhausted(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in EXHAUSTED)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno in EXHAUSTED
+    )
 
 
 def _nothing(seconds: float) -> None: ...
@@ -69,14 +86,17 @@ def _nothing(seconds: float) -> None: ...
 
 @dataclass(slots=True, kw_only=True)
 class Failures:
-    """The rule for env failures in a run, and how often each kind came: ``counts`` [3] int64 as in ``COUNTED``."""
+    """The rule for env failures in a run, and how often each kind came: ``counts`` [3] int64 as in
+    ``COUNTED``.
+    """
 
     on_nonfinite: OnNonfinite = "stop"
     capsules: Path | None = None  # where they are written; None: nowhere
     counts: Array = field(default_factory=lambda: np.zeros(len(COUNTED), np.int64))
     causes: Causes = field(default_factory=Causes)  # of the aborted ones
     warned: set[str] = field(default_factory=set)
-    resetting: Callable[[float], object] = _nothing  # called after each reset of an env with the seconds that it took
+    # called after each reset of an env with the seconds that it took
+    resetting: Callable[[float], object] = _nothing
 
     def count(self, name: str, by: int = 1) -> None:
         self.counts[COUNTED.index(name)] += by
@@ -85,14 +105,24 @@ class Failures:
         """Count an episode that this error ended."""
         self.count("aborted")
         wrong = error if isinstance(error, WrongValue) else None
-        cause = cause_of("exception" if wrong is None else wrong.kind, None if wrong is None else wrong.key, error)
+        cause = cause_of(
+            "exception" if wrong is None else wrong.kind,
+            None if wrong is None else wrong.key,
+            error,
+        )
         self.causes.add(cause, f"{type(error).__name__}: {message(error)}")
 
     def ends_the_run(self, error: BaseException) -> bool:
-        return isinstance(error, WrongValue) and error.kind == "nonfinite" and self.on_nonfinite == "stop"
+        return (
+            isinstance(error, WrongValue)
+            and error.kind == "nonfinite"
+            and self.on_nonfinite == "stop"
+        )
 
     def warn_once(self, error: WrongValue) -> bool:
-        """Warn, the first time, of something odd that can be learned from -> was this the first time?"""
+        """Warn, the first time, of something odd that can be learned from -> was this the first
+        time?
+        """
         first = error.key not in self.warned
         if first:
             self.warned.add(error.key)
@@ -109,7 +139,7 @@ class Start:
     birth       the first reset of the env
     state       the arrays ``state``, after which the first action is already sent
     lost        nothing that can be done again
-    """
+    """  # noqa: E501
 
     kind: Literal["seed", "generator", "birth", "state", "lost"]
     seed: int | None = None
@@ -120,7 +150,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capsule:
-    """One failure. ``streams``: the streams of the env; ``stream``: the one that failed, None where a vector env cannot say."""
+    """One failure. ``streams``: the streams of the env; ``stream``: the one that failed, None where
+    a vector env cannot say.
+    """
 
     env: EnvFactory
     streams: tuple[int, ...]
@@ -131,7 +163,9 @@ class Capsule:
     error: str  # its type
     message: str
     key: str | None  # the key of a wrong value
-    step: int  # steps of the episode, the failing one included (0: the reset); for a vector env, steps since ``start``
+    # steps of the episode, the failing one included (0: the reset); for a vector env, steps since
+    # ``start``
+    step: int
     wrappers: str
     traceback: str
     versions: Mapping[str, str | None]
@@ -140,13 +174,17 @@ class Capsule:
     state: Tree
 
 
-# ------------------------------------------------------------------------------------------------------------------- write
+# -------------------------------------------------------------------------------------------- write
 
 
 def write(directory: Path, capsule: Capsule, error: BaseException) -> Path | None:
-    """Write the capsule -> its directory; None where this cause has ``LIMIT`` already, or the disk is full (with a warning)."""
+    """Write the capsule -> its directory; None where this cause has ``LIMIT`` already, or the disk
+    is full (with a warning).
+    """
     cause = cause_of(capsule.kind, capsule.key, error)
-    if not (free := [n for n in range(1, LIMIT + 1) if not (directory / f"{cause}-{n:02d}").exists()]):
+    if not (
+        free := [n for n in range(1, LIMIT + 1) if not (directory / f"{cause}-{n:02d}").exists()]
+    ):
         return None
     aside = None
     try:
@@ -158,7 +196,9 @@ def write(directory: Path, capsule: Capsule, error: BaseException) -> Path | Non
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **arrays)
         write_synced(aside / ARRAYS, buffer.getvalue())
-        write_synced(aside / RECORD, (json.dumps(to_json(capsule), indent=2, default=repr) + "\n").encode())
+        write_synced(
+            aside / RECORD, (json.dumps(to_json(capsule), indent=2, default=repr) + "\n").encode()
+        )
         return _named(aside, directory, cause, free)
     except OSError as failed:  # a full disk costs the capsule, not the run
         if aside is not None:
@@ -168,7 +208,9 @@ def write(directory: Path, capsule: Capsule, error: BaseException) -> Path | Non
 
 
 def _named(aside: Path, directory: Path, cause: str, free: list[int]) -> Path | None:
-    """Rename to the first free name. Other workers write here too; the first rename wins: no directory replaces a full one."""
+    """Rename to the first free name. Other workers write here too; the first rename wins: no
+    directory replaces a full one.
+    """
     for n in free:
         target = directory / f"{cause}-{n:02d}"
         try:
@@ -183,16 +225,24 @@ def _named(aside: Path, directory: Path, cause: str, free: list[int]) -> Path | 
 
 
 def cause_of(kind: Kind, key: str | None, error: BaseException) -> str:
-    """The key that equal failures share: kind, type and place; not the message, which may hold numbers."""
+    """The key that equal failures share: kind, type and place; not the message, which may hold
+    numbers.
+    """
     where = key or ""
     if not where and (frames := traceback.extract_tb(error.__traceback__)):
         where = f"{Path(frames[-1].filename).name}-{frames[-1].lineno}"
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{kind}-{type(error).__name__}-{where}")[:80].strip("-.")
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{kind}-{type(error).__name__}-{where}")[:80].strip(
+        "-."
+    )
 
 
 def to_json(capsule: Capsule) -> dict[str, Any]:
     start = capsule.start
-    env = {"target": capsule.env.target, "kwargs": dict(capsule.env.kwargs), "action_mask": capsule.env.action_mask}
+    env = {
+        "target": capsule.env.target,
+        "kwargs": dict(capsule.env.kwargs),
+        "action_mask": capsule.env.action_mask,
+    }
     names, signed = trust.of_env(env)
     return {
         "format": FORMAT,
@@ -202,7 +252,11 @@ def to_json(capsule: Capsule) -> dict[str, Any]:
         "stream": capsule.stream,
         "seed": capsule.seed,
         "start": {
-            "kind": start.kind, "seed": start.seed, "generator": start.generator, "resets": start.resets, "born": start.born,
+            "kind": start.kind,
+            "seed": start.seed,
+            "generator": start.generator,
+            "resets": start.resets,
+            "born": start.born,
         },
         "kind": capsule.kind,
         "error": capsule.error,
@@ -213,11 +267,13 @@ def to_json(capsule: Capsule) -> dict[str, Any]:
         "traceback": capsule.traceback,
         "versions": dict(capsule.versions),
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }  # fmt: skip
+    }
 
 
 def versions(env: Any) -> dict[str, str | None]:
-    """Versions of every package that decides how an env behaves, the package of ``env`` included."""
+    """Versions of every package that decides how an env behaves,
+    the package of ``env`` included.
+    """
     module = type(getattr(env, "unwrapped", env)).__module__.partition(".")[0]
     names = dict.fromkeys(("equipoise", "gymnasium", "numpy", module))
     return {"python": platform.python_version(), **{name: _version(name) for name in names}}
@@ -230,19 +286,24 @@ def _version(package: str) -> str | None:
         return None
 
 
-# -------------------------------------------------------------------------------------------------------------------- read
+# --------------------------------------------------------------------------------------------- read
 
 
 def read(path: Path, trusted: Sequence[str] = ()) -> Capsule:
-    """A capsule, also one from elsewhere: nothing in it is believed before it is looked at. ValueError says what is wrong.
+    """A capsule, also one from elsewhere: nothing in it is believed before it is looked at.
+    ValueError says what is wrong.
 
-    ``trusted``: modules and ``module:callable`` of the env that the user vouches for (``trust.py``).
+    ``trusted``: modules and ``module:callable`` of the env that the user vouches for
+    (``trust.py``).
     """
     directory = path.parent if path.name == RECORD else path
     for name in (RECORD, ARRAYS):
         file = directory / name
         if not file.is_file():
-            raise FileNotFoundError(f"{directory}: expected a capsule, a directory with {RECORD} and {ARRAYS}, got no {name}")
+            raise FileNotFoundError(
+                f"{directory}: expected a capsule, a directory with {RECORD} and {ARRAYS}, got no "
+                f"{name}"
+            )
         if file.is_symlink():
             raise ValueError(f"{file}: expected a file, got a link to {os.readlink(file)}")
     data = trust.renamed(read_json(directory / RECORD), trusted)
@@ -262,39 +323,102 @@ SCHEMA: dict[str, Schema] = {
     "stream": Maybe(NATURAL),
     "seed": NATURAL,
     "start": {
-        "kind": Text(among=("seed", "generator", "birth", "state", "lost")), "seed": Maybe(NATURAL),
-        "generator": Maybe(Each(Anything())), "resets": NATURAL, "born": Maybe(NATURAL),
+        "kind": Text(among=("seed", "generator", "birth", "state", "lost")),
+        "seed": Maybe(NATURAL),
+        "generator": Maybe(Each(Anything())),
+        "resets": NATURAL,
+        "born": Maybe(NATURAL),
     },
     "kind": Text(among=KINDS),
-    "error": Text(), "message": Text(), "key": Maybe(Text()), "step": NATURAL, "wrappers": Text(), "traceback": Text(),
-    "versions": Each(Maybe(Text())), "written": Text(),
-}  # fmt: skip
+    "error": Text(),
+    "message": Text(),
+    "key": Maybe(Text()),
+    "step": NATURAL,
+    "wrappers": Text(),
+    "traceback": Text(),
+    "versions": Each(Maybe(Text())),
+    "written": Text(),
+}
 TARGET = re.compile(r"(python:|envpool:)?([A-Za-z_][\w.]*:)?[\w./-]+")
 
 
 def _capsule(data: Any, arrays: dict[str, Array], file: Path) -> Capsule:
     if isinstance(data, dict):
-        _need(data.get("format") == FORMAT, file, "format", f"{FORMAT}, since this is equipoise {_version('equipoise')}",
-              data.get("format"))  # fmt: skip
+        _need(
+            data.get("format") == FORMAT,
+            file,
+            "format",
+            f"{FORMAT}, since this is equipoise {_version('equipoise')}",
+            data.get("format"),
+        )
     check(data, SCHEMA, str(file))
     target, streams, start = data["env"]["target"], data["streams"], data["start"]
-    _need(TARGET.fullmatch(target), file, "env.target", "a Gymnasium id, module:id or module:callable", target)
-    _need(".." not in target and "/." not in target and target[:1] != "/", file, "env.target", "a name, no path", target)
+    _need(
+        TARGET.fullmatch(target),
+        file,
+        "env.target",
+        "a Gymnasium id, module:id or module:callable",
+        target,
+    )
+    _need(
+        ".." not in target and "/." not in target and target[:1] != "/",
+        file,
+        "env.target",
+        "a name, no path",
+        target,
+    )
     _need(streams, file, "streams", "at least one stream", streams)
-    _need(data["stream"] is None or data["stream"] in streams, file, "stream", f"one of {streams} or null", data["stream"])
+    _need(
+        data["stream"] is None or data["stream"] in streams,
+        file,
+        "stream",
+        f"one of {streams} or null",
+        data["stream"],
+    )
     for kind in ("seed", "generator"):
-        _need(start["kind"] != kind or start[kind] is not None, file, f"start.{kind}", f"a {kind}", None)
+        _need(
+            start["kind"] != kind or start[kind] is not None,
+            file,
+            f"start.{kind}",
+            f"a {kind}",
+            None,
+        )
     _need("actions" in arrays, file, ARRAYS, "an array 'actions'", f"{sorted(arrays)}")
     rows = {np.shape(x)[:1] for x in tree.leaves(arrays["actions"])}
-    _need(len(rows) == 1 and rows != {()}, file, ARRAYS, "as many actions of each part, [n, ...]", f"{sorted(rows)}")
-    _need(start["kind"] != "state" or "state" in arrays, file, ARRAYS, "arrays state/...", f"{sorted(arrays)}")
+    _need(
+        len(rows) == 1 and rows != {()},
+        file,
+        ARRAYS,
+        "as many actions of each part, [n, ...]",
+        f"{sorted(rows)}",
+    )
+    _need(
+        start["kind"] != "state" or "state" in arrays,
+        file,
+        ARRAYS,
+        "arrays state/...",
+        f"{sorted(arrays)}",
+    )
     return Capsule(
-        env=EnvFactory(target=target, kwargs=data["env"]["kwargs"], action_mask=data["env"]["action_mask"]),
-        streams=tuple(streams), stream=data["stream"],
-        seed=data["seed"], start=Start(**start), kind=data["kind"], error=data["error"], message=data["message"],
-        key=data["key"], step=data["step"], wrappers=data["wrappers"], traceback=data["traceback"], versions=data["versions"],
-        actions=arrays["actions"], observations=arrays.get("obs", {}), state=arrays.get("state", {}),
-    )  # fmt: skip
+        env=EnvFactory(
+            target=target, kwargs=data["env"]["kwargs"], action_mask=data["env"]["action_mask"]
+        ),
+        streams=tuple(streams),
+        stream=data["stream"],
+        seed=data["seed"],
+        start=Start(**start),
+        kind=data["kind"],
+        error=data["error"],
+        message=data["message"],
+        key=data["key"],
+        step=data["step"],
+        wrappers=data["wrappers"],
+        traceback=data["traceback"],
+        versions=data["versions"],
+        actions=arrays["actions"],
+        observations=arrays.get("obs", {}),
+        state=arrays.get("state", {}),
+    )
 
 
 def _need(right: object, file: Path, name: str, expected: str, got: Any) -> None:
@@ -303,7 +427,9 @@ def _need(right: object, file: Path, name: str, expected: str, got: Any) -> None
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """Read the arrays of an npz file: numbers only, of a bounded size; nothing is unpacked to the disk."""
+    """Read the arrays of an npz file: numbers only, of a bounded size; nothing is unpacked to the
+    disk.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(info.file_size for info in archive.infolist())
@@ -319,10 +445,15 @@ def read_arrays(path: Path) -> dict[str, Array]:
                 flat[name.removesuffix(".npy")] = file[name]
     except DAMAGED as error:
         got = str(error) or type(error).__name__
-        raise ValueError(f"{path}: {name.removesuffix('.npy')}: expected an array of numbers, got {got[:500]}") from error
+        raise ValueError(
+            f"{path}: {name.removesuffix('.npy')}: expected an array of numbers, got {got[:500]}"
+        ) from error
     for name, array in flat.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-            raise ValueError(f"{path}: expected numbers in {name!r}, got {getattr(array, 'dtype', type(array).__name__)}")
+            raise ValueError(
+                f"{path}: expected numbers in {name!r}, got "
+                f"{getattr(array, 'dtype', type(array).__name__)}"
+            )
     try:
         return tree.nest(flat)  # type: ignore[no-any-return]
     except ValueError as error:

@@ -1,7 +1,8 @@
 """Causes: which exceptions aborted episodes, counted in arrays that processes share.
 
-A cause is what failed and where (``capsule.cause_of``); its text is the first message that came of it. The env's process is the
-only writer: it writes a text before it counts, so that a reader sees no count without its text.
+A cause is what failed and where (``capsule.cause_of``); its text is the first message that came of
+it. The env's process is the only writer: it writes a text before it counts, so that a reader sees
+no count without its text.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Causes:
         if not self._times[i]:
             text = message if i < MOST - 1 else OTHER
             key = (cause if i < MOST - 1 else OTHER).encode()[: SIZE // 2]
-            data = key + b"\0" + " ".join(text.split()).encode(errors="replace")[: SIZE - len(key) - 1]
+            data = (
+                key + b"\0" + " ".join(text.split()).encode(errors="replace")[: SIZE - len(key) - 1]
+            )
             self._texts[i] = 0
             self._texts[i, : len(data)] = np.frombuffer(data, np.uint8)
         self._times[i] += 1
@@ -47,12 +50,21 @@ class Causes:
     def told(self) -> list[tuple[str, str, int]]:
         """(cause, text, episodes) of each."""
         rows = (bytes(row).partition(b"\0") for row in self._texts)
-        texts = [(key.decode(errors="ignore"), text.rstrip(b"\0").decode(errors="ignore")) for key, _, text in rows]
-        return [(key, text, int(times)) for (key, text), times in zip(texts, self._times, strict=True) if times]
+        texts = [
+            (key.decode(errors="ignore"), text.rstrip(b"\0").decode(errors="ignore"))
+            for key, _, text in rows
+        ]
+        return [
+            (key, text, int(times))
+            for (key, text), times in zip(texts, self._times, strict=True)
+            if times
+        ]
 
 
 def most_frequent(groups: Sequence[Causes]) -> dict[str, int]:
-    """Episodes by the text of what aborted them, over several groups of envs: the most frequent first, at most ``MOST``."""
+    """Episodes by the text of what aborted them, over several groups of envs: the most frequent
+    first, at most ``MOST``.
+    """
     texts: dict[str, str] = {}
     found: dict[str, int] = {}
     for key, text, times in (item for one in groups for item in one.told):

@@ -1,7 +1,9 @@
-"""Reproduce a capsule's failure: the env is made, brought to where the episode began, and given the same actions.
+"""Reproduce a capsule's failure: the env is made, brought to where the episode began, and given the
+same actions.
 
-What Gymnasium's generator carries from one episode to the next is restored. An env that counts resets
-is reset as often before. Anything else that it keeps is lost, and ``Reproduction`` then says that nothing was raised.
+What Gymnasium's generator carries from one episode to the next is restored. An env that counts
+resets is reset as often before. Anything else that it keeps is lost, and ``Reproduction`` then says
+that nothing was raised.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from equipoise.envs.making import make
 from equipoise.hints import message
 from equipoise.types import Tree
 
-MOST_RESETS = 100_000  # most resets before the episode, so that a foreign capsule cannot run for ever
+# most resets before the episode, so that a foreign capsule cannot run for ever
+MOST_RESETS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,15 @@ class Reproduction:
 
 
 def reproduce(capsule: Capsule) -> Reproduction:
-    """Play the capsule in this process; where the episode alone raises nothing, once more with the resets before it."""
+    """Play the capsule in this process; where the episode alone raises nothing, once more with the
+    resets before it.
+    """
     if capsule.start.kind == "lost":
         raise ValueError(
-            "expected a capsule that holds all actions since its env was in a known state, got one of an env that had been "
-            "running for too long, or whose generator is not numpy's; its observations, message and traceback are all there is"
+            "expected a capsule that holds all actions since its env was in a known state, got one "
+            "of an env that had been "
+            "running for too long, or whose generator is not numpy's; its observations, message "
+            "and traceback are all there is"
         )
     attempt = play(replace(capsule, start=replace(capsule.start, resets=1)))
     if attempt.same or not 1 < capsule.start.resets <= MOST_RESETS:
@@ -93,12 +100,16 @@ def steps_of(capsule: Capsule, env: SyncEnv) -> list[Tree]:
 
 
 def is_same(capsule: Capsule, error: Exception) -> bool:
-    """Is it the same failure: type and, for a wrong value, kind and key; else the message without addresses?"""
+    """Is it the same failure: type and, for a wrong value, kind and key; else the message without
+    addresses?
+    """
     if type(error).__name__ != capsule.error:
         return False
     if isinstance(error, WrongValue):
         return (error.kind, error.key) == (capsule.kind, capsule.key)
-    return capsule.kind == "exception" and without_addresses(message(error)) == without_addresses(capsule.message)
+    return capsule.kind == "exception" and without_addresses(message(error)) == without_addresses(
+        capsule.message
+    )
 
 
 def without_addresses(text: str) -> str:

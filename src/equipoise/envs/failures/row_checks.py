@@ -1,4 +1,5 @@
-"""Checks of an env's rows: one cheap look a step at all of them; which row, where and why only when one is wrong.
+"""Checks of an env's rows: one cheap look a step at all of them; which row, where and why only when
+one is wrong.
 
 Four things can be wrong with a value:
 
@@ -6,7 +7,7 @@ Four things can be wrong with a value:
     nonfinite   nan or an infinity in a reward or an observation
     outside     a finite number beyond the bounds of a Box (by more than rounding)
     cast        a list, or another dtype of the same kind than the Box says: what a reset gives is looked at
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,12 +30,15 @@ Kind = Literal["exception", "nonfinite", "invalid", "outside", "cast"]
 SMALL = np.float32(1e-20)  # the largest float32 times this, summed over all rows, does not overflow
 ZERO_OR_ONE = "a mask of 0 and 1"
 ANSWER = "(obs, info) of reset() and (obs, reward, terminated, truncated, info) of step()"
-TAKE_APART = (str(Path(__file__).parents[1]), str(Path(gymnasium.__file__).parent))  # whose code takes answers apart
+# whose code takes answers apart
+TAKE_APART = (str(Path(__file__).parents[1]), str(Path(gymnasium.__file__).parent))
 ROUNDING = 1e-5  # share of a bound that a cast from float64 and sums of cosines may add
 
 
 class WrongValue(RuntimeError):
-    """The error of a value that cannot be learned from; ``index``: the stream's place in the batch (None: not known)."""
+    """The error of a value that cannot be learned from; ``index``: the stream's place in the batch
+    (None: not known).
+    """
 
     def __init__(self, kind: Kind, index: int | None, key: str, expected: str, got: str) -> None:
         super().__init__(f"{key}: expected {expected}, got {got}")
@@ -47,14 +51,18 @@ class WrongValue(RuntimeError):
         return self
 
     def placed(self, where: str) -> WrongValue:
-        """The same error with the env and the stream in the message, where they are not in it yet."""
+        """The same error with the env and the stream in the message,
+        where they are not in it yet.
+        """
         if not self.where:
             self.where, self.args = where, (f"{where}: {self.args[0]}",)
         return self
 
 
 def of_answer(error: Exception, index: int | None) -> Exception:
-    """The error of an env that answered with too many values, too few or none, as a WrongValue; any other as it is."""
+    """The error of an env that answered with too many values, too few or none, as a WrongValue; any
+    other as it is.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     ours = bool(frames) and frames[-1].filename.startswith(TAKE_APART)
     if not ours or not isinstance(error, TypeError | ValueError) or "unpack" not in message(error):
@@ -80,20 +88,32 @@ class Leaf:
         slack = 0.0 if self.integers else ROUNDING
         with np.errstate(over="ignore"):  # the dtype's own limits may overflow
             low, high = (np.asarray(x, self.array.dtype) for x in (self.low, self.high))
-            floor = low if self.integers else np.maximum(low - slack * np.maximum(1, np.abs(low)), np.finfo(low.dtype).min)
-            ceiling = high if self.integers else np.minimum(high + slack * np.maximum(1, np.abs(high)), np.finfo(low.dtype).max)
+            floor = (
+                low
+                if self.integers
+                else np.maximum(low - slack * np.maximum(1, np.abs(low)), np.finfo(low.dtype).min)
+            )
+            ceiling = (
+                high
+                if self.integers
+                else np.minimum(high + slack * np.maximum(1, np.abs(high)), np.finfo(low.dtype).max)
+            )
         self.floor, self.ceiling = uniform(floor, self.array), uniform(ceiling, self.array)
         self.scratch = np.zeros(self.array.shape, np.bool_), np.zeros(self.array.shape, np.bool_)
 
     def within(self) -> Array:
-        """Return a bool array of the array's shape, the same one each time; False for nan as well."""
+        """Return a bool array of the array's shape, the same one each time;
+        False for nan as well.
+        """
         one, other = self.scratch
         np.greater_equal(self.array, self.floor, one)
         np.less_equal(self.array, self.ceiling, other)
         return np.logical_and(one, other, one)
 
     def clip(self, i: int) -> None:
-        """Turn nan into 0, and infinities into the largest finite value of the bounds or the dtype."""
+        """Turn nan into 0, and infinities into the largest finite value of the
+        bounds or the dtype.
+        """
         self.array[i] = np.clip(np.nan_to_num(self.array[i], nan=0.0), self.low, self.high)
 
 
@@ -112,16 +132,24 @@ class Mask:
 
     def odd(self, ended: Array) -> Array:
         """[B, n] bool: a value that is neither 0 nor 1, in such a row."""
-        return odd(self.array) & ~ended[:, None] if self.loose else np.zeros(self.array.shape, np.bool_)
+        return (
+            odd(self.array) & ~ended[:, None]
+            if self.loose
+            else np.zeros(self.array.shape, np.bool_)
+        )
 
 
 def odd(mask: Array) -> Array:
-    """Which values of an action mask are neither 0 nor 1: nan, -1 and 0.5 neither allow nor forbid."""
+    """Which values of an action mask are neither 0 nor 1: nan,
+    -1 and 0.5 neither allow nor forbid.
+    """
     return (mask != 0) & (mask != 1)
 
 
 class Checks:
-    """Checks of the rows of one ``TimeStep``, whose arrays stay the same. ``every``: steps between two checks of bounds."""
+    """Checks of the rows of one ``TimeStep``, whose arrays stay the same. ``every``: steps between
+    two checks of bounds.
+    """
 
     def __init__(
         self,
@@ -132,12 +160,20 @@ class Checks:
         every: int = 1,
         masks: Sequence[tuple[str, Array, Array]] = (),
     ) -> None:
-        """``floats`` [n] float32: the memory that rewards and float observations are views of. ``masks``: (key, array [B, n],
-        where each choice begins) of each action mask in ``ts.obs``."""
+        """``floats`` [n] float32: the memory that rewards and float observations are views of.
+        ``masks``: (key, array [B, n], where each choice begins) of each action mask in ``ts.obs``.
+        """
         self.reward = leaf("reward", ts.reward, None)
         self.observation = list(leaves(space, ts.obs))
-        sure = {one.key for one in self.observation if one.integers and np.all(one.low >= 0) and np.all(one.high <= 1)}
-        self.masks = [Mask(key=key, array=array, begins=begins, loose=key not in sure) for key, array, begins in masks]
+        sure = {
+            one.key
+            for one in self.observation
+            if one.integers and np.all(one.low >= 0) and np.all(one.high <= 1)
+        }
+        self.masks = [
+            Mask(key=key, array=array, begins=begins, loose=key not in sure)
+            for key, array, begins in masks
+        ]
         self._ts = ts
         self.every, self._steps = every, 0
         self._bounded = [one for one in self.observation if one.bounded and not one.integers]
@@ -146,11 +182,14 @@ class Checks:
         self._dot, self._small = floats.dot, np.full(floats.shape, SMALL)
 
     def fine(self, *, begins: bool = False) -> bool:
-        """Is every number finite, every integer one of its space, and, if it is time to look, every float within its bounds?
+        """Is every number finite, every integer one of its space, and, if it is time to look, every
+        float within its bounds?
 
-        Bounds are checked each ``every`` steps, and where ``begins`` says that a row begins an episode.
+        Bounds are checked each ``every`` steps, and where ``begins`` says that a row begins an
+        episode.
 
-        A weighted sum is the cheapest way to see nan and infinities: whatever else is in it, it becomes one of them.
+        A weighted sum is the cheapest way to see nan and infinities: whatever else is in it, it
+        becomes one of them.
         """
         try:
             if not isfinite(self._dot(self._small)):
@@ -178,10 +217,15 @@ class Checks:
         return np.logical_or(self._ts.terminated, self._ts.truncated)
 
     def wrong(self, rows: Array | None = None) -> list[WrongValue]:
-        """The first wrong value of each stream and key, of all streams or of those in ``rows``, the worst kinds first."""
+        """The first wrong value of each stream and key, of all streams or of those in ``rows``, the
+        worst kinds first.
+        """
         found: list[WrongValue] = []
         for one in (self.reward, *self.observation):
-            array, within = one.array.reshape(len(one.array), -1), one.within().reshape(len(one.array), -1)
+            array, within = (
+                one.array.reshape(len(one.array), -1),
+                one.within().reshape(len(one.array), -1),
+            )
             for i in np.flatnonzero(~within.all(axis=1)).tolist() if rows is None else rows:
                 finite = np.isfinite(array[i])
                 for kind, bad, expected in (
@@ -192,18 +236,34 @@ class Checks:
                         at = int(bad.argmax())
                         place = np.unravel_index(at, one.array.shape[1:])
                         where = f" at {[int(x) for x in place]}" if place else ""
-                        found.append(WrongValue(kind, i, one.key, expected, f"{array[i, at]}{where}"))  # type: ignore[arg-type]
+                        found.append(
+                            WrongValue(kind, i, one.key, expected, f"{array[i, at]}{where}")  # type: ignore[arg-type]
+                        )
         for mask in self.masks:
             stuck, strange = mask.stuck(self._ended()), mask.odd(self._ended())
             for i in np.flatnonzero(strange.any(axis=1)).tolist() if rows is None else rows:
                 if strange[i].any():
                     at = int(strange[i].argmax())
-                    found.append(WrongValue("invalid", i, mask.key, ZERO_OR_ONE, f"{mask.array[i, at]} at [{at}]"))
+                    found.append(
+                        WrongValue(
+                            "invalid", i, mask.key, ZERO_OR_ONE, f"{mask.array[i, at]} at [{at}]"
+                        )
+                    )
             for i in np.flatnonzero(stuck.any(axis=1)).tolist() if rows is None else rows:
                 if stuck[i].any():
-                    which = f" for choice {int(stuck[i].argmax())} of {len(mask.begins)}" if len(mask.begins) > 1 else ""
-                    found.append(WrongValue("invalid", i, mask.key, "at least one action allowed", f"none{which}"))
-        return sorted(found, key=lambda wrong: ("nonfinite", "invalid", "outside").index(wrong.kind))
+                    which = (
+                        f" for choice {int(stuck[i].argmax())} of {len(mask.begins)}"
+                        if len(mask.begins) > 1
+                        else ""
+                    )
+                    found.append(
+                        WrongValue(
+                            "invalid", i, mask.key, "at least one action allowed", f"none{which}"
+                        )
+                    )
+        return sorted(
+            found, key=lambda wrong: ("nonfinite", "invalid", "outside").index(wrong.kind)
+        )
 
     def clamp(self, i: int) -> int:
         """Make the rows of stream ``i`` finite -> the number of values that were not."""
@@ -234,24 +294,46 @@ def leaf(key: str, array: Array, space: spaces.Space[object] | None) -> Leaf:
     integers = not np.issubdtype(array.dtype, np.floating)
     if array.dtype == np.bool_:
         return Leaf(key=key, array=array, low=False, high=True, bounded=False, integers=True)
-    least, most = (np.iinfo if integers else np.finfo)(array.dtype).min, (np.iinfo if integers else np.finfo)(array.dtype).max
+    least, most = (
+        (np.iinfo if integers else np.finfo)(array.dtype).min,
+        (np.iinfo if integers else np.finfo)(array.dtype).max,
+    )
     if isinstance(space, spaces.Discrete):
         low: Array = int(space.start)
-        return Leaf(key=key, array=array, low=low, high=low + int(space.n) - 1, bounded=True, integers=True)
+        return Leaf(
+            key=key, array=array, low=low, high=low + int(space.n) - 1, bounded=True, integers=True
+        )
     if isinstance(space, spaces.MultiDiscrete):
-        return Leaf(key=key, array=array, low=space.start, high=space.start + (space.nvec - 1), bounded=True, integers=True)
+        return Leaf(
+            key=key,
+            array=array,
+            low=space.start,
+            high=space.start + (space.nvec - 1),
+            bounded=True,
+            integers=True,
+        )
     if isinstance(space, spaces.MultiBinary):
         return Leaf(key=key, array=array, low=0, high=1, bounded=True, integers=True)
     if not isinstance(space, spaces.Box):
         return Leaf(key=key, array=array, low=least, high=most, bounded=False, integers=integers)
-    low, high = np.maximum(space.low, least).astype(array.dtype), np.minimum(space.high, most).astype(array.dtype)
+    low, high = (
+        np.maximum(space.low, least).astype(array.dtype),
+        np.minimum(space.high, most).astype(array.dtype),
+    )
     return Leaf(
-        key=key, array=array, low=low, high=high, bounded=bool((low > least).any() or (high < most).any()), integers=integers
+        key=key,
+        array=array,
+        low=low,
+        high=high,
+        bounded=bool((low > least).any() or (high < most).any()),
+        integers=integers,
     )
 
 
 def uniform(bound: Array, array: Array) -> Array:
-    """Return a scalar where all bounds are equal, else one bound a value: both compare faster than a broadcast."""
+    """Return a scalar where all bounds are equal, else one bound a value: both compare faster than
+    a broadcast.
+    """
     bound = np.asarray(bound, array.dtype)
     if not bound.size:
         return bound.dtype.type(0)
@@ -261,4 +343,8 @@ def uniform(bound: Array, array: Array) -> Array:
 
 
 def bounds_of(one: Leaf) -> str:
-    return "no values" if not np.size(one.low) else f"values from {np.min(one.low)} to {np.max(one.high)}"
+    return (
+        "no values"
+        if not np.size(one.low)
+        else f"values from {np.min(one.low)} to {np.max(one.high)}"
+    )

@@ -26,18 +26,25 @@ from equipoise.types import Tree
 
 ACTED, TERMINATED, TRUNCATED, CAME = range(4)  # rows of the flags
 STEP = ("observations", "rewards", "terminations", "truncations", "infos")
-ALLOWED = "at least one action allowed (who cannot act leaves env.agents, or is allowed an action that does nothing)"
+ALLOWED = (
+    "at least one action allowed (who cannot act leaves env.agents, or is allowed an action "
+    "that does nothing)"
+)
 
 
 GIVES = (
-    "a parallel env, as PettingZoo's, has possible_agents (names), agents, observation_space(agent) and action_space(agent); "
-    "reset(seed, options) returns (observations, infos) and step(actions) returns (observations, rewards, terminations, "
+    "a parallel env, as PettingZoo's, has possible_agents (names), agents, "
+    "observation_space(agent) and action_space(agent); "
+    "reset(seed, options) returns (observations, infos) and step(actions) returns (observations, "
+    "rewards, terminations, "
     "truncations, infos), each a dict by agent"
 )
 
 
 class NotParallel(ValueError):
-    """An env of several agents with another interface than PettingZoo's; the message says what is expected."""
+    """An env of several agents with another interface than PettingZoo's; the message says what is
+    expected.
+    """
 
 
 def has_agents(env: object) -> bool:
@@ -50,17 +57,24 @@ def has_agents(env: object) -> bool:
 def is_parallel(env: object) -> bool:
     """Is it a ``pettingzoo.ParallelEnv``, or something with the same methods?"""
     methods = ("reset", "step", "observation_space", "action_space")
-    return hasattr(env, "possible_agents") and not is_turns(env) and all(callable(getattr(env, m, None)) for m in methods)
+    return (
+        hasattr(env, "possible_agents")
+        and not is_turns(env)
+        and all(callable(getattr(env, m, None)) for m in methods)
+    )
 
 
 class Joint(gymnasium.Env):
-    """One parallel env: an observation holds all agents' rows, an action [D] float64 the numbers of all their actions.
+    """One parallel env: an observation holds all agents' rows, an action [D] float64 the numbers of
+    all their actions.
 
-    Each episode is reset with a seed that is drawn from ``np_random``, so it can be played again even if the env draws a
-    seed of its own where it is given none. An env with ``get_state``, a tree of arrays, and ``set_state`` is restored exactly.
+    Each episode is reset with a seed that is drawn from ``np_random``, so it can be played again
+    even if the env draws a seed of its own where it is given none. An env with ``get_state``, a
+    tree of arrays, and ``set_state`` is restored exactly.
 
-    ``action_mask``: where each agent's mask stands, as in ``masks.CHOICES``. A mask that allows nothing is a failure of the env
-    where the agent's next action counts; the mask of an agent that is absent or has ended its episode is not read.
+    ``action_mask``: where each agent's mask stands, as in ``masks.CHOICES``. A mask that allows
+    nothing is a failure of the env where the agent's next action counts; the mask of an agent that
+    is absent or has ended its episode is not read.
     """
 
     metadata: dict[str, object] = {"render_modes": []}
@@ -73,24 +87,40 @@ class Joint(gymnasium.Env):
             self.ids = list(self.env.possible_agents)
         except TypeError:
             got = described(self.env.possible_agents)
-            raise NotParallel(f"{self.env}: possible_agents: expected names, got {got}; {GIVES}") from None
+            raise NotParallel(
+                f"{self.env}: possible_agents: expected names, got {got}; {GIVES}"
+            ) from None
         self.names = tuple(map(str, self.ids))
         count = len(self.ids)
         if not count or len(set(self.names)) != count:
-            raise ValueError(f"{self.env}: expected possible_agents with names of their own, got {self.ids}")
-        self.observations = {name: self._space("observation_space", i) for name, i in zip(self.names, self.ids, strict=True)}
-        self.actions = {name: self._space("action_space", i) for name, i in zip(self.names, self.ids, strict=True)}
+            raise ValueError(
+                f"{self.env}: expected possible_agents with names of their own, got {self.ids}"
+            )
+        self.observations = {
+            name: self._space("observation_space", i)
+            for name, i in zip(self.names, self.ids, strict=True)
+        }
+        self.actions = {
+            name: self._space("action_space", i)
+            for name, i in zip(self.names, self.ids, strict=True)
+        }
         for name, space in self.observations.items():
-            observation_spec(space, f"obs/agents/{name}")  # raises for one that its policy cannot use
+            # raises for one that its policy cannot use
+            observation_spec(space, f"obs/agents/{name}")
         self.action_mask = action_mask
-        self._masks = [masks_of(action_mask, self.observations[name], self.actions[name]) for name in self.names]
+        self._masks = [
+            masks_of(action_mask, self.observations[name], self.actions[name])
+            for name in self.names
+        ]
         self._keys = [f"agent {agent!r}, reward" for agent in self.ids]
         self._index = {agent: i for i, agent in enumerate(self.ids)}
         self._blank = [blank(space) for space in self.observations.values()]
         self.parts, at = [], 0  # the joint action by agent: its numbers, their shape and dtype
         for space in self.actions.values():
             size = size_of(space)
-            self.parts.append((slice(at, at + size), tuple(space.shape or ()), np.dtype(space.dtype)))
+            self.parts.append(
+                (slice(at, at + size), tuple(space.shape or ()), np.dtype(space.dtype))
+            )
             at += size
         self.numbers = at
         self.observation_space = spaces.Dict(
@@ -106,9 +136,15 @@ class Joint(gymnasium.Env):
         if resume.offers_state(self.env):
             self.get_state, self.set_state = self._get_state, self._set_state
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Tree, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Tree, dict[str, object]]:
         super().reset(seed=seed)
-        obs, _ = answered("reset", self.env.reset(seed=int(self.np_random.integers(2**31 - 1))), ("observations", "infos"))
+        obs, _ = answered(
+            "reset",
+            self.env.reset(seed=int(self.np_random.integers(2**31 - 1))),
+            ("observations", "infos"),
+        )
         self._flags.fill(0)
         self._reward.fill(0.0)
         here = self._here()
@@ -130,17 +166,27 @@ class Joint(gymnasium.Env):
                 if agent not in reward or agent not in terminated or agent not in truncated:
                     parts = zip(STEP[1:4], (reward, terminated, truncated), strict=True)
                     got = f"none in {', '.join(name for name, part in parts if agent not in part)}"
-                    raise WrongValue("invalid", 0, f"agent {agent!r} acted", "its reward, terminated and truncated", got)
+                    raise WrongValue(
+                        "invalid",
+                        0,
+                        f"agent {agent!r} acted",
+                        "its reward, terminated and truncated",
+                        got,
+                    )
                 if not here[i] and not any(ended):
                     where = f"agent {agent!r} left env.agents"
-                    raise WrongValue("invalid", 0, where, "terminated or truncated with it", "neither")
+                    raise WrongValue(
+                        "invalid", 0, where, "terminated or truncated with it", "neither"
+                    )
                 flags[ACTED, i] = 1
                 flags[TERMINATED, i], flags[TRUNCATED, i] = ended
                 self._reward[i] = number(reward[agent], 0, self._keys[i])
             here[i] = here[i] and not any(ended)
             flags[CAME, i] = here[i] and not live[i]
         if not any(live) and not any(here):
-            raise WrongValue("invalid", 0, "env.agents", "an agent after reset() or after the first step", "none")
+            raise WrongValue(
+                "invalid", 0, "env.agents", "an agent after reset() or after the first step", "none"
+            )
         row = self._row(obs, [a or b for a, b in zip(here, live, strict=True)])
         self._live = here
         self._look_at_masks(row["agents"])
@@ -153,29 +199,50 @@ class Joint(gymnasium.Env):
                     mask = np.ravel(plain(reduce(member, path, rows[name])))
                     allowed = np.logical_or.reduceat(mask != 0, begins)
                 except (LookupError, TypeError, ValueError):
-                    continue  # no mask at all: the check of the whole observation says what is wrong
+                    # no mask at all: the check of the whole observation says what is wrong
+                    continue
                 key = f"agent {self.ids[i]!r}, obs/{'/'.join(path)}"
                 if mask.dtype.kind in "biuf" and (bad := odd(mask)).any():
-                    raise WrongValue("invalid", 0, key, ZERO_OR_ONE, f"{mask[bad][0]} at [{int(bad.argmax())}]")
+                    raise WrongValue(
+                        "invalid", 0, key, ZERO_OR_ONE, f"{mask[bad][0]} at [{int(bad.argmax())}]"
+                    )
                 if not allowed.all():
-                    which = f" for choice {int(allowed.argmin())} of {len(begins)}" if len(begins) > 1 else ""
+                    which = (
+                        f" for choice {int(allowed.argmin())} of {len(begins)}"
+                        if len(begins) > 1
+                        else ""
+                    )
                     raise WrongValue("invalid", 0, key, ALLOWED, f"none{which}")
 
     def _space(self, kind: str, agent: Hashable) -> Tree:
         space = getattr(self.env, kind)(agent)
         if not isinstance(space, spaces.Space):
             got = described(space)
-            raise NotParallel(f"{self.env}: {kind}({agent!r}): expected a space of Gymnasium, got {got}; {GIVES}")
+            raise NotParallel(
+                f"{self.env}: {kind}({agent!r}): expected a space of Gymnasium, got {got}; {GIVES}"
+            )
         return space
 
     def _here(self) -> list[bool]:
         here = [False] * len(self.ids)
         agents = getattr(self.env, "agents", None)
         if not isinstance(agents, Collection):
-            raise WrongValue("invalid", 0, "agents", "the names of the agents that act next", f"{described(agents)}; {GIVES}")
+            raise WrongValue(
+                "invalid",
+                0,
+                "agents",
+                "the names of the agents that act next",
+                f"{described(agents)}; {GIVES}",
+            )
         for agent in agents:
             if agent not in self._index:
-                raise WrongValue("invalid", 0, "agents", f"names in possible_agents, {self.ids}", described(agent))
+                raise WrongValue(
+                    "invalid",
+                    0,
+                    "agents",
+                    f"names in possible_agents, {self.ids}",
+                    described(agent),
+                )
             here[self._index[agent]] = True
         return here
 
@@ -188,7 +255,13 @@ class Joint(gymnasium.Env):
         for i, (agent, name) in enumerate(zip(self.ids, self.names, strict=True)):
             if shown[i] and agent not in obs:
                 got = described(list(obs))
-                raise WrongValue("invalid", 0, f"agent {agent!r}", "an observation of it, its last one included", got)
+                raise WrongValue(
+                    "invalid",
+                    0,
+                    f"agent {agent!r}",
+                    "an observation of it, its last one included",
+                    got,
+                )
             rows[name] = obs[agent] if shown[i] else self._blank[i]
         return {"agents": rows, "reward": self._reward, "flags": self._flags}
 
@@ -207,13 +280,21 @@ class Joint(gymnasium.Env):
 
 
 def answered(method: str, given: Tree, parts: Sequence[str]) -> Tree:
-    """Return the answer of a parallel env; WrongValue unless it has a dict by agent for each of ``parts``."""
+    """Return the answer of a parallel env; WrongValue unless it has a dict by agent for each of
+    ``parts``.
+    """
     if not isinstance(given, tuple | list) or len(given) != len(parts):
         got = f"a tuple of {len(given)}" if isinstance(given, tuple) else described(given)
         raise WrongValue("invalid", 0, f"{method}()", f"({', '.join(parts)})", f"{got}; {GIVES}")
     for name, part in zip(parts[:-1], given, strict=False):  # infos are not read
         if not isinstance(part, Mapping):
-            raise WrongValue("invalid", 0, f"{method}(): {name}", "a dict by agent", f"{described(part)}; {GIVES}")
+            raise WrongValue(
+                "invalid",
+                0,
+                f"{method}(): {name}",
+                "a dict by agent",
+                f"{described(part)}; {GIVES}",
+            )
     return given
 
 
@@ -237,17 +318,24 @@ def blank(space: spaces.Space[object]) -> Tree:
     return nothing + np.asarray(getattr(space, "start", 0), space.dtype)
 
 
-def masks_of(choice: str, observation: spaces.Space[object], action: spaces.Space[object]) -> list[tuple[tuple[str, ...], Any]]:
+def masks_of(
+    choice: str, observation: spaces.Space[object], action: spaces.Space[object]
+) -> list[tuple[tuple[str, ...], Any]]:
     """(keys in the observation, where each choice begins) of each array of an agent's mask."""
     if not (keys := place_of(choice, observation, action)):
         return []
     rows = tree.zeros(tree.prepend(reduce(member, keys, observation_spec(observation)), 1))
-    return [(tree.keys_of(place), begins) for place, _, begins in counted(tree.path_of(*keys), rows, action)]
+    return [
+        (tree.keys_of(place), begins)
+        for place, _, begins in counted(tree.path_of(*keys), rows, action)
+    ]
 
 
 def size_of(action: spaces.Space[object]) -> int:
     """Count the numbers of an agent's action."""
     spec = action_spec(action)
     if not isinstance(spec, ArraySpec):
-        raise wrong.UnsupportedSpace(f"action space {action} of an agent is not supported: expected one array, not several")
+        raise wrong.UnsupportedSpace(
+            f"action space {action} of an agent is not supported: expected one array, not several"
+        )
     return int(np.prod(spec.shape, dtype=np.int64))

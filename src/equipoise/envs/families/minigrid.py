@@ -1,9 +1,10 @@
 """MiniGrid (and BabyAI) ids: the agent's view as one-hot bytes, its direction, and no mission.
 
-``image`` [7, 7, 21] uint8: each cell's object (11), colour (6) and state (4), which MiniGrid gives as three numbers that
-measure nothing. ``codes="raw"`` keeps those, [7, 7, 3]; ``codes="pixels"`` draws the view, [56, 56, 3], and ``codes="map"`` the
-whole grid, with cells of ``tile`` pixels. The mission is a text, which no network here reads, so it is left out. BabyAI's
-missions differ from episode to episode, so its tasks cannot be told apart without them. One Python env a stream.
+``image`` [7, 7, 21] uint8: each cell's object (11), colour (6) and state (4), which MiniGrid gives
+as three numbers that measure nothing. ``codes="raw"`` keeps those, [7, 7, 3]; ``codes="pixels"``
+draws the view, [56, 56, 3], and ``codes="map"`` the whole grid, with cells of ``tile`` pixels. The
+mission is a text, which no network here reads, so it is left out. BabyAI's missions differ from
+episode to episode, so its tasks cannot be told apart without them. One Python env a stream.
 """
 
 from __future__ import annotations
@@ -24,29 +25,50 @@ from equipoise.types import Array
 PREFIXES = ("MiniGrid-", "BabyAI-")
 Codes = Literal["one-hot", "raw", "pixels", "map"]
 TILE = 8  # pixels of a cell's side (minigrid.wrappers.RGBImgPartialObsWrapper and RGBImgObsWrapper)
-KINDS = (11, 6, 4)  # objects, colours, states (an open, closed or locked door; where another agent looks)
+# objects, colours, states (an open, closed or locked door; where another agent looks)
+KINDS = (11, 6, 4)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A registered id; called, it makes one env. ``kwargs`` are the env's own, Gymnasium's ``max_episode_steps``.
+    """A registered id; called, it makes one env. ``kwargs`` are the env's own, Gymnasium's
+    ``max_episode_steps``.
 
     ``codes``: how a cell is seen; ``tile``: pixels of its side, where it is drawn.
     """
 
     id: str
 
-    def __call__(self, *, render_mode: str | None = None, codes: Codes = "one-hot", tile: Any = TILE, **kwargs: Any) -> Seen:
+    def __call__(
+        self,
+        *,
+        render_mode: str | None = None,
+        codes: Codes = "one-hot",
+        tile: Any = TILE,
+        **kwargs: Any,
+    ) -> Seen:
         if codes not in get_args(Codes):
-            raise ValueError(f"{self.id}: codes: expected one of {', '.join(get_args(Codes))}, got {codes!r}")
+            raise ValueError(
+                f"{self.id}: codes: expected one of {', '.join(get_args(Codes))}, got {codes!r}"
+            )
         if type(tile) is not int or tile < 1:
-            raise ValueError(f"{self.id}: tile: expected a whole number of pixels from 1 on, got {tile!r}")
-        return Seen(gymnasium.make(self.id, disable_env_checker=True, render_mode=render_mode, **kwargs), codes, tile)
+            raise ValueError(
+                f"{self.id}: tile: expected a whole number of pixels from 1 on, got {tile!r}"
+            )
+        return Seen(
+            gymnasium.make(self.id, disable_env_checker=True, render_mode=render_mode, **kwargs),
+            codes,
+            tile,
+        )
 
     def make(self, kwargs: dict[str, Any], *, streams: Array, seed: int, python: bool) -> SyncEnv:
         made = LoopEnv([partial(self, **kwargs)] * len(streams), streams=streams, seed=seed)
         codes = kwargs.get("codes", "one-hot")
-        made.spec = replace(made.spec, settings=f"MiniGrid: image in {codes} codes, direction; its mission, a text, is dropped")
+        made.spec = replace(
+            made.spec,
+            settings=f"MiniGrid: image in {codes} codes, direction; its mission, a text, is "
+            "dropped",
+        )
         return made
 
 
@@ -59,7 +81,10 @@ class Seen(gymnasium.Wrapper):
         super().__init__(env)
         given: Any = env.observation_space
         if not (isinstance(given, spaces.Dict) and {"image", "direction"} <= given.keys()):
-            raise ValueError(f"{env}: expected the observations image and direction, got {given}; take module:callable instead")
+            raise ValueError(
+                f"{env}: expected the observations image and direction, got {given}; take "
+                "module:callable instead"
+            )
         self._tables = [np.eye(n, dtype=np.uint8) for n in KINDS] if codes == "one-hot" else None
         grid: Any = env.unwrapped
         image: Any = given["image"]
@@ -68,7 +93,9 @@ class Seen(gymnasium.Wrapper):
         if cells is not None:
             image = spaces.Box(0, 255, (cells[0] * tile, cells[1] * tile, 3), np.uint8)
             own = codes == "pixels"
-            self._draw = partial(grid.get_frame, highlight=not own and grid.highlight, tile_size=tile, agent_pov=own)
+            self._draw = partial(
+                grid.get_frame, highlight=not own and grid.highlight, tile_size=tile, agent_pov=own
+            )
         if self._tables is not None:
             size: Any = (*image.shape[:2], sum(KINDS))
             image = spaces.Box(np.zeros(size, np.uint8), np.ones(size, np.uint8), dtype=np.uint8)
@@ -85,5 +112,7 @@ class Seen(gymnasium.Wrapper):
     def _seen(self, obs: Any) -> dict[str, Any]:
         image = obs["image"] if self._draw is None else self._draw()
         if self._tables is not None:
-            image = np.concatenate([table[image[..., n]] for n, table in enumerate(self._tables)], -1)
+            image = np.concatenate(
+                [table[image[..., n]] for n, table in enumerate(self._tables)], -1
+            )
         return {"direction": obs["direction"], "image": image}

@@ -1,4 +1,5 @@
-"""Envs of old gym: known by their package or by what their methods give, and what to write around them.
+"""Envs of old gym: known by their package or by what their methods give, and what to write around
+them.
 
 Nothing here imports gym or shimmy.
 """
@@ -8,13 +9,18 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-# Not shimmy's extras gym-v21 and gym-v26: those of 2.0.1 want numpy<2, and a gym whose source does not build any more.
+# Not shimmy's extras gym-v21 and gym-v26: those of 2.0.1 want numpy<2, and a gym whose source does
+# not build any more.
 PACKAGES = "shimmy gym"
-VALUES = "step returns (obs, reward, terminated, truncated, info) and reset(seed, options) returns (obs, info)"
+VALUES = (
+    "step returns (obs, reward, terminated, truncated, info) and reset(seed, options) returns "
+    "(obs, info)"
+)
 
 REFUSED = "must inherit from the gymnasium.Env class"  # what gymnasium.make says of such an env
 REGISTERED = (
-    "if it is old gym's, register a function that returns it wrapped: shimmy.GymV21CompatibilityV0(env=...) where step returns "
+    "if it is old gym's, register a function that returns it wrapped: "
+    "shimmy.GymV21CompatibilityV0(env=...) where step returns "
     "4 values, shimmy.GymV26CompatibilityV0(env=...) where it returns 5"
 )
 
@@ -27,7 +33,9 @@ def is_old(env: object) -> bool:
     """Is it an env of package ``gym``, or one with its methods that is no Gymnasium env?"""
     if not all(callable(getattr(env, method, None)) for method in ("reset", "step")):
         return False
-    return of_package(env) or all(hasattr(env, space) for space in ("observation_space", "action_space"))
+    return of_package(env) or all(
+        hasattr(env, space) for space in ("observation_space", "action_space")
+    )
 
 
 def of_package(env: object) -> bool:
@@ -35,7 +43,9 @@ def of_package(env: object) -> bool:
 
 
 def advice(env: Any, target: str = "make_env", *, old: bool | None = None) -> str:
-    """What to write around ``env``. ``old``: it has the interface before 0.26; by default its ``reset`` tells."""
+    """What to write around ``env``. ``old``: it has the interface before 0.26; by default its
+    ``reset`` tells.
+    """
     if old is None:
         try:
             old = "seed" not in inspect.signature(env.reset).parameters
@@ -49,4 +59,7 @@ def advice(env: Any, target: str = "make_env", *, old: bool | None = None) -> st
     spaces = type(getattr(env, "observation_space", None)).__module__.partition(".")[0]
     if spaces != "gymnasium":
         return f"{call}, in a function of yours that is the new ENV"
-    return f"{call}. But shimmy takes only spaces of package gym, and these are Gymnasium's: mend it, so that {VALUES}"
+    return (
+        f"{call}. But shimmy takes only spaces of package gym, and these are Gymnasium's: mend "
+        f"it, so that {VALUES}"
+    )

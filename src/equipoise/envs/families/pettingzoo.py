@@ -1,7 +1,9 @@
-"""PettingZoo's parallel envs: an agent of an env is a stream, and the streams are dealt to policies.
+"""PettingZoo's parallel envs: an agent of an env is a stream, and the streams are dealt to
+policies.
 
-A parallel env is stepped as one Gymnasium env (``Joint``), so that seeds, failures, capsules and resumes are ``LoopEnv``'s;
-here each agent gets its rows. An agent that dies and comes back in the same episode of its env:
+A parallel env is stepped as one Gymnasium env (``Joint``), so that seeds, failures, capsules and
+resumes are ``LoopEnv``'s; here each agent gets its rows. An agent that dies and comes back in the
+same episode of its env:
 
     env          |  reset  step   step   step   step   step   reset
     obs          |  o0     o1     o2     blank  p0     p1     q0      o2 is the agent's true final observation
@@ -10,7 +12,7 @@ here each agent gets its rows. An agent that dies and comes back in the same epi
     terminated   |                x                    x
 
 A blank observation has what is nearest to 0 in the space, and ones where it is an ``action_mask``.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -31,40 +33,61 @@ from equipoise.envs.spaces import ActionForm, observation_spec, timestep
 from equipoise.types import Array, DealtEnv, EnvSpec, RunSpec, TimeStep, Tree, agent_streams
 
 
-def deal(agents: Sequence[str], policies: Sequence[str], route: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+def deal(
+    agents: Sequence[str], policies: Sequence[str], route: Mapping[str, str]
+) -> dict[str, tuple[int, ...]]:
     """{policy: the places of its agents among ``agents``}, in the order of ``policies``.
 
-    An agent goes where its name says in ``route``, else where the first pattern ("archer_*") says that fits it, else to "main"
-    or the only policy. ValueError for an agent without a policy, a policy without an agent, a route without an agent.
+    An agent goes where its name says in ``route``, else where the first pattern ("archer_*") says
+    that fits it, else to "main" or the only policy. ValueError for an agent without a policy, a
+    policy without an agent, a route without an agent.
     """
     given: dict[str, list[int]] = {policy: [] for policy in policies}
     used = set()
     for i, agent in enumerate(agents):
-        key = agent if agent in route else next((pattern for pattern in route if fnmatchcase(agent, pattern)), None)
+        key = (
+            agent
+            if agent in route
+            else next((pattern for pattern in route if fnmatchcase(agent, pattern)), None)
+        )
         used.add(key)
         policy = policies[0] if len(policies) == 1 else "main"
         policy = route[key] if key is not None else policy
         if policy not in given:
-            where = f"route.{key}" if key is not None else f"route: agent {agent!r} has none, so it"
-            raise ValueError(f"{where}: expected one of the policies {list(policies)}, got {policy!r}")
+            where = (
+                f"route.{key}" if key is not None else (f"route: agent {agent!r} has none, so it")
+            )
+            raise ValueError(
+                f"{where}: expected one of the policies {list(policies)}, got {policy!r}"
+            )
         given[policy].append(i)
     if idle := [key for key in route if key not in used]:
         raise wrong.unknown("agent", idle[0], agents, f" in route; the env has {', '.join(agents)}")
     if idle := [policy for policy, places in given.items() if not places]:
-        raise ValueError(f"policies.{idle[0]}: no agent is dealt to it; route.AGENT={idle[0]} does, of {', '.join(agents)}")
+        raise ValueError(
+            f"policies.{idle[0]}: no agent is dealt to it; route.AGENT={idle[0]} does, of "
+            f"{', '.join(agents)}"
+        )
     return {policy: tuple(places) for policy, places in given.items()}
 
 
 def dealt(env: SyncEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> DealtEnv:
-    """Deal the agents of an env that ``make`` made to policies; ValueError where one agent has several policies."""
+    """Deal the agents of an env that ``make`` made to policies; ValueError where one agent has
+    several policies.
+    """
     if isinstance(env, LoopEnv) and isinstance(env.envs[0], Joint):
         with wrong.explained(env.origin[0].target):
             return PettingZooEnv(env, policies=policies, route=route)
     if tuple(policies) != ("main",) or route:
         env.close()
-        what = f"the policies {', '.join(policies)}" if len(policies) > 1 else f"the policy {policies[0]!r}"
+        what = (
+            f"the policies {', '.join(policies)}"
+            if len(policies) > 1
+            else f"the policy {policies[0]!r}"
+        )
         raise ValueError(
-            f"{env.origin[0].target}: expected a PettingZoo parallel env for {what} and its route, got an env of one agent, "
+            f"{env.origin[0].target}: expected a PettingZoo parallel env for {what} and its route, "
+            "got an env of one agent, "
             "whose policy is 'main'"
         )
     return SingleEnv(env, "main")
@@ -123,7 +146,9 @@ class Side:
 
 
 class PettingZooEnv:
-    """``DealtEnv`` of the parallel envs of ``loop``. The agents of one policy need the same spaces; two policies may differ."""
+    """``DealtEnv`` of the parallel envs of ``loop``. The agents of one policy need the same spaces;
+    two policies may differ.
+    """
 
     def __init__(self, loop: LoopEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> None:
         self.loop = loop
@@ -142,7 +167,14 @@ class PettingZooEnv:
         name = joint.names[places[0]]
         observation, action = joint.observations[name], joint.actions[name]
         mask = place_of(self.loop.origin[0].action_mask, observation, action)
-        return replace(self.loop.spec, observation=observation, action=action, mask=mask, agents=joint.names, places=places)
+        return replace(
+            self.loop.spec,
+            observation=observation,
+            action=action,
+            mask=mask,
+            agents=joint.names,
+            places=places,
+        )
 
     def _side(self, joint: Joint, policy: str, places: tuple[int, ...]) -> Side:
         names = [joint.names[place] for place in places]
@@ -150,8 +182,10 @@ class PettingZooEnv:
             for name in names[1:]:
                 if of[name] != of[names[0]]:
                     raise ValueError(
-                        f"policies.{policy}: expected agents with the same {what} space, got {of[names[0]]} of {names[0]!r} "
-                        f"and {of[name]} of {name!r}; give them policies of their own (route), or pad the spaces"
+                        f"policies.{policy}: expected agents with the same {what} space, got "
+                        f"{of[names[0]]} of {names[0]!r} "
+                        f"and {of[name]} of {name!r}; give them policies of their own (route), or "
+                        "pad the spaces"
                     )
         count = len(self.loop.envs)
         streams = agent_streams(self.loop.ts.stream, len(joint.names), places)
@@ -159,19 +193,27 @@ class PettingZooEnv:
         pairs: list[tuple[Array, Array]] = []
         for k, name in enumerate(names):
             to, source = tree.leaves(ts.obs), tree.leaves(self.loop.ts.obs["agents"][name])
-            pairs += [(x.reshape(count, len(names), *x.shape[1:])[:, k], y) for x, y in zip(to, source, strict=True)]
+            pairs += [
+                (x.reshape(count, len(names), *x.shape[1:])[:, k], y)
+                for x, y in zip(to, source, strict=True)
+            ]
         columns = [np.arange(joint.numbers)[joint.parts[place][0]] for place in places]
         return Side(
-            ts=ts, form=ActionForm(joint.actions[names[0]], len(streams)), columns=np.stack(columns), pairs=pairs,
+            ts=ts,
+            form=ActionForm(joint.actions[names[0]], len(streams)),
+            columns=np.stack(columns),
+            pairs=pairs,
             places=np.array(places),
-        )  # fmt: skip
+        )
 
-    # ------------------------------------------------------------------------------------------------------- as an Env
+    # ------------------------------------------------------------------------------------ as an Env
 
     def send(self, actions: Mapping[str, Tree]) -> None:
         """``actions`` [B, ...] by policy, for all streams."""
         for policy, side in self.sides.items():
-            self._action[:, side.columns] = np.asarray(side.form(actions[policy])).reshape(-1, *side.columns.shape)
+            self._action[:, side.columns] = np.asarray(side.form(actions[policy])).reshape(
+                -1, *side.columns.shape
+            )
         self.loop.send(self._action, self.loop.ts.stream)
 
     def recv(self) -> Mapping[str, TimeStep]:
@@ -204,7 +246,8 @@ class PettingZooEnv:
             self._deal()
         agents = len(self.spec.env.agents)
         self.resumed = self.loop.resumed
-        self.restarts = {env * agents: why for env, why in self.loop.restarts.items()}  # reported for an env's first stream
+        # reported for an env's first stream
+        self.restarts = {env * agents: why for env, why in self.loop.restarts.items()}
 
     def close(self) -> None:
         self.loop.close()

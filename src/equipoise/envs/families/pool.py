@@ -1,8 +1,10 @@
-"""EnvPool's envs: its C++ threads step while the worker does something else between ``send`` and ``recv``.
+"""EnvPool's envs: its C++ threads step while the worker does something else between ``send`` and
+``recv``.
 
-Rows as documented and tested here: after an episode's end the next step ignores the action and answers the reset with
-reward 0 (NEXT_STEP). A resume starts anew. One thing is lost: EnvPool gives ``terminated = done & ~truncated``, so an
-episode that ends by itself on the very step of its time limit is reported as truncated only.
+Rows as documented and tested here: after an episode's end the next step ignores the action and
+answers the reset with reward 0 (NEXT_STEP). A resume starts anew. One thing is lost: EnvPool gives
+``terminated = done & ~truncated``, so an episode that ends by itself on the very step of its time
+limit is reported as truncated only.
 """
 
 from __future__ import annotations
@@ -33,9 +35,14 @@ NOTE = "an end on the very step of the time limit is told as truncation"
 
 
 def make_pool(
-    task: str, kwargs: dict[str, object], *, streams: NDArray[np.int64], seed: int, action_mask: str,
+    task: str,
+    kwargs: dict[str, object],
+    *,
+    streams: NDArray[np.int64],
+    seed: int,
+    action_mask: str,
     answers: int = 0,
-) -> EnvPoolEnv:  # fmt: skip
+) -> EnvPoolEnv:
     """Make an EnvPool env; ``kwargs`` go to EnvPool (``num_threads`` defaults to 1).
 
     ``answers``: so many streams answer at a time, which is EnvPool's ``batch_size``; 0: all.
@@ -45,11 +52,15 @@ def make_pool(
     given: dict[str, object] = {"num_threads": 1} | kwargs
     count = len(streams)
     if given.get("batch_size", count) != count or given.get("num_envs", count) != count:
-        raise ValueError(f"envpool:{task}: batch_size and num_envs are the number of streams, {count}; leave them out")
+        raise ValueError(
+            f"envpool:{task}: batch_size and num_envs are the number of streams, {count}; leave "
+            "them out"
+        )
     accepted = dict.fromkeys(envpool.make_spec(task).config._fields)
     if action_mask == "info":
         raise ValueError(
-            f"envpool:{task}: EnvPool's information has no action masks; expected action_mask=auto, obs/KEY or none"
+            f"envpool:{task}: EnvPool's information has no action masks; expected "
+            "action_mask=auto, obs/KEY or none"
         )
     spec: atari.AtariSpec | None = None
     notes = [NOTE]
@@ -57,25 +68,50 @@ def make_pool(
         spec, said, more = atari.of_pool(task, kwargs, accepted)
         given, notes = {"num_threads": 1} | said, [*notes, *more]
     else:
-        wrong.arguments(f"envpool:{task}", kwargs, accepted, ("num_envs", "batch_size", "from_pixels", "render_mode"))
-    given |= {"num_envs": count, "seed": stream_seeds(seed, streams)} | ({"batch_size": answers} if answers else {})
+        wrong.arguments(
+            f"envpool:{task}",
+            kwargs,
+            accepted,
+            ("num_envs", "batch_size", "from_pixels", "render_mode"),
+        )
+    given |= {"num_envs": count, "seed": stream_seeds(seed, streams)} | (
+        {"batch_size": answers} if answers else {}
+    )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*precision lowered by casting")  # its spaces' float64 bounds
+        # its spaces' float64 bounds
+        warnings.filterwarnings("ignore", message=".*precision lowered by casting")
         made = (PartialPool if answers else EnvPoolEnv)(
-            envpool.make(task, env_type="gymnasium", **given), streams=streams, seed=seed, notes=tuple(notes),
+            envpool.make(task, env_type="gymnasium", **given),
+            streams=streams,
+            seed=seed,
+            notes=tuple(notes),
             action_mask=action_mask,
-        )  # fmt: skip
+        )
     if spec is not None:
-        made.spec, made.mend = atari.told(made.spec, spec, padded=not spec.episodic_life), atari.padding(spec, "first", count)
+        made.spec, made.mend = (
+            atari.told(made.spec, spec, padded=not spec.episodic_life),
+            atari.padding(spec, "first", count),
+        )
     return made
 
 
 class EnvPoolEnv(GymnasiumEnv):
     def __init__(
-        self, env: Any, *, streams: Array, seed: int, notes: tuple[str, ...] = (NOTE,), action_mask: str = "auto"
+        self,
+        env: Any,
+        *,
+        streams: Array,
+        seed: int,
+        notes: tuple[str, ...] = (NOTE,),
+        action_mask: str = "auto",
     ) -> None:
         super().__init__(
-            env, streams=streams, seed=seed, autoreset=AutoresetMode.NEXT_STEP, notes=notes, action_mask=action_mask
+            env,
+            streams=streams,
+            seed=seed,
+            autoreset=AutoresetMode.NEXT_STEP,
+            notes=notes,
+            action_mask=action_mask,
         )
         self._seed = None  # given when it was made
 
@@ -93,7 +129,9 @@ class EnvPoolEnv(GymnasiumEnv):
 
 
 class PartialPool(EnvPoolEnv):
-    """EnvPool's asynchronous batches (``equipoise.envs.partial``): as many streams a time as ``batch_size`` says."""
+    """EnvPool's asynchronous batches (``equipoise.envs.partial``): as many streams a time as
+    ``batch_size`` says.
+    """
 
     def __init__(self, env: Any, **given: Any) -> None:
         super().__init__(env, **given)
@@ -102,7 +140,8 @@ class PartialPool(EnvPoolEnv):
         self._batch = int(env.config["batch_size"])
         self._over = np.zeros(count, np.bool_)  # streams whose last row ended an episode
         self._numbers: Infos | None = None  # of one batch
-        self._policy: Tree = tree.zeros(tree.prepend(action_spec(self.spec.action), count))  # each stream's last action
+        # each stream's last action
+        self._policy: Tree = tree.zeros(tree.prepend(action_spec(self.spec.action), count))
 
     def watch(self, names: Sequence[str]) -> None:
         super().watch(names)
@@ -124,7 +163,10 @@ class PartialPool(EnvPoolEnv):
 
     def load(self, state: Tree) -> None:
         if self._phase != RESET:
-            raise RuntimeError("load: expected a pool whose reset was not told yet, since some of its streams may be under way")
+            raise RuntimeError(
+                "load: expected a pool whose reset was not told yet, since some of its streams may "
+                "be under way"
+            )
         SyncEnv.load(self, state)
 
     def _reset(self) -> None:
@@ -154,7 +196,9 @@ class PartialPool(EnvPoolEnv):
             at = info["env_id"]
             self._show_at(at, obs)
         except Exception as error:
-            self._record(None, error.placed(self._where(None)) if isinstance(error, WrongValue) else error)
+            self._record(
+                None, error.placed(self._where(None)) if isinstance(error, WrongValue) else error
+            )
             raise
         for array in (ts.answered, ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid):
             array.fill(0)
@@ -174,11 +218,19 @@ class PartialPool(EnvPoolEnv):
             self._judge()
 
     def _mask_answered(self) -> None:
-        """As ``_mask``: an episode that was aborted here goes on in the pool, unseen, until the next one begins."""
+        """As ``_mask``: an episode that was aborted here goes on in the pool, unseen, until the
+        next one begins.
+        """
         ts = self.ts
         for i in np.flatnonzero(self._waiting & ts.answered):
             begun, self._ended[i] = bool(self._ended[i]), bool(ts.terminated[i] or ts.truncated[i])
-            ts.reward[i], ts.terminated[i], ts.truncated[i], ts.valid[i], ts.first[i] = 0.0, False, False, False, True
+            ts.reward[i], ts.terminated[i], ts.truncated[i], ts.valid[i], ts.first[i] = (
+                0.0,
+                False,
+                False,
+                False,
+                True,
+            )
             self._waiting[i] = not begun
         self.checks.fill(np.flatnonzero(self._waiting))
         self._any_waiting = bool(self._waiting.any())

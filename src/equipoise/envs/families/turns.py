@@ -1,9 +1,11 @@
-"""PettingZoo AEC envs, whose agents act in turns, as parallel envs; and seats that are dealt again in each episode.
+"""PettingZoo AEC envs, whose agents act in turns, as parallel envs; and seats that are dealt again
+in each episode.
 
-``at_once`` picks the way. Where the metadata has ``is_parallelizable`` the agents of a round act together, through
-``pettingzoo.utils.aec_to_parallel``. Any other game is played by ``Turns``, one move a step. An agent that waits also has a
-row: what it sees, what the move paid it, and a mask that allows the first choice alone, which does nothing. So a policy
-learns nothing from the actions it takes while it waits, and ``gamma`` is per move.
+``at_once`` picks the way. Where the metadata has ``is_parallelizable`` the agents of a round act
+together, through ``pettingzoo.utils.aec_to_parallel``. Any other game is played by ``Turns``, one
+move a step. An agent that waits also has a row: what it sees, what the move paid it, and a mask
+that allows the first choice alone, which does nothing. So a policy learns nothing from the actions
+it takes while it waits, and ``gamma`` is per move.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ ByAgent = dict[Hashable, Tree]
 
 def is_turns(env: object) -> bool:
     """Is it a ``pettingzoo.AECEnv``, with agents that act in turns?"""
-    return hasattr(env, "possible_agents") and callable(getattr(env, "last", None)) and hasattr(env, "agent_iter")
+    return (
+        hasattr(env, "possible_agents")
+        and callable(getattr(env, "last", None))
+        and hasattr(env, "agent_iter")
+    )
 
 
 def at_once(make: Callable[[], object]) -> object:
@@ -37,7 +43,9 @@ def at_once(make: Callable[[], object]) -> object:
 
 
 def turns_of(env: object) -> str:
-    """A sentence on how a parallel env plays a game in turns; "" if its agents act together by themselves."""
+    """A sentence on how a parallel env plays a game in turns; "" if its agents act together by
+    themselves.
+    """
     inner = env.env if isinstance(env, Seats) else env
     if isinstance(inner, Turns):
         return "one step is one move, and an agent that waits has one action, which does nothing"
@@ -75,36 +83,53 @@ class Around:
 class Turns(Around):
     """A parallel env of an AEC env: each step is one move, and the agents that wait see it happen.
 
-    An observation with an ``action_mask`` keeps its space; any other becomes {"obs": ..., "action_mask": ...} where the action
-    can be masked, as the mask in an ``info`` does. An action that has no masks (a ``Box``) is ignored while its agent waits.
+    An observation with an ``action_mask`` keeps its space; any other becomes {"obs": ...,
+    "action_mask": ...} where the action can be masked, as the mask in an ``info`` does. An action
+    that has no masks (a ``Box``) is ignored while its agent waits.
     """
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self.agents: list[Any] = []
         self._spaces: dict[Hashable, spaces.Space[object]] = {
-            agent: _masked(env.observation_space(agent), env.action_space(agent)) for agent in self.possible_agents
+            agent: _masked(env.observation_space(agent), env.action_space(agent))
+            for agent in self.possible_agents
         }
-        self._has_mask = {agent: _has_mask(env.observation_space(agent)) for agent in self.possible_agents}
-        self._waits = {agent: _first_alone(env.action_space(agent)) for agent in self.possible_agents}
+        self._has_mask = {
+            agent: _has_mask(env.observation_space(agent)) for agent in self.possible_agents
+        }
+        self._waits = {
+            agent: _first_alone(env.action_space(agent)) for agent in self.possible_agents
+        }
 
     def observation_space(self, agent: Hashable) -> Any:
         return self._spaces[agent]
 
-    def reset(self, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[ByAgent, ByAgent]:
+    def reset(
+        self, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[ByAgent, ByAgent]:
         self.env.reset(seed=seed, options=options)
         self._pass_over_the_ended()
         self.agents = self._listed()
         if not self.agents:
-            raise ValueError("env.agents: expected the agents of a game that begins, got none after reset")
-        return {agent: self._seen(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
+            raise ValueError(
+                "env.agents: expected the agents of a game that begins, got none after reset"
+            )
+        return {agent: self._seen(agent) for agent in self.agents}, {
+            agent: {} for agent in self.agents
+        }
 
     def step(self, actions: ByAgent) -> tuple[ByAgent, ...]:
         env, before = self.env, self.agents
         env.step(actions[env.agent_selection])
-        rewards, terminated, truncated = (self._by_agent(name) for name in ("rewards", "terminations", "truncations"))
-        ended = {agent for agent in before if terminated.get(agent, False) or truncated.get(agent, False)}
-        # An agent that has ended is looked at before it leaves the env, the others once the next mover is known.
+        rewards, terminated, truncated = (
+            self._by_agent(name) for name in ("rewards", "terminations", "truncations")
+        )
+        ended = {
+            agent for agent in before if terminated.get(agent, False) or truncated.get(agent, False)
+        }
+        # An agent that has ended is looked at before it leaves the env, the others once the next
+        # mover is known.
         seen = {agent: self._seen(agent) for agent in before if agent in ended}
         self._pass_over_the_ended()
         self.agents = [agent for agent in self._listed() if agent not in ended]
@@ -113,28 +138,44 @@ class Turns(Around):
 
     def _by_agent(self, name: str) -> dict[object, object]:
         if not isinstance(given := getattr(self.env, name, None), Mapping):
-            raise ValueError(f"env.{name}: expected a dict with one for each agent, got {type(given).__name__}")
+            raise ValueError(
+                f"env.{name}: expected a dict with one for each agent, got {type(given).__name__}"
+            )
         return dict(given)
 
     def _listed(self) -> list[Any]:
-        """The agents of the game as it stands; ValueError where it has one that it did not announce, or none of them moves."""
+        """The agents of the game as it stands; ValueError where it has one that it did not
+        announce, or none of them moves.
+        """
         listed, mover = list(self.env.agents), self.env.agent_selection
         if strange := [agent for agent in listed if agent not in self._spaces]:
-            raise ValueError(f"env.agents: expected agents of possible_agents {self.possible_agents}, got {strange[0]!r}")
+            raise ValueError(
+                f"env.agents: expected agents of possible_agents {self.possible_agents}, got "
+                f"{strange[0]!r}"
+            )
         if listed and mover not in listed:
-            raise ValueError(f"env.agent_selection: expected one of env.agents {listed}, got {mover!r}")
+            raise ValueError(
+                f"env.agent_selection: expected one of env.agents {listed}, got {mover!r}"
+            )
         return listed
 
     def _pass_over_the_ended(self) -> None:
-        """An agent whose episode has ended is taken out of an AEC env by a step without an action."""
+        """An agent whose episode has ended is taken out of an AEC env by a
+        step without an action.
+        """
         env = self.env
         for _ in range(len(self.possible_agents) + 1):
             agent = env.agent_selection
-            if not env.agents or not (env.terminations.get(agent, False) or env.truncations.get(agent, False)):
+            if not env.agents or not (
+                env.terminations.get(agent, False) or env.truncations.get(agent, False)
+            ):
                 return
             env.step(None)
         agent, left = env.agent_selection, list(env.agents)
-        raise ValueError(f"agent {agent!r} has ended: expected step(None) to take it out of env.agents, got {left}")
+        raise ValueError(
+            f"agent {agent!r} has ended: expected step(None) to take it out of env.agents, got "
+            f"{left}"
+        )
 
     def _seen(self, agent: Hashable) -> Tree:
         seen, wait = self.env.observe(agent), self._waits[agent]
@@ -145,7 +186,11 @@ class Turns(Around):
             return seen if moves else {**seen, KEY: _like(seen[KEY], wait)}
         if self._has_mask[agent]:
             return seen  # without the mask that its space has: the check of the rows names it
-        allowed = ((self.env.infos or {}).get(agent) or {}).get(KEY, np.ones_like(wait)) if moves else wait
+        allowed = (
+            ((self.env.infos or {}).get(agent) or {}).get(KEY, np.ones_like(wait))
+            if moves
+            else wait
+        )
         return {"obs": seen, KEY: allowed}
 
 
@@ -161,7 +206,9 @@ def _masked(observation: spaces.Space[object], action: spaces.Space[object]) -> 
 
 
 def _first_alone(action: spaces.Space[object]) -> Tree:
-    """The flat mask [sum of the choices] that allows the first of each choice; None where nothing can be masked."""
+    """The flat mask [sum of the choices] that allows the first of each choice; None where nothing
+    can be masked.
+    """
     if not (counts := sizes(action)):
         return None
     mask = np.zeros(sum(counts), np.int8)
@@ -170,7 +217,9 @@ def _first_alone(action: spaces.Space[object]) -> Tree:
 
 
 def _like(mask: Tree, flat: Tree) -> Tree:
-    """``flat`` in the form of the env's own ``mask``: an array, or a tuple of one for each choice."""
+    """``flat`` in the form of the env's own ``mask``: an array,
+    or a tuple of one for each choice.
+    """
     if not isinstance(mask, tuple):
         return flat.reshape(np.shape(mask)).astype(getattr(mask, "dtype", flat.dtype))
     parts = np.split(flat, np.cumsum([len(part) for part in mask])[:-1])
@@ -180,7 +229,8 @@ def _like(mask: Tree, flat: Tree) -> Tree:
 class Seats(Around):
     """A parallel env whose agents change seats: each episode deals the seats by its own seed.
 
-    ``possible_agents`` are players now, with the names of the seats: what ``first`` learns it learns from every seat.
+    ``possible_agents`` are players now, with the names of the seats: what ``first`` learns it
+    learns from every seat.
     """
 
     def __init__(self, env: Any) -> None:
@@ -190,7 +240,8 @@ class Seats(Around):
             first = next(iter(given.values()))
             if odd := [name for name, space in given.items() if space != first]:
                 raise ValueError(
-                    f"seats=swap: expected agents with the same {what}, got {first} of {next(iter(given))!r} and "
+                    f"seats=swap: expected agents with the same {what}, got {first} of "
+                    f"{next(iter(given))!r} and "
                     f"{given[odd[0]]} of {odd[0]!r}; take seats=fixed"
                 )
         self._player = dict(zip(self.possible_agents, self.possible_agents, strict=True))  # by seat
@@ -200,9 +251,14 @@ class Seats(Around):
     def agents(self) -> list[Any]:
         return [self._player[seat] for seat in self.env.agents]
 
-    def reset(self, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[ByAgent, ByAgent]:
+    def reset(
+        self, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[ByAgent, ByAgent]:
         order = np.random.default_rng(seed).permutation(len(self.possible_agents))
-        self._player = {seat: self.possible_agents[i] for seat, i in zip(self.possible_agents, order, strict=True)}
+        self._player = {
+            seat: self.possible_agents[i]
+            for seat, i in zip(self.possible_agents, order, strict=True)
+        }
         self._seat = {player: seat for seat, player in self._player.items()}
         seen, infos = self.env.reset(seed=seed, options=options)
         return self._dealt(seen), self._dealt(infos)

@@ -1,9 +1,11 @@
-"""A record of what B Python envs do between two resets, so that each can be brought back to where it was.
+"""A record of what B Python envs do between two resets, so that each can be brought back to where
+it was.
 
-A stream whose env is *exact* is captured when a state is asked for (``resume.py``). For every other stream the record keeps the
-generator as it was before the last reset (for the very first one the seed) and the actions since; loading resets the env
-from there, takes the actions again, and compares the row that this comes to, bit for bit. Where it differs the env has
-randomness of its own, or a memory that outlives its episodes, and the stream is restarted.
+A stream whose env is *exact* is captured when a state is asked for (``resume.py``). For every other
+stream the record keeps the generator as it was before the last reset (for the very first one the
+seed) and the actions since; loading resets the env from there, takes the actions again, and
+compares the row that this comes to, bit for bit. Where it differs the env has randomness of its
+own, or a memory that outlives its episodes, and the stream is restarted.
 
 A step costs one copy of its actions [B, ...] into a log, and nothing where all streams are exact.
 """
@@ -23,26 +25,38 @@ from equipoise.envs.values import NoArray, plain
 from equipoise.types import Array, Resume, TimeStep, Tree
 
 ROOM = 256  # rows of the log at first; it doubles
-LONGEST = 1 << 16  # rows; an episode of more than half of them is given up when it is full, and its stream restarts
+# rows; an episode of more than half of them is given up when it is full, and its stream restarts
+LONGEST = 1 << 16
 
 
 class Record:
-    """The record of ``envs``, the owner's own list, in which envs may be replaced; actions are like ``action`` [B, ...]."""
+    """The record of ``envs``, the owner's own list, in which envs may be replaced; actions are like
+    ``action`` [B, ...].
+    """
 
-    def __init__(self, envs: Sequence[gymnasium.Env], streams: Array, action: Tree, form: ActionForm) -> None:
+    def __init__(
+        self, envs: Sequence[gymnasium.Env], streams: Array, action: Tree, form: ActionForm
+    ) -> None:
         self._form = form
         self.envs, self.streams = envs, [int(stream) for stream in streams]
         self.kinds: list[Resume] = [resume.promise(env) for env in envs]
-        self._windows = [resume.held_window(env) if kind == "exact" else 0 for env, kind in zip(envs, self.kinds, strict=True)]
+        self._windows = [
+            resume.held_window(env) if kind == "exact" else 0
+            for env, kind in zip(envs, self.kinds, strict=True)
+        ]
         self._holding = [i for i, window in enumerate(self._windows) if window]
-        self._logged = [i for i, kind in enumerate(self.kinds) if kind == "replay" or self._windows[i]]
+        self._logged = [
+            i for i, kind in enumerate(self.kinds) if kind == "replay" or self._windows[i]
+        ]
         self._rows = ROOM if self._logged else 0
         self._log: Tree = tree.map(lambda x: np.empty((self._rows, *x.shape), x.dtype), action)
         self._t = 0  # rows of the log
         count = len(envs)
         self._start = [0] * count  # the row of the first action after _base
-        self._base: list[Callable[[], Tree] | None] = [None] * count  # where the actions start; None: not kept
-        self._next: list[tuple[int, Callable[[], Tree]] | None] = [None] * count  # a later base, of a stream that holds
+        # where the actions start; None: not kept
+        self._base: list[Callable[[], Tree] | None] = [None] * count
+        # a later base, of a stream that holds
+        self._next: list[tuple[int, Callable[[], Tree]] | None] = [None] * count
 
     @property
     def promise(self) -> Resume:
@@ -57,7 +71,9 @@ class Record:
             self._base[i] = before_reset(self.envs[i], seed)
 
     def steps(self, action: Tree) -> None:
-        """Note that ``action`` [B, ...] is about to be taken; where a stream is reset instead, ``resets`` follows."""
+        """Note that ``action`` [B, ...] is about to be taken; where a stream is reset instead,
+        ``resets`` follows.
+        """
         if not self._logged:
             return
         for i in self._holding:
@@ -82,7 +98,9 @@ class Record:
             self._next[i] = self._t, now(self.envs[i])
 
     def _make_room(self) -> None:
-        """Forget what lies before every episode; if that is less than half, double, and at ``LONGEST`` give up the longest."""
+        """Forget what lies before every episode; if that is less than half, double, and at
+        ``LONGEST`` give up the longest.
+        """
         half = self._rows // 2
         if min(self._starts()) < self._t - half and self._rows >= LONGEST:
             for i in self._logged:
@@ -102,9 +120,11 @@ class Record:
     def _shift(self, rows: int) -> None:
         self._t += rows
         self._start = [start + rows for start in self._start]
-        self._next = [None if later is None else (later[0] + rows, later[1]) for later in self._next]
+        self._next = [
+            None if later is None else (later[0] + rows, later[1]) for later in self._next
+        ]
 
-    # ---------------------------------------------------------------------------------------------------- state, load
+    # ---------------------------------------------------------------------------------- state, load
 
     def state(self) -> Tree:
         """The state: {stream: {how a load restores it: arrays}}."""
@@ -117,7 +137,9 @@ class Record:
             kept = resume.capture(self.envs[i])
             if self._windows[i]:
                 none = {"actions": tree.index(actions, slice(0))}
-                kept["held"] = now(self.envs[i])() | none if base is None else base() | {"actions": actions}
+                kept["held"] = (
+                    now(self.envs[i])() | none if base is None else base() | {"actions": actions}
+                )
             return {"exact": kept}
         if base is None:
             return {"restart": {"stream": np.array(self.streams[i])} | now(self.envs[i])()}
@@ -136,11 +158,17 @@ class Record:
         for i, stream in enumerate(self.streams):
             ((kind, kept),) = state[str(stream)].items()
             if kind not in (self.kinds[i], "restart"):
-                raise ValueError(f"state of stream {stream}: it is of kind {kind!r}, but {self.envs[i]} is {self.kinds[i]!r}")
+                raise ValueError(
+                    f"state of stream {stream}: it is of kind {kind!r}, but {self.envs[i]} is "
+                    f"{self.kinds[i]!r}"
+                )
             try:
                 if kind == "restart":
                     put_generator(self.envs[i], kept)
-                    why[stream] = "its actions were not kept: the episode was too long, or had been given up by another resume"
+                    why[stream] = (
+                        "its actions were not kept: the episode was too long, or had been given up "
+                        "by another resume"
+                    )
                 elif kind == "exact":
                     logs[i] = self._restore(i, kept)
                 elif (came := self._replay(i, kept, ts)) is None:
@@ -171,7 +199,9 @@ class Record:
         return actions
 
     def _replay(self, i: int, kept: Tree, ts: TimeStep) -> str | None:
-        """Reset and take the actions again -> the difference from the row of ``ts``, None if there is none."""
+        """Reset and take the actions again -> the difference from the row of ``ts``, None if there
+        is none.
+        """
         env, actions = self.envs[i], self._actions(i, kept)
         seed = int(kept["seed"]) if "seed" in kept else None
         other = "came to another row: it is not a function of np_random and actions"
@@ -188,8 +218,11 @@ class Record:
             return f"raised {type(error).__name__}: {error}"
         told = (ts.reward[i], ts.terminated[i], ts.truncated[i])
         try:
-            same_row = all(map(same, told, (reward, terminated, truncated))) and same_tree(ts.obs, obs, i)
-        except (NoArray, LookupError, TypeError, ValueError):  # what no row could hold, so it is another
+            same_row = all(map(same, told, (reward, terminated, truncated))) and same_tree(
+                ts.obs, obs, i
+            )
+        # what no row could hold, so it is another
+        except (NoArray, LookupError, TypeError, ValueError):
             same_row = False
         return None if same_row else other
 
@@ -200,15 +233,21 @@ class Record:
     def _actions(self, i: int, kept: Tree) -> Tree:
         """The actions of a state, checked to be what this env takes."""
         actions = tree.map(np.asarray, resume.part(kept, "actions"))
-        if (wanted := dict(tree.items(self._none(i)))).keys() != (got := dict(tree.items(actions))).keys():
-            raise ValueError(f"state of actions: expected the parts {sorted(wanted)}, got {sorted(got)}")
+        if (wanted := dict(tree.items(self._none(i)))).keys() != (
+            got := dict(tree.items(actions))
+        ).keys():
+            raise ValueError(
+                f"state of actions: expected the parts {sorted(wanted)}, got {sorted(got)}"
+            )
         count = (*next(iter(got.values())).shape, 0)[0]
         for path, array in got.items():
             shape, dtype = wanted[path].shape[1:], wanted[path].dtype
             if array.shape != (count, *shape) or array.dtype != dtype:
                 expected = f"[{', '.join(map(str, ('n', *shape)))}] {dtype}"
                 place = f"actions/{path}" if path else "actions"
-                raise ValueError(f"state of {place}: expected {expected}, got {array.shape} {array.dtype}")
+                raise ValueError(
+                    f"state of {place}: expected {expected}, got {array.shape} {array.dtype}"
+                )
         return actions
 
     def _write_log(self, logs: list[Tree]) -> None:
@@ -219,11 +258,15 @@ class Record:
         self._log = tree.map(lambda x: np.zeros((self._rows, *x.shape[1:]), x.dtype), self._log)
         for i, (actions, count) in enumerate(zip(logs, counts, strict=True)):
             self._start[i] = self._t - count
-            tree.map(lambda to, x, i=i: np.copyto(to[self._start[i] : self._t, i], x), self._log, actions)
+            tree.map(
+                lambda to, x, i=i: np.copyto(to[self._start[i] : self._t, i], x), self._log, actions
+            )
 
 
 def before_reset(env: gymnasium.Env, seed: int | None) -> Callable[[], Tree]:
-    """Capture what the coming reset depends on: cheap to take, turned into arrays only when asked for."""
+    """Capture what the coming reset depends on: cheap to take, turned into arrays only when asked
+    for.
+    """
     if seed is not None:
         return lambda: {"seed": np.array(seed)}
     bare: Any = env.unwrapped
@@ -240,12 +283,16 @@ def before_reset(env: gymnasium.Env, seed: int | None) -> Callable[[], Tree]:
 
 
 def now(env: gymnasium.Env) -> Callable[[], Tree]:
-    """Capture where an ALE env stands now; just after a reset that pressed buttons, where it stood before them."""
+    """Capture where an ALE env stands now; just after a reset that pressed buttons, where it stood
+    before them.
+    """
     arrays = before_reset(env, None)
     for wrapper in resume.layers(env):
         if (opening := getattr(wrapper, "opening", None)) is not None:
             clone, pressed = opening
-            return lambda: arrays() | {"ale": resume.serialized(clone), "opening": np.array(pressed, np.int64)}
+            return lambda: (
+                arrays() | {"ale": resume.serialized(clone), "opening": np.array(pressed, np.int64)}
+            )
     return arrays
 
 

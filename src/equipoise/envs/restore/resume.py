@@ -1,14 +1,17 @@
-"""One Python env as arrays, so that another from the same ``make`` goes on bit for bit. Never pickle.
+"""One Python env as arrays, so that another from the same ``make`` goes on bit for bit. Never
+pickle.
 
 An env is *exact* where everything about it is known, from the outermost wrapper to the bare env:
 
-- its wrappers are among ``WRAPPERS``, or name what they keep in ``snapshot_attributes`` (``()`` for nothing);
-- the bare env is Gymnasium's classic control or MuJoCo, ``ale_py``'s ``AtariEnv``, or a class of the user's that either
-  names its arrays and numbers in ``snapshot_attributes``, or has ``get_state()``, a tree of arrays (nested dicts with
-  strings for keys), and ``set_state(tree)``, the inverse.
+- its wrappers are among ``WRAPPERS``, or name what they keep in ``snapshot_attributes`` (``()`` for
+  nothing);
+- the bare env is Gymnasium's classic control or MuJoCo, ``ale_py``'s ``AtariEnv``, or a class of
+  the user's that either names its arrays and numbers in ``snapshot_attributes``, or has
+  ``get_state()``, a tree of arrays (nested dicts with strings for keys), and ``set_state(tree)``,
+  the inverse.
 
-With ``np_random``, which is kept for it, that must be all that its next rows depend on. Every other env is replayed
-(``record.py``).
+With ``np_random``, which is kept for it, that must be all that its next rows depend on. Every other
+env is replayed (``record.py``).
 """
 
 from __future__ import annotations
@@ -48,7 +51,12 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
     wrappers.ResizeObservation: (),
     wrappers.ReshapeObservation: (),
     wrappers.NormalizeObservation: ("obs_rms.mean", "obs_rms.var", "obs_rms.count"),
-    wrappers.NormalizeReward: ("return_rms.mean", "return_rms.var", "return_rms.count", "discounted_reward"),
+    wrappers.NormalizeReward: (
+        "return_rms.mean",
+        "return_rms.var",
+        "return_rms.count",
+        "discounted_reward",
+    ),
     wrappers.FrameStackObservation: ("obs_queue",),
     wrappers.AtariPreprocessing: ("lives", "game_over", "obs_buffer"),
 }
@@ -81,12 +89,16 @@ def is_atari(env: object) -> bool:
 
 
 def is_mujoco(env: object) -> bool:
-    """Is it Gymnasium's own MuJoCo env? A user's subclass could keep something besides the physics."""
+    """Is it Gymnasium's own MuJoCo env? A user's subclass could keep something
+    besides the physics.
+    """
     return type(env).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(env, "data")
 
 
 def offers_state(env: object) -> bool:
-    """Does it have ``get_state`` and ``set_state(tree)``? MuJoCo's own ``set_state(qpos, qvel)`` does not count."""
+    """Does it have ``get_state`` and ``set_state(tree)``? MuJoCo's own ``set_state(qpos, qvel)``
+    does not count.
+    """
     get, put = getattr(env, "get_state", None), getattr(env, "set_state", None)
     return callable(get) and callable(put) and len(inspect.signature(put).parameters) == 1
 
@@ -96,18 +108,28 @@ def promise(env: gymnasium.Env) -> Resume:
     bare, around = env.unwrapped, layers(env)
     if any(kept_by(wrapper) is None for wrapper in around):
         return "replay"
-    if is_atari(bare):  # sound is no part of the state; transformed actions are not those of the log
+    # sound is no part of the state; transformed actions are not those of the log
+    if is_atari(bare):
         changed = any(isinstance(wrapper, gymnasium.ActionWrapper) for wrapper in around)
         return "replay" if bare.sound_obs or (changed and held_window(env)) else "exact"  # type: ignore[attr-defined]
-    return "exact" if offers_state(bare) or attributes(bare) is not None or is_mujoco(bare) else "replay"
+    return (
+        "exact"
+        if offers_state(bare) or attributes(bare) is not None or is_mujoco(bare)
+        else "replay"
+    )
 
 
 def capture(env: gymnasium.Env) -> dict[str, Tree]:
-    """Copy the state: {"np_random", "env": {...}, "wrappers": {...}}, no branch empty. TypeError for what is no array."""
+    """Copy the state: {"np_random", "env": {...}, "wrappers": {...}}, no branch empty. TypeError
+    for what is no array.
+    """
     bare = env.unwrapped
     kept: dict[str, Tree] = {"np_random": snapshot.generator_state(bare.np_random)}
     if offers_state(bare):
-        kept["env"] = tree.map(lambda leaf: plain(leaf, f"{type(bare).__name__}.get_state()"), bare.get_state())  # type: ignore[attr-defined]
+        kept["env"] = tree.map(
+            lambda leaf: plain(leaf, f"{type(bare).__name__}.get_state()"),
+            bare.get_state(),  # type: ignore[attr-defined]
+        )
     elif (names := attributes(bare)) is not None:
         kept["env"] = {name: read(bare, name) for name in names}
     elif is_mujoco(bare):
@@ -145,7 +167,10 @@ def place(n: int, wrapper: object) -> str:
 
 def part(state: Tree, name: str) -> Tree:
     if name not in state:
-        raise ValueError(f"state without {name!r}, of another env or another version of this one; it has {sorted(state)}")
+        raise ValueError(
+            f"state without {name!r}, of another env or another version of this one; it has "
+            f"{sorted(state)}"
+        )
     return state[name]
 
 
@@ -159,7 +184,10 @@ def prune(value: Tree) -> Tree | None:
 def plain(value: object, what: str) -> np.ndarray:
     array = np.array(value)
     if array.dtype.kind not in PLAIN:
-        raise TypeError(f"{what} is {type(value).__name__}, expected an array or a number: nothing else can be kept exactly")
+        raise TypeError(
+            f"{what} is {type(value).__name__}, expected an array or a number: nothing else can be "
+            "kept exactly"
+        )
     return array
 
 
@@ -179,7 +207,10 @@ def write(thing: object, name: str, value: object) -> None:
     at, last = owner(thing, name)
     old, new = getattr(at, last), np.array(value)
     if np.shape(old) != new.shape:
-        raise ValueError(f"state of {type(thing).__name__}.{name}: expected shape {np.shape(old)}, got {new.shape}")
+        raise ValueError(
+            f"state of {type(thing).__name__}.{name}: expected shape {np.shape(old)}, got "
+            f"{new.shape}"
+        )
     form: Array = new
     if isinstance(old, deque):
         form = deque(new, maxlen=old.maxlen)
@@ -192,30 +223,39 @@ def write(thing: object, name: str, value: object) -> None:
     setattr(at, last, form)
 
 
-# -------------------------------------------------------------------------------------------------------------- MuJoCo
+# ------------------------------------------------------------------------------------------- MuJoCo
 
 
 def fields(model: object) -> list[str]:
-    """Return mjData's arrays of a fixed size. The arrays in its arena (contacts, constraints) are recomputed by each step."""
+    """Return mjData's arrays of a fixed size. The arrays in its arena (contacts, constraints) are
+    recomputed by each step.
+    """
     import mujoco
 
     fresh = mujoco.MjData(model)
     arrays = {name: getattr(fresh, name) for name in dir(fresh) if not name.startswith("_")}
-    return [name for name, x in arrays.items() if isinstance(x, np.ndarray) and x.size and x.flags.writeable]
+    return [
+        name
+        for name, x in arrays.items()
+        if isinstance(x, np.ndarray) and x.size and x.flags.writeable
+    ]
 
 
 def physics(env: Any) -> dict[str, Tree]:
     """Return the integration state, and what the last step left behind.
 
-    A step ends with the integration, so the positions of bodies lag one sub-step behind ``qpos``: an env that reads them
-    before its next step (Ant's velocity) needs those, not what a forward pass makes of ``qpos``.
+    A step ends with the integration, so the positions of bodies lag one sub-step behind ``qpos``:
+    an env that reads them before its next step (Ant's velocity) needs those, not what a forward
+    pass makes of ``qpos``.
     """
     import mujoco
 
     kind = mujoco.mjtState.mjSTATE_INTEGRATION
     integration = np.empty(mujoco.mj_stateSize(env.model, kind))
     mujoco.mj_getState(env.model, env.data, integration, kind)
-    return {"integration": integration} | {name: np.array(getattr(env.data, name)) for name in fields(env.model)}
+    return {"integration": integration} | {
+        name: np.array(getattr(env.data, name)) for name in fields(env.model)
+    }
 
 
 def put_physics(env: Any, state: Tree) -> None:
@@ -226,14 +266,18 @@ def put_physics(env: Any, state: Tree) -> None:
     expected["integration"] = (mujoco.mj_stateSize(env.model, kind),)
     for name, shape in expected.items():
         if np.shape(part(state, name)) != shape:
-            raise ValueError(f"state of {type(env).__name__}.data.{name}: expected shape {shape}, got {np.shape(state[name])}")
+            raise ValueError(
+                f"state of {type(env).__name__}.data.{name}: expected shape {shape}, got "
+                f"{np.shape(state[name])}"
+            )
     mujoco.mj_setState(env.model, env.data, np.array(state["integration"], np.float64), kind)
-    mujoco.mj_forward(env.model, env.data)  # contacts and constraints, in case they are read before the next step
+    # contacts and constraints, in case they are read before the next step
+    mujoco.mj_forward(env.model, env.data)
     for name in expected.keys() - {"integration"}:
         np.copyto(getattr(env.data, name), state[name])
 
 
-# ----------------------------------------------------------------------------------------------------------------- ALE
+# ---------------------------------------------------------------------------------------------- ALE
 
 
 def emulator(env: Any) -> NDArray[np.uint8]:
@@ -252,17 +296,24 @@ def put_emulator(env: Any, state: object) -> None:
     try:
         env.ale.restoreState(ale_py.ALEState(given.tobytes()))
     except SystemError as error:  # ale_py turns C++ exceptions into this
-        raise ValueError(f"state of {type(env).__name__}.ale: ALE cannot read it (shape {given.shape})") from error
+        raise ValueError(
+            f"state of {type(env).__name__}.ale: ALE cannot read it (shape {given.shape})"
+        ) from error
     if not np.array_equal(emulator(env), given):
-        raise ValueError(f"state of {type(env).__name__}.ale: ALE made another of it (shape {given.shape}); another game?")
+        raise ValueError(
+            f"state of {type(env).__name__}.ale: ALE made another of it (shape {given.shape}); "
+            "another game?"
+        )
 
 
 def held_window(env: gymnasium.Env) -> int:
-    """The number of steps after which ALE's held action no longer depends on earlier ones; 0 where none is held.
+    """The number of steps after which ALE's held action no longer depends on earlier ones; 0 where
+    none is held.
 
-    With sticky actions the emulator goes on with the last effective action with probability p a frame, and that action is
-    no part of ALE's state. But the draws come from its generator: taking the last steps once more, from the
-    generator of that time, holds the same action, unless every single draw said "go on" (here less likely than 1e-12).
+    With sticky actions the emulator goes on with the last effective action with probability p a
+    frame, and that action is no part of ALE's state. But the draws come from its generator: taking
+    the last steps once more, from the generator of that time, holds the same action, unless every
+    single draw said "go on" (here less likely than 1e-12).
     """
     bare: Any = env.unwrapped
     if not is_atari(bare) or (p := bare.ale.getFloat("repeat_action_probability")) <= 0.0:
@@ -271,9 +322,13 @@ def held_window(env: gymnasium.Env) -> int:
 
 
 def hold(env: gymnasium.Env, start: Tree, actions: Array) -> None:
-    """Take ``actions`` [n, ...] once more from ``start``, for the sake of the action that ALE holds after them."""
+    """Take ``actions`` [n, ...] once more from ``start``, for the sake of the action that ALE holds
+    after them.
+    """
     bare: Any = env.unwrapped
-    repeats = int(np.prod([getattr(wrapper, "frame_skip", 1) for wrapper in layers(env)], dtype=int))
+    repeats = int(
+        np.prod([getattr(wrapper, "frame_skip", 1) for wrapper in layers(env)], dtype=int)
+    )
     bare.ale.reset_game()  # no action is held, as after the reset that ``start`` may be
     put_emulator(bare, part(start, "ale"))
     bare.np_random = snapshot.generator(part(start, "np_random"))

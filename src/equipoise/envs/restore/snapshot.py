@@ -1,7 +1,8 @@
 """Exact states of vector envs: arrays and the generator, as a tree of numpy arrays (no pickle).
 
-Supported: Gymnasium's native CartPole, and every vector env class that names its arrays in ``snapshot_attributes`` (ours
-do, a user's may): together with ``np_random`` they must be all that its next rows depend on.
+Supported: Gymnasium's native CartPole, and every vector env class that names its arrays in
+``snapshot_attributes`` (ours do, a user's may): together with ``np_random`` they must be all that
+its next rows depend on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def attributes(env: object) -> tuple[str, ...] | None:
 
 
 def possible(env: VectorEnv) -> bool:
-    """Can the env be captured exactly? Only a bare one, since a wrapper could keep a state of its own."""
+    """Can the env be captured exactly? Only a bare one, since a wrapper could keep a state of its
+    own.
+    """
     return env.unwrapped is env and attributes(env) is not None
 
 
@@ -31,7 +34,9 @@ def capture(env: VectorEnv) -> Tree:
     """Capture the state: {"np_random": uint8 JSON, attribute: array ...}."""
     names = attributes(env)
     assert names is not None
-    return {"np_random": generator_state(env.np_random)} | {name: np.array(getattr(env, name)) for name in names}
+    return {"np_random": generator_state(env.np_random)} | {
+        name: np.array(getattr(env, name)) for name in names
+    }
 
 
 def restore(env: VectorEnv, state: Tree) -> None:
@@ -40,7 +45,9 @@ def restore(env: VectorEnv, state: Tree) -> None:
     for name in names:
         old, new = np.asarray(getattr(env, name)), np.array(state[name])
         if old.shape != new.shape:
-            raise ValueError(f"state of {type(env).__name__}.{name}: expected shape {old.shape}, got {new.shape}")
+            raise ValueError(
+                f"state of {type(env).__name__}.{name}: expected shape {old.shape}, got {new.shape}"
+            )
         setattr(env, name, new.astype(old.dtype, copy=False))
     env.np_random = generator(state["np_random"])
 
@@ -63,8 +70,11 @@ def generator(state: Tree) -> np.random.Generator:
 
 
 def generator_dict(env: object) -> dict[str, object] | None:
-    """The state of a Gymnasium env's generator as plain numbers; None where no known generator is found."""
-    rng = getattr(getattr(env, "unwrapped", env), "_np_random", None)  # np_random itself would make one
+    """The state of a Gymnasium env's generator as plain numbers; None where no known generator is
+    found.
+    """
+    # np_random itself would make one
+    rng = getattr(getattr(env, "unwrapped", env), "_np_random", None)
     state = rng.bit_generator.state if isinstance(rng, np.random.Generator) else None
     return state if isinstance(state, dict) and state["bit_generator"] == "PCG64" else None
 

@@ -1,8 +1,9 @@
-"""Bit flip: n bits, an action flips one, until they are the goal's. Without hindsight the reward is hardly ever seen.
+"""Bit flip: n bits, an action flips one, until they are the goal's. Without hindsight the reward is
+hardly ever seen.
 
-After Andrychowicz et al. 2017, arXiv:1707.01495, section 3.1: bits and goal are random, the reward is -1 until they are equal
-and 0 then, which ends the episode; a clock cuts it after n steps. So an episode that fails returns -n. Deviation: no episode
-begins at its goal.
+After Andrychowicz et al. 2017, arXiv:1707.01495, section 3.1: bits and goal are random, the reward
+is -1 until they are equal and 0 then, which ends the episode; a clock cuts it after n steps. So an
+episode that fails returns -n. Deviation: no episode begins at its goal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Goal:
 
 
 class BitFlip(Goal, gymnasium.Env):
-    """Observation: ``observation`` and ``achieved_goal`` are the bits, ``desired_goal`` the goal, [n] int8 each."""
+    """Observation: ``observation`` and ``achieved_goal`` are the bits, ``desired_goal`` the goal,
+    [n] int8 each.
+    """
 
     metadata: dict[str, object] = {"render_modes": []}
     snapshot_attributes = ("bits", "goal", "t")
@@ -47,13 +50,21 @@ class BitFlip(Goal, gymnasium.Env):
         self.bits, self.goal, self.t = bits[0], goal[0], 0
         return _observation(self.bits, self.goal), {}
 
-    def step(self, action: int | np.int64) -> tuple[Observation, float, bool, bool, dict[str, object]]:
+    def step(
+        self, action: int | np.int64
+    ) -> tuple[Observation, float, bool, bool, dict[str, object]]:
         self.bits = self.bits.copy()
         self.bits[int(action)] ^= 1
         self.t += 1
         reward = float(self.compute_reward(self.bits, self.goal, {}))
         terminated = reward == 0.0
-        return _observation(self.bits, self.goal), reward, terminated, not terminated and self.t == len(self.bits), {}
+        return (
+            _observation(self.bits, self.goal),
+            reward,
+            terminated,
+            not terminated and self.t == len(self.bits),
+            {},
+        )
 
 
 class BitFlipVector(Goal, VectorEnv[Observation, Array, Array]):
@@ -67,7 +78,10 @@ class BitFlipVector(Goal, VectorEnv[Observation, Array, Array]):
         self.single_observation_space, self.single_action_space = _spaces(bits)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.bits, self.goal = np.zeros((num_envs, bits), np.int8), np.zeros((num_envs, bits), np.int8)
+        self.bits, self.goal = (
+            np.zeros((num_envs, bits), np.int8),
+            np.zeros((num_envs, bits), np.int8),
+        )
         self.t, self.done = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.bool_)
 
     def reset(
@@ -93,7 +107,9 @@ class BitFlipVector(Goal, VectorEnv[Observation, Array, Array]):
     def _start(self) -> None:
         """Begin a new episode where the last step ended one."""
         if count := int(self.done.sum()):
-            self.bits[self.done], self.goal[self.done] = _drawn(self.np_random, count, self.bits.shape[1])
+            self.bits[self.done], self.goal[self.done] = _drawn(
+                self.np_random, count, self.bits.shape[1]
+            )
             self.t[self.done] = 0
 
 
@@ -116,4 +132,6 @@ def _observation(bits: Array, goal: Array) -> Observation:
     return {"observation": bits.copy(), "achieved_goal": bits.copy(), "desired_goal": goal.copy()}
 
 
-gymnasium.register("equipoise/BitFlip-v0", f"{__name__}:BitFlip", vector_entry_point=f"{__name__}:BitFlipVector")
+gymnasium.register(
+    "equipoise/BitFlip-v0", f"{__name__}:BitFlip", vector_entry_point=f"{__name__}:BitFlipVector"
+)

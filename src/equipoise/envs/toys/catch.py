@@ -1,8 +1,10 @@
-"""Catch: a ball falls down a board, the paddle in the last row must be under it. Solved by a small net in seconds.
+"""Catch: a ball falls down a board, the paddle in the last row must be under it. Solved by a small
+net in seconds.
 
-After bsuite's ``catch`` (Osband et al. 2020, arXiv 1908.03568, section A.1): 10 rows, 5 columns, the ball starts in a random
-column of row 0, the paddle in the middle. Actions: left, stay, right. Reward 0 until the ball is in the last row, then
-+1 if the paddle is there, else -1. An episode lasts 9 steps and always terminates.
+After bsuite's ``catch`` (Osband et al. 2020, arXiv 1908.03568, section A.1): 10 rows, 5 columns,
+the ball starts in a random column of row 0, the paddle in the middle. Actions: left, stay, right.
+Reward 0 until the ball is in the last row, then +1 if the paddle is there, else -1. An episode
+lasts 9 steps and always terminates.
 """
 
 from __future__ import annotations
@@ -31,9 +33,15 @@ class Catch(gymnasium.Env[Floats, np.int64]):
         self.action_space = spaces.Discrete(3)
         self.row = self.column = self.paddle = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Floats, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Floats, dict[str, object]]:
         super().reset(seed=seed)
-        self.row, self.column, self.paddle = 0, int(self.np_random.integers(self.columns)), self.columns // 2
+        self.row, self.column, self.paddle = (
+            0,
+            int(self.np_random.integers(self.columns)),
+            self.columns // 2,
+        )
         return self._board(), {}
 
     def step(self, action: np.int64) -> tuple[Floats, float, bool, bool, dict[str, object]]:
@@ -65,18 +73,24 @@ class CatchVector(VectorEnv[Floats, NDArray[np.int64], np.ndarray]):
         self.row, self.column, self.paddle = (np.zeros(num_envs, np.int64) for _ in range(3))
         self.done: Bools = np.zeros(num_envs, np.bool_)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Floats, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Floats, dict[str, object]]:
         super().reset(seed=seed)
         self._start(np.ones(self.num_envs, np.bool_))
         self.done = np.zeros(self.num_envs, np.bool_)
         return self._board(), {}
 
-    def step(self, actions: NDArray[np.int64]) -> tuple[Floats, Floats, Bools, Bools, dict[str, object]]:
+    def step(
+        self, actions: NDArray[np.int64]
+    ) -> tuple[Floats, Floats, Bools, Bools, dict[str, object]]:
         self.paddle = np.clip(self.paddle + actions - 1, 0, self.columns - 1)
         self.row = self.row + 1
         self._start(self.done)
         self.done = self.row == self.rows - 1
-        reward = np.where(self.done, np.where(self.paddle == self.column, 1.0, -1.0), 0.0).astype(np.float32)
+        reward = np.where(self.done, np.where(self.paddle == self.column, 1.0, -1.0), 0.0).astype(
+            np.float32
+        )
         return self._board(), reward, self.done.copy(), np.zeros(self.num_envs, np.bool_), {}
 
     def _start(self, which: Bools) -> None:
@@ -92,4 +106,6 @@ class CatchVector(VectorEnv[Floats, NDArray[np.int64], np.ndarray]):
         return board.reshape(self.num_envs, -1)
 
 
-gymnasium.register("equipoise/Catch-v0", f"{__name__}:Catch", vector_entry_point=f"{__name__}:CatchVector")
+gymnasium.register(
+    "equipoise/Catch-v0", f"{__name__}:Catch", vector_entry_point=f"{__name__}:CatchVector"
+)

@@ -1,9 +1,11 @@
-"""Repeat the first: a symbol is shown once, and asked for after a delay in which nothing is seen and nothing matters.
+"""Repeat the first: a symbol is shown once, and asked for after a delay in which nothing is seen
+and nothing matters.
 
-In the spirit of bsuite's ``memory_length`` (Osband et al. 2020, arXiv:1908.03568, section A) and POPGym's ``RepeatFirst``
-(Morad et al. 2023, arXiv:2303.01859): the first observation is one of ``symbols``, the following say "wait", and the one
-``delay`` steps after the first says "answer". Reward 1 for the action that is the symbol, else 0, and the episode ends; all
-actions before are ignored. A policy without memory gets 1 / ``symbols`` an episode.
+In the spirit of bsuite's ``memory_length`` (Osband et al. 2020, arXiv:1908.03568, section A) and
+POPGym's ``RepeatFirst`` (Morad et al. 2023, arXiv:2303.01859): the first observation is one of
+``symbols``, the following say "wait", and the one ``delay`` steps after the first says "answer".
+Reward 1 for the action that is the symbol, else 0, and the episode ends; all actions before are
+ignored. A policy without memory gets 1 / ``symbols`` an episode.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class RepeatFirst(gymnasium.Env):
         self.observation_space, self.action_space = _spaces(delay, symbols)
         self.symbol = self.t = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self.symbol, self.t = int(self.np_random.integers(self.symbols)), 0
         return self._observed(), {}
@@ -40,7 +44,9 @@ class RepeatFirst(gymnasium.Env):
         return self._observed(), float(over and int(action) == self.symbol), over, False, {}
 
     def _observed(self) -> Array:
-        row: Array = _observed(np.array([self.t]), np.array([self.symbol]), self.delay, self.symbols)[0]
+        row: Array = _observed(
+            np.array([self.t]), np.array([self.symbol]), self.delay, self.symbols
+        )[0]
         return row
 
 
@@ -58,7 +64,9 @@ class RepeatFirstVector(VectorEnv[Array, Array, Array]):
         self.symbol, self.t = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
         self.done = np.zeros(num_envs, np.bool_)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self._start(np.ones(self.num_envs, np.bool_))
         self.done = np.zeros(self.num_envs, np.bool_)
@@ -83,14 +91,22 @@ class RepeatFirstVector(VectorEnv[Array, Array, Array]):
 
 def _spaces(delay: int, symbols: int) -> tuple[spaces.Discrete, spaces.Discrete]:
     if delay < 1 or symbols < 2:
-        raise ValueError(f"expected a delay of at least 1 and at least 2 symbols, got {delay} and {symbols}")
+        raise ValueError(
+            f"expected a delay of at least 1 and at least 2 symbols, got {delay} and {symbols}"
+        )
     return spaces.Discrete(symbols + 2), spaces.Discrete(symbols)
 
 
 def _observed(t: Array, symbol: Array, delay: int, symbols: int) -> Array:
-    """Return what each stream shows; the final observation, a step after the answer, shows nothing."""
+    """Return what each stream shows; the final observation, a step after the answer,
+    shows nothing.
+    """
     seen: Array = np.where(t == 0, symbol, np.where(t == delay, symbols + 1, symbols))
     return seen
 
 
-gymnasium.register("equipoise/RepeatFirst-v0", f"{__name__}:RepeatFirst", vector_entry_point=f"{__name__}:RepeatFirstVector")
+gymnasium.register(
+    "equipoise/RepeatFirst-v0",
+    f"{__name__}:RepeatFirst",
+    vector_entry_point=f"{__name__}:RepeatFirstVector",
+)

@@ -1,8 +1,9 @@
 """The ruler: an env whose every row proves where it belongs.
 
-The observation is (stream, episode, t). The length and ending of an episode follow from stream and episode alone, so a
-reader of a trajectory can recompute what must stand in it: ``verify`` does. The reward holds the action, the time and
-the episode, so an action or a reward that moved by one row, one stream or one episode is found.
+The observation is (stream, episode, t). The length and ending of an episode follow from stream and
+episode alone, so a reader of a trajectory can recompute what must stand in it: ``verify`` does. The
+reward holds the action, the time and the episode, so an action or a reward that moved by one row,
+one stream or one episode is found.
 """
 
 from __future__ import annotations
@@ -29,21 +30,30 @@ Floats = NDArray[np.float32]
 def episode(stream: Array, number: Array, longest: int = LONGEST) -> tuple[Ints, Bools, Bools]:
     """(length, terminated, truncated) of episodes, elementwise.
 
-    One in eight has one step, the others 1 to ``longest``; 40 % terminate, 40 % are truncated, 20 % are both at once.
-    SplitMix64 (Steele, Lea, Flood 2014) of (stream, number): neighbours have nothing in common.
+    One in eight has one step, the others 1 to ``longest``; 40 % terminate, 40 % are truncated, 20 %
+    are both at once. SplitMix64 (Steele, Lea, Flood 2014) of (stream, number): neighbours have
+    nothing in common.
     """
     with np.errstate(over="ignore"):
-        x = np.asarray(stream).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.asarray(number).astype(np.uint64)
+        x = np.asarray(stream).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.asarray(
+            number
+        ).astype(np.uint64)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             x = (x + np.uint64(0x9E3779B97F4A7C15) ^ (x >> np.uint64(shift))) * np.uint64(factor)
         x = x ^ (x >> np.uint64(31))
-        length = np.where((x >> np.uint64(50)) % np.uint64(8) == 0, 1, 1 + (x % np.uint64(longest)).astype(np.int64))
+        length = np.where(
+            (x >> np.uint64(50)) % np.uint64(8) == 0,
+            1,
+            1 + (x % np.uint64(longest)).astype(np.int64),
+        )
         ending = (x >> np.uint64(40)) % np.uint64(5)
     return length, np.isin(ending, (0, 1, 4)), np.isin(ending, (2, 3, 4))
 
 
 def reward(number: Array, t: Array, action: Array) -> Floats:
-    """The reward of the step from t to t + 1: 1024 (number mod 4) + 1 + t + action / 8, exact in float32, never 0."""
+    """The reward of the step from t to t + 1: 1024 (number mod 4) + 1 + t + action / 8, exact in
+    float32, never 0.
+    """
     value = 1024 * (np.asarray(number) % 4) + 1 + np.asarray(t) + np.asarray(action) / ACTIONS
     return np.asarray(value, np.float32)
 
@@ -55,7 +65,8 @@ def row_number(stream: int, number: int, t: int, longest: int = LONGEST) -> int:
 
 
 def ruler_spaces(dtype: str) -> tuple[spaces.Box, spaces.Discrete]:
-    top = 2**24 if dtype == "float32" else np.iinfo(np.int64).max  # float32 counts exactly up to here
+    # float32 counts exactly up to here
+    top = 2**24 if dtype == "float32" else np.iinfo(np.int64).max
     return spaces.Box(0, top, (3,), np.dtype(dtype).type), spaces.Discrete(ACTIONS)
 
 
@@ -78,7 +89,9 @@ class Ruler(gymnasium.Env):
         self.observation_space, self.action_space = ruler_spaces(dtype)
         self.number, self.t, self.length = -1, 0, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self.number, self.t = self.number + 1 if seed is None else 0, 0
         length, terminated, truncated = episode(self.stream, self.number, self.longest)
@@ -88,7 +101,8 @@ class Ruler(gymnasium.Env):
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, object]]:
         if self.sleep_s:
             time.sleep(self.sleep_s)
-        got = 1024.0 * (self.number % 4) + 1 + self.t + int(action) / ACTIONS  # reward(), in plain numbers
+        # reward(), in plain numbers
+        got = 1024.0 * (self.number % 4) + 1 + self.t + int(action) / ACTIONS
         self.t += 1
         terminated, truncated = self.ending if self.t == self.length else (False, False)
         return self._obs(), got, terminated, truncated, {}
@@ -120,9 +134,13 @@ class RulerVector(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._place(np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
-        self._place(self.number + 1 if seed is None else np.zeros_like(self.number), np.zeros_like(self.t))
+        self._place(
+            self.number + 1 if seed is None else np.zeros_like(self.number), np.zeros_like(self.t)
+        )
         return self._obs(), {}
 
     def step(self, actions: Array) -> tuple[Array, Floats, Bools, Bools, dict[str, object]]:
@@ -143,11 +161,14 @@ class RulerVector(VectorEnv):
 
 
 class Ledger:
-    """The place of each stream when it was last verified; ``rows`` counts the rows that ``verify`` has seen."""
+    """The place of each stream when it was last verified; ``rows`` counts the rows that ``verify``
+    has seen.
+    """
 
     def __init__(self) -> None:
         self.rows = 0
-        self.at: dict[int, tuple[int, tuple[int, ...], int]] = {}  # stream -> next start, obs there, newest version
+        # stream -> next start, obs there, newest version
+        self.at: dict[int, tuple[int, tuple[int, ...], int]] = {}
 
 
 def verify(
@@ -160,23 +181,31 @@ def verify(
     same_step: int = 0,
     oldest: int | None = None,
 ) -> list[str]:
-    """Every violation in a trajectory (numpy or CPU tensors) of ruler rows, as sentences; [] if it proves itself.
+    """Every violation in a trajectory (numpy or CPU tensors) of ruler rows, as sentences; [] if it
+    proves itself.
 
-    Recomputes from (stream, episode, t) of each row: the next observation, ``first``, ``reward``, ``mask`` (False exactly
-    on the seam row, whose observation is an episode's last), ``bootstrap`` (not terminated; a seam's is True),
-    ``context``. With a ``ledger``: each stream goes on where it was, and its versions never go back. ``gaps``: rows may be
-    missing between two trajectories of a stream (dropped), never come twice. ``fails`` (stream, episode, t) -> bool: the rows
-    whose step or reset raises; such a row looks like a seam, and its stream begins again with episode 0. ``same_step``: so many
-    streams are a vector env in SAME_STEP that gives its final observations: a seam is after a truncation only, and all streams
-    beside it show their observation again, not ``mask``. ``oldest``: streams are partial, so a window may end early and show
-    its last observation again, not ``mask``, up to its end; and rows of a version before this one do not count.
+    Recomputes from (stream, episode, t) of each row: the next observation, ``first``, ``reward``,
+    ``mask`` (False exactly on the seam row, whose observation is an episode's last), ``bootstrap``
+    (not terminated; a seam's is True), ``context``. With a ``ledger``: each stream goes on where it
+    was, and its versions never go back. ``gaps``: rows may be missing between two trajectories of a
+    stream (dropped), never come twice. ``fails`` (stream, episode, t) -> bool: the rows whose step
+    or reset raises; such a row looks like a seam, and its stream begins again with episode 0.
+    ``same_step``: so many streams are a vector env in SAME_STEP that gives its final observations:
+    a seam is after a truncation only, and all streams beside it show their observation again, not
+    ``mask``. ``oldest``: streams are partial, so a window may end early and show its last
+    observation again, not ``mask``, up to its end; and rows of a version before this one do not
+    count.
     """
     obs = np.asarray(trajectory.obs).astype(np.int64)
     stream, number, t = obs[..., 0], obs[..., 1], obs[..., 2]
     length, terminates, _ = episode(stream, number, longest)
     seam = t[:-1] == length[:-1]
-    failed = np.zeros(seam.shape, np.bool_) if fails is None else fails(stream[:-1], number[:-1], t[:-1])
-    context = {key: np.asarray(trajectory.context[key]).astype(np.int64) for key in ("stream", "start")}
+    failed = (
+        np.zeros(seam.shape, np.bool_) if fails is None else fails(stream[:-1], number[:-1], t[:-1])
+    )
+    context = {
+        key: np.asarray(trajectory.context[key]).astype(np.int64) for key in ("stream", "start")
+    }
     again = beside_seams(seam, context, same_step) if same_step else np.zeros_like(seam)
     if oldest is not None:
         again = (number[1:] == number[:-1]) & (t[1:] == t[:-1])
@@ -199,10 +228,15 @@ def verify(
     compare("obs beyond its episode", t > length, False)
     compare("first", trajectory.first, t == 0)
     compare("mask", trajectory.mask, ~masked if oldest is None else ~masked & (version >= oldest))
-    compare("reward", trajectory.reward, np.where(masked, np.float32(0), reward(number[:-1], t[:-1], action)))
+    compare(
+        "reward",
+        trajectory.reward,
+        np.where(masked, np.float32(0), reward(number[:-1], t[:-1], action)),
+    )
     compare("bootstrap", trajectory.bootstrap, ~(ends & terminates[:-1]))
     compare("version", version[1:] < version[:-1], False)
-    if fails is None and not same_step and oldest is None:  # else earlier rows follow no law; the ledger still follows them
+    # else earlier rows follow no law; the ledger still follows them
+    if fails is None and not same_step and oldest is None:
         rows = [row_number(s, n, at, longest) for s, n, at in obs[0].tolist()]
         compare("context start", context["start"], rows)
     if ledger is not None:
@@ -218,17 +252,24 @@ def beside_seams(seam: Bools, context: dict[str, Array], streams: int) -> Bools:
     return beside
 
 
-def follow(ledger: Ledger, context: dict[str, Array], obs: Ints, version: Array, *, gaps: bool) -> list[str]:
+def follow(
+    ledger: Ledger, context: dict[str, Array], obs: Ints, version: Array, *, gaps: bool
+) -> list[str]:
     """Check that each stream goes on where the ledger has it, and move the ledger on."""
     wrong: list[str] = []
     steps, count = version.shape
-    for b, (stream, start) in enumerate(zip(context["stream"].tolist(), context["start"].tolist(), strict=True)):
+    for b, (stream, start) in enumerate(
+        zip(context["stream"].tolist(), context["start"].tolist(), strict=True)
+    ):
         due, place, newest = ledger.at.get(stream, (0, (stream, 0, 0), -1))
         here = tuple(obs[0, b].tolist())
         if start < due or (start > due and not gaps):
             wrong.append(f"context start of stream {stream}: expected {due}, got {start}")
         elif start == due and here != place:
-            wrong.append(f"obs[0] of stream {stream}: expected {place}, where its last trajectory ended, got {here}")
+            wrong.append(
+                f"obs[0] of stream {stream}: expected {place}, where its last trajectory ended, "
+                f"got {here}"
+            )
         if version[0, b] < newest:
             wrong.append(f"version of stream {stream}: went back from {newest} to {version[0, b]}")
         ledger.at[stream] = (start + steps, tuple(obs[-1, b].tolist()), int(version[-1, b]))
@@ -236,4 +277,6 @@ def follow(ledger: Ledger, context: dict[str, Array], obs: Ints, version: Array,
     return wrong
 
 
-gymnasium.register("equipoise/Ruler-v0", f"{__name__}:Ruler", vector_entry_point=f"{__name__}:RulerVector")
+gymnasium.register(
+    "equipoise/Ruler-v0", f"{__name__}:Ruler", vector_entry_point=f"{__name__}:RulerVector"
+)

@@ -1,4 +1,6 @@
-"""Addresses that worlds connect to: where a run listens, and the private socket by which its workers are dealt worlds."""
+"""Addresses that worlds connect to: where a run listens, and the private socket by which its
+workers are dealt worlds.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ class Address:
             path = os.path.abspath(os.path.expanduser(path))
             if len(os.fsencode(path)) > LONGEST_PATH:
                 raise ValueError(
-                    f"{target}: expected a path of at most {LONGEST_PATH} bytes, got {len(os.fsencode(path))}: {path}"
+                    f"{target}: expected a path of at most {LONGEST_PATH} bytes, got "
+                    f"{len(os.fsencode(path))}: {path}"
                 )
             return cls(path=path)
         try:
@@ -42,7 +45,14 @@ class Address:
             port = parts.port or 0
         except ValueError as error:  # a port beyond 65535, a bracket that is not closed
             raise ValueError(f"{target}: expected {EXPECTED}: {error}") from error
-        if parts.scheme != "tcp" or not parts.hostname or not port or parts.path.strip("/") or parts.query or parts.username:
+        if (
+            parts.scheme != "tcp"
+            or not parts.hostname
+            or not port
+            or parts.path.strip("/")
+            or parts.query
+            or parts.username
+        ):
             raise ValueError(f"{target}: expected {EXPECTED}")
         return cls(host=parts.hostname, port=port)
 
@@ -56,13 +66,17 @@ class Address:
 
     @property
     def private(self) -> str:
-        """The path of the socket between the process that listens and the workers that are dealt worlds.
+        """The path of the socket between the process that listens and the workers that are dealt
+        worlds.
 
-        It follows from the address alone, which one process of a machine can have, so that workers find it.
+        It follows from the address alone, which one process of a machine can have, so that workers
+        find it.
         """
         folder = Path(tempfile.gettempdir()) / f"equipoise-worlds-{os.geteuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         about = folder.lstat()
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
-            raise OSError(f"{folder}: expected a folder that only this user can enter, got another; remove it")
+            raise OSError(
+                f"{folder}: expected a folder that only this user can enter, got another; remove it"
+            )
         return str(folder / f"{hashlib.sha256(str(self).encode()).hexdigest()[:24]}.sock")

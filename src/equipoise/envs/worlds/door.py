@@ -1,4 +1,6 @@
-"""The door: a worker's half of the hub, by which its streams are dealt worlds; and the hubs that this process has open."""
+"""The door: a worker's half of the hub, by which its streams are dealt worlds; and the hubs that
+this process has open.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,11 @@ from equipoise.schema import Number, Text, check
 TOKEN = "EQUIPOISE_WORLD_TOKEN"
 LOOK_S = 0.2  # a wait for the first world can be interrupted so often
 ARGUMENTS = {
-    "spec?": Text(4096), "token_file?": Text(4096), "grace_s?": Number(0.05, 86_400.0), "heartbeat_s?": Number(0.01, 3600.0),
-}  # fmt: skip
+    "spec?": Text(4096),
+    "token_file?": Text(4096),
+    "grace_s?": Number(0.05, 86_400.0),
+    "heartbeat_s?": Number(0.01, 3600.0),
+}
 GRACE_S, HEARTBEAT_S = 30.0, 2.0
 
 
@@ -45,7 +50,8 @@ class Door:
     def __init__(self, target: str, arguments: Mapping[str, Any]) -> None:
         """Waits until the spaces are known: a file states them, or the first world does.
 
-        ValueError for an argument that makes no sense; OSError where the address cannot be listened at.
+        ValueError for an argument that makes no sense; OSError where the address cannot be listened
+        at.
         """
         self.address = Address.of(target)
         self._held = contextlib.ExitStack()
@@ -68,7 +74,9 @@ class Door:
         self._conn.sendall(encode({"kind": "want", "seat": seat, "dealt": dealt}))
 
     def read(self) -> Iterator[Dealt]:
-        """The worlds that were dealt. Call it where the descriptor is readable. ConnectionError where the run has ended."""
+        """The worlds that were dealt. Call it where the descriptor is readable. ConnectionError
+        where the run has ended.
+        """
         for said in self._messages():
             yield Dealt(said["seat"], said["session"], said["name"], self._conns.popleft())
 
@@ -101,12 +109,14 @@ class Door:
         data, descriptors, _, _ = socket.recv_fds(self._conn, 1 << 16, 64)
         self._conns += [socket.socket(fileno=descriptor) for descriptor in descriptors]
         if not data:
-            raise ConnectionResetError(f"{self.address}: the process that listens for worlds has ended")
+            raise ConnectionResetError(
+                f"{self.address}: the process that listens for worlds has ended"
+            )
         for body in self._splitter.feed(data):
             yield decode(body)
 
 
-# ------------------------------------------------------------------------------------------------------ the hubs open here
+# ------------------------------------------------------------------------------- the hubs open here
 
 _lock = threading.Lock()
 _open: dict[Address, tuple[Hub, int]] = {}  # with how many hold it

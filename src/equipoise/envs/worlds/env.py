@@ -1,14 +1,16 @@
-"""Worlds as an ``Env`` of B streams: each has a seat for a world, and the next rows are there when each world has said one.
+"""Worlds as an ``Env`` of B streams: each has a seat for a world, and the next rows are there when
+each world has said one.
 
-A world that has not answered holds the other streams of its env up, for at most its grace. After that its episode is
-aborted, and its rows are masked (``valid`` False, ``first`` True, reward 0, a harmless observation) until another world, or
-the same, begins an episode there. Where no stream has a world nothing is told: there would be nothing to learn from::
+A world that has not answered holds the other streams of its env up, for at most its grace. After
+that its episode is aborted, and its rows are masked (``valid`` False, ``first`` True, reward 0, a
+harmless observation) until another world, or the same, begins an episode there. Where no stream has
+a world nothing is told: there would be nothing to learn from::
 
                 world gone, longer than its grace     gone, and another came      the world began anew by itself
     obs         o0  o1  -   -   p0  p1                o0  o1  p0  p1              o0  o1  p0  p1
     first       x       x   x   x                     x       x                   x       x
     valid           x               x                     x       x                   x       x
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -49,13 +51,28 @@ class BegunAnew(RuntimeError):
 
 
 class RemoteEnv(SyncEnv):
-    """``TimeStep.taken`` has the actions that worlds say they took, where ``TimeStep.differs`` from those that were sent."""
+    """``TimeStep.taken`` has the actions that worlds say they took, where ``TimeStep.differs`` from
+    those that were sent.
+    """
 
-    def __init__(self, target: str, arguments: Mapping[str, Any], *, streams: Array, seed: int, action_mask: str) -> None:
+    def __init__(
+        self,
+        target: str,
+        arguments: Mapping[str, Any],
+        *,
+        streams: Array,
+        seed: int,
+        action_mask: str,
+    ) -> None:
         self._door = Door(target, arguments)
         try:
             spaces = self._door.spaces
-            super().__init__(observation=spaces.observation, action=spaces.action, streams=streams, action_mask=action_mask)
+            super().__init__(
+                observation=spaces.observation,
+                action=spaces.action,
+                streams=streams,
+                action_mask=action_mask,
+            )
         except BaseException:
             self._door.close()
             raise
@@ -67,21 +84,25 @@ class RemoteEnv(SyncEnv):
         self._observation = Reader(observation_spec(spaces.observation), self.ts.obs, "obs")
         self._taken = Reader(spec, taken, "took")
         self._seats = [Seat(spaces.frame_bytes) for _ in streams]
-        self._wanted = [-1] * count  # worlds that each seat had been dealt when it asked for one last
+        # worlds that each seat had been dealt when it asked for one last
+        self._wanted = [-1] * count
         self._playing = np.zeros(count, np.bool_)  # is an episode running, as the rows tell it
         self._session = [0] * count  # which of its seat's sessions the last row was of
-        self._lost = np.zeros(count, np.bool_)  # its episode was aborted here, which its world does not know yet
+        # its episode was aborted here, which its world does not know yet
+        self._lost = np.zeros(count, np.bool_)
         self._conns: list[Any] = []  # that the poll object is of
         self._polled: Any = None
         self._by_fd: dict[int, Seat] = {}
         self._beating = threading.Event()  # set: it is over
         self._beats: threading.Thread | None = None
 
-    # ---------------------------------------------------------------------------------------------------------- as an Env
+    # ------------------------------------------------------------------------------------ as an Env
 
     def send(self, action: Tree, stream: Array) -> None:
         super().send(action, stream)
-        for i, (seat, one) in enumerate(zip(self._seats, plain_rows(self.form, self.action), strict=True)):
+        for i, (seat, one) in enumerate(
+            zip(self._seats, plain_rows(self.form, self.action), strict=True)
+        ):
             if seat.asks:  # it is not between two episodes, and there is a world
                 if self._lost[i]:
                     seat.lose()
@@ -96,7 +117,10 @@ class RemoteEnv(SyncEnv):
         return super().recv() if self._listen() else None
 
     def fds(self) -> tuple[int, ...]:
-        return (self._door.fileno(), *(seat.conn.fileno() for seat in self._seats if seat.conn is not None))
+        return (
+            self._door.fileno(),
+            *(seat.conn.fileno() for seat in self._seats if seat.conn is not None),
+        )
 
     def _closes(self) -> list[tuple[int | None, Callable[[], object]]]:
         return [(None, self._leave)]
@@ -109,7 +133,7 @@ class RemoteEnv(SyncEnv):
             seat.disconnect()
         self._door.close()
 
-    # ------------------------------------------------------------------------------------------------------------- worlds
+    # --------------------------------------------------------------------------------------- worlds
 
     def _listen(self) -> bool:
         """Look for what worlds say, for a moment -> is there a row of every stream?"""
@@ -129,7 +153,9 @@ class RemoteEnv(SyncEnv):
         for seat in self._seats:
             seat.heard = time.monotonic()  # a grace from now on for those that come first
         self._look(time.monotonic())
-        self._beats = threading.Thread(target=self._beat, name=f"beats of {self._target}", daemon=True)
+        self._beats = threading.Thread(
+            target=self._beat, name=f"beats of {self._target}", daemon=True
+        )
         self._beats.start()
 
     def _beat(self) -> None:
@@ -162,7 +188,9 @@ class RemoteEnv(SyncEnv):
         conns = [seat.conn for seat in self._seats]
         if self._conns != conns or self._polled is None:
             self._conns, self._polled = conns, select.poll()
-            self._by_fd = {seat.conn.fileno(): seat for seat in self._seats if seat.conn is not None}
+            self._by_fd = {
+                seat.conn.fileno(): seat for seat in self._seats if seat.conn is not None
+            }
             for fd in (self._door.fileno(), *self._by_fd):
                 self._polled.register(fd, select.POLLIN)
         return self._polled
@@ -171,7 +199,8 @@ class RemoteEnv(SyncEnv):
         door = False
         for fd, _ in events:
             if (seat := self._by_fd.get(fd)) is None:
-                door = True  # after the others: a new connection may get a descriptor that was closed just now
+                # after the others: a new connection may get a descriptor that was closed just now
+                door = True
                 continue
             try:
                 seat.read()
@@ -181,11 +210,15 @@ class RemoteEnv(SyncEnv):
             seat, stream = self._seats[one.seat], int(self.ts.stream[one.seat])
             seat.dealt += 1
             seat.connect(
-                one.conn, one.session, one.name, stream=stream, seed=stream_seed(self._seed, stream, seat.begun),
+                one.conn,
+                one.session,
+                one.name,
+                stream=stream,
+                seed=stream_seed(self._seed, stream, seat.begun),
                 times={"grace_s": self._door.grace_s, "heartbeat_s": self._door.heartbeat_s},
-            )  # fmt: skip
+            )
 
-    # --------------------------------------------------------------------------------------------------------------- rows
+    # ----------------------------------------------------------------------------------------- rows
 
     def _reset(self) -> None:
         for i in range(len(self._seats)):
@@ -209,12 +242,17 @@ class RemoteEnv(SyncEnv):
             row: Mapping[str, Tree] = {} if begins or message is None else message
             reward = float(row.get("reward", 0.0))
             ts.reward[i] = math.copysign(math.inf, reward) if abs(reward) > FLOAT32 else reward
-            ts.terminated[i], ts.truncated[i] = row.get("terminated", False), row.get("truncated", False)
+            ts.terminated[i], ts.truncated[i] = (
+                row.get("terminated", False),
+                row.get("truncated", False),
+            )
         if not self.checks.fine(begins=some_begin):
             self._judge()
 
     def _next(self, i: int) -> Message | None:
-        """Take a stream's next row, with its observation and the action taken; None where there is no world."""
+        """Take a stream's next row, with its observation and the action taken; None where there is
+        no world.
+        """
         seat, self.ts.differs[i] = self._seats[i], False
         if seat.rows:
             message = seat.rows.popleft()
@@ -240,18 +278,30 @@ class RemoteEnv(SyncEnv):
         self._taken(i, message["took"])
         for one in self._bounds:
             if not one.within()[i].all():
-                raise BadFrame(f"{one.key}: expected an action of the space that was stated, got {plain(one.array[i])}")
+                raise BadFrame(
+                    f"{one.key}: expected an action of the space that was stated, got "
+                    f"{plain(one.array[i])}"
+                )
         pairs = zip(tree.leaves(self.ts.taken), tree.leaves(self.action), strict=True)
-        self.ts.differs[i] = any(not np.array_equal(taken[i], sent[i].astype(taken.dtype)) for taken, sent in pairs)
+        self.ts.differs[i] = any(
+            not np.array_equal(taken[i], sent[i].astype(taken.dtype)) for taken, sent in pairs
+        )
 
     def _count(self, i: int, message: Message | None) -> None:
-        """Count an episode that has no end. ``message``: the beginning of the next one, where there is a world."""
+        """Count an episode that has no end. ``message``: the beginning of the next one, where there
+        is a world.
+        """
         if self.failures is None:
             return
         if message is not None and message["session"] == self._session[i]:
-            self.failures.aborted(BegunAnew("the world began another episode before the last one had ended"))
+            self.failures.aborted(
+                BegunAnew("the world began another episode before the last one had ended")
+            )
         else:
-            grace = f"the world was gone for longer than its grace of {self._door.grace_s:g} s, or had to go"
+            grace = (
+                f"the world was gone for longer than its grace of {self._door.grace_s:g} s, or "
+                "had to go"
+            )
             self.failures.aborted(WorldGone(grace))
 
     def _abort(self, i: int, error: Exception) -> None:
@@ -260,7 +310,13 @@ class RemoteEnv(SyncEnv):
             raise error
         self.failures.aborted(error)
         ts = self.ts
-        ts.reward[i], ts.terminated[i], ts.truncated[i], ts.valid[i], ts.first[i] = 0.0, False, False, False, True
+        ts.reward[i], ts.terminated[i], ts.truncated[i], ts.valid[i], ts.first[i] = (
+            0.0,
+            False,
+            False,
+            False,
+            True,
+        )
         ts.differs[i] = False
         self.checks.fill([i])
         self._playing[i], self._lost[i] = False, True

@@ -1,6 +1,8 @@
-"""The hub: listens for worlds, takes their hellos, and deals each to a stream of an actor, to whose process the socket goes.
+"""The hub: listens for worlds, takes their hellos, and deals each to a stream of an actor, to whose
+process the socket goes.
 
-One hub a run, in a thread of the process that drives it. Actors (and an evaluation) reach it by a private unix socket:
+One hub a run, in a thread of the process that drives it. Actors (and an evaluation) reach it by a
+private unix socket:
 
 | message to the hub | |
 |---|---|
@@ -12,8 +14,9 @@ One hub a run, in a thread of the process that drives it. Actors (and an evaluat
 | spaces | what the first world stated, or a file; and how long a grace is |
 | world seat, session, name | with the descriptor of a world's connection, behind its hello |
 
-A world that comes again (the same ``session``) goes to the stream that it had, until that one wants another. A world that
-nobody wants waits here, and is told so now and then. Streams are served in the order in which their owners attached.
+A world that comes again (the same ``session``) goes to the stream that it had, until that one wants
+another. A world that nobody wants waits here, and is told so now and then. Streams are served in
+the order in which their owners attached.
 """
 
 from __future__ import annotations
@@ -45,21 +48,26 @@ NOTES = 100  # kept until they are read
 
 @dataclass(eq=False, slots=True)
 class Greeting:
-    """A connection that has not said hello yet. Not a byte is read beyond it: what follows is the actor's."""
+    """A connection that has not said hello yet. Not a byte is read beyond it: what follows is the
+    actor's.
+    """
 
     conn: socket.socket
     until: float
     kept: bytearray = field(default_factory=bytearray)
 
     def read(self) -> Message | None:
-        """The hello, once it is whole; None after a beat: who sends many keeps nobody waiting. EOFError at the end."""
+        """The hello, once it is whole; None after a beat: who sends many keeps nobody waiting.
+        EOFError at the end.
+        """
         while True:
             size = HEAD.size
             if len(self.kept) >= size:
                 size += length(self.kept[:size], HELLO_BYTES)
                 if len(self.kept) == size:
                     message, self.kept = decode(self.kept[HEAD.size :]), bytearray()
-                    return None if message.get("kind") == "beat" else message  # a thread of the world's may have been quicker
+                    # a thread of the world's may have been quicker
+                    return None if message.get("kind") == "beat" else message
             try:
                 data = self.conn.recv(size - len(self.kept))
             except BlockingIOError:
@@ -93,9 +101,17 @@ class Hub:
     """Everything but ``close`` and ``notes`` happens in its thread."""
 
     def __init__(
-        self, address: Address, *, token: str | None, spaces: Spaces | None, grace_s: float, heartbeat_s: float
+        self,
+        address: Address,
+        *,
+        token: str | None,
+        spaces: Spaces | None,
+        grace_s: float,
+        heartbeat_s: float,
     ) -> None:
-        """``spaces``: None for those of the first world. ValueError without a token where other machines can connect."""
+        """``spaces``: None for those of the first world. ValueError without a token where other
+        machines can connect.
+        """
         if not address.path:
             how = "set EQUIPOISE_WORLD_TOKEN, or env.token_file to a file with one"
             need_token(address.host, token, f"remote:{address}", how)
@@ -120,9 +136,14 @@ class Hub:
         self._refused: set[str] = set()  # codes that were noted
         self._closing = 0.0  # when it ends; 0: not asked to
         self._ending = threading.Lock()
-        self.says_over = False  # if True, tell worlds on close that the run ended, so that they do not reconnect
+        # if True, tell worlds on close that the run ended, so that they do not reconnect
+        self.says_over = False
         woken = partial(self._wake_read.recv, 64)
-        for listening, answer in ((self._public, self._accept), (self._private, self._attach), (self._wake_read, woken)):
+        for listening, answer in (
+            (self._public, self._accept),
+            (self._private, self._attach),
+            (self._wake_read, woken),
+        ):
             listening.setblocking(False)
             self._selector.register(listening, selectors.EVENT_READ, answer)
         self._thread = threading.Thread(target=self._run, name=f"worlds at {address}", daemon=True)
@@ -137,7 +158,9 @@ class Hub:
 
     def close(self) -> None:
         """Tell the worlds that the run is over, and listen no more."""
-        with self._ending:  # its thread may have ended by itself, and two may close it: what wakes it is closed here alone
+        # its thread may have ended by itself, and two may close it: what wakes it is closed here
+        # alone
+        with self._ending:
             if self._wake_write.fileno() < 0:
                 return
             self._closing = time.monotonic() + LINGER_S * self.says_over
@@ -146,13 +169,17 @@ class Hub:
             self._wake_read.close()
             self._wake_write.close()
 
-    # ------------------------------------------------------------------------------------------------------- its thread
+    # ----------------------------------------------------------------------------------- its thread
 
     def _run(self) -> None:
         try:
             beat_at = 0.0
-            while not self._closing or (self._orphans | {*self._sessions} and time.monotonic() < self._closing):
-                for key, _ in self._selector.select(0.05 if self._closing else self._heartbeat_s / 2):
+            while not self._closing or (
+                self._orphans | {*self._sessions} and time.monotonic() < self._closing
+            ):
+                for key, _ in self._selector.select(
+                    0.05 if self._closing else self._heartbeat_s / 2
+                ):
                     key.data()
                 if (now := time.monotonic()) >= beat_at or self._closing:
                     beat_at = now + self._heartbeat_s
@@ -161,7 +188,9 @@ class Hub:
         finally:
             for world in [*self._waiting.values()]:
                 self._leave(world, OVER if self.says_over else None)
-            for conn in [one.conn for one in self._greetings] + [one.conn for one in self._attached]:
+            for conn in [one.conn for one in self._greetings] + [
+                one.conn for one in self._attached
+            ]:
                 conn.close()
             self._selector.close()
             self._public.close()
@@ -174,9 +203,14 @@ class Hub:
     def _look(self, now: float) -> None:
         """Give up connections that say nothing, and tell the worlds that wait."""
         for greeting in [one for one in self._greetings if now > one.until]:
-            self._refuse(greeting, Refused("frame", f"expected a hello within {GREETING_S:.0f} s, got none"))
+            self._refuse(
+                greeting, Refused("frame", f"expected a hello within {GREETING_S:.0f} s, got none")
+            )
         free = sum(len(one.wants) for one in self._attached)
-        said = {"kind": "wait", "text": "expected a stream that is free, got none: the run has worlds enough for now"}
+        said = {
+            "kind": "wait",
+            "text": "expected a stream that is free, got none: the run has worlds enough for now",
+        }
         for world in [*self._waiting.values()]:
             if self._closing and self.says_over:
                 self._leave(world, OVER)
@@ -210,8 +244,11 @@ class Hub:
     def _accept(self) -> None:
         if (conn := accept(self._public)) is None:
             return
-        if len(self._greetings) >= GREETINGS:  # a world says hello at once, so the oldest is the least likely to be one
-            full = Refused("full", f"expected at most {GREETINGS} connections without a hello, got more")
+        # a world says hello at once, so the oldest is the least likely to be one
+        if len(self._greetings) >= GREETINGS:
+            full = Refused(
+                "full", f"expected at most {GREETINGS} connections without a hello, got more"
+            )
             self._refuse(next(iter(self._greetings)), full)
         conn.setblocking(False)
         if conn.family != socket.AF_UNIX:
@@ -226,10 +263,20 @@ class Hub:
                 return
             spaces = read_hello(hello, self._token, self.spaces)
             known = hello["session"] in self._sessions or hello["session"] in self._orphans
-            if not known and len(self._waiting) >= WAITING and hello["session"] not in self._waiting:
-                raise Refused("full", f"expected at most {WAITING} worlds that wait, got more; connect again in a while")
+            if (
+                not known
+                and len(self._waiting) >= WAITING
+                and hello["session"] not in self._waiting
+            ):
+                raise Refused(
+                    "full",
+                    f"expected at most {WAITING} worlds that wait, got more; connect again in a "
+                    "while",
+                )
         except (Refused, BadFrame) as error:
-            self._refuse(greeting, error if isinstance(error, Refused) else Refused("frame", str(error)))
+            self._refuse(
+                greeting, error if isinstance(error, Refused) else Refused("frame", str(error))
+            )
             return
         except (EOFError, OSError):
             self._drop(greeting)
@@ -239,13 +286,16 @@ class Hub:
         world = World(greeting.conn, hello["session"], hello.get("name") or "a world")
         del self._greetings[greeting]
         self._orphans.discard(world.session)
-        if (before := self._waiting.get(world.session)) is not None:  # it comes again, while its first connection waits
+        # it comes again, while its first connection waits
+        if (before := self._waiting.get(world.session)) is not None:
             self._leave(before, None)
         self._waiting[world.session] = world
         self._selector.modify(world.conn, selectors.EVENT_READ, lambda: self._waits(world))
 
     def _waits(self, world: World) -> None:
-        """A world that waits can be read: it has gone, or has more to say, which is for its actor."""
+        """A world that waits can be read: it has gone, or has more to say,
+        which is for its actor.
+        """
         with self._or_gone(world):
             if not world.conn.recv(1, socket.MSG_PEEK):
                 raise ConnectionResetError
@@ -254,7 +304,9 @@ class Hub:
     def _refuse(self, greeting: Greeting, refused: Refused) -> None:
         if refused.code not in self._refused:
             self._refused.add(refused.code)
-            self._notes.append(f"warning: a world was refused at {self.address} ({refused}; said once)")
+            self._notes.append(
+                f"warning: a world was refused at {self.address} ({refused}; said once)"
+            )
         with contextlib.suppress(OSError):
             greeting.conn.send(encode(refused.message))
         self._drop(greeting)
@@ -263,7 +315,7 @@ class Hub:
         self._greetings.pop(greeting, None)
         self._forget(greeting.conn)
 
-    # ------------------------------------------------------------------------------------------------- those with streams
+    # --------------------------------------------------------------------------- those with streams
 
     def _attach(self) -> None:
         if (conn := accept(self._private)) is None:
@@ -280,7 +332,9 @@ class Hub:
             for body in one.splitter.feed(data):
                 said = decode(body)
                 if said["kind"] == "want" and one.dealt.get(said["seat"], 0) == said["dealt"]:
-                    for session in [key for key, owner in self._sessions.items() if owner == (one, said["seat"])]:
+                    for session in [
+                        key for key, owner in self._sessions.items() if owner == (one, said["seat"])
+                    ]:
                         del self._sessions[session]
                     one.wants[said["seat"]] = None
         except OSError:
@@ -299,8 +353,11 @@ class Hub:
             for one in [one for one in self._attached if not one.told]:
                 one.told = True
                 self._tell(one, {"kind": "spaces", **self.spaces.json, **self._times})
-        for world in [*self._waiting.values()]:  # those that come again, to the stream that they had
-            if (owner := self._sessions.get(world.session)) is not None and owner[0] in self._attached:
+        # those that come again, to the stream that they had
+        for world in [*self._waiting.values()]:
+            if (owner := self._sessions.get(world.session)) is not None and owner[
+                0
+            ] in self._attached:
                 self._hand(*owner, world)
         for one in [*self._attached]:
             for seat in [*one.wants]:

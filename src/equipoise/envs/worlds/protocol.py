@@ -1,4 +1,6 @@
-"""The messages between a world and a run (docs/protocol.md): their kinds and bounds, and what is wrong with one that came."""
+"""The messages between a world and a run (docs/protocol.md): their kinds and bounds, and what is
+wrong with one that came.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,21 @@ NAME = 100  # letters
 SESSION = 64  # letters
 
 HELLO = {
-    "kind": Text(), "version": count(), "session": Text(SESSION), "observation": Anything(), "action": Anything(),
-    "name?": Text(NAME), "token?": Text(1000), "*": Anything(),
-}  # fmt: skip
+    "kind": Text(),
+    "version": count(),
+    "session": Text(SESSION),
+    "observation": Anything(),
+    "action": Anything(),
+    "name?": Text(NAME),
+    "token?": Text(1000),
+    "*": Anything(),
+}
 
 
 class Refused(Exception):
-    """A world's message that cannot be taken: its code and its text go to the world, and its connection ends."""
+    """A world's message that cannot be taken: its code and its text go to the world, and its
+    connection ends.
+    """
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -57,15 +67,26 @@ class Spaces:
     @classmethod
     def read(cls, said: Mapping[str, Any], where: str = "") -> Spaces:
         """ValueError names the place of what is no space, or one that cannot be learned from."""
-        read = [space_json.from_json(said.get(name), f"{where}{name}") for name in ("observation", "action")]
+        read = [
+            space_json.from_json(said.get(name), f"{where}{name}")
+            for name in ("observation", "action")
+        ]
         spaces = cls(*read)
-        size = sum(one.nbytes for one in tree.leaves(observation_spec(spaces.observation, f"{where}observation")))
+        size = sum(
+            one.nbytes
+            for one in tree.leaves(observation_spec(spaces.observation, f"{where}observation"))
+        )
         if size > OBSERVATION_BYTES:
-            raise ValueError(f"{where}observation: expected at most {OBSERVATION_BYTES:,} bytes, got {size:,}")
+            raise ValueError(
+                f"{where}observation: expected at most {OBSERVATION_BYTES:,} bytes, got {size:,}"
+            )
         action_spec(spaces.action, f"{where}action")
         for name in ("observation", "action"):
             if (count := choices(getattr(spaces, name))) > CHOICES:
-                raise ValueError(f"{where}{name}: expected Discrete spaces of at most {CHOICES:,} values in all, got {count:,}")
+                raise ValueError(
+                    f"{where}{name}: expected Discrete spaces of at most {CHOICES:,} values in "
+                    f"all, got {count:,}"
+                )
         return spaces
 
     @property
@@ -91,19 +112,31 @@ def choices(space: gymnasium.Space[object]) -> int:
 
 
 def read_hello(message: Message, token: str | None, spaces: Spaces | None) -> Spaces:
-    """The spaces of a world that says hello; ``spaces``: of the run, None before its first world. Raises ``Refused``."""
+    """The spaces of a world that says hello; ``spaces``: of the run, None before its first world.
+    Raises ``Refused``.
+    """
     if message.get("kind") != "hello":
-        raise Refused("frame", f"expected the kind 'hello' first, got {str(message.get('kind'))[:40]!r}")
+        raise Refused(
+            "frame", f"expected the kind 'hello' first, got {str(message.get('kind'))[:40]!r}"
+        )
     if message.get("version") != VERSION:  # before all else: another version may have other keys
-        raise Refused("version", f"expected version {VERSION} of the protocol, got {str(message.get('version'))[:40]}")
+        raise Refused(
+            "version",
+            f"expected version {VERSION} of the protocol, got {str(message.get('version'))[:40]}",
+        )
     if token is not None and not same(str(message.get("token", "")), token):
-        raise Refused("token", f"expected the token of this run, got {'another' if message.get('token') else 'none'}")
+        raise Refused(
+            "token",
+            f"expected the token of this run, got {'another' if message.get('token') else 'none'}",
+        )
     try:
         check(message, HELLO, "hello")
     except ValueError as error:
         raise Refused("frame", str(error)) from error
     if not message["session"]:
-        raise Refused("frame", "hello.session: expected a random text of the world's own, got an empty one")
+        raise Refused(
+            "frame", "hello.session: expected a random text of the world's own, got an empty one"
+        )
     try:
         stated = Spaces.read(message, "hello.")
     except (ValueError, UnsupportedSpace) as error:
@@ -111,23 +144,31 @@ def read_hello(message: Message, token: str | None, spaces: Spaces | None) -> Sp
     for name in ("observation", "action") if spaces is not None else ():
         if (found := differ(name, getattr(spaces, name), getattr(stated, name))) is not None:
             place, got, expected = found
-            raise Refused("space", f"{place}: expected {expected}, as this run began with, got {got}")
+            raise Refused(
+                "space", f"{place}: expected {expected}, as this run began with, got {got}"
+            )
     return stated
 
 
 def check_observe(message: Message, after_end: bool) -> None:
-    """Check the flags and the reward of an observation. ``after_end``: only a first one may come."""
+    """Check the flags and the reward of an observation. ``after_end``:
+    only a first one may come.
+    """
     get = message.get
     first, ended = get("first", False), False
     for name in ("first", "terminated", "truncated"):
         if (value := get(name, False)) is True:
             ended |= name != "first"
         elif value is not False:
-            raise Refused("observe", f"observe.{name}: expected true or false, got {str(value)[:40]!r}")
+            raise Refused(
+                "observe", f"observe.{name}: expected true or false, got {str(value)[:40]!r}"
+            )
     if type(reward := get("reward", 0.0)) not in (float, int):
         raise Refused("observe", f"observe.reward: expected a number, got {str(reward)[:40]!r}")
     if after_end and not first:
-        raise Refused("observe", "observe.first: expected true, since no episode is running, got false")
+        raise Refused(
+            "observe", "observe.first: expected true, since no episode is running, got false"
+        )
     if first and ended:
         raise Refused("observe", "observe.first: expected false where an episode ends, got true")
 
@@ -155,12 +196,17 @@ class Reader:
         if type(spec) is ArraySpec:
             read = array(value, place)
             if read.shape != spec.shape:
-                raise BadFrame(f"{place}: expected {spec.dtype} {list(spec.shape)}, got {read.dtype} {list(read.shape)}")
+                raise BadFrame(
+                    f"{place}: expected {spec.dtype} {list(spec.shape)}, got {read.dtype} "
+                    f"{list(read.shape)}"
+                )
             rows[i] = cast(read, spec.dtype, place)
             return
         of_list = isinstance(value, list) and list(spec) == [str(n) for n in range(len(value))]
         if not of_list and (not isinstance(value, Mapping) or value.keys() != spec.keys()):
-            got = sorted(map(str, value))[:20] if isinstance(value, Mapping) else type(value).__name__
+            got = (
+                sorted(map(str, value))[:20] if isinstance(value, Mapping) else type(value).__name__
+            )
             raise BadFrame(f"{place}: expected a map with the keys {sorted(spec)}, got {got}")
         for name, inner in spec.items():
             self._put(i, inner, rows[name], member(value, name), f"{place}/{name}")
@@ -179,10 +225,13 @@ def cast(read: np.ndarray, dtype: str, place: str) -> np.ndarray:
     else:
         limits = np.iinfo(to)
         whole = read.dtype.kind in "biu" or not read.size
-        fits = whole and (not read.size or (int(read.min()) >= limits.min and int(read.max()) <= limits.max))
+        fits = whole and (
+            not read.size or (int(read.min()) >= limits.min and int(read.max()) <= limits.max)
+        )
     if not fits:
         raise BadFrame(
-            f"{place}: expected numbers of {dtype}, got {read.dtype}" + (f" up to {read.max()}" if read.size else "")
+            f"{place}: expected numbers of {dtype}, got {read.dtype}"
+            + (f" up to {read.max()}" if read.size else "")
         )
     return read.astype(to)
 

@@ -1,7 +1,9 @@
-"""A seat: one stream's place for a world. Sequence numbers, answers that are sent again, and how long the world is silent.
+"""A seat: one stream's place for a world. Sequence numbers, answers that are sent again, and how
+long the world is silent.
 
-The world numbers its observations; each is answered once it may go on, and the next comes only then. So at most one is under
-way, and what is lost, doubled or late on a connection, or between two, is told by numbers alone:
+The world numbers its observations; each is answered once it may go on, and the next comes only
+then. So at most one is under way, and what is lost, doubled or late on a connection, or between
+two, is told by numbers alone:
 
 | an observation's number | it is | what becomes of it |
 |---|---|---|
@@ -9,7 +11,7 @@ way, and what is lost, doubled or late on a connection, or between two, is told 
 | the last one | sent again | its answer is sent again, if there is one |
 | less | late | dropped |
 | more | of a world that did not wait | refused |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -40,15 +42,26 @@ class Seat:
         self.name = "no world"
         self.dealt = 0  # worlds and connections so far
         self.begun = 0  # sessions so far
-        self.rows: deque[Message] = deque()  # observations that were not taken yet: at most an end and a first one
+        # observations that were not taken yet: at most an end and a first one
+        self.rows: deque[Message] = deque()
         self.heard = time.monotonic()
         self.away = False  # no world for longer than its grace: others do not wait for it
         self._seen = self._answered = -1
         self._answer = b""
-        self._life: Message = {}  # what tells a world whether this side knows it still, and where and how it plays
+        # what tells a world whether this side knows it still, and where and how it plays
+        self._life: Message = {}
         self._after_end = True  # only a first observation may come
 
-    def connect(self, conn: socket.socket, session: str, name: str, *, stream: int, seed: int, times: Message) -> None:
+    def connect(
+        self,
+        conn: socket.socket,
+        session: str,
+        name: str,
+        *,
+        stream: int,
+        seed: int,
+        times: Message,
+    ) -> None:
         """A world takes the seat, with this ``seed``, or comes again and goes on where it was."""
         self.disconnect()
         if session != self.session:
@@ -62,12 +75,22 @@ class Seat:
         self.heard = time.monotonic()
         with self._lock:
             self.conn = conn
-        self._send(encode({
-            "kind": "welcome", "version": VERSION, "seen": self._seen, **self._life, **times,
-        }))  # fmt: skip
+        self._send(
+            encode(
+                {
+                    "kind": "welcome",
+                    "version": VERSION,
+                    "seen": self._seen,
+                    **self._life,
+                    **times,
+                }
+            )
+        )
 
     def read(self) -> None:
-        """Take what has come; call it where the connection can be read. ``Refused``: the world is to leave."""
+        """Take what has come; call it where the connection can be read. ``Refused``: the world is
+        to leave.
+        """
         conn = self.conn
         if conn is None:
             return
@@ -96,18 +119,25 @@ class Seat:
         elif kind == "bye":
             self.leave()
         elif kind not in ("beat", "hello"):  # a hello may be doubled
-            raise Refused("frame", f"expected the kind observe, beat or bye, got {str(kind)[:40]!r}")
+            raise Refused(
+                "frame", f"expected the kind observe, beat or bye, got {str(kind)[:40]!r}"
+            )
 
     def _observe(self, message: Message) -> None:
         seq = message.get("seq")
         if not isinstance(seq, int) or seq > self._seen + 1 or seq < 0:
-            raise Refused("gap", f"observe.seq: expected {self._seen + 1}, after {self._seen}, got {str(seq)[:40]}")
+            raise Refused(
+                "gap",
+                f"observe.seq: expected {self._seen + 1}, after {self._seen}, got {str(seq)[:40]}",
+            )
         if seq <= self._seen:
             if seq == self._answered == self._seen:
                 self._send(self._answer)
             return
         if self._answered != self._seen:
-            raise Refused("gap", f"observe.seq: expected none before {self._seen} is answered, got {seq}")
+            raise Refused(
+                "gap", f"observe.seq: expected none before {self._seen} is answered, got {seq}"
+            )
         check_observe(message, self._after_end)
         self._seen = seq
         self._after_end = bool(message.get("terminated") or message.get("truncated"))
@@ -129,7 +159,9 @@ class Seat:
         self._send(self._answer)
 
     def lose(self) -> None:
-        """Answer the last observation: its episode is given up, and the world is to begin another."""
+        """Answer the last observation: its episode is given up,
+        and the world is to begin another.
+        """
         self._after_end = True
         self.answer({"lost": True})
 
@@ -175,6 +207,8 @@ class Seat:
 
 
 def _shut(conn: socket.socket) -> None:
-    """A connection that is closed, or reads nothing: the next ``read`` says so, and its world comes again or is given up."""
+    """A connection that is closed, or reads nothing: the next ``read`` says so, and its world comes
+    again or is given up.
+    """
     with contextlib.suppress(OSError):
         conn.shutdown(socket.SHUT_RDWR)

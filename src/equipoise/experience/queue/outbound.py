@@ -1,9 +1,12 @@
-"""Outbound slots: actors write their rows here on a machine without a queue, and are told of the queue elsewhere.
+"""Outbound slots: actors write their rows here on a machine without a queue, and are told of the
+queue elsewhere.
 
-Each group of envs has a ring of slots. An actor asks for slots by their number (``want``), takes them in order once they are
-granted (``taken``), and hands them in in any order (``done``, ``full``). A *carrier* stands between these words and the queue.
-It grants a slot once the queue has given a block for it, and counts it as ``sent`` once its rows are under way. Nobody competes
-for a slot and every word has one writer, so there is no lock, and an actor may be killed at any instruction.
+Each group of envs has a ring of slots. An actor asks for slots by their number (``want``), takes
+them in order once they are granted (``taken``), and hands them in in any order (``done``,
+``full``). A *carrier* stands between these words and the queue. It grants a slot once the queue has
+given a block for it, and counts it as ``sent`` once its rows are under way. Nobody competes for a
+slot and every word has one writer, so there is no lock, and an actor may be killed at any
+instruction.
 
 ==================  =============================================================================
 word[group]         written by
@@ -17,7 +20,8 @@ sequence[., slots]  the carrier, before ``granted``: the block of the queue that
 lives               the carrier: how many actors of the group are verified dead
 ==================  =============================================================================
 
-A slot whose block was taken away meanwhile is *void*: its rows are dropped. The actor finishes it if it has begun it.
+A slot whose block was taken away meanwhile is *void*: its rows are dropped. The actor finishes it
+if it has begun it.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ WORDS = ("want", "taken", "full", "restarted", "granted", "sent", "lives")
 
 
 class Outbound:
-    """The slots of some groups of envs, in memory that several processes may map. ``Blocks`` for their actors."""
+    """The slots of some groups of envs, in memory that several processes may map. ``Blocks`` for
+    their actors.
+    """
 
     def __init__(self, plan: Plan, groups: Sequence[int], memory: Memory, held: int = 1) -> None:
         """``plan``: of the queue that the rows are for; ``groups``: those that write here.
@@ -51,9 +57,13 @@ class Outbound:
         self._at = {group: at for at, group in enumerate(self.groups)}
         views = tree.views(self.specs(plan, groups, held), memory.buffer)
         self.words: dict[str, Array] = views["words"]
-        self._sequence, self._done, self._gone = (self.words[name] for name in ("sequence", "done", "gone"))
+        self._sequence, self._done, self._gone = (
+            self.words[name] for name in ("sequence", "done", "gone")
+        )
         self._bytes = [list(slots.values()) for slots in views["slots"].values()]
-        self._slots = [[self._slot(at, n) for n in range(self.slots)] for at in range(len(self.groups))]
+        self._slots = [
+            [self._slot(at, n) for n in range(self.slots)] for at in range(len(self.groups))
+        ]
 
     @staticmethod
     def specs(plan: Plan, groups: Sequence[int], held: int = 1) -> dict[str, Tree]:
@@ -79,10 +89,11 @@ class Outbound:
     def _of(self, streams: Array) -> int:
         return self._at[int(streams[0]) // self.plan.span]
 
-    # ------------------------------------------------------------------------------------------------- the actor's side
+    # ----------------------------------------------------------------------------- the actor's side
 
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
-        """A slot for each policy of one actor, or None while there is no block for it. The first call asks for one.
+        """A slot for each policy of one actor, or None while there is no block for it. The first
+        call asks for one.
 
         The keys have the sequence of the block, as those of the queue have.
         """
@@ -101,7 +112,9 @@ class Outbound:
         return None
 
     def commit(self, slots: Mapping[str, Slot]) -> None:
-        """Hand in complete slots, and ask for the next one before: the two travel in this order, so that no time is lost."""
+        """Hand in complete slots, and ask for the next one before: the two travel in this order, so
+        that no time is lost.
+        """
         at, slot = divmod(int(slots[self.plan.first].keys[0, 0]), self.slots)
         newest = int(self.words["taken"][at]) - 1
         self._hand_in(at, newest - (newest - slot) % self.slots)
@@ -116,10 +129,12 @@ class Outbound:
         """Count the written rows as dropped; the actor writes the slots anew."""
         self.words["restarted"][int(slots[self.plan.first].keys[0, 0]) // self.slots] += 1
 
-    # ----------------------------------------------------------------------------------------------- the carrier's side
+    # --------------------------------------------------------------------------- the carrier's side
 
     def cancel(self, streams: Array) -> None:
-        """The actor of these envs is verified dead: what it had not handed in is void, and its successor asks anew."""
+        """The actor of these envs is verified dead: what it had not handed in is void, and its
+        successor asks anew.
+        """
         at, words = self._of(streams), self.words
         granted = int(words["granted"][at])
         for n in range(max(granted - self.slots, 0), granted):
@@ -131,7 +146,9 @@ class Outbound:
         publish(words["lives"], at, words["lives"][at] + 1)
 
     def grant(self, at: int, sequences: Sequence[int]) -> int:
-        """Let the actor write its next slots, for the first of these blocks -> the number of slots that were free."""
+        """Let the actor write its next slots, for the first of these blocks -> the number of slots
+        that were free.
+        """
         n = first = int(self.words["granted"][at])
         for sequence in sequences:
             if self._gone[at, n % self.slots] < n + 1 - self.slots:
@@ -150,7 +167,9 @@ class Outbound:
         return bool(self._sequence[at, (self.words["taken"][at] - 1) % self.slots] != VOID)
 
     def complete(self, at: int) -> tuple[int, int, Array] | None:
-        """The oldest slot that is handed in and not sent -> its number, its block's sequence or ``VOID``, and its bytes."""
+        """The oldest slot that is handed in and not sent -> its number, its block's sequence or
+        ``VOID``, and its bytes.
+        """
         if self.words["sent"][at] >= self.words["full"][at]:
             return None
         done = self._done[at]
@@ -166,7 +185,9 @@ class Outbound:
     def quiet(self) -> bool:
         """Were all slots that were granted handed in and sent?"""
         words = self.words
-        return bool((words["granted"] == words["full"]).all() and (words["sent"] == words["full"]).all())
+        return bool(
+            (words["granted"] == words["full"]).all() and (words["sent"] == words["full"]).all()
+        )
 
 
 def block_bytes(plan: Plan) -> int:

@@ -1,24 +1,30 @@
-"""The queue of on-policy learning: windows in reservation order, with a bound on how stale they can be.
+"""The queue of on-policy learning: windows in reservation order, with a bound on how stale they can
+be.
 
-The policies that act in one env write side by side: a block has a slot for each of them, and a batch has a batch for each of
-them, by name.
+The policies that act in one env write side by side: a block has a slot for each of them, and a
+batch has a batch for each of them, by name.
 
-The law. Memory is ``groups`` batches side by side, a block (one actor's envs) is the unit that is reserved, and block ``s``
-of the run lies at place ``s % blocks``. A block is reserved when its unroll starts, batches are sampled in the order of
-reservation, and a place is dealt again only when ``finish`` frees it, after the learner published. So the unroll in group ``g``
-started no earlier than version ``g - max_lag``, and is used at version ``g``: the lag is never above ``max_lag``, whatever the
-speed of any actor, and a batch is one contiguous view of the memory that actors wrote into.
+The law. Memory is ``groups`` batches side by side, a block (one actor's envs) is the unit that is
+reserved, and block ``s`` of the run lies at place ``s % blocks``. A block is reserved when its
+unroll starts, batches are sampled in the order of reservation, and a place is dealt again only when
+``finish`` frees it, after the learner published. So the unroll in group ``g`` started no earlier
+than version ``g - max_lag``, and is used at version ``g``: the lag is never above ``max_lag``,
+whatever the speed of any actor, and a batch is one contiguous view of the memory that actors wrote
+into.
 
-Without a bound (``max_lag=None``) there are two blocks an actor, batches are made in the order of completion, and a batch
-of several blocks costs one copy.
+Without a bound (``max_lag=None``) there are two blocks an actor, batches are made in the order of
+completion, and a batch of several blocks costs one copy.
 
-There is no lock, and an actor may be killed at any instruction. ``tokens.py`` states which process may write which word
-when, and what becomes of the block that a killed actor had taken. This file adds:
+There is no lock, and an actor may be killed at any instruction. ``tokens.py`` states which process
+may write which word when, and what becomes of the block that a killed actor had taken. This file
+adds:
 
-- A commit is one store, OPEN to FULL: before it the block is dropped, after it the block is sampled. Sequences only grow, so
-  how many blocks were committed follows from the words, and no counter can disagree with them.
-- Without a bound the sequence is announced after that store. The announcement only tells the order of completion: the learner
-  also looks for blocks that are FULL and unannounced, and ignores one that it knows already.
+- A commit is one store, OPEN to FULL: before it the block is dropped, after it the block is
+  sampled. Sequences only grow, so how many blocks were committed follows from the words, and no
+  counter can disagree with them.
+- Without a bound the sequence is announced after that store. The announcement only tells the order
+  of completion: the learner also looks for blocks that are FULL and unannounced, and ignores one
+  that it knows already.
 """
 
 from __future__ import annotations
@@ -43,47 +49,78 @@ from equipoise.types import Array, Batch, Slot, Trajectory, Tree
 class Plan:
     """The sizes of a queue, and where block ``s`` goes.
 
-    ``rows`` by policy. ``envs``: all envs that write here; ``block``: the envs of one actor; ``batch``: the envs of one learner
-    step. ``span``: the streams of an actor are numbered from a multiple of it on; it is not ``block`` where an env has several
-    agents. ``learners``: how many have a queue; of so many actors that follow each other one writes here.
+    ``rows`` by policy. ``envs``: all envs that write here; ``block``: the envs of one actor;
+    ``batch``: the envs of one learner step. ``span``: the streams of an actor are numbered from a
+    multiple of it on; it is not ``block`` where an env has several agents. ``learners``: how many
+    have a queue; of so many actors that follow each other one writes here.
     """
 
     def __init__(
-        self, *, rows: Mapping[str, RowSpec], unroll: int, batch: int, block: int, envs: int, max_lag: int | None,
-        span: int | None = None, learners: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        rows: Mapping[str, RowSpec],
+        unroll: int,
+        batch: int,
+        block: int,
+        envs: int,
+        max_lag: int | None,
+        span: int | None = None,
+        learners: int = 1,
+    ) -> None:
         if batch % block:
-            raise ValueError(f"expected a batch that is a multiple of envs_per_actor={block}, got {batch}: it could deadlock")
-        self.unroll, self.batch, self.block, self.max_lag, self.span = unroll, batch, block, max_lag, span or block
+            raise ValueError(
+                f"expected a batch that is a multiple of envs_per_actor={block}, got {batch}: it "
+                "could deadlock"
+            )
+        self.unroll, self.batch, self.block, self.max_lag, self.span = (
+            unroll,
+            batch,
+            block,
+            max_lag,
+            span or block,
+        )
         self.rows = dict(rows)
         self.first, *_ = self.rows  # the policy whose keys stand for those of all
         self.columns = sum(row.columns for row in self.rows.values())  # streams of one env
         self.actors = envs // block
-        self._apart = self.span * learners  # from an actor's streams to those of the next one that writes here
+        # from an actor's streams to those of the next one that writes here
+        self._apart = self.span * learners
         self.per_batch = batch // block  # blocks
         self.ordered = max_lag is not None
-        self.blocks = self.per_batch * (max_lag + 1) if max_lag is not None else 2 * max(self.actors, self.per_batch)
+        self.blocks = (
+            self.per_batch * (max_lag + 1)
+            if max_lag is not None
+            else 2 * max(self.actors, self.per_batch)
+        )
         if self.blocks > MOST_BLOCKS:
             raise ValueError(
-                f"expected at most {MOST_BLOCKS} blocks, got {self.blocks}; use more envs_per_actor or a smaller max_lag"
+                f"expected at most {MOST_BLOCKS} blocks, got {self.blocks}; use more "
+                "envs_per_actor or a smaller max_lag"
             )
         self.width = batch if self.ordered else block  # envs of one contiguous group
         group = self.fields(self.width)
-        self.gathered = self.fields(batch)  # the copy for a batch of blocks that do not lie together
+        # the copy for a batch of blocks that do not lie together
+        self.gathered = self.fields(batch)
         self.specs: dict[str, Tree] = {
             "groups": {str(g): group for g in range(self.blocks * block // self.width)},
             "tokens": Tokens.specs(self.blocks, self.actors),
             "sampled": ArraySpec((1,), "int64"),  # blocks, written by the learner
             "dropped": ArraySpec((1,), "int64"),  # blocks, written by the driver
-            "restarted": ArraySpec((self.actors,), "int64"),  # blocks that were written twice; written by their actor
-            "next": ArraySpec((1,), "int64"),  # ordered: the first block of the next batch, written by the learner
-            "stepped": ArraySpec((self.blocks,), "float64"),  # the mean time of a block's env steps; written by its actor
-            "loop": ArraySpec((len(EDGES["loop"]) + 1,), "float64"),  # blocks by their age once learned from; by the learner
-            "limits": ArraySpec((2,), "int64"),  # actors that may reserve, blocks ahead; 0: all. Written by the driver
+            # blocks that were written twice; written by their actor
+            "restarted": ArraySpec((self.actors,), "int64"),
+            # ordered: the first block of the next batch, written by the learner
+            "next": ArraySpec((1,), "int64"),
+            # the mean time of a block's env steps; written by its actor
+            "stepped": ArraySpec((self.blocks,), "float64"),
+            # blocks by their age once learned from; by the learner
+            "loop": ArraySpec((len(EDGES["loop"]) + 1,), "float64"),
+            # actors that may reserve, blocks ahead; 0: all. Written by the driver
+            "limits": ArraySpec((2,), "int64"),
         }
         self.nbytes = tree.nbytes(self.specs)
         self.rows_nbytes = tree.nbytes(self.specs["groups"])
-        self.row_nbytes = tree.nbytes(group) / (unroll * self.width * self.columns)  # of one stream, about
+        # of one stream, about
+        self.row_nbytes = tree.nbytes(group) / (unroll * self.width * self.columns)
         # Lockstep deals by a fixed rule, so that a run does not depend on the order of arrival.
         self.channels = self.actors if max_lag == 0 else 1
 
@@ -93,21 +130,39 @@ class Plan:
 
     def fields(self, envs: int) -> dict[str, dict[str, Tree]]:
         """The specs of the rows of so many envs, by policy."""
-        return {name: trajectory_specs(row, self.unroll, envs * row.columns) for name, row in self.rows.items()}
+        return {
+            name: trajectory_specs(row, self.unroll, envs * row.columns)
+            for name, row in self.rows.items()
+        }
 
 
 class Queue:
-    """The rows of all policies, in memory that several processes may map. One learner samples; each actor owns its envs."""
+    """The rows of all policies, in memory that several processes may map. One learner samples; each
+    actor owns its envs.
+    """
 
     def __init__(
-        self, plan: Plan, memory: Memory, *, free: Sequence[Channel], full: Channel, rows: torch.Tensor | None = None
+        self,
+        plan: Plan,
+        memory: Memory,
+        *,
+        free: Sequence[Channel],
+        full: Channel,
+        rows: torch.Tensor | None = None,
     ) -> None:
-        """``free``: ``plan.channels`` channels of tokens to actors; ``full``: completed blocks, used without a bound.
+        """``free``: ``plan.channels`` channels of tokens to actors; ``full``: completed blocks,
+        used without a bound.
 
-        ``rows`` [``plan.rows_nbytes``] uint8: memory of a device for the rows, where all that read and write them run in
-        this process; None: they lie in ``memory``.
+        ``rows`` [``plan.rows_nbytes``] uint8: memory of a device for the rows, where all that read
+        and write them run in this process; None: they lie in ``memory``.
         """
-        self._plan, self._memory, self._free, self._full, self._rows = plan, memory, free, full, rows
+        self._plan, self._memory, self._free, self._full, self._rows = (
+            plan,
+            memory,
+            free,
+            full,
+            rows,
+        )
         self._open_views()
 
     def _open_views(self) -> None:
@@ -115,23 +170,41 @@ class Queue:
         self._tokens = Tokens(views["tokens"], self._free)
         self._word = self._tokens.word
         self._sampled, self._dropped, self._next = views["sampled"], views["dropped"], views["next"]
-        self._restarted, self._stepped, self._loop = views["restarted"], views["stepped"], views["loop"]
+        self._restarted, self._stepped, self._loop = (
+            views["restarted"],
+            views["stepped"],
+            views["loop"],
+        )
         self._limits = views["limits"]
-        self._begun: dict[int, float] = {}  # when a block was reserved in this process, by its place
+        # when a block was reserved in this process, by its place
+        self._begun: dict[int, float] = {}
         per_group = self._plan.width // self._plan.block
-        groups = views["groups"] if self._rows is None else tree.tensor_views(self._plan.specs["groups"], self._rows)
+        groups = (
+            views["groups"]
+            if self._rows is None
+            else tree.tensor_views(self._plan.specs["groups"], self._rows)
+        )
         self._groups = list(groups.values())
-        self._blocks = [self._columns(self._groups[b // per_group], b % per_group) for b in range(self._plan.blocks)]
+        self._blocks = [
+            self._columns(self._groups[b // per_group], b % per_group)
+            for b in range(self._plan.blocks)
+        ]
         self._slots: dict[int, dict[str, Slot]] = {}
         self._ready: list[int] = []  # unordered: completed and not yet sampled
         self._batches: dict[int, dict[str, dict[str, Tree]]] = {}
         batch = self._plan.batch
         device = None if self._rows is None else self._rows.device
-        self._weight = {name: torch.ones(batch * row.columns, device=device) for name, row in self._plan.rows.items()}
+        self._weight = {
+            name: torch.ones(batch * row.columns, device=device)
+            for name, row in self._plan.rows.items()
+        }
 
     def __getstate__(self) -> tuple[object, ...]:
         if self._rows is not None:
-            raise TypeError("queue: expected rows in shared memory to travel to another process, got rows on a device")
+            raise TypeError(
+                "queue: expected rows in shared memory to travel to another process, got rows on a "
+                "device"
+            )
         return self._plan, self._memory, self._free, self._full
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -140,13 +213,17 @@ class Queue:
         self._open_views()
 
     def fill(self) -> None:
-        """Deal every place once; the owner of the memory calls this before the first ``reserve``."""
+        """Deal every place once; the owner of the memory calls this before the
+        first ``reserve``.
+        """
         self._tokens.free(range(self._plan.blocks))
 
-    # ------------------------------------------------------------------------------------------------- the actor's side
+    # ----------------------------------------------------------------------------- the actor's side
 
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
-        """A slot for each policy of one actor (any of its streams say which), or None while the learner holds all places."""
+        """A slot for each policy of one actor (any of its streams say which), or None while the
+        learner holds all places.
+        """
         actor = self._plan.actor(streams)
         if self._limits[0] and not self._allowed(actor):
             return None
@@ -157,7 +234,9 @@ class Queue:
         if (slots := self._slots.get(place)) is None:
             keys = np.empty((self._plan.block, 2), np.int64)
             keys[:, 0] = np.arange(place * self._plan.block, (place + 1) * self._plan.block)
-            slots = self._slots[place] = {name: Slot(keys=keys, data=data) for name, data in self.block(place).items()}
+            slots = self._slots[place] = {
+                name: Slot(keys=keys, data=data) for name, data in self.block(place).items()
+            }
         slots[self._plan.first].keys[:, 1] = sequence
         self._begun[place] = perf_counter()
         return slots
@@ -165,9 +244,10 @@ class Queue:
     def _allowed(self, actor: int) -> bool:
         """May it reserve within the limits of the moment?
 
-        The blocks ahead are counted from the oldest one that is not finished, so who reserves that one is never refused, and
-        the ring cannot stand still. Actors look one after the other and take afterwards: the limit may be passed by a block
-        an actor, while the tokens keep the law whatever the limit says.
+        The blocks ahead are counted from the oldest one that is not finished, so who reserves that
+        one is never refused, and the ring cannot stand still. Actors look one after the other and
+        take afterwards: the limit may be passed by a block an actor, while the tokens keep the law
+        whatever the limit says.
         """
         actors, ahead = self._limits.tolist()
         if actor >= actors:
@@ -193,40 +273,49 @@ class Queue:
         sequence = int(slots[self._plan.first].keys[0, 1])
         self._restarted[self._tokens.owner[sequence % self._plan.blocks]] += 1
 
-    # ------------------------------------------------------------------------------------------------ the driver's side
+    # ---------------------------------------------------------------------------- the driver's side
 
     def limit(self, actors: int, max_lag: int | None) -> None:
-        """Let only so many actors begin unrolls, and let rows grow no older than ``max_lag``, which is at most the plan's. The
-        other actors finish what they have begun, and wait.
+        """Let only so many actors begin unrolls, and let rows grow no older than ``max_lag``, which
+        is at most the plan's. The other actors finish what they have begun, and wait.
         """
         if not 1 <= actors <= self._plan.actors:
             raise ValueError(f"actors: expected 1 to {self._plan.actors}, got {actors}")
-        self._limits[1] = 0 if max_lag is None or not self._plan.ordered else self._plan.per_batch * (max_lag + 1)
+        self._limits[1] = (
+            0 if max_lag is None or not self._plan.ordered else self._plan.per_batch * (max_lag + 1)
+        )
         publish(self._limits, 0, actors)
 
     def cancel(self, streams: Array) -> None:
-        """Deal the open slots of a verified dead actor again; their rows count as inserted and dropped.
+        """Deal the open slots of a verified dead actor again; their rows count as inserted and
+        dropped.
 
-        Call it before the successor starts, in one thread of the driver; then ``reconcile`` until it returns True.
+        Call it before the successor starts, in one thread of the driver; then ``reconcile`` until
+        it returns True.
         """
         self._dropped[0] += self._tokens.cancel(self._plan.actor(streams))
         self.reconcile()
 
     def reconcile(self) -> bool:
-        """Deal again the blocks that dying actors lost -> False: not certain yet, call again (in the thread that cancels)."""
+        """Deal again the blocks that dying actors lost -> False: not certain yet, call again (in
+        the thread that cancels).
+        """
         return self._tokens.reconcile()
 
     def orphaned(self) -> None:
-        """The learner is verified dead; its successor begins with ``take_over``. Call ``reconcile`` until it returns True."""
+        """The learner is verified dead; its successor begins with ``take_over``. Call ``reconcile``
+        until it returns True.
+        """
         self._tokens.orphaned()
 
-    # ----------------------------------------------------------------------------------------------- the learner's side
+    # --------------------------------------------------------------------------- the learner's side
 
     def take_over(self, version: int, *, freed: bool) -> Array | None:
         """Go on in the place of a learner that died; the next version is ``version`` + 1.
 
-        ``freed``: had it freed the batch of ``version``? Then what it had taken is learned from again -> None. Else -> the keys
-        of what is left of that batch, which is to be finished; None where nothing is.
+        ``freed``: had it freed the batch of ``version``? Then what it had taken is learned from
+        again -> None. Else -> the keys of what is left of that batch, which is to be finished; None
+        where nothing is.
         """
         read = np.flatnonzero(self._word % 4 == READ)
         if freed:
@@ -240,7 +329,9 @@ class Queue:
         return self._keys(np.sort(sequences[read]).tolist()) if len(read) else None
 
     def take(self) -> Array | None:
-        """The keys [n, 2] of the next batch, one an env; None while one of its blocks is not complete."""
+        """The keys [n, 2] of the next batch, one an env; None while one of its blocks is not
+        complete.
+        """
         sequences = self._ordered() if self._plan.ordered else self._completed()
         if sequences is None:
             return None
@@ -251,7 +342,9 @@ class Queue:
         return self._keys(sequences)
 
     def coming(self) -> Array | None:
-        """The keys that ``take`` gives next, once their blocks are complete; None where blocks have no order."""
+        """The keys that ``take`` gives next, once their blocks are complete; None where blocks have
+        no order.
+        """
         sequences = self._ordered() if self._plan.ordered else None
         return None if sequences is None else self._keys(sequences)
 
@@ -259,19 +352,29 @@ class Queue:
         """The keys [n, 2] of the envs of these blocks."""
         block = self._plan.block
         keys = np.empty((len(sequences) * block, 2), np.int64)
-        keys[:, 0] = np.concatenate([np.arange(p * block, (p + 1) * block) for p in (s % self._plan.blocks for s in sequences)])
+        keys[:, 0] = np.concatenate(
+            [
+                np.arange(p * block, (p + 1) * block)
+                for p in (s % self._plan.blocks for s in sequences)
+            ]
+        )
         keys[:, 1] = np.repeat(sequences, block)
         return keys
 
     def batches(self, keys: Array) -> dict[str, Batch]:
-        """The taken batches by policy: views where the blocks lie together, else copies that the next call overwrites."""
+        """The taken batches by policy: views where the blocks lie together, else copies that the
+        next call overwrites.
+        """
         fields = self._fields(self.places(keys))
         return {
             name: Batch(
-                data=Trajectory(**fields[name]), keys=keys.repeat(row.columns, 0), weight=self._weight[name], targets={}
+                data=Trajectory(**fields[name]),
+                keys=keys.repeat(row.columns, 0),
+                weight=self._weight[name],
+                targets={},
             )
             for name, row in self._plan.rows.items()
-        }  # fmt: skip
+        }
 
     def places(self, keys: Array) -> list[int]:
         """The places of the blocks that were taken."""
@@ -286,33 +389,47 @@ class Queue:
         sequences = range(start, start + self._plan.per_batch)
         first = start % self._plan.blocks
         words = self._word[first : first + self._plan.per_batch]
-        return sequences if all(int(w) == s * 4 + FULL for w, s in zip(words, sequences, strict=True)) else None
+        return (
+            sequences
+            if all(int(w) == s * 4 + FULL for w, s in zip(words, sequences, strict=True))
+            else None
+        )
 
     def _completed(self) -> Sequence[int] | None:
         self._collect()
         if len(self._ready) < self._plan.per_batch:
             return None
-        sequences, self._ready = self._ready[: self._plan.per_batch], self._ready[self._plan.per_batch :]
+        sequences, self._ready = (
+            self._ready[: self._plan.per_batch],
+            self._ready[self._plan.per_batch :],
+        )
         return sequences
 
     def _collect(self) -> None:
-        """Collect all complete blocks into ``_ready``: first the announced ones, then those that are not announced.
+        """Collect all complete blocks into ``_ready``: first the announced ones, then those that
+        are not announced.
 
-        The words are looked at before the announcements are: what is FULL then and unannounced afterwards is an actor's
-        latest block, unless it was killed there: then its successor's may come first. The other way round two blocks of an
-        actor could be missed by one look and met by the other, in any order.
+        The words are looked at before the announcements are: what is FULL then and unannounced
+        afterwards is an actor's latest block, unless it was killed there: then its successor's may
+        come first. The other way round two blocks of an actor could be missed by one look and met
+        by the other, in any order.
         """
         full = (self._word[self._word % 4 == FULL] // 4).tolist()
         order = dict.fromkeys([*self._ready, *self._full.drain()])
-        known = [s for s in order if self._word[s % self._plan.blocks] == s * 4 + FULL]  # not sampled before its announcement
+        # not sampled before its announcement
+        known = [s for s in order if self._word[s % self._plan.blocks] == s * 4 + FULL]
         self._ready = [*known, *(s for s in full if s not in order)]
 
     def _fields(self, places: Sequence[int]) -> dict[str, dict[str, Tree]]:
-        """The fields as tensors: a view where the places are one group, else gathered into a buffer made once."""
+        """The fields as tensors: a view where the places are one group, else gathered into a buffer
+        made once.
+        """
         together = self._plan.ordered or self._plan.per_batch == 1
         which = places[0] * self._plan.block // self._plan.width if together else -1
         if which not in self._batches:
-            fresh = tree.torch_views(self._groups[which] if together else tree.zeros(self._plan.gathered))
+            fresh = tree.torch_views(
+                self._groups[which] if together else tree.zeros(self._plan.gathered)
+            )
             self._batches[which] = tree.to(fresh, self._weight[self._plan.first].device)
         fields = self._batches[which]
         if not together:
@@ -324,14 +441,17 @@ class Queue:
         """The columns of block number ``block`` among several that lie side by side, by policy."""
         first, last = block * self._plan.block, (block + 1) * self._plan.block
         rows = self._plan.rows.items()
-        return {name: columns(fields[name], first * row.columns, last * row.columns) for name, row in rows}
+        return {
+            name: columns(fields[name], first * row.columns, last * row.columns)
+            for name, row in rows
+        }
 
     def finish(self, keys: Array) -> None:
         """Deal the places of taken blocks again: the learner is done with them."""
         tally(self._loop, EDGES["loop"], perf_counter() - self._stepped[self.places(keys)])
         self._tokens.free([int(s) + self._plan.blocks for s in keys[:: self._plan.block, 1]])
 
-    # ------------------------------------------------------------------------------------------------------ for anybody
+    # ---------------------------------------------------------------------------------- for anybody
 
     @property
     def plan(self) -> Plan:
@@ -339,19 +459,24 @@ class Queue:
 
     @property
     def counters(self) -> list[Array]:
-        """What ``stats`` reads, as views: a queue of the same plan that has a copy of them has the same."""
+        """What ``stats`` reads, as views: a queue of the same plan that has a copy of them has the
+        same.
+        """
         return [self._word, self._sampled, self._dropped, self._restarted, self._loop]
 
     @property
     def loop(self) -> Any:
-        """Blocks by the seconds from their env steps, in the mean, to the end of what was learned from them: [bins] float64."""
+        """Blocks by the seconds from their env steps, in the mean, to the end of what was learned
+        from them: [bins] float64.
+        """
         return self._loop
 
     def stats(self) -> dict[str, float]:
         """Count rows: inserted = sampled + dropped + held (exact while no process writes)."""
         rows = self._plan.unroll * self._plan.block * self._plan.columns
         sequence, status = np.divmod(self._word, 4)
-        committed = int((sequence // self._plan.blocks + (status >= FULL)).sum())  # a place is committed once a sequence
+        # a place is committed once a sequence
+        committed = int((sequence // self._plan.blocks + (status >= FULL)).sum())
         sampled, dropped = int(self._sampled[0]), int(self._dropped[0] + self._restarted.sum())
         return {
             "inserted": (committed + dropped) * rows,
@@ -363,7 +488,9 @@ class Queue:
         }
 
     def state(self) -> Tree:
-        """Return the state, taken by the learner while no actor writes: its last batch counts as finished."""
+        """Return the state, taken by the learner while no actor writes: its last batch counts as
+        finished.
+        """
         if (opened := self._word % 4 == OPEN).any():
             raise RuntimeError(f"state: expected no open block, got {int(opened.sum())}")
         if not self._plan.ordered:
@@ -377,18 +504,34 @@ class Queue:
             "restarted": self._restarted,
             "next": self._next,
             "ready": np.array(self._ready, np.int64),
-            "blocks": {str(place): tree.on_host(self._blocks[place]) for place in np.flatnonzero(word % 4 == FULL)},
+            "blocks": {
+                str(place): tree.on_host(self._blocks[place])
+                for place in np.flatnonzero(word % 4 == FULL)
+            },
         }
 
     def load(self, state: Tree) -> None:
         """Load a state, instead of ``fill``, into an unused queue of the same plan."""
         arrays = {
-            "word": self._word, "sampled": self._sampled, "dropped": self._dropped, "next": self._next,
+            "word": self._word,
+            "sampled": self._sampled,
+            "dropped": self._dropped,
+            "next": self._next,
             "restarted": self._restarted,
-        }  # fmt: skip
-        counts = {name: schema.Array(array.shape, str(array.dtype), 0, schema.MOST) for name, array in arrays.items()}
-        blocks = {f"{place}?": schema.like(tree.on_host(fields)) for place, fields in enumerate(self._blocks)}
-        schema.check(state, counts | {"ready": schema.Array((None,), "int64", 0, schema.MOST), "blocks": blocks}, "queue")
+        }
+        counts = {
+            name: schema.Array(array.shape, str(array.dtype), 0, schema.MOST)
+            for name, array in arrays.items()
+        }
+        blocks = {
+            f"{place}?": schema.like(tree.on_host(fields))
+            for place, fields in enumerate(self._blocks)
+        }
+        schema.check(
+            state,
+            counts | {"ready": schema.Array((None,), "int64", 0, schema.MOST), "blocks": blocks},
+            "queue",
+        )
         for name, array in arrays.items():
             array[:] = state[name]
         self._stepped[:] = perf_counter()

@@ -1,7 +1,8 @@
 """A run's queues dealt anew: it goes on with another number of learners than it was saved with.
 
-Blocks that were complete and not sampled are kept where the law of the queue allows: a block may be learned from at the version
-that it was written for, or before, never later. The others are dropped, and count as dropped.
+Blocks that were complete and not sampled are kept where the law of the queue allows: a block may be
+learned from at the version that it was written for, or before, never later. The others are dropped,
+and count as dropped.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from equipoise.experience.queue.tokens import FREE, FULL
 from equipoise.types import Array, Tree
 
 
-def dealt_anew(states: Sequence[Tree], old: Plan, new: Plan, learners: int) -> tuple[list[Tree], int]:
-    """The states of ``learners`` queues from those of as many as there were -> them, and the blocks that were dropped.
+def dealt_anew(
+    states: Sequence[Tree], old: Plan, new: Plan, learners: int
+) -> tuple[list[Tree], int]:
+    """The states of ``learners`` queues from those of as many as there were -> them, and the blocks
+    that were dropped.
 
     ``old``, ``new``: the plan of each queue before and from now on.
     """
@@ -25,7 +29,9 @@ def dealt_anew(states: Sequence[Tree], old: Plan, new: Plan, learners: int) -> t
         version = min(int(state["next"][0]) for state in states) // old.per_batch
         begins = [version * new.per_batch] * learners
     else:
-        begins = [sampled // learners + (learner < sampled % learners) for learner in range(learners)]
+        begins = [
+            sampled // learners + (learner < sampled % learners) for learner in range(learners)
+        ]
     dropped, queues = 0, list[Tree]()
     for learner, begin in enumerate(begins):
         sequences = np.arange(begin, begin + new.blocks)
@@ -39,18 +45,32 @@ def dealt_anew(states: Sequence[Tree], old: Plan, new: Plan, learners: int) -> t
             blocks[str((begin + taken) % new.blocks)] = block
             taken += 1
         ready = sequences[:taken] if not new.ordered else sequences[:0]
-        queues.append({
-            "word": _placed(word, begin), "sampled": np.array([begin]), "dropped": np.zeros(1, np.int64),
-            "restarted": np.zeros(new.actors, np.int64), "next": np.array([begin if new.ordered else 0]), "ready": ready,
-            "blocks": blocks,
-        })  # fmt: skip
-    lost = sum(int(state["dropped"][0] + state["restarted"].sum()) for state in states) + sampled - sum(begins)
+        queues.append(
+            {
+                "word": _placed(word, begin),
+                "sampled": np.array([begin]),
+                "dropped": np.zeros(1, np.int64),
+                "restarted": np.zeros(new.actors, np.int64),
+                "next": np.array([begin if new.ordered else 0]),
+                "ready": ready,
+                "blocks": blocks,
+            }
+        )
+    lost = (
+        sum(int(state["dropped"][0] + state["restarted"].sum()) for state in states)
+        + sampled
+        - sum(begins)
+    )
     queues[0]["dropped"][0] = lost + dropped
     return queues, dropped
 
 
-def _complete(states: Sequence[Tree], old: Plan, learner: int, learners: int) -> list[tuple[int, Tree]]:
-    """The blocks that were complete and not sampled and are this learner's now, in order, each with the last version for it."""
+def _complete(
+    states: Sequence[Tree], old: Plan, learner: int, learners: int
+) -> list[tuple[int, Tree]]:
+    """The blocks that were complete and not sampled and are this learner's now, in order, each with
+    the last version for it.
+    """
     found = []
     for before, state in enumerate(states):
         turns = {int(sequence): turn for turn, sequence in enumerate(state["ready"])}
@@ -59,7 +79,9 @@ def _complete(states: Sequence[Tree], old: Plan, learner: int, learners: int) ->
             deadline = sequence // old.per_batch
             number = int(_stream(block)) // old.span
             if number % learners == learner:
-                found.append((deadline if old.ordered else turns[sequence], sequence, before, block))
+                found.append(
+                    (deadline if old.ordered else turns[sequence], sequence, before, block)
+                )
     found.sort(key=lambda one: one[:3])
     return [(deadline, block) for deadline, _, _, block in found]
 

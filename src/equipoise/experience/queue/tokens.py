@@ -1,8 +1,9 @@
 """Tokens: the right to write a block, and what becomes of the token of an actor that was killed.
 
-A token is the number of a block that is FREE. It is dealt through a channel that no process can hold, so at any moment it is
-in the channel, held by one actor, or lost. The actor that takes it opens the block. Before it takes one it sets ``claiming``,
-since a process that is killed in between can say nothing afterwards.
+A token is the number of a block that is FREE. It is dealt through a channel that no process can
+hold, so at any moment it is in the channel, held by one actor, or lost. The actor that takes it
+opens the block. Before it takes one it sets ``claiming``, since a process that is killed in between
+can say nothing afterwards.
 
 =============  =====================================  ==============================================
 word           written by                             when
@@ -16,27 +17,31 @@ dealing        the learner                            1 before it writes FREE, 0
 ..             the driver, the learner dead           0
 =============  =====================================  ==============================================
 
-An actor can be killed at any instruction, and so can one of several learners (the driver cannot, nor can a learner alone:
-their death ends the run). An actor killed
+An actor can be killed at any instruction, and so can one of several learners (the driver cannot,
+nor can a learner alone: their death ends the run). An actor killed
 
 - before it took a token: nothing happened;
-- while it held the token: the block is FREE and in no channel. ``claiming`` says so, ``reconcile`` finds it;
+- while it held the token: the block is FREE and in no channel. ``claiming`` says so, ``reconcile``
+  finds it;
 - after OPEN, however far: ``cancel`` makes the block FREE again, and counts it as dropped;
 - after FULL: the block is the learner's. Nothing that an actor does after FULL is needed.
 
-A learner that is killed amid dealing leaves blocks that are FREE and in no channel; ``reconcile`` finds those, too. What it had
-READ its successor learns from again, or frees (``Queue.take_over``).
+A learner that is killed amid dealing leaves blocks that are FREE and in no channel; ``reconcile``
+finds those, too. What it had READ its successor learns from again, or frees (``Queue.take_over``).
 
-``reconcile`` deals a token again only when it is certain that no actor holds it. A block is suspected if it was FREE, the
-learner not amid dealing (so its token was in the channel before), and the channel, emptied afterwards, did not contain it.
-Then a living actor took it, or a dead one. Every actor that claimed something when the channel was emptied is waited for
-until it has been seen to claim nothing; the block whose token it held is OPEN now, or further. A suspect that is still FREE
-after that is lost: since the emptying no process put it back, so no actor can have taken it. That never blocks: what is not
-certain yet is asked again, and a claimer that dies meanwhile is cancelled, after which the search begins anew.
+``reconcile`` deals a token again only when it is certain that no actor holds it. A block is
+suspected if it was FREE, the learner not amid dealing (so its token was in the channel before), and
+the channel, emptied afterwards, did not contain it. Then a living actor took it, or a dead one.
+Every actor that claimed something when the channel was emptied is waited for until it has been seen
+to claim nothing; the block whose token it held is OPEN now, or further. A suspect that is still
+FREE after that is lost: since the emptying no process put it back, so no actor can have taken it.
+That never blocks: what is not certain yet is asked again, and a claimer that dies meanwhile is
+cancelled, after which the search begins anew.
 
-All this needs stores that become visible in the order of the program (``publishing.py``), and that a store before a read or
-write of a pipe is visible before it (the pipe's own lock). docs/memory-order.md has the proof.
-"""
+All this needs stores that become visible in the order of the program (``publishing.py``), and that
+a store before a read or write of a pipe is visible before it (the pipe's own lock).
+docs/memory-order.md has the proof.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -55,7 +60,9 @@ MOST_BLOCKS = 4096  # their tokens fit the smallest pipe buffer twice
 
 
 class Channel(Protocol):
-    """A channel: numbers in, numbers out, in order. No process can hold it, and each number comes out whole and once."""
+    """A channel: numbers in, numbers out, in order. No process can hold it, and each number comes
+    out whole and once.
+    """
 
     def put(self, values: Sequence[int]) -> None: ...
     def get(self) -> int | None: ...  # None: empty
@@ -81,15 +88,19 @@ class LocalChannel:
 
 
 class Tokens:
-    """The words of all blocks and the channels of the free ones. Block ``s`` lies at place ``s % blocks``."""
+    """The words of all blocks and the channels of the free ones. Block ``s`` lies at place ``s %
+    blocks``.
+    """
 
     def __init__(self, views: dict[str, Array], channels: Sequence[Channel]) -> None:
-        """``views``: int64 arrays as in ``specs``. ``channels``: one for all actors, or one an actor."""
+        """``views``: int64 arrays as in ``specs``. ``channels``: one for all actors, or one an
+        actor.
+        """
         self.word, self.owner = views["word"], views["owner"]
         self._claiming, self._dealing = views["claiming"], views["dealing"]
         self._channels = channels
-        # Used by the driver: channels that may have lost a token -> the suspects and the actors to wait for; None: not looked
-        # yet.
+        # Used by the driver: channels that may have lost a token -> the suspects and the actors to
+        # wait for; None: not looked yet.
         self._searches: dict[int, tuple[list[int], list[int]] | None] = {}
 
     @staticmethod
@@ -113,7 +124,9 @@ class Tokens:
         return sequence
 
     def free(self, sequences: Sequence[int]) -> None:
-        """Free blocks (called by the learner), so that actors may take them; also the first deal of a run."""
+        """Free blocks (called by the learner), so that actors may take them; also the first deal of
+        a run.
+        """
         publish(self._dealing, 0, 1)
         for sequence in sequences:
             publish(self.word, sequence % len(self.word), sequence * 4 + FREE)
@@ -123,9 +136,11 @@ class Tokens:
         publish(self._dealing, 0, 0)
 
     def cancel(self, actor: int) -> int:
-        """Deal the open blocks of a verified dead actor again (called by the driver) -> their number.
+        """Deal the open blocks of a verified dead actor again (called by the driver) -> their
+        number.
 
-        A block that is FULL or READ is the learner's and stays. Call ``reconcile`` until it returns True.
+        A block that is FULL or READ is the learner's and stays. Call ``reconcile`` until it returns
+        True.
         """
         places = np.flatnonzero(
             (self.word % 4 == OPEN) & (self.owner == actor)
@@ -138,7 +153,8 @@ class Tokens:
         if self._claiming[actor]:
             publish(self._claiming, actor, 0)
             self._searches[channel] = None
-        self._searches = dict.fromkeys(self._searches)  # the blocks that were just dealt may include a suspect
+        # the blocks that were just dealt may include a suspect
+        self._searches = dict.fromkeys(self._searches)
         return len(places)
 
     def orphaned(self) -> None:
@@ -147,7 +163,9 @@ class Tokens:
         self._searches = dict.fromkeys(range(len(self._channels)))
 
     def reconcile(self) -> bool:
-        """Find the tokens that died with their actors and deal them again (called by the driver) -> False: not certain yet."""
+        """Find the tokens that died with their actors and deal them again (called by the driver) ->
+        False: not certain yet.
+        """
         for channel in list(self._searches):
             search = self._searches[channel] or self._suspects(channel)
             if search is None:
@@ -157,22 +175,32 @@ class Tokens:
             if suspects and claimers:
                 self._searches[channel] = suspects, claimers
                 continue
-            self._put_in_order(channel, [s for s in suspects if self.word[s % len(self.word)] == s * 4 + FREE])
+            self._put_in_order(
+                channel, [s for s in suspects if self.word[s % len(self.word)] == s * 4 + FREE]
+            )
             del self._searches[channel]
         return not self._searches
 
     def _suspects(self, channel: int) -> tuple[list[int], list[int]] | None:
-        """Find tokens that were dealt to a channel and are neither open nor in it, and the actors that may hold them; None:
-        ask again.
+        """Find tokens that were dealt to a channel and are neither open nor in it, and the actors
+        that may hold them; None: ask again.
         """
         words = self.word.copy()
         if self._dealing[0]:  # read after the words: a FREE block may not be in the channel yet
             return None
         queued = self._channels[channel].drain()
         self._channels[channel].put(sorted(queued))
-        free = (s for s in (words[words % 4 == FREE] // 4).tolist() if s % len(self._channels) == channel)
-        return sorted(set(free).difference(queued)), list(range(channel, len(self._claiming), len(self._channels)))
+        free = (
+            s
+            for s in (words[words % 4 == FREE] // 4).tolist()
+            if s % len(self._channels) == channel
+        )
+        return sorted(set(free).difference(queued)), list(
+            range(channel, len(self._claiming), len(self._channels))
+        )
 
     def _put_in_order(self, channel: int, sequences: Sequence[int]) -> None:
-        """Put tokens before those in the channel: the learner waits for the lowest. Meanwhile actors find it empty."""
+        """Put tokens before those in the channel: the learner waits for the lowest. Meanwhile
+        actors find it empty.
+        """
         self._channels[channel].put(sorted([*sequences, *self._channels[channel].drain()]))

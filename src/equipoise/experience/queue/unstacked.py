@@ -1,7 +1,9 @@
-"""Rows on their way to another machine: only the newest frame of a stack crosses, where the others follow from the row before.
+"""Rows on their way to another machine: only the newest frame of a stack crosses, where the others
+follow from the row before.
 
-Whether they follow is found by comparing bytes on the sender, row by row. So the receiver has what the actor wrote to the bit,
-whatever the env does: an episode that begins, a gap or an env that shuffles its frames costs whole stacks, and nothing else.
+Whether they follow is found by comparing bytes on the sender, row by row. So the receiver has what
+the actor wrote to the bit, whatever the env does: an episode that begins, a gap or an env that
+shuffles its frames costs whole stacks, and nothing else.
 
 The bytes of a block as they travel, each part at a multiple of 64 where it comes before the tails:
 
@@ -14,7 +16,7 @@ broken   [m, k - 1, frame]   by stack: the older frames of later rows that do no
 =======  ==================  ================================================================================
 
 A block without stacks travels as it lies in the slot.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ from equipoise.types import Array, Slot, Stack, Trajectory, Tree
 
 @dataclass(frozen=True, slots=True)
 class _Stacked:
-    """A leaf that is a stack. Frames are compared and copied as words, the widest that a frame is made of."""
+    """A leaf that is a stack. Frames are compared and copied as words, the widest that a frame is
+    made of.
+    """
 
     policy: str
     path: str  # in a trajectory
@@ -54,19 +58,25 @@ class _Stacked:
     @property
     def most(self) -> int:
         """Bytes of the tails, where no row follows."""
-        return self.streams * self.frame_nbytes * (self.frames + (self.rows - 1) * (self.frames - 1))
+        return (
+            self.streams * self.frame_nbytes * (self.frames + (self.rows - 1) * (self.frames - 1))
+        )
 
 
 @dataclass(slots=True)
 class Last:
-    """Row T of the last block that crossed, of each stack [B, words]. Both ends have one for each group of envs."""
+    """Row T of the last block that crossed, of each stack [B, words]. Both ends have one for each
+    group of envs.
+    """
 
     stacks: list[Array]
     known: bool = False  # False: no block has crossed in this session
 
 
 class Crossing:
-    """How the blocks of a plan cross a link. ``pack`` and ``unpack`` are pure but for ``Last`` and their buffers."""
+    """How the blocks of a plan cross a link. ``pack`` and ``unpack`` are pure but for ``Last`` and
+    their buffers.
+    """
 
     def __init__(self, plan: Plan, stacks: Mapping[str, Mapping[str, Stack]]) -> None:
         """``stacks``: of each policy, as in ``EnvSpec``: by the path within an observation."""
@@ -81,12 +91,26 @@ class Crossing:
                 if (stack := self._paths[name].get(path)) is not None:
                     rows, streams, frames, *inner = spec.shape
                     if frames != stack.frames:
-                        raise ValueError(f"{name}, {path}: expected a stack of {stack.frames} frames, got shape {spec.shape}")
+                        raise ValueError(
+                            f"{name}, {path}: expected a stack of {stack.frames} frames, got shape "
+                            f"{spec.shape}"
+                        )
                     nbytes = int(np.prod(inner, dtype=np.int64)) * np.dtype(spec.dtype).itemsize
                     size = next(n for n in (8, 4, 2, 1) if nbytes % n == 0)
                     newest = fixed + _aligned(rows * streams)
                     self._stacked.append(
-                        _Stacked(name, path, at, rows, streams, frames, nbytes // size, f"uint{8 * size}", fixed, newest)
+                        _Stacked(
+                            name,
+                            path,
+                            at,
+                            rows,
+                            streams,
+                            frames,
+                            nbytes // size,
+                            f"uint{8 * size}",
+                            fixed,
+                            newest,
+                        )
                     )
                     fixed = newest + _aligned((rows - 1) * streams * nbytes)
                     self._ranges.append((begin, at))
@@ -100,7 +124,7 @@ class Crossing:
     def last(self) -> Last:
         return Last([np.zeros((one.streams, one.words), one.word) for one in self._stacked])
 
-    # ----------------------------------------------------------------------------------------------------- the sender's
+    # --------------------------------------------------------------------------------- the sender's
 
     def pack(self, slot: Array, last: Last) -> Array:
         """The bytes of a slot as they travel; the next call overwrites them."""
@@ -136,10 +160,12 @@ class Crossing:
             np.equal(rows[t, :, : -one.frame], rows[t - 1, :, one.frame :], out=shifted)
             np.logical_and.reduce(shifted, axis=1, out=flags[t])
 
-    # --------------------------------------------------------------------------------------------------- the receiver's
+    # ------------------------------------------------------------------------------- the receiver's
 
     def unpack(self, body: Array, to: Mapping[str, Slot], last: Last) -> None:
-        """Write the block that has come into the slots of a queue; ValueError, and nothing is written, where it is none."""
+        """Write the block that has come into the slots of a queue; ValueError, and nothing is
+        written, where it is none.
+        """
         data = np.frombuffer(body, np.uint8)
         counts = self._look(data, last)
         for name, fields in tree.views(self._plain, data).items():
@@ -162,8 +188,13 @@ class Crossing:
             if follows.max() > 1:
                 raise ValueError(f"{one.path}: expected 0 or 1 for each row, got {follows.max()}")
             if follows[0].any() and not last.known:
-                raise ValueError(f"{one.path}: expected whole stacks in the first block of a session, got rows that follow")
-            begun, broken = (part.size - int(np.count_nonzero(part)) for part in (follows[0], follows[1:]))
+                raise ValueError(
+                    f"{one.path}: expected whole stacks in the first block of a session, got rows "
+                    "that follow"
+                )
+            begun, broken = (
+                part.size - int(np.count_nonzero(part)) for part in (follows[0], follows[1:])
+            )
             counts.append((begun, broken))
             size += one.frame_nbytes * (begun * one.frames + broken * (one.frames - 1))
         if size != len(data):
@@ -172,8 +203,14 @@ class Crossing:
 
     @staticmethod
     def _write(
-        one: _Stacked, rows: Array, follows: Array, newest: Array, whole: Array, older: Array, last: Array
-    ) -> None:  # fmt: skip
+        one: _Stacked,
+        rows: Array,
+        follows: Array,
+        newest: Array,
+        whole: Array,
+        older: Array,
+        last: Array,
+    ) -> None:
         np.copyto(rows[0], last)
         rows[0, np.flatnonzero(follows[0] == 0)] = whole
         rows[1:, :, -one.frame :] = newest
@@ -193,7 +230,11 @@ def _aligned(nbytes: int) -> int:
 
 def stack_paths(stacks: Mapping[str, Stack]) -> dict[str, Stack]:
     """The stacks of observations by their paths in a row; one of a single frame is none."""
-    return {f"obs/{path}" if path else "obs": stack for path, stack in stacks.items() if stack.frames > 1}
+    return {
+        f"obs/{path}" if path else "obs": stack
+        for path, stack in stacks.items()
+        if stack.frames > 1
+    }
 
 
 def _without(fields: Tree, paths: Collection[str], prefix: str = "") -> Tree:

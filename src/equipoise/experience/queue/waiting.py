@@ -1,9 +1,10 @@
-"""Blocks that wait for a shard on the machine that made them, while home's queue knows only that they are complete.
+"""Blocks that wait for a shard on the machine that made them, while home's queue knows only that
+they are complete.
 
-At the site they lie by the places of home's queue, so that a shard reads them as it would read the queue. At home such a block
-holds whose rows they are, and a mark instead of the rows: ``start`` is -1 less the block's sequence, which no real row has. An
-actor or a checkpoint that writes rows there writes over the mark. So the block itself says where its rows are, whatever
-process dies.
+At the site they lie by the places of home's queue, so that a shard reads them as it would read the
+queue. At home such a block holds whose rows they are, and a mark instead of the rows: ``start`` is
+-1 less the block's sequence, which no real row has. An actor or a checkpoint that writes rows there
+writes over the mark. So the block itself says where its rows are, whatever process dies.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from equipoise.types import Array, Slot, Trajectory, Tree
 
 
 class Waiting:
-    """The rows of complete blocks at a site. The site's carrier writes a block; a shard reads it when it is asked to."""
+    """The rows of complete blocks at a site. The site's carrier writes a block; a shard reads it
+    when it is asked to.
+    """
 
     def __init__(self, plan: Plan, memory: Memory) -> None:
         """``plan``: of home's queue."""
@@ -36,7 +39,9 @@ class Waiting:
     @staticmethod
     def specs(plan: Plan) -> dict[str, Tree]:
         """Memory for the blocks of all actors, of which this machine's are written."""
-        return {str(place): ArraySpec((block_bytes(plan),), "uint8") for place in range(plan.blocks)}
+        return {
+            str(place): ArraySpec((block_bytes(plan),), "uint8") for place in range(plan.blocks)
+        }
 
     def block(self, place: int) -> Mapping[str, Trajectory]:
         """The rows of a block by policy, as views."""
@@ -55,7 +60,9 @@ class Waiting:
 
 
 def mark(slots: Mapping[str, Slot], streams: Array, sequence: int) -> None:
-    """Home's: note that the rows of this block wait at a site. ``streams``: of the group that made them."""
+    """Home's: note that the rows of this block wait at a site. ``streams``: of the group that made
+    them.
+    """
     for slot in slots.values():
         slot.data.context["stream"][:] = streams[0]
         slot.data.context["start"][:] = -1 - sequence
@@ -76,7 +83,9 @@ def raw(plan: Plan, block: Mapping[str, Trajectory]) -> Array:
 
 
 def put_back(plan: Plan, block: Mapping[str, Trajectory], data: Array) -> None:
-    """Write rows that waited at a site over the mark; ValueError, and nothing is written, where these are no such bytes."""
+    """Write rows that waited at a site over the mark; ValueError, and nothing is written, where
+    these are no such bytes.
+    """
     if len(data) != block_bytes(plan):
         raise ValueError(f"expected {block_bytes(plan):,} bytes of rows, got {len(data):,}")
     for name, fields in block_views(plan, np.frombuffer(data, np.uint8)).items():

@@ -1,12 +1,14 @@
-"""Experience on disk, as Minari data sets: written episode by episode, and read again. Nothing here executes what it reads.
+"""Experience on disk, as Minari data sets: written episode by episode, and read again. Nothing here
+executes what it reads.
 
-A data set is named by its id in Minari's own folder (``MINARI_DATASETS_PATH``, else ``~/.minari/datasets``), which ends in
--vN, or by a directory. An episode of L steps has L + 1 observations, the last of which is the true final one, L actions as
-the env took them, L rewards and both kinds of end. Images are kept as they are: Minari's JPEG would lose some of them.
+A data set is named by its id in Minari's own folder (``MINARI_DATASETS_PATH``, else
+``~/.minari/datasets``), which ends in -vN, or by a directory. An episode of L steps has L + 1
+observations, the last of which is the true final one, L actions as the env took them, L rewards and
+both kinds of end. Images are kept as they are: Minari's JPEG would lose some of them.
 
-Facts that Minari has no place for stand under ``equipoise`` in the metadata: the run, the weights' hash, frame stacks, and
-the spaces, which Minari's own form rounds. HDF5 splits names itself, so the keys of our data sets stand there escaped
-(``_stored``), as do those of Minari's form of the spaces.
+Facts that Minari has no place for stand under ``equipoise`` in the metadata: the run, the weights'
+hash, frame stacks, and the spaces, which Minari's own form rounds. HDF5 splits names itself, so the
+keys of our data sets stand there escaped (``_stored``), as do those of Minari's form of the spaces.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ METADATA = "metadata.json"
 
 
 class Faulty(ValueError):
-    """The error of a data set with rows that contradict its metadata, or with none: reading it again would not help."""
+    """The error of a data set with rows that contradict its metadata, or with none: reading it
+    again would not help.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,8 @@ class Dataset:
     episodes: int
     steps: int
     env: str = ""  # the env that its metadata name; "": none
-    about: Mapping[str, Any] = field(default_factory=dict)  # facts given to ``write``; {} for foreign data sets
+    # facts given to ``write``; {} for foreign data sets
+    about: Mapping[str, Any] = field(default_factory=dict)
     escaped: bool = False  # keys are stored as ``_stored`` says: a data set of ours
 
     @property
@@ -87,12 +92,14 @@ class Dataset:
                 episode = Episode(
                     obs=_tree(self.observation, one.observations, self.escaped),
                     action=_tree(self.action, one.actions, self.escaped),
-                    reward=np.asarray(one.rewards), terminated=np.asarray(one.terminations, bool),
+                    reward=np.asarray(one.rewards),
+                    terminated=np.asarray(one.terminations, bool),
                     truncated=np.asarray(one.truncations, bool),
-                )  # fmt: skip
+                )
             except (OSError, LookupError, AssertionError, TypeError, ValueError) as error:
                 raise Faulty(
-                    f"{self.name}: episode {number}: expected observations, actions, rewards, terminations and "
+                    f"{self.name}: episode {number}: expected observations, actions, rewards, "
+                    "terminations and "
                     f"truncations in {self.path}, got {type(error).__name__}: {error}"
                 ) from error
             yield episode
@@ -103,14 +110,19 @@ class Dataset:
         folder = self.path.parent.resolve()
         if _is_id(self.name):
             return f"data set {self.name}, in {folder}"
-        return f"directory {folder}, since an id ends in -vN and has no . in it, and {self.name!r} is none"
+        return (
+            f"directory {folder}, since an id ends in -vN and has no . in it, and {self.name!r} "
+            "is none"
+        )
 
     def sha256(self) -> str:
         """Hash the rows: every file except the metadata."""
         found = hashlib.sha256()
         for file in sorted(self.path.rglob("*")):
             if file.is_file() and file.name != METADATA:
-                found.update(f"{file.relative_to(self.path).as_posix()}\0{file.stat().st_size}\0".encode())
+                found.update(
+                    f"{file.relative_to(self.path).as_posix()}\0{file.stat().st_size}\0".encode()
+                )
                 with file.open("rb") as opened:
                     while chunk := opened.read(1 << 20):
                         found.update(chunk)
@@ -118,10 +130,15 @@ class Dataset:
 
     def fits(self, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> None:
         """Raise ValueError where the rows do not fit these spaces of the env."""
-        for what, mine, other in (("observation", self.observation, observation), ("action", self.action, action)):
+        for what, mine, other in (
+            ("observation", self.observation, observation),
+            ("action", self.action, action),
+        ):
             if place := differ(what, mine, other):
                 where, wanted, got = place
-                raise ValueError(f"{self.name}: {where}: expected {wanted}, that of the env, got {got}")
+                raise ValueError(
+                    f"{self.name}: {where}: expected {wanted}, that of the env, got {got}"
+                )
 
 
 def find(name: str) -> Dataset:
@@ -132,33 +149,62 @@ def find(name: str) -> Dataset:
         near = nearest(name, known)
         hint = f"; did you mean {near!r}?" if near else "."
         raise FileNotFoundError(
-            f"data set {name!r}: expected Minari's files in {path}, got none{hint} There are: {', '.join(known) or 'none'}. "
+            f"data set {name!r}: expected Minari's files in {path}, got none{hint} There are: "
+            f"{', '.join(known) or 'none'}. "
             "'equipoise collect' makes one, 'minari download' fetches one"
         )
     try:
         stored = minari.MinariDataset(str(path))
         said = json.loads((path / METADATA).read_text())
         about, made = said.get(OURS, {}), said.get(SPACES)
-        made_of = str(about["env"]["target"]) if "env" in about else stored.env_spec.id if stored.env_spec is not None else ""
+        made_of = (
+            str(about["env"]["target"])
+            if "env" in about
+            else stored.env_spec.id
+            if stored.env_spec is not None
+            else ""
+        )
         found = Dataset(
-            name=name, path=path,
-            observation=space_json.from_json(made["observation"], "observation") if made else stored.observation_space,
+            name=name,
+            path=path,
+            observation=space_json.from_json(made["observation"], "observation")
+            if made
+            else stored.observation_space,
             action=space_json.from_json(made["action"], "action") if made else stored.action_space,
-            episodes=int(stored.total_episodes), steps=int(stored.total_steps), env=made_of, about=about,
+            episodes=int(stored.total_episodes),
+            steps=int(stored.total_steps),
+            env=made_of,
+            about=about,
             escaped=made is not None,
-        )  # fmt: skip
+        )
         _ = found.stacks
-    except (OSError, KeyError, AssertionError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
-        raise Faulty(f"data set {name!r}: {path / METADATA}: {type(error).__name__}: {error}") from error
+    except (
+        OSError,
+        KeyError,
+        AssertionError,
+        NotImplementedError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise Faulty(
+            f"data set {name!r}: {path / METADATA}: {type(error).__name__}: {error}"
+        ) from error
     if not found.steps:
         raise Faulty(f"data set {name!r}: expected episodes, got none")
     return found
 
 
 def write(
-    name: str, episodes: Iterable[Episode], *, observation: gymnasium.Space[object], action: gymnasium.Space[object],
-    env: EnvFactory | None = None, algorithm: str = "", about: Mapping[str, object] | None = None,
-) -> Dataset:  # fmt: skip
+    name: str,
+    episodes: Iterable[Episode],
+    *,
+    observation: gymnasium.Space[object],
+    action: gymnasium.Space[object],
+    env: EnvFactory | None = None,
+    algorithm: str = "",
+    about: Mapping[str, object] | None = None,
+) -> Dataset:
     """Write a new data set, whole or not at all. ``about``: further facts as JSON."""
     minari, path = _minari(), writable(name, observation, action)
     made = {"observation": space_json.to_json(observation), "action": space_json.to_json(action)}
@@ -167,17 +213,26 @@ def write(
     (parts / path.name).parent.mkdir(parents=True)
     try:
         storage = importlib.import_module("minari.dataset.minari_storage").MinariStorage.new(
-            parts / path.name, _stored_space(observation), _stored_space(action), _registered(env), data_format="hdf5",
+            parts / path.name,
+            _stored_space(observation),
+            _stored_space(action),
+            _registered(env),
+            data_format="hdf5",
             jpeg_encoding=False,
-        )  # fmt: skip
+        )
         buffer = importlib.import_module("minari.data_collector").EpisodeBuffer
         for one in episodes:
-            storage.update_episodes([
-                buffer(
-                    observations=_minaris(observation, one.obs), actions=_minaris(action, one.action),
-                    rewards=one.reward, terminations=one.terminated, truncations=one.truncated,
-                )
-            ])  # fmt: skip
+            storage.update_episodes(
+                [
+                    buffer(
+                        observations=_minaris(observation, one.obs),
+                        actions=_minaris(action, one.action),
+                        rewards=one.reward,
+                        terminations=one.terminated,
+                        truncations=one.truncated,
+                    )
+                ]
+            )
         storage.update_metadata(
             {
                 "dataset_id": _id(name),
@@ -199,22 +254,30 @@ def write(
     return find(name)
 
 
-def writable(name: str, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> Path:
-    """The directory for a new data set; ValueError where something is there already, or Minari cannot keep such a space."""
+def writable(
+    name: str, observation: gymnasium.Space[object], action: gymnasium.Space[object]
+) -> Path:
+    """The directory for a new data set; ValueError where something is there already, or Minari
+    cannot keep such a space.
+    """
     _minari()
     path, forms = _files(name), importlib.import_module("minari.serialization")
     if path.parent.exists():
-        raise ValueError(f"data set {name!r}: expected a new one, got {path.parent}, which is there already")
+        raise ValueError(
+            f"data set {name!r}: expected a new one, got {path.parent}, which is there already"
+        )
     for what, space in (("observation", observation), ("action", action)):
         for place, leaf in tree.items(tree.parts(space), what):
             try:
                 forms.deserialize_space(forms.serialize_space(leaf))
             except (NotImplementedError, AssertionError, TypeError, ValueError) as error:
-                raise ValueError(f"data set {name!r}: {place}: expected a space that Minari can keep, got {leaf}") from error
+                raise ValueError(
+                    f"data set {name!r}: {place}: expected a space that Minari can keep, got {leaf}"
+                ) from error
     return path
 
 
-# ------------------------------------------------------------------------------------------------------------------- names
+# -------------------------------------------------------------------------------------------- names
 
 
 def _minari() -> ModuleType:
@@ -225,7 +288,10 @@ def _minari() -> ModuleType:
 
 
 def _is_id(name: str) -> bool:
-    return re.fullmatch(r"([-\w]+/)*[-\w]+-v\d+", name) is not None and not (Path(name) / "data" / METADATA).is_file()
+    return (
+        re.fullmatch(r"([-\w]+/)*[-\w]+-v\d+", name) is not None
+        and not (Path(name) / "data" / METADATA).is_file()
+    )
 
 
 def _id(name: str) -> str:
@@ -260,7 +326,7 @@ def _registered(env: EnvFactory | None) -> Registered | None:
     return spec
 
 
-# ------------------------------------------------------------------------------------------------------------------ spaces
+# ------------------------------------------------------------------------------------------- spaces
 
 
 def _stored(key: str) -> str:
@@ -272,7 +338,11 @@ def _stored_space(space: gymnasium.Space[object]) -> gymnasium.Space[object]:
     """A space with the keys as they are stored."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({_stored(key): _stored_space(one) for key, one in space.spaces.items()})
-    return spaces.Tuple([_stored_space(one) for one in space.spaces]) if isinstance(space, spaces.Tuple) else space
+    return (
+        spaces.Tuple([_stored_space(one) for one in space.spaces])
+        if isinstance(space, spaces.Tuple)
+        else space
+    )
 
 
 def _tree(space: gymnasium.Space[object], value: Any, escaped: bool) -> Tree:
@@ -282,7 +352,10 @@ def _tree(space: gymnasium.Space[object], value: Any, escaped: bool) -> Tree:
         return np.asarray(value)
     if isinstance(space, spaces.Tuple):
         return {key: _tree(one, value[int(key)], escaped) for key, one in inner.items()}
-    return {key: _tree(one, value[_stored(key) if escaped else key], escaped) for key, one in inner.items()}
+    return {
+        key: _tree(one, value[_stored(key) if escaped else key], escaped)
+        for key, one in inner.items()
+    }
 
 
 def _minaris(space: gymnasium.Space[object], value: Tree) -> object:

@@ -1,7 +1,9 @@
-"""A data set's rows in a ring of their own: every process reads them anew, and they are never overwritten.
+"""A data set's rows in a ring of their own: every process reads them anew, and they are never
+overwritten.
 
-All episodes lie one after the other in one stream, with a seam after each (``types/rows.py``), whose observation is the
-true final one. An episode that ended without being terminated, for whatever reason, bootstraps from it.
+All episodes lie one after the other in one stream, with a seam after each (``types/rows.py``),
+whose observation is the true final one. An episode that ended without being terminated, for
+whatever reason, bootstraps from it.
 """
 
 from __future__ import annotations
@@ -43,21 +45,32 @@ class RecordedRows:
         pinned: bool = False,
         pulse: Callable[[], object] = lambda: None,
     ) -> None:
-        """Read all episodes; ``Faulty`` where one is not what ``dataset.Episode`` says. It may take minutes: ``pulse``
-        is called every ``CHUNK`` rows or so.
+        """Read all episodes; ``Faulty`` where one is not what ``dataset.Episode`` says. It may take
+        minutes: ``pulse`` is called every ``CHUNK`` rows or so.
         """
         self._settings = settings
         layout = Layout.of(row, stacks)
         chunk = max(CHUNK, window + layout.history)
-        rows = -(-(dataset.steps + dataset.episodes + window) // chunk) * chunk  # a seam an episode, room for the last window
+        # a seam an episode, room for the last window
+        rows = -(-(dataset.steps + dataset.episodes + window) // chunk) * chunk
         slots = max(rows + 2 * chunk, smallest(layout, unroll=chunk, window=window))
         self.ring = RowBuffer(
-            layout, slots=slots, block=1, actors=1, unroll=chunk, window=window, folder=settings.file,
-            codecs=chosen(settings.codec, layout.large, layout.small), threads=settings.decode_threads, pinned=pinned,
-        )  # fmt: skip
+            layout,
+            slots=slots,
+            block=1,
+            actors=1,
+            unroll=chunk,
+            window=window,
+            folder=settings.file,
+            codecs=chosen(settings.codec, layout.large, layout.small),
+            threads=settings.decode_threads,
+            pinned=pinned,
+        )
         self.selector: Prioritized | Uniform = Uniform(self.ring.slots)
         if settings.selector == "prioritized":
-            self.selector = Prioritized(self.ring.slots, alpha=settings.alpha, epsilon=settings.epsilon)
+            self.selector = Prioritized(
+                self.ring.slots, alpha=settings.alpha, epsilon=settings.epsilon
+            )
         for data in blocks(dataset, row, stacks, rows=rows, chunk=chunk):
             for where, there in self.ring.insert(data, 0):
                 self.selector.put(where, there)
@@ -89,7 +102,9 @@ class RecordedRows:
 class Offline:
     """``Experience`` without actors: any number of batches of a data set."""
 
-    def __init__(self, shelf: RecordedRows, *, seed: int, updates: int, file: str = "replay") -> None:
+    def __init__(
+        self, shelf: RecordedRows, *, seed: int, updates: int, file: str = "replay"
+    ) -> None:
         """``updates``: the updates of the run, over which beta is annealed."""
         self.shelf, self._updates, self._file = shelf, updates, file  # the name in a checkpoint
         self._rng, self._done, self._buffer = np.random.default_rng(seed), 0, 0
@@ -99,7 +114,9 @@ class Offline:
 
     def sample(self, n: int) -> Batch | None:
         self._buffer ^= 1
-        return self.shelf.draw(n, self._rng, done=min(self._done / self._updates, 1.0), buffer=self._buffer)
+        return self.shelf.draw(
+            n, self._rng, done=min(self._done / self._updates, 1.0), buffer=self._buffer
+        )
 
     def learned(self, keys: Array, priority: Array | None) -> None:
         self.shelf.learned(keys, priority.cpu() if isinstance(priority, torch.Tensor) else priority)
@@ -111,12 +128,24 @@ class Offline:
         return {"items": len(self.shelf.selector)}
 
     def state(self) -> Tree:
-        """Return the state between ``sample`` and ``finish``; ``load`` takes that batch as finished."""
-        return {"done": self._done + 1, "rng": generator_state(self._rng), "selector": self.shelf.state()}
+        """Return the state between ``sample`` and ``finish``; ``load`` takes that batch as
+        finished.
+        """
+        return {
+            "done": self._done + 1,
+            "rng": generator_state(self._rng),
+            "selector": self.shelf.state(),
+        }
 
     def load(self, state: Tree) -> None:
         schema.check(
-            state, {"done": schema.count(), "rng": schema.Array((None,), "uint8"), "selector": schema.Anything()}, "replay"
+            state,
+            {
+                "done": schema.count(),
+                "rng": schema.Array((None,), "uint8"),
+                "selector": schema.Anything(),
+            },
+            "replay",
         )
         self._done, self._rng = state["done"], generator(state["rng"])
         self.shelf.load(state["selector"])
@@ -138,31 +167,58 @@ def beside(live: Batch, recorded: Batch) -> Batch:
     """Join two batches into one copy, the live items first."""
 
     def join(name: str, dim: int) -> Tree:
-        return tree.map(lambda a, b: torch.cat([a, b], dim), getattr(live.data, name), getattr(recorded.data, name))
+        return tree.map(
+            lambda a, b: torch.cat([a, b], dim),
+            getattr(live.data, name),
+            getattr(recorded.data, name),
+        )
 
-    data = Trajectory(**{name: join(name, 0 if name in ("state", "context") else 1) for name in Trajectory.__slots__})
-    keys, weight = np.concatenate([live.keys, recorded.keys]), torch.cat([live.weight, recorded.weight])
+    data = Trajectory(
+        **{
+            name: join(name, 0 if name in ("state", "context") else 1)
+            for name in Trajectory.__slots__
+        }
+    )
+    keys, weight = (
+        np.concatenate([live.keys, recorded.keys]),
+        torch.cat([live.weight, recorded.weight]),
+    )
     return Batch(data=data, keys=keys, weight=weight, targets={})
 
 
-# ------------------------------------------------------------------------------------------------------------------- rows
+# --------------------------------------------------------------------------------------------- rows
 
 
 def look(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> None:
-    """Check a data set before a run: ValueError where a row needs what no data set has, or the first episode is ``Faulty``."""
-    if missing := [f"{name} ({path})" for name in ("behaviour", "state") for path, _ in tree.items(getattr(row, name))]:
-        raise ValueError(f"dataset: expected a policy that learns from rows alone, got one that needs {missing[0]}")
+    """Check a data set before a run: ValueError where a row needs what no data set has, or the
+    first episode is ``Faulty``.
+    """
+    if missing := [
+        f"{name} ({path})"
+        for name in ("behaviour", "state")
+        for path, _ in tree.items(getattr(row, name))
+    ]:
+        raise ValueError(
+            "dataset: expected a policy that learns from rows alone, got one that needs "
+            f"{missing[0]}"
+        )
     next(_episodes(dataset, row, stacks), None)
 
 
-def blocks(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack], *, rows: int, chunk: int) -> Iterator[Trajectory]:
-    """Yield all episodes as blocks [chunk, 1] of one stream, ``rows`` in all; seams fill the last."""
+def blocks(
+    dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack], *, rows: int, chunk: int
+) -> Iterator[Trajectory]:
+    """Yield all episodes as blocks [chunk, 1] of one stream, ``rows`` in all;
+    seams fill the last.
+    """
     edges: list[Tree] = []  # episodes and parts of them that are in no block yet
     held = start = 0
     for part in itertools.chain(_episodes(dataset, row, stacks), [None]):
         if part is None:
             if (left := rows + 1 - start - held) <= 0:
-                raise Faulty(f"{dataset.name}: expected the {dataset.steps:,} steps that it says, got more")
+                raise Faulty(
+                    f"{dataset.name}: expected the {dataset.steps:,} steps that it says, got more"
+                )
             part = _seams(row, left)
         edges.append(part)
         held += len(part["mask"])
@@ -183,10 +239,17 @@ def _block(rows: Tree, at: int, chunk: int, start: int) -> Trajectory:
         return tree.map(lambda x: x[at : at + chunk + more, None], rows[name])
 
     return Trajectory(
-        obs=cut("obs", 1), first=cut("first", 1), action=cut("action"), behaviour={}, reward=cut("reward"), mask=cut("mask"),
-        bootstrap=cut("bootstrap"), version=np.full((chunk, 1), NOBODY), state={},
+        obs=cut("obs", 1),
+        first=cut("first", 1),
+        action=cut("action"),
+        behaviour={},
+        reward=cut("reward"),
+        mask=cut("mask"),
+        bootstrap=cut("bootstrap"),
+        version=np.full((chunk, 1), NOBODY),
+        state={},
         context={"stream": np.zeros(1, np.int64), "start": np.array([start])},
-    )  # fmt: skip
+    )
 
 
 def _episodes(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> Iterator[Tree]:
@@ -206,15 +269,22 @@ def _rows(episode: Episode, row: RowSpec, where: str) -> Tree:
     length = len(episode)
     for name in ("terminated", "truncated"):
         if (got := getattr(episode, name).shape) != (length,):
-            raise Faulty(f"{where}, {name}: expected shape {(length,)}, as of its rewards, got {got}")
+            raise Faulty(
+                f"{where}, {name}: expected shape {(length,)}, as of its rewards, got {got}"
+            )
     ends = np.asarray(episode.terminated, bool) | np.asarray(episode.truncated, bool)
     if ends[:-1].any():
-        raise Faulty(f"{where}: expected an end at its last step, {length - 1}, alone, got one at {int(ends.argmax())}")
+        raise Faulty(
+            f"{where}: expected an end at its last step, {length - 1}, alone, got one at "
+            f"{int(ends.argmax())}"
+        )
     seam = np.arange(length + 1) == length
     return {
         "obs": _fitted(episode.obs, row.obs, length + 1, f"{where}, observation"),
         "action": _padded(_fitted(episode.action, row.action, length, f"{where}, action")),
-        "reward": _padded(_fitted(episode.reward, tree.ArraySpec((), "float32"), length, f"{where}, reward")),
+        "reward": _padded(
+            _fitted(episode.reward, tree.ArraySpec((), "float32"), length, f"{where}, reward")
+        ),
         "mask": ~seam,
         "bootstrap": ~np.append(np.asarray(episode.terminated, bool), False),
         "first": np.arange(length + 1) == 0,
@@ -222,8 +292,8 @@ def _rows(episode: Episode, row: RowSpec, where: str) -> Tree:
 
 
 def _fitted(arrays: Tree, specs: Tree, length: int, where: str) -> Tree:
-    """Cast [length, ...] to the dtypes of the rows; ``Faulty`` for another shape or kind and for numbers that are not
-    finite.
+    """Cast [length, ...] to the dtypes of the rows; ``Faulty`` for another shape or kind and for
+    numbers that are not finite.
     """
     found = tree.named(where, arrays)
 
@@ -231,18 +301,24 @@ def _fitted(arrays: Tree, specs: Tree, length: int, where: str) -> Tree:
         array = np.asarray(found[where])
         if array.shape != (length, *spec.shape):
             raise Faulty(f"{where}: expected shape {(length, *spec.shape)}, got {array.shape}")
-        if not np.can_cast(array.dtype, spec.dtype, "same_kind") and not (array.dtype.kind in "bui" and spec.dtype != "bool"):
+        if not np.can_cast(array.dtype, spec.dtype, "same_kind") and not (
+            array.dtype.kind in "bui" and spec.dtype != "bool"
+        ):
             raise Faulty(f"{where}: expected {spec.dtype}, got {array.dtype}")
         array, given = array.astype(spec.dtype, copy=False), array
         if given.dtype.kind in "bui" and (other := array != given).any():
             at = int(np.argwhere(other)[0, 0])
-            raise Faulty(f"{where}: expected numbers that {spec.dtype} has, got {given[at]} at step {at}")
+            raise Faulty(
+                f"{where}: expected numbers that {spec.dtype} has, got {given[at]} at step {at}"
+            )
         if spec.dtype == "float32" and not np.isfinite(array).all():
             at = int(np.argwhere(~np.isfinite(array))[0, 0])
             raise Faulty(f"{where}: expected finite numbers, got {array[at]} at step {at}")
         return array
 
-    return tree.like(specs, {path: fit(path, spec) for path, spec in tree.named(where, specs).items()}, where)
+    return tree.like(
+        specs, {path: fit(path, spec) for path, spec in tree.named(where, specs).items()}, where
+    )
 
 
 def _counted(space: gymnasium.Space[object], action: Tree, where: str) -> None:
@@ -265,9 +341,12 @@ def _padded(arrays: Tree) -> Tree:
 def _seams(row: RowSpec, count: int) -> Tree:
     zeros: Tree = tree.zeros(tree.prepend({"obs": row.obs, "action": row.action}, count))
     return {
-        **zeros, "reward": np.zeros(count, np.float32), "mask": np.zeros(count, bool), "bootstrap": np.ones(count, bool),
+        **zeros,
+        "reward": np.zeros(count, np.float32),
+        "mask": np.zeros(count, bool),
+        "bootstrap": np.ones(count, bool),
         "first": np.ones(count, bool),
-    }  # fmt: skip
+    }
 
 
 def _slides(stacked: Array, stack: Stack, where: str) -> None:
@@ -276,6 +355,8 @@ def _slides(stacked: Array, stack: Stack, where: str) -> None:
     begins = (before == (0 if stack.padding == "zero" else stacked[0, -1:])).all()
     if not begins or not (stacked[1:, :-1] == stacked[:-1, 1:]).all():
         raise Faulty(
-            f"{where}: expected stacks of {stack.frames} frames that move by one a step and begin with "
-            f"{'black frames' if stack.padding == 'zero' else 'the first one repeated'}, as the env's do, got others"
+            f"{where}: expected stacks of {stack.frames} frames that move by one a step and begin "
+            "with "
+            f"{'black frames' if stack.padding == 'zero' else 'the first one repeated'}, as the "
+            "env's do, got others"
         )

@@ -1,11 +1,14 @@
-"""Codecs: turn rows into bytes and back. Frames of mostly one colour, or that hardly change, become small.
+"""Codecs: turn rows into bytes and back. Frames of mostly one colour, or that hardly change, become
+small.
 
-``lz4`` and ``zstd`` encode a row as it is; ``delta`` encodes the difference from an earlier row, with LZ4.
+``lz4`` and ``zstd`` encode a row as it is; ``delta`` encodes the difference from an earlier row,
+with LZ4.
 
-One call decodes many rows into memory that is there, without the GIL, since LZ4's blocks of them are joined into one. A block
-ends with literals, and what follows literals in a block is a match, of four bytes at least ("LZ4 Block Format Description";
-liblz4 leaves its length at the least after the last literals). So the last four bytes of a row are not encoded, and between two
-rows a match stands for them: they come out wrong, and the caller puts the right ones there.
+One call decodes many rows into memory that is there, without the GIL, since LZ4's blocks of them
+are joined into one. A block ends with literals, and what follows literals in a block is a match, of
+four bytes at least ("LZ4 Block Format Description"; liblz4 leaves its length at the least after the
+last literals). So the last four bytes of a row are not encoded, and between two rows a match stands
+for them: they come out wrong, and the caller puts the right ones there.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from equipoise.hints import install, nearest
 LEVEL = 1  # level of zstd: a row is encoded once, on the learner's time
 
 TAIL = 4  # bytes at the end of a row that are not encoded: LZ4's shortest match
-SHORTEST = 32  # bytes of rows that may be decoded together: near the end of a block LZ4 has no match (9 were enough)
+# bytes of rows that may be decoded together: near the end of a block LZ4 has no match (9 were
+# enough)
+SHORTEST = 32
 JOINT = b"\x01\x00"  # a match's offset: the byte before it, four times
 
 Bytes = NDArray[np.uint8]
@@ -38,8 +43,8 @@ class Codec(Protocol):
         """Encode rows [n, bytes], each contiguous, without the last ``TAIL`` bytes."""
 
     def decode(self, encoded: Sequence[bytes], out: Bytes) -> None:
-        """Decode into ``out`` [n, bytes], contiguous; the last ``TAIL`` bytes of a row are undefined. n >= 1, and n == 1 where
-        rows are shorter than ``SHORTEST``.
+        """Decode into ``out`` [n, bytes], contiguous; the last ``TAIL`` bytes of a row are
+        undefined. n >= 1, and n == 1 where rows are shorter than ``SHORTEST``.
         """
 
 
@@ -65,10 +70,14 @@ class Zstd:
 
     def __init__(self) -> None:
         library = _library("zstandard")
-        self._in, self._out = library.ZstdCompressor(level=LEVEL, write_checksum=False), library.ZstdDecompressor()
+        self._in, self._out = (
+            library.ZstdCompressor(level=LEVEL, write_checksum=False),
+            library.ZstdDecompressor(),
+        )
 
     def encode(self, rows: Bytes) -> list[bytes]:
-        # Copied, since what the library returns is the shortened rest of an allocation as large as the row.
+        # Copied, since what the library returns is the shortened rest of an allocation as large as
+        # the row.
         return [memoryview(self._in.compress(row.data)).tobytes() for row in rows[:, :-TAIL]]
 
     def decode(self, encoded: Sequence[bytes], out: Bytes) -> None:
@@ -81,7 +90,8 @@ NONE = "none"
 
 
 def chosen(said: str, large: Collection[str], small: Collection[str]) -> dict[str, str]:
-    """Parse ``replay.codec`` into {key: codec}: a name for all ``large`` keys, or "KEY=NAME,KEY=NAME".
+    """Parse ``replay.codec`` into {key: codec}: a name for all ``large`` keys, or
+    "KEY=NAME,KEY=NAME".
 
     ValueError for an unknown codec or key, and for a key that is named twice.
     """
@@ -90,36 +100,51 @@ def chosen(said: str, large: Collection[str], small: Collection[str]) -> dict[st
     pairs = [pair.strip().rpartition("=") for pair in said.split(",")]
     if len(pairs) == 1 and not pairs[0][1]:
         if not large:
-            raise ValueError(f"replay.codec: expected none, since no key of a row is large enough to be encoded, got {said!r}")
+            raise ValueError(
+                "replay.codec: expected none, since no key of a row is large enough to be "
+                f"encoded, got {said!r}"
+            )
         found = dict.fromkeys(large, pairs[0][2])
     else:
         found = {key: name for key, _, name in pairs}
     for key, name in found.items():
         if len(names := [other for again, _, other in pairs if again == key]) > 1:
-            raise ValueError(f"replay.codec: expected {key!r} once, got {' and '.join(names)} for it")
+            raise ValueError(
+                f"replay.codec: expected {key!r} once, got {' and '.join(names)} for it"
+            )
         if name not in CODECS and name != NONE:
-            raise ValueError(f"replay.codec: expected {_listed([*CODECS, NONE], name)}, got {name!r}")
+            raise ValueError(
+                f"replay.codec: expected {_listed([*CODECS, NONE], name)}, got {name!r}"
+            )
         if key in small:
             why = "is too small to have memory of its own and lies in the rows' records"
-            raise ValueError(f"replay.codec: expected {_listed(large, key)}, got {key!r}, which {why}")
+            raise ValueError(
+                f"replay.codec: expected {_listed(large, key)}, got {key!r}, which {why}"
+            )
         if key not in large:
             raise ValueError(f"replay.codec: expected {_listed(large, key)}, got {key!r}")
     return {key: name for key, name in found.items() if name != NONE}
 
 
 def installed(names: Iterable[str]) -> None:
-    """Raise ImportError, saying what to install, where the library of one of these codecs is missing."""
+    """Raise ImportError, saying what to install, where the library of one of these codecs is
+    missing.
+    """
     for name in names:
         CODECS[name]()
 
 
 def _listed(known: Collection[str], name: str) -> str:
     near = nearest(name, known)
-    return f"one of {', '.join(sorted(known)) or 'no keys'}" + (f" (nearest: {near!r})" if near else "")
+    return f"one of {', '.join(sorted(known)) or 'no keys'}" + (
+        f" (nearest: {near!r})" if near else ""
+    )
 
 
 def _library(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"replay.codec needs the package {name}: {install('codecs')} ({error})") from error
+        raise ImportError(
+            f"replay.codec needs the package {name}: {install('codecs')} ({error})"
+        ) from error

@@ -1,21 +1,25 @@
-"""The rounds that the learners of a run are fed in: the law of the queue, and of a replay's limiter.
+"""The rounds that the learners of a run are fed in: the law of the queue, and of a replay's
+limiter.
 
-A *round* is one batch of the queue; where the policies have replays it is one block of every actor. Each policy's experience
-takes its part of a round, and all of them learn from a round together. The law of the limiter, with U updates of N items to a
-round of R rows:
+A *round* is one batch of the queue; where the policies have replays it is one block of every actor.
+Each policy's experience takes its part of a round, and all of them learn from a round together. The
+law of the limiter, with U updates of N items to a round of R rows:
 
-    updates done = U x rounds taken (after those that reach ``starts_at`` and fill a window),  samples per insert = U N / R
+    updates done = U x rounds taken (after those that reach ``starts_at`` and fill a window),
+    samples per insert = U N / R
 
-The learner never samples more than was paid for: after U updates it waits for the next round. The actors are never more than
-``max_lag + 1`` rounds ahead: the queue has no more blocks, and the blocks of a round are dealt again after its last update.
-Neither waits for the other at once, since a round in the queue is taken whenever the updates of the last are done.
+The learner never samples more than was paid for: after U updates it waits for the next round. The
+actors are never more than ``max_lag + 1`` rounds ahead: the queue has no more blocks, and the
+blocks of a round are dealt again after its last update. Neither waits for the other at once, since
+a round in the queue is taken whenever the updates of the last are done.
 
-A round after which some policy has no window that begins with a real row is released at once, and does not count: every actor
-was replaced, every row is a seam, or the policy's agents were never there. Where all rows of a policy are lost amid a round,
-what the round still owes is learned from the rounds that follow, which do not count until it is paid.
+A round after which some policy has no window that begins with a real row is released at once, and
+does not count: every actor was replaced, every row is a seam, or the policy's agents were never
+there. Where all rows of a policy are lost amid a round, what the round still owes is learned from
+the rounds that follow, which do not count until it is paid.
 
-Where nothing is replayed U is 1, the first round is learned from, and a policy's experience is its part of the round itself
-(``Fresh``).
+Where nothing is replayed U is 1, the first round is learned from, and a policy's experience is its
+part of the round itself (``Fresh``).
 """
 
 from __future__ import annotations
@@ -46,23 +50,33 @@ class Inbox(Protocol):
 
 
 class ReplayFeed:
-    """The limiter of a run: it takes rounds from the queue and gives each policy's ``Branch`` its part."""
+    """The limiter of a run: it takes rounds from the queue and gives each policy's ``Branch`` its
+    part.
+    """
 
     def __init__(self, inbox: Inbox, *, begins: int = 1, updates: int = 1) -> None:
-        """``begins``: the round, from 1, that the first updates follow; ``updates``: how many follow each."""
+        """``begins``: the round, from 1, that the first updates follow; ``updates``: how many
+        follow each.
+        """
         self.inbox, self.begins, self._updates = inbox, begins, updates
         self.branches: list[Branch] = []
         self.taken = 0  # rounds that count
         self.owed = 0  # updates of this round that are not finished
         self._finished = 0  # branches, of this update
-        self._coming: Array | None = None  # the keys of a round that some branch has not answered for
-        self._current: Array | None = None  # the keys of the round that is learned from: in the queue until then
+        # the keys of a round that some branch has not answered for
+        self._coming: Array | None = None
+        # the keys of the round that is learned from: in the queue until then
+        self._current: Array | None = None
 
     def ready(self) -> bool:
         """Is there an update to be made? It may take the next round to say so."""
         if not self._settled():
             return False
-        while self.owed == 0 or self._coming is not None or any(branch.emptied() for branch in self.branches):
+        while (
+            self.owed == 0
+            or self._coming is not None
+            or any(branch.emptied() for branch in self.branches)
+        ):
             if not self._take():
                 return False
         return True
@@ -72,7 +86,9 @@ class ReplayFeed:
         self._current, self.owed, self.taken = keys, 1, max(self.taken, 1)
 
     def finish(self) -> None:
-        """A branch is done with this update; after the round's last the actors may write over the round."""
+        """A branch is done with this update; after the round's last the actors may write over the
+        round.
+        """
         self._finished += 1
         if self._finished == len(self.branches):
             self._finished = 0
@@ -86,9 +102,13 @@ class ReplayFeed:
     def _take(self) -> bool:
         """One step towards the next updates -> False: it is not done yet."""
         if self._coming is None:
-            if self._current is not None:  # all that some policy has of this round and before is lost
+            # all that some policy has of this round and before is lost
+            if self._current is not None:
                 self._release()
-            if not all(branch.has_room() for branch in self.branches) or (keys := self.inbox.take()) is None:
+            if (
+                not all(branch.has_room() for branch in self.branches)
+                or (keys := self.inbox.take()) is None
+            ):
                 return False
             for branch in self.branches:
                 branch.bring(keys)
@@ -117,20 +137,27 @@ class ReplayFeed:
     def state(self) -> int:
         """The rounds taken: all that is saved, between two rounds."""
         if self.owed > 1:
-            raise RuntimeError(f"state: expected a replay between two rounds, got one that owes {self.owed} updates")
+            raise RuntimeError(
+                f"state: expected a replay between two rounds, got one that owes {self.owed} "
+                "updates"
+            )
         return self.taken
 
 
 class Branch(ABC):
-    """``Experience`` of one policy, fed by ``ReplayFeed``. The store may answer later than it is asked (``settled``)."""
+    """``Experience`` of one policy, fed by ``ReplayFeed``. The store may answer later than it is
+    asked (``settled``).
+    """
 
     def __init__(self, rounds: ReplayFeed, policy: str, *, ahead: bool = False) -> None:
-        """``ahead``: the next batch is asked for while this one is learned from, where both are of one round."""
+        """``ahead``: the next batch is asked for while this one is learned from, where both are of
+        one round.
+        """
         self._rounds, self.policy, self._ahead = rounds, policy, ahead
         self._asked = False  # for a batch that was not handed out
         rounds.branches.append(self)
 
-    # ------------------------------------------------------------------------------------------------ asked by ``ReplayFeed``
+    # ---------------------------------------------------------------------- asked by ``ReplayFeed``
 
     def has_room(self) -> bool:
         """May the next round be brought?"""
@@ -152,7 +179,7 @@ class Branch(ABC):
     def items(self) -> int:
         """How many may be sampled."""
 
-    # -------------------------------------------------------------------------------------------------------- the learner
+    # ---------------------------------------------------------------------------------- the learner
 
     @abstractmethod
     def _ask(self, n: int) -> None:
@@ -260,6 +287,11 @@ class Replayed(Branch):
                 self._ones = torch.ones(len(probability))
             return self._ones
         beta = settings.beta + (1.0 - settings.beta) * self._done
-        # Of several learners the largest weight of all their items becomes 1, which the learner does.
-        weight = importance_weights(probability, beta) if self._plan.learners == 1 else probability**-beta
+        # Of several learners the largest weight of all their items becomes 1, which the learner
+        # does.
+        weight = (
+            importance_weights(probability, beta)
+            if self._plan.learners == 1
+            else probability**-beta
+        )
         return torch.from_numpy(weight.astype(np.float32))

@@ -1,12 +1,15 @@
-"""Hindsight experience replay (Andrychowicz et al. 2017, arXiv:1707.01495): an item as if another goal had been desired.
+"""Hindsight experience replay (Andrychowicz et al. 2017, arXiv:1707.01495): an item as if another
+goal had been desired.
 
-The goal is one that was achieved in the item's own episode: after the item's first row, uniformly ("future", the paper's best),
-at its end ("final"), or anywhere in it ("episode"). Stored rows stay as they are; of a gathered window the desired goal, the
-rewards, and what the env says of terminations are written over, as far as the episode goes. An episode that is still running
-goes as far as its newest observation, and one whose beginning was overwritten begins where it is held.
+The goal is one that was achieved in the item's own episode: after the item's first row, uniformly
+("future", the paper's best), at its end ("final"), or anywhere in it ("episode"). Stored rows stay
+as they are; of a gathered window the desired goal, the rewards, and what the env says of
+terminations are written over, as far as the episode goes. An episode that is still running goes as
+far as its newest observation, and one whose beginning was overwritten begins where it is held.
 
-Each row knows the number of its episode among those of its stream, and of each episode two row numbers are kept: its first, and
-that of its last observation so far. So an item costs the same however long its episode is.
+Each row knows the number of its episode among those of its stream, and of each episode two row
+numbers are kept: its first, and that of its last observation so far. So an item costs the same
+however long its episode is.
 """
 
 from __future__ import annotations
@@ -26,27 +29,45 @@ class Goals(Protocol):
     """The rules of the goal env (``envs.goals``)."""
 
     def reward(self, achieved: Array, desired: Array) -> Array: ...  # [k, ...] each -> [k] float32
-    def terminated(self, achieved: Array, desired: Array) -> Array | None: ...  # [k] bool; None: an episode ends where it did
+    # [k] bool; None: an episode ends where it did
+    def terminated(self, achieved: Array, desired: Array) -> Array | None: ...
     def close(self) -> None: ...
 
 
 class Hindsight:
     def __init__(self, ring: RowBuffer, goals: Goals, settings: ReplaySettings) -> None:
         """Raise ValueError for rows without a desired goal that can be replaced."""
-        if stacked := [path for path in ring.layout.stacks if path in (ACHIEVED, "obs/desired_goal")]:
-            raise ValueError(f"replay.relabel: expected goals that are no stacks of frames, got {', '.join(stacked)}")
+        if stacked := [
+            path for path in ring.layout.stacks if path in (ACHIEVED, "obs/desired_goal")
+        ]:
+            raise ValueError(
+                "replay.relabel: expected goals that are no stacks of frames, got "
+                f"{', '.join(stacked)}"
+            )
         if ring.layout.state:
-            raise ValueError("replay.relabel: expected a network without a recurrent state, which would be one of the old goal")
-        self.goals, self._ring, self._share, self._strategy = goals, ring, settings.relabel, settings.strategy
-        # An episode has a row at least, so that as many numbers as slots are enough: they come round, as the slots do.
+            raise ValueError(
+                "replay.relabel: expected a network without a recurrent state, which would be one "
+                "of the old goal"
+            )
+        self.goals, self._ring, self._share, self._strategy = (
+            goals,
+            ring,
+            settings.relabel,
+            settings.strategy,
+        )
+        # An episode has a row at least, so that as many numbers as slots are enough: they come
+        # round, as the slots do.
         self._number = np.zeros(ring.streams, np.int64)  # number of the newest episode
         self._episode = np.zeros((ring.slots, ring.streams), np.int32)  # by place
         self._begin = np.zeros((ring.slots, ring.streams), np.int64)  # by episode: the first row
-        self._end = np.zeros((ring.slots, ring.streams), np.int64)  # by episode: the row of the last observation
+        # by episode: the row of the last observation
+        self._end = np.zeros((ring.slots, ring.streams), np.int64)
         self._follows = True  # True while all of this agrees with the ring's rows
 
     def insert(self, column: int) -> None:
-        """Note the episodes of a block that the ring has just taken in, of the streams in ``column`` and after."""
+        """Note the episodes of a block that the ring has just taken in, of the streams in
+        ``column`` and after.
+        """
         if self._follows:
             self._follow(column, self._ring.unroll)
 
@@ -55,22 +76,30 @@ class Hindsight:
         self._follows = False
 
     def _follow(self, column: int, rows: int) -> None:
-        """Follow the newest ``rows`` of the streams in ``column`` and after; earlier rows are known or not held."""
+        """Follow the newest ``rows`` of the streams in ``column`` and after; earlier rows are known
+        or not held.
+        """
         ring, columns = self._ring, np.arange(column, column + self._ring.block)
         # The row before, the rows, and the observation after.
         around = (ring.head(columns[:1]) + np.arange(-rows - 1, 1)) % ring.slots
         row, real, first = (
-            ring.leaf(path, around[:, None] * ring.streams + columns) for path in ("row", "mask", "first")
+            ring.leaf(path, around[:, None] * ring.streams + columns)
+            for path in ("row", "mask", "first")
         )  # [R + 2, block] each
         follows = row[:-1] + 1 == row[1:]
         follows[-1] = True  # the last observation is no row yet
         begins = first[1:-1] | ~real[:-2] | ~follows[:-1]
-        number = np.concatenate([self._number[None, columns], self._number[columns] + begins.cumsum(0)]) % ring.slots
+        number = (
+            np.concatenate([self._number[None, columns], self._number[columns] + begins.cumsum(0)])
+            % ring.slots
+        )
         self._number[columns] = number[-1]
         self._episode[around[1:-1, None], columns] = number[1:]
         row, real = row[:-1], real[:-1]
         # An index that comes again leaves its last value, which is that of the newest row.
-        self._begin[number[1:][begins], np.broadcast_to(columns, begins.shape)[begins]] = row[1:][begins]
+        self._begin[number[1:][begins], np.broadcast_to(columns, begins.shape)[begins]] = row[1:][
+            begins
+        ]
         self._end[number, columns] = row + (real & ~first[1:] & follows)
 
     def relabel(self, data: Trajectory, places: Ints, rng: np.random.Generator) -> None:
@@ -99,7 +128,9 @@ class Hindsight:
         self._rewrite(data, items, goal, end - row)
 
     def _rewrite(self, data: Trajectory, items: Ints, goal: Array, left: Ints) -> None:
-        """Write ``goal`` [k, ...] into the windows ``items`` [k], whose episode goes on for ``left`` [k] rows."""
+        """Write ``goal`` [k, ...] into the windows ``items`` [k], whose episode goes on for
+        ``left`` [k] rows.
+        """
         desired, achieved = data.obs["desired_goal"].numpy(), data.obs["achieved_goal"].numpy()
         t, k = np.nonzero(np.arange(len(desired))[:, None] <= left)
         desired[t, items[k]] = goal[k]

@@ -1,6 +1,7 @@
 """The mailbox between a learner and its shards: words in memory that all of them map.
 
-The learner writes requests to a shard one after the other; the shard does them in that order and says how far it is.
+The learner writes requests to a shard one after the other; the shard does them in that order and
+says how far it is.
 
 ============  ===============================  ========================================================
 word          written by                       when
@@ -13,9 +14,10 @@ life          the driver, the shard dead       counted up, before the successor 
 seen          the learner                      = ``life``, once it knows what was lost: the successor begins
 ============  ===============================  ========================================================
 
-So a word has one writer at a time, and a request is done at most once. The answers of a dead shard stand still
-until the learner has looked. docs/memory-order.md states which stores have to be seen in which order.
-"""
+So a word has one writer at a time, and a request is done at most once. The answers of a dead shard
+stand still until the learner has looked. docs/memory-order.md states which stores have to be seen
+in which order.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class ShardMailbox:
         self._parts = plan, batch, memory
         self.batch = batch
         views = tree.views(self.specs(plan, batch), memory.buffer)
-        self.shards: list[dict[str, Array]] = [views["shards"][str(k)] for k in range(plan.settings.shards)]
+        self.shards: list[dict[str, Array]] = [
+            views["shards"][str(k)] for k in range(plan.settings.shards)
+        ]
         self.batches: list[dict[str, Tree]] = [views["batches"][str(b)] for b in range(BUFFERS)]
         self.priorities: dict[str, Array] = views["priorities"]
         self.ledger: dict[str, Array] = views["ledger"]
@@ -60,15 +64,22 @@ class ShardMailbox:
 
     @staticmethod
     def specs(plan: ReplayPlan, batch: int) -> Tree:
-        # Most requests before an answer: a whole round of blocks for one shard, and one of each other kind.
+        # Most requests before an answer: a whole round of blocks for one shard, and one of each
+        # other kind.
         requests = plan.actors + len(Request)
         shard = {
             **dict.fromkeys(("asked", "answered", "life", "seen"), WORD),
             "request": ArraySpec((requests, 4), "int64"),
-            "items": WORD, "mass": ArraySpec((1,), "float64"), "inserted": WORD,  # by the shard; blocks of all its lives
-        }  # fmt: skip
+            # by the shard; blocks of all its lives
+            "items": WORD,
+            "mass": ArraySpec((1,), "float64"),
+            "inserted": WORD,
+        }
         keys = {"keys": ArraySpec((batch, 2), "int64")}
-        drawn = {"data": trajectory_specs(plan.row, plan.window, batch), "probability": ArraySpec((batch,), "float64")} | keys
+        drawn = {
+            "data": trajectory_specs(plan.row, plan.window, batch),
+            "probability": ArraySpec((batch,), "float64"),
+        } | keys
         return {
             "shards": {str(k): shard for k in range(plan.settings.shards)},
             "batches": {str(b): drawn for b in range(BUFFERS)},
@@ -77,7 +88,9 @@ class ShardMailbox:
         }
 
     def lost(self, shard: int) -> None:
-        """Note a lost shard. The driver calls it once the shard is verified dead, before the successor starts."""
+        """Note a lost shard. The driver calls it once the shard is verified dead, before the
+        successor starts.
+        """
         publish(self.shards[shard]["life"], 0, self.shards[shard]["life"][0] + 1)
 
     def inserted(self, shard: int) -> int:
@@ -85,5 +98,7 @@ class ShardMailbox:
         return int(self.shards[shard]["inserted"][0])
 
     def stats(self) -> dict[str, int]:
-        """Rows that shards took, by fate. The rows sampled from the inbox are the sum, except for a round on its way."""
+        """Rows that shards took, by fate. The rows sampled from the inbox are the sum, except for a
+        round on its way.
+        """
         return {name: int(word[0]) for name, word in self.ledger.items()}

@@ -1,4 +1,6 @@
-"""The sizes of a replay, from its settings and the rows that an actor writes; sizes that are too small are refused here."""
+"""The sizes of a replay, from its settings and the rows that an actor writes; sizes that are too
+small are refused here.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,19 @@ def share(settings: Settings, learners: int) -> Settings:
     if learners == 1:
         return settings
     return replace(
-        settings, capacity=settings.capacity // learners, memory=settings.memory // learners,
-        starts_at=-(-settings.starts_at // learners), shards=max(settings.shards // learners, 1),
-    )  # fmt: skip
+        settings,
+        capacity=settings.capacity // learners,
+        memory=settings.memory // learners,
+        starts_at=-(-settings.starts_at // learners),
+        shards=max(settings.shards // learners, 1),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """The sizes of a replay, of one learner's share where several have one; the settings are the share's own."""
+    """The sizes of a replay, of one learner's share where several have one; the settings are the
+    share's own.
+    """
 
     settings: Settings
     row: RowSpec
@@ -40,7 +47,8 @@ class ReplayPlan:
     actors: int
     span: int  # an actor's streams are numbered from a multiple of it on
     rounds: int  # rounds of the run, which annealing follows
-    offsets: tuple[int, ...] = ()  # of a block's streams from the actor's first number; (): they follow each other
+    # of a block's streams from the actor's first number; (): they follow each other
+    offsets: tuple[int, ...] = ()
     stacks: Mapping[str, Stack] = field(default_factory=dict)
     learner: int = 0  # whose share it is
     learners: int = 1  # it keeps the rows of one of so many actors that follow each other
@@ -68,9 +76,13 @@ class ReplayPlan:
         return self.unroll * self.streams
 
     def numbers(self, shard: int = 0) -> NDArray[np.int64] | None:
-        """The number of each stream whose rows a shard keeps, column by column; None where it is that of the column."""
+        """The number of each stream whose rows a shard keeps, column by column; None where it is
+        that of the column.
+        """
         actors = np.arange(shard, self.actors, self.settings.shards) * self.learners + self.learner
-        found = (actors[:, None] * self.span + np.array(self.offsets or range(self.block))).reshape(-1)
+        found = (actors[:, None] * self.span + np.array(self.offsets or range(self.block))).reshape(
+            -1
+        )
         return None if np.array_equal(found, np.arange(len(found))) else found
 
     def actor(self, stream: int) -> int:
@@ -84,36 +96,49 @@ class ReplayPlan:
     @property
     def begins(self) -> int:
         """The round that the first updates follow, from 1."""
-        return first_round(self.settings.starts_at, rows=self.rows, unroll=self.unroll, window=self.window)
+        return first_round(
+            self.settings.starts_at, rows=self.rows, unroll=self.unroll, window=self.window
+        )
 
     def nbytes(self, slots: int) -> int:
-        place = PER_PLACE[self.settings.selector] + (hindsight.PER_PLACE if self.settings.relabel else 0)
-        rows = self.layout.nbytes(slots=slots, streams=self.streams, unroll=self.unroll, encoded=self.codecs)
+        place = PER_PLACE[self.settings.selector] + (
+            hindsight.PER_PLACE if self.settings.relabel else 0
+        )
+        rows = self.layout.nbytes(
+            slots=slots, streams=self.streams, unroll=self.unroll, encoded=self.codecs
+        )
         return rows + place * slots * self.streams
 
     @property
     def slots(self) -> int:
         """The slots of a stream; ValueError where the settings ask for too little."""
         settings, one = self.settings, self.unroll
-        # The rows before the first update have to fit, and one more block, which is given up while it is overwritten.
+        # The rows before the first update have to fit, and one more block, which is given up while
+        # it is overwritten.
         least = max(smallest(self.layout, unroll=one, window=self.window), (self.begins + 2) * one)
         if settings.memory:
             slots = int(settings.memory / self.nbytes(one)) * one
             if slots < least:
                 raise ValueError(
-                    f"replay.memory: expected at least {self.nbytes(least):,} bytes ({least} rows of {self.streams} streams, "
-                    f"{self.nbytes(one) // (one * self.streams):,} bytes a row), got {settings.memory:,}"
+                    f"replay.memory: expected at least {self.nbytes(least):,} bytes ({least} rows "
+                    f"of {self.streams} streams, "
+                    f"{self.nbytes(one) // (one * self.streams):,} bytes a row), got "
+                    f"{settings.memory:,}"
                 )
             return slots
         slots = (1 - -settings.capacity // self.rows) * one  # plus the block that is given up
         if slots < least:
             raise ValueError(
-                f"replay.capacity: expected at least {(least - one) * self.streams:,} rows, room for starts_at="
-                f"{settings.starts_at:,}, windows of {self.window} and a round of {self.rows:,}, got {settings.capacity:,}"
+                f"replay.capacity: expected at least {(least - one) * self.streams:,} rows, room "
+                "for starts_at="
+                f"{settings.starts_at:,}, windows of {self.window} and a round of {self.rows:,}, "
+                f"got {settings.capacity:,}"
             )
         return slots
 
 
 def first_round(starts_at: int, *, rows: int, unroll: int, window: int) -> int:
-    """The first round (from 1) that updates follow: it has ``starts_at`` rows, and ``window`` rows of each stream."""
+    """The first round (from 1) that updates follow: it has ``starts_at`` rows, and ``window`` rows
+    of each stream.
+    """
     return max(-(-starts_at // rows), -(-window // unroll))

@@ -1,7 +1,8 @@
 """Replay: every row of a policy is kept once, and learned from as often as the selector draws it.
 
-For the actors it is a queue; for the learner a store of rows, fed in rounds (``feed.py`` has the law). Here the store is the
-learner's own; ``sharded.py`` has several stores, each in a worker of its own.
+For the actors it is a queue; for the learner a store of rows, fed in rounds (``feed.py`` has the
+law). Here the store is the learner's own; ``sharded.py`` has several stores, each in a worker of
+its own.
 """
 
 from __future__ import annotations
@@ -29,21 +30,35 @@ class Replay(Replayed, Store):
     """``Experience`` of one policy, with the rows in the learner's process."""
 
     def __init__(
-        self, plan: ReplayPlan, rounds: ReplayFeed, policy: str, *, seed: int, prefetch: bool = False, pinned: bool = False,
-        file: str = "replay", room: str = "", folder: Path | None = None, goals: Goals | None = None,
+        self,
+        plan: ReplayPlan,
+        rounds: ReplayFeed,
+        policy: str,
+        *,
+        seed: int,
+        prefetch: bool = False,
+        pinned: bool = False,
+        file: str = "replay",
+        room: str = "",
+        folder: Path | None = None,
+        goals: Goals | None = None,
         shelf: RecordedRows | None = None,
-        priority: Callable[[Trajectory], Array | None] | None = None, wrote: Callable[[float], object] = lambda seconds: None,
+        priority: Callable[[Trajectory], Array | None] | None = None,
+        wrote: Callable[[float], object] = lambda seconds: None,
         keep: Callable[[Trajectory], Trajectory] = lambda data: data,
-    ) -> None:  # fmt: skip
-        """``keep``: makes of the rows that come [T, B] those that are kept. ``shelf``: a data set's rows, which make up
-        ``dataset_share`` of every batch.
+    ) -> None:
+        """``keep``: makes of the rows that come [T, B] those that are kept. ``shelf``: a data set's
+        rows, which make up ``dataset_share`` of every batch.
 
-        ``prefetch``: the next batch is drawn and gathered by a thread while this one is learned from, where both are of one
-        round: this batch's new priorities come too late for it. ``wrote`` is called with the seconds that writing a round
-        took. The other arguments are those of ``Store``.
+        ``prefetch``: the next batch is drawn and gathered by a thread while this one is learned
+        from, where both are of one round: this batch's new priorities come too late for it.
+        ``wrote`` is called with the seconds that writing a round took. The other arguments are
+        those of ``Store``.
         """
         Replayed.__init__(self, plan, rounds, policy, ahead=prefetch)
-        Store.__init__(self, plan, seed=seed, pinned=pinned, folder=folder, goals=goals, priority=priority)
+        Store.__init__(
+            self, plan, seed=seed, pinned=pinned, folder=folder, goals=goals, priority=priority
+        )
         self.shelf, self._wrote, self._keep = shelf, wrote, keep
         self._file, self._room = (
             numbered(file, plan.learner),
@@ -54,7 +69,9 @@ class Replay(Replayed, Store):
         self._buffer = 0
 
     def has_room(self) -> bool:
-        """Would the next round overwrite nothing that is still to be saved, even if one actor wrote all of it?"""
+        """Would the next round overwrite nothing that is still to be saved, even if one actor wrote
+        all of it?
+        """
         return self.journal is None or self.journal.may_insert(self._plan.actors)
 
     def bring(self, keys: Array) -> None:
@@ -98,8 +115,8 @@ class Replay(Replayed, Store):
         return Batch(data=data, keys=keys, weight=weight, targets={})
 
     def _in_turn(self, n: int) -> tuple[Array, torch.Tensor]:
-        """Draw every item once. Seams are no items, so a round has fewer items than rows; the missing ones have the weight
-        0.
+        """Draw every item once. Seams are no items, so a round has fewer items than rows; the
+        missing ones have the weight 0.
         """
         left = min(n, len(self.selector))
         places = np.zeros(n, np.int64)
@@ -122,15 +139,22 @@ class Replay(Replayed, Store):
             keys, priority = keys[:live], priority[:live]
         self.update(keys, np.asarray(priority, np.float64))
 
-    # ------------------------------------------------------------------------------------------------------ for anybody
+    # ---------------------------------------------------------------------------------- for anybody
 
     def state(self) -> Tree:
-        """Copy the state between two rounds, without the queue and the rows, which the journal has."""
-        rest = {"rounds": self._rounds.state(), "shelf": {} if self.shelf is None else self.shelf.state()}
+        """Copy the state between two rounds, without the queue and the rows,
+        which the journal has.
+        """
+        rest = {
+            "rounds": self._rounds.state(),
+            "shelf": {} if self.shelf is None else self.shelf.state(),
+        }
         return Store.state(self) | rest
 
     def load(self, state: Tree) -> None:
-        """Load a state into a replay of the same plan, after its queue; the journal loads the rows afterwards."""
+        """Load a state into a replay of the same plan, after its queue; the journal loads the rows
+        afterwards.
+        """
         schema.check(state, {"rounds": schema.count(), "*": schema.Anything()}, "replay")
         Store.load(self, state)
         self._rounds.taken = state["rounds"]
@@ -143,7 +167,9 @@ class Replay(Replayed, Store):
         return self.journal.save(to, self.state(), self._file, self._room)
 
     def restore(self, source: StateReader, learners: int) -> None:
-        """As many learners as before: a resume with others is refused, since each has the rows of its actors."""
+        """As many learners as before: a resume with others is refused, since each has the rows of
+        its actors.
+        """
         assert self.journal is not None
         self.journal.restore(source, self.load, self._file, self._room)
 

@@ -1,7 +1,8 @@
-"""A shard: a worker that keeps the rows of some actors and answers the learner's requests (``mailbox.py``).
+"""A shard: a worker that keeps the rows of some actors and answers the learner's requests
+(``mailbox.py``).
 
-A shard reads blocks where actors wrote them, in the inbox, and writes the windows that it draws into a batch that the learner
-reads in place. Stacks of frames are written out in full there.
+A shard reads blocks where actors wrote them, in the inbox, and writes the windows that it draws
+into a batch that the learner reads in place. Stacks of frames are written out in full there.
 """
 
 from __future__ import annotations
@@ -24,24 +25,39 @@ PARTS = ("insert", "sample", "gather", "priorities")  # "gather": windows, decod
 
 
 class Shard:
-    """``Worker``. STARVED: every request is done. BLOCKED: a save has yet to read rows that are to be overwritten."""
+    """``Worker``. STARVED: every request is done. BLOCKED: a save has yet to read rows that are to
+    be overwritten.
+    """
 
     ready = Tick.STARVED
 
     def __init__(
-        self, plan: ReplayPlan, store: Store, post: ShardMailbox, number: int, *, block: Callable[[int], Trajectory],
-        ring: Callable[[], object], clock: Clock,
-    ) -> None:  # fmt: skip
-        """``block``: the inbox's block at a place; ``ring``: wake the learner for an answer; ``number``: among the shards of
-        the policy.
+        self,
+        plan: ReplayPlan,
+        store: Store,
+        post: ShardMailbox,
+        number: int,
+        *,
+        block: Callable[[int], Trajectory],
+        ring: Callable[[], object],
+        clock: Clock,
+    ) -> None:
+        """``block``: the inbox's block at a place; ``ring``: wake the learner for an answer;
+        ``number``: among the shards of the policy.
         """
         self.store, self.number = store, number
-        self._plan, self._post, self._mine, self._block, self._ring = plan, post, post.shards[number], block, ring
+        self._plan, self._post, self._mine, self._block, self._ring = (
+            plan,
+            post,
+            post.shards[number],
+            block,
+            ring,
+        )
         self._clock = clock
         self._life = int(self._mine["life"][0])
         shards = self._plan.settings.shards
-        # A shard's part of a batch differs in size each time, and the ring keeps memory for each size: so it comes in equal
-        # pieces.
+        # A shard's part of a batch differs in size each time, and the ring keeps memory for each
+        # size: so it comes in equal pieces.
         self._piece = -(-post.batch // (2 * shards))
 
     def tick(self) -> Tick:
@@ -74,7 +90,8 @@ class Shard:
         batch["probability"][begin : begin + n] = probability
         self._clock.lap("sample", "gather")
         for at in range(0, n, self._piece):
-            piece = np.resize(places[at : at + self._piece], self._piece)  # fill the last piece by repeating some of it
+            # fill the last piece by repeating some of it
+            piece = np.resize(places[at : at + self._piece], self._piece)
             count = min(self._piece, n - at)
             self._copy(store.windows(piece), batch, begin + at, count)
             where = slice(begin + at, begin + at + count)

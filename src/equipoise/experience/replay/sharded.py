@@ -1,14 +1,18 @@
-"""A replay with its rows in workers of their own, the shards: shard ``a % shards`` keeps the rows of actor ``a``.
+"""A replay with its rows in workers of their own, the shards: shard ``a % shards`` keeps the rows
+of actor ``a``.
 
-An item is drawn with the probability that it would have in one replay of all: each shard's number of items in a batch is drawn
-in proportion to the shards' masses, and within a shard an item is drawn in proportion to its own (its p^alpha, or 1). Weights
-are normalised over the whole batch, whose items lie in the order of shards. The next batch of a round is requested before this
-one is learned from, so it does not use its new priorities, in every runtime. New items get the highest priority of any shard.
+An item is drawn with the probability that it would have in one replay of all: each shard's number
+of items in a batch is drawn in proportion to the shards' masses, and within a shard an item is
+drawn in proportion to its own (its p^alpha, or 1). Weights are normalised over the whole batch,
+whose items lie in the order of shards. The next batch of a round is requested before this one is
+learned from, so it does not use its new priorities, in every runtime. New items get the highest
+priority of any shard.
 
-A shard that dies loses its rows and nothing else. Rows that it had taken in count as lost and weigh nothing from then on.
-Blocks that it had not taken in are requested from its successor, which begins empty. A batch that it owed is drawn anew.
-Priorities for its rows are ignored, as its successor has none of them. The learner waits for the successor where it is to take
-blocks, which is at the next round: windows need rows of each stream again.
+A shard that dies loses its rows and nothing else. Rows that it had taken in count as lost and weigh
+nothing from then on. Blocks that it had not taken in are requested from its successor, which begins
+empty. A batch that it owed is drawn anew. Priorities for its rows are ignored, as its successor has
+none of them. The learner waits for the successor where it is to take blocks, which is at the next
+round: windows need rows of each stream again.
 """
 
 from __future__ import annotations
@@ -50,15 +54,20 @@ class Sharded(Replayed):
         self._rng = np.random.default_rng(seed)
         # By shard, the blocks that it has not taken in yet: (request, place, actor).
         self._inserting: list[deque[tuple[int, int, int]]] = [deque() for _ in post.shards]
-        self._blocks = np.zeros(plan.actors, np.int64)  # blocks taken in of each actor, overwritten ones included
+        # blocks taken in of each actor, overwritten ones included
+        self._blocks = np.zeros(plan.actors, np.int64)
         self._held = plan.slots // plan.unroll - 1  # blocks of an actor that are kept
         self._overwritten = 0  # blocks overwritten by shards that died
         self._buffer = 0
-        self._drawn: list[tuple[int, int]] | None = None  # by shard, the request and the number of items; None: to be drawn
+        # by shard, the request and the number of items; None: to be drawn
+        self._drawn: list[tuple[int, int]] | None = None
         self._scale = np.empty(0)  # for each item, the share of its shard in all mass
-        self._batches = [Trajectory(**{k: tree.torch_views(v) for k, v in b["data"].items()}) for b in post.batches]
+        self._batches = [
+            Trajectory(**{k: tree.torch_views(v) for k, v in b["data"].items()})
+            for b in post.batches
+        ]
 
-    # ------------------------------------------------------------------------------------------------ asking and waiting
+    # --------------------------------------------------------------------------- asking and waiting
 
     def _request(self, shard: int, kind: Request, *numbers: int) -> int:
         """Write a request -> the value of ``answered`` when it is done."""
@@ -74,7 +83,8 @@ class Sharded(Replayed):
         """Has every living shard done its requests?"""
         done = True
         for shard, mail in enumerate(self._post.shards):
-            died = mail["life"][0] != mail["seen"][0]  # look at this first: the answers of a dead shard stand still
+            # look at this first: the answers of a dead shard stand still
+            died = mail["life"][0] != mail["seen"][0]
             answered, inserting = int(mail["answered"][0]), self._inserting[shard]
             if inserting and inserting[0][0] <= answered:
                 while inserting and inserting[0][0] <= answered:
@@ -86,7 +96,9 @@ class Sharded(Replayed):
         return done
 
     def _bury(self, shard: int, answered: int) -> None:
-        """Count a dead shard's rows as lost; request what it owed from its successor, or draw from all shards anew."""
+        """Count a dead shard's rows as lost; request what it owed from its successor, or draw from
+        all shards anew.
+        """
         mail, life = self._post.shards[shard], int(self._post.shards[shard]["life"][0])
         mine = slice(shard, None, self._plan.settings.shards)
         kept = np.minimum(self._blocks[mine], self._held).sum()
@@ -118,7 +130,7 @@ class Sharded(Replayed):
     def emptied(self) -> bool:
         return not any(mail["mass"][0] > 0 for mail in self._post.shards)
 
-    # -------------------------------------------------------------------------------------------------------- the rounds
+    # ----------------------------------------------------------------------------------- the rounds
 
     def bring(self, keys: Array) -> None:
         inbox = self._rounds.inbox
@@ -131,8 +143,12 @@ class Sharded(Replayed):
 
     def _ask(self, n: int) -> None:
         if n != self._post.batch:
-            raise ValueError(f"expected the batch of {self._post.batch} items that these shards were planned for, got {n}")
-        self._buffer = (self._buffer + 1) % BUFFERS  # the other buffer's batch is being learned from
+            raise ValueError(
+                f"expected the batch of {self._post.batch} items that these shards were planned "
+                f"for, got {n}"
+            )
+        # the other buffer's batch is being learned from
+        self._buffer = (self._buffer + 1) % BUFFERS
         self._draw()
 
     def _draw(self) -> None:
@@ -140,8 +156,12 @@ class Sharded(Replayed):
         edges = np.cumsum([0.0, *(mail["mass"][0] for mail in self._post.shards)])
         if not edges[-1] > 0:
             return
-        points = np.minimum(self._rng.random(self._post.batch) * edges[-1], np.nextafter(edges[-1], 0))
-        counts = np.bincount(edges[1:].searchsorted(points, "right"), minlength=len(edges) - 1).tolist()
+        points = np.minimum(
+            self._rng.random(self._post.batch) * edges[-1], np.nextafter(edges[-1], 0)
+        )
+        counts = np.bincount(
+            edges[1:].searchsorted(points, "right"), minlength=len(edges) - 1
+        ).tolist()
         self._scale = np.repeat(np.diff(edges) / edges[-1], counts)
         self._drawn, begin = [], 0
         for shard, count in enumerate(counts):
@@ -157,30 +177,40 @@ class Sharded(Replayed):
             return None
         self._drawn, drawn = None, self._post.batches[self._buffer]
         weight = self._weight(drawn["probability"] * self._scale)
-        return Batch(data=self._batches[self._buffer], keys=drawn["keys"].copy(), weight=weight, targets={})
+        return Batch(
+            data=self._batches[self._buffer], keys=drawn["keys"].copy(), weight=weight, targets={}
+        )
 
     def learned(self, keys: Array, priority: Array | None) -> None:
-        """Send new priorities [n] of items whose rows are still there. Earlier priorities are done: see ``sample``."""
+        """Send new priorities [n] of items whose rows are still there. Earlier priorities are done:
+        see ``sample``.
+        """
         if priority is None or self._plan.settings.selector != "prioritized":
             return
-        priority = np.asarray(priority.cpu() if isinstance(priority, torch.Tensor) else priority, np.float64)
+        priority = np.asarray(
+            priority.cpu() if isinstance(priority, torch.Tensor) else priority, np.float64
+        )
         if wrong := np.flatnonzero(~((priority >= 0) & (priority < np.inf))).tolist():
             raise ValueError(
-                f"expected finite priorities of at least 0, got {priority[wrong[0]]} ({len(wrong)} of {len(priority)} are "
+                f"expected finite priorities of at least 0, got {priority[wrong[0]]} ({len(wrong)} "
+                f"of {len(priority)} are "
                 "wrong); nothing was changed"
             )
         shard = keys[:, 0] % self._plan.settings.shards
         order, n = np.argsort(shard, kind="stable"), len(keys)
-        self._post.priorities["keys"][:n], self._post.priorities["priority"][:n] = keys[order], priority[order]
+        self._post.priorities["keys"][:n], self._post.priorities["priority"][:n] = (
+            keys[order],
+            priority[order],
+        )
         ends = np.cumsum(np.bincount(shard, minlength=self._plan.settings.shards)).tolist()
         for number, (begin, end) in enumerate(zip([0, *ends], ends)):
             self._request(number, Request.UPDATE, begin, end, n)
 
-    # ------------------------------------------------------------------------------------------------------ for anybody
+    # ---------------------------------------------------------------------------------- for anybody
 
     def stats(self) -> dict[str, float]:
-        """The queue's rows, ``items`` that may be sampled, and the fate of the rows that shards took
-        (``ShardMailbox.stats``).
+        """The queue's rows, ``items`` that may be sampled, and the fate of the rows that shards
+        took (``ShardMailbox.stats``).
         """
         return super().stats() | self._post.stats()
 
@@ -188,15 +218,26 @@ class Sharded(Replayed):
         """Return the state between two rounds of all but the queue and the shards."""
         self.settled()  # bury shards that died meanwhile
         return {
-            "rounds": self._rounds.state(), "rng": generator_state(self._rng), "blocks": self._blocks.copy(),
-            "overwritten": self._overwritten, "lost": int(self._post.ledger["lost"][0]),
-        }  # fmt: skip
+            "rounds": self._rounds.state(),
+            "rng": generator_state(self._rng),
+            "blocks": self._blocks.copy(),
+            "overwritten": self._overwritten,
+            "lost": int(self._post.ledger["lost"][0]),
+        }
 
     def load(self, state: Tree) -> None:
         """Load a state; the shards load their own."""
         counts = {name: schema.count() for name in ("rounds", "overwritten", "lost")}
-        schema.check(state, counts | {"rng": schema.Array((None,), "uint8"), "blocks": schema.like(self._blocks)}, "replay")
-        self._rounds.taken, self._rng, self._overwritten = state["rounds"], generator(state["rng"]), state["overwritten"]
+        schema.check(
+            state,
+            counts | {"rng": schema.Array((None,), "uint8"), "blocks": schema.like(self._blocks)},
+            "replay",
+        )
+        self._rounds.taken, self._rng, self._overwritten = (
+            state["rounds"],
+            generator(state["rng"]),
+            state["overwritten"],
+        )
         self._blocks[:], self._post.ledger["lost"][0] = state["blocks"], state["lost"]
         self._count()
         for shard in range(self._plan.settings.shards):
@@ -207,17 +248,29 @@ class Sharded(Replayed):
         to.put(self.state(), numbered(self._file, self._plan.learner))
 
     def restore(self, source: StateReader, learners: int) -> None:
-        """Where there were other learners their shards come whole, with the counts of their actors' blocks."""
+        """Where there were other learners their shards come whole, with the counts of their actors'
+        blocks.
+        """
         mine, now = self._plan.learner, self._plan.learners
         if learners == now:
             self.load(source.state(numbered(self._file, mine)))
             return
-        states: list[Tree] = [source.state(numbered(self._file, learner)) for learner in range(learners)]
+        states: list[Tree] = [
+            source.state(numbered(self._file, learner)) for learner in range(learners)
+        ]
         actors = range(mine, self._plan.actors * now, now)
-        self.load({
-            "rounds": min(state["rounds"] for state in states), "rng": generator_state(self._rng),
-            "blocks": np.array([states[actor % learners]["blocks"][actor // learners] for actor in actors]),
-            **{name: 0 if mine else sum(state[name] for state in states) for name in ("overwritten", "lost")},
-        })  # fmt: skip
+        self.load(
+            {
+                "rounds": min(state["rounds"] for state in states),
+                "rng": generator_state(self._rng),
+                "blocks": np.array(
+                    [states[actor % learners]["blocks"][actor // learners] for actor in actors]
+                ),
+                **{
+                    name: 0 if mine else sum(state[name] for state in states)
+                    for name in ("overwritten", "lost")
+                },
+            }
+        )
 
     def close(self) -> None: ...

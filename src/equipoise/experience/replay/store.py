@@ -1,4 +1,6 @@
-"""The store of a replay: the rows of some actors, with a selector of items and a journal on disk."""
+"""The store of a replay: the rows of some actors,
+with a selector of items and a journal on disk.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +25,47 @@ class Store:
     """Holds the rows of actors shard, shard + N, shard + 2N, ... of N shards."""
 
     def __init__(
-        self, plan: ReplayPlan, *, seed: int, shard: int = 0, pinned: bool = False, folder: Path | None = None,
-        goals: Goals | None = None, priority: Callable[[Trajectory], Array | None] | None = None,
-    ) -> None:  # fmt: skip
-        """``pinned``: windows come into memory that a GPU reads by itself. ``folder``: the directory of rows for checkpoints;
-        None:
-        no saving. ``goals``: the rules that ``relabel`` asks for rewards of other goals; closed with the store.
-        ``priority``: computes the first priority of items from their rows; None: the highest so far.
+        self,
+        plan: ReplayPlan,
+        *,
+        seed: int,
+        shard: int = 0,
+        pinned: bool = False,
+        folder: Path | None = None,
+        goals: Goals | None = None,
+        priority: Callable[[Trajectory], Array | None] | None = None,
+    ) -> None:
+        """``pinned``: windows come into memory that a GPU reads by itself. ``folder``: the
+        directory of rows for checkpoints; None: no saving. ``goals``: the rules that ``relabel``
+        asks for rewards of other goals; closed with the store. ``priority``: computes the first
+        priority of items from their rows; None: the highest so far.
         """
         self._plan, self._first_priority = plan, priority
         self.ring = RowBuffer(
-            plan.layout, slots=plan.slots, block=plan.block, actors=plan.of_shard(shard), unroll=plan.unroll,
-            window=plan.window, folder=plan.settings.file, codecs=plan.codecs, threads=plan.settings.decode_threads,
-            pinned=pinned, numbers=plan.numbers(shard),
-        )  # fmt: skip
+            plan.layout,
+            slots=plan.slots,
+            block=plan.block,
+            actors=plan.of_shard(shard),
+            unroll=plan.unroll,
+            window=plan.window,
+            folder=plan.settings.file,
+            codecs=plan.codecs,
+            threads=plan.settings.decode_threads,
+            pinned=pinned,
+            numbers=plan.numbers(shard),
+        )
         self.selector = _selector(plan.settings, self.ring)
         self.journal = None if folder is None else Journal(self.ring, folder)
         if plan.settings.relabel and goals is None:
-            raise ValueError(f"goals: expected those of the env with replay.relabel={plan.settings.relabel:g}, got none")
-        self._hindsight = Hindsight(self.ring, goals, plan.settings) if plan.settings.relabel and goals is not None else None
+            raise ValueError(
+                f"goals: expected those of the env with replay.relabel={plan.settings.relabel:g}, "
+                "got none"
+            )
+        self._hindsight = (
+            Hindsight(self.ring, goals, plan.settings)
+            if plan.settings.relabel and goals is not None
+            else None
+        )
         self._rng = np.random.default_rng(seed)
 
     def insert(self, data: Trajectory) -> None:
@@ -56,7 +80,9 @@ class Store:
             self._insert(mine, self._column(int(streams[at])))
 
     def _column(self, stream: int) -> int:
-        """The ring's column at which the streams of an actor begin; ``stream`` is the actor's first."""
+        """The ring's column at which the streams of an actor begin; ``stream`` is the actor's
+        first.
+        """
         return self._plan.actor(stream) // self._plan.settings.shards * self._plan.block
 
     def _insert(self, data: Trajectory, column: int) -> None:
@@ -76,8 +102,8 @@ class Store:
         return self.selector.sample(n, self._rng)
 
     def windows(self, places: Array, buffer: int = 0) -> Trajectory:
-        """Gather windows that begin at ``places`` [N], some with another goal; the next call of N and ``buffer`` overwrites
-        them.
+        """Gather windows that begin at ``places`` [N], some with another goal; the next call of N
+        and ``buffer`` overwrites them.
         """
         data = self.ring.gather(places, buffer)
         if self._hindsight is not None:
@@ -94,7 +120,11 @@ class Store:
 
     def state(self) -> Tree:
         """Copy the state without the rows, which the journal has."""
-        return {"rng": generator_state(self._rng), "ring": self.ring.state(), "selector": self.selector.state()}
+        return {
+            "rng": generator_state(self._rng),
+            "ring": self.ring.state(),
+            "selector": self.selector.state(),
+        }
 
     def load(self, state: Tree) -> None:
         """Load a state into a store of the same plan; the journal loads the rows afterwards."""
@@ -115,4 +145,8 @@ class Store:
 def _selector(settings: Settings, ring: RowBuffer) -> Selector:
     if settings.selector == "prioritized":
         return Prioritized(ring.slots, ring.streams, alpha=settings.alpha, epsilon=settings.epsilon)
-    return Uniform(ring.slots, ring.streams) if settings.selector == "uniform" else Fifo(ring.slots, ring.streams)
+    return (
+        Uniform(ring.slots, ring.streams)
+        if settings.selector == "uniform"
+        else Fifo(ring.slots, ring.streams)
+    )

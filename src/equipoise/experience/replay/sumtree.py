@@ -1,13 +1,16 @@
-"""A sum tree over the masses of many places: set many masses, or find many places by a running sum, in O(log places) each.
+"""A sum tree over the masses of many places: set many masses, or find many places by a running sum,
+in O(log places) each.
 
-A binary tree in one array: the children of node ``i`` are ``2 i`` and ``2 i + 1``, and a level is a few short operations on
-the whole batch. The upper levels would cost as many operations for few nodes, so there are up to ``ROOTS`` roots with one
-sorted running sum. Measured in a batch of 256 at 10^6 places: nodes of 8 to 64 children that keep running sums of their own,
-so that a level is a comparison with a row, take 1.5 times as long, since a running sum is one addition after another.
+A binary tree in one array: the children of node ``i`` are ``2 i`` and ``2 i + 1``, and a level is a
+few short operations on the whole batch. The upper levels would cost as many operations for few
+nodes, so there are up to ``ROOTS`` roots with one sorted running sum. Measured in a batch of 256 at
+10^6 places: nodes of 8 to 64 children that keep running sums of their own, so that a level is a
+comparison with a row, take 1.5 times as long, since a running sum is one addition after another.
 
-A sum is always added up anew from the two below it, and never moved by a difference. So nothing drifts, and a tree is a
-function of its masses: loaded from them, it finds the same places bit for bit. It also makes no difference when: sums over
-whole ranges of places, which insertion writes, are left until they are asked for, and are slices then.
+A sum is always added up anew from the two below it, and never moved by a difference. So nothing
+drifts, and a tree is a function of its masses: loaded from them, it finds the same places bit for
+bit. It also makes no difference when: sums over whole ranges of places, which insertion writes, are
+left until they are asked for, and are slices then.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ ROOTS = 2048  # most roots; summing twice as many takes as long as a level saves
 
 
 class SumTree:
-    """Masses over ``places``, 0 at first. ``mass`` [places] float64 may be read freely; after writing to it call ``changed``.
+    """Masses over ``places``, 0 at first. ``mass`` [places] float64 may be read freely; after
+    writing to it call ``changed``.
 
-    The caller guarantees: places lie in 0 .. places - 1; masses are finite and not negative, and so is their sum.
+    The caller guarantees: places lie in 0 .. places - 1; masses are finite and not negative, and so
+    is their sum.
     """
 
     def __init__(self, places: int) -> None:
@@ -48,7 +53,9 @@ class SumTree:
         return float(self._edges[-1])
 
     def set(self, places: Array, mass: Array) -> None:
-        """Set the masses [k] float64 of places [k] int64; where a place comes twice, its last mass holds."""
+        """Set the masses [k] float64 of places [k] int64; where a place comes twice, its last mass
+        holds.
+        """
         node = places + self._first
         self._nodes[node] = mass
         for _ in range(self._levels):
@@ -71,11 +78,16 @@ class SumTree:
             begin, end = begin + self._first, end + self._first
             for _ in range(self._levels):
                 begin, end = begin // 2, (end + 1) // 2
-                np.add(nodes[2 * begin : 2 * end : 2], nodes[2 * begin + 1 : 2 * end : 2], out=nodes[begin:end])
+                np.add(
+                    nodes[2 * begin : 2 * end : 2],
+                    nodes[2 * begin + 1 : 2 * end : 2],
+                    out=nodes[begin:end],
+                )
         self._changed.clear()
 
     def find(self, value: Array) -> Array:
-        """The place [k] int64 at whose mass the running sum of masses first exceeds ``value`` [k], 0 <= value < total.
+        """The place [k] int64 at whose mass the running sum of masses first exceeds ``value`` [k],
+        0 <= value < total.
 
         It holds up to rounding, but never gives a place of mass 0. ValueError where the total is 0.
         """
@@ -87,13 +99,15 @@ class SumTree:
         return node - self._first
 
     def _descend(self, value: Array, *, guarded: bool) -> Array:
-        """Descend to the nodes of places. A value minus the left sum may round to the right sum or above, and end at a mass
-        of 0.
+        """Descend to the nodes of places. A value minus the left sum may round to the right sum or
+        above, and end at a mass of 0.
 
-        This is rare, and checking each right sum takes time. So only where it happened all values descend again, ``guarded``:
-        never into a node with the sum 0. The root that a value falls into has a positive sum, since its edges differ.
+        This is rare, and checking each right sum takes time. So only where it happened all values
+        descend again, ``guarded``: never into a node with the sum 0. The root that a value falls
+        into has a positive sum, since its edges differ.
         """
-        value = np.minimum(value, np.nextafter(self._edges[-1], 0))  # random() * total may round to the total
+        # random() * total may round to the total
+        value = np.minimum(value, np.nextafter(self._edges[-1], 0))
         node = self._edges[1:].searchsorted(value, "right")
         value -= self._edges.take(node)
         node += self._roots

@@ -1,6 +1,8 @@
-"""Capsules of rewards: the samples with which a function failed, as one JSON file, so that it can be called again.
+"""Capsules of rewards: the samples with which a function failed, as one JSON file, so that it can
+be called again.
 
-At most ``LIMIT`` of one function in a run. A capsule is there whole or not at all, and nothing in it is a pickle.
+At most ``LIMIT`` of one function in a run. A capsule is there whole or not at all, and nothing in
+it is a pickle.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class RewardCapsule:
 
 
 def write(directory: Path, capsule: RewardCapsule) -> Path | None:
-    """Write the capsule -> its file; None where the function has ``LIMIT``, or the disk is full (with a warning)."""
+    """Write the capsule -> its file; None where the function has ``LIMIT``, or the disk is full
+    (with a warning).
+    """
     names = trust.of_text(None, [capsule.reward])
     data = {
         "format": FORMAT,
@@ -57,7 +61,9 @@ def write(directory: Path, capsule: RewardCapsule) -> Path | None:
                 continue
             return target
     except OSError as error:  # a full disk costs the capsule, not the run
-        warnings.warn(f"no capsule of reward {capsule.reward!r}: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"no capsule of reward {capsule.reward!r}: {error}", RuntimeWarning, stacklevel=2
+        )
     finally:
         aside.unlink(missing_ok=True)
     return None
@@ -71,15 +77,19 @@ SCHEMA: dict[str, schema.Schema] = {
     "error": schema.Text(),
     "deadline_s": schema.Maybe(schema.Number(0)),
     "samples": {
-        "prompts": ITEMS, "completions": ITEMS, "completion_ids": ITEMS, "ended": schema.Items(schema.Flag()),
+        "prompts": ITEMS,
+        "completions": ITEMS,
+        "completion_ids": ITEMS,
+        "ended": schema.Items(schema.Flag()),
         "columns": schema.Each(ITEMS),
     },
     "written": schema.Text(),
-}  # fmt: skip
+}
 
 
 def read(path: Path, trusted: tuple[str, ...] = ()) -> RewardCapsule:
-    """A capsule, also one from elsewhere; ValueError says what is wrong, or that nobody vouched for what it names.
+    """A capsule, also one from elsewhere; ValueError says what is wrong, or that nobody vouched for
+    what it names.
 
     ``trusted``: modules and ``module:function`` that the user vouches for (``trust.py``).
     """
@@ -88,10 +98,17 @@ def read(path: Path, trusted: tuple[str, ...] = ()) -> RewardCapsule:
     module, _, function = data["reward"].partition(":")
     if not re.fullmatch(r"\w+(\.\w+)*", module) or not re.fullmatch(r"\w+(\.\w+)*", function):
         raise ValueError(f"{path}: reward: expected module:function, got {data['reward']!r}")
-    trust.check(trust.of_text(None, [data["reward"]]), data["reward"], data.get("signature"), trusted, path)
+    trust.check(
+        trust.of_text(None, [data["reward"]]), data["reward"], data.get("signature"), trusted, path
+    )
     samples = Samples(**data["samples"])
     count = len(samples.completions)
     for name, column in {**data["samples"], **samples.columns}.items():
         if name != "columns" and len(column) != count:
-            raise ValueError(f"{path}: samples.{name}: expected {count} items, one for each completion, got {len(column)}")
-    return RewardCapsule(reward=data["reward"], error=data["error"], deadline_s=data["deadline_s"], samples=samples)
+            raise ValueError(
+                f"{path}: samples.{name}: expected {count} items, one for each completion, got "
+                f"{len(column)}"
+            )
+    return RewardCapsule(
+        reward=data["reward"], error=data["error"], deadline_s=data["deadline_s"], samples=samples
+    )

@@ -1,15 +1,15 @@
 """Reward functions of text: named as data, called as TRL calls them, and their answers looked at.
 
-A function is ``reward(prompts, completions, completion_ids=..., **columns) -> list[float | None]``, plain or async. It gives
-each sample a number, or None where it does not apply; a sample to which all functions give None is in no baseline. It is told,
-where its signature names them or takes any::
+A function is ``reward(prompts, completions, completion_ids=..., **columns) -> list[float | None]``,
+plain or async. It gives each sample a number, or None where it does not apply; a sample to which
+all functions give None is in no baseline. It is told, where its signature names them or takes any::
 
     prompts         [M] texts, or lists of messages
     completions     [M] texts; where the prompt is messages, lists with the assistant's message
     completion_ids  [M] lists of tokens, the end included
     ended           [M] bool: did the sample end by itself (the end was said), rather than at the limit of tokens?
     columns         [M] of each other column of the task
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class Samples:
 
 
 def functions(names: str, weights: Sequence[float] = ()) -> list[RewardFunction]:
-    """The functions in ``module:function[,...]``; ``weights``: one for each, 1 where none are given."""
+    """The functions in ``module:function[,...]``; ``weights``: one for each, 1 where none are
+    given.
+    """
     found = [name.strip() for name in names.split(",")]
     for name in found:
         module, _, function = name.partition(":")
@@ -73,14 +75,22 @@ def functions(names: str, weights: Sequence[float] = ()) -> list[RewardFunction]
     if twice := [name for i, name in enumerate(found) if name in found[:i]]:
         raise ValueError(f"reward: expected each function once, got {twice[0]!r} twice")
     if weights and len(weights) != len(found):
-        raise ValueError(f"reward_weights: expected {len(found)} numbers, one for each reward function, got {len(weights)}")
+        raise ValueError(
+            f"reward_weights: expected {len(found)} numbers, one for each reward function, got "
+            f"{len(weights)}"
+        )
     if wrong := [weight for weight in weights if not math.isfinite(weight)]:
         raise ValueError(f"reward_weights: expected finite numbers, got {wrong[0]}")
-    return [RewardFunction(name, float(weight)) for name, weight in zip(found, weights or [1.0] * len(found), strict=True)]
+    return [
+        RewardFunction(name, float(weight))
+        for name, weight in zip(found, weights or [1.0] * len(found), strict=True)
+    ]
 
 
 def load(name: str) -> Callable[..., Any]:
-    """Import the function; ValueError, which names the reward, where it cannot be imported or there is none of that name."""
+    """Import the function; ValueError, which names the reward, where it cannot be imported or there
+    is none of that name.
+    """
     try:
         return called(name, "reward")
     except ValueError as error:
@@ -92,7 +102,9 @@ def load(name: str) -> Callable[..., Any]:
 
 
 def check_columns(name: str, function: Callable[..., object], columns: Collection[str]) -> None:
-    """``WrongReward`` where the function wants an argument that no sample of a task with these columns has."""
+    """``WrongReward`` where the function wants an argument that no sample of a task with these
+    columns has.
+    """
     try:
         _accepted(function, dict.fromkeys((*columns, *TOLD)))
     except WrongReward as error:
@@ -100,7 +112,9 @@ def check_columns(name: str, function: Callable[..., object], columns: Collectio
 
 
 def call(function: Callable[..., Any], samples: Samples) -> Part:
-    """What the function gives each sample; ``WrongReward`` unless that is a finite number or None."""
+    """What the function gives each sample;
+    ``WrongReward`` unless that is a finite number or None.
+    """
     given = {
         **samples.columns,
         "prompts": samples.prompts,
@@ -109,14 +123,18 @@ def call(function: Callable[..., Any], samples: Samples) -> Part:
         "ended": samples.ended,
     }
     count = len(samples.completions)
-    answer = function(**{name: _copied(value) for name, value in _accepted(function, given).items()})
+    answer = function(
+        **{name: _copied(value) for name, value in _accepted(function, given).items()}
+    )
     if inspect.isawaitable(answer):
         answer = asyncio.run(_wait(answer))
     return _checked(answer, count)
 
 
 def _copied(value: Any) -> Any:
-    """A value of JSON that a function may change: the next function, and the capsule, have the samples as they were."""
+    """A value of JSON that a function may change: the next function, and the capsule, have the
+    samples as they were.
+    """
     if isinstance(value, list):
         return [_copied(one) if isinstance(one, list | dict) else one for one in value]
     if isinstance(value, dict):
@@ -129,7 +147,9 @@ async def _wait(answer: Any) -> Any:
 
 
 def _accepted(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that the signature has; ``WrongReward`` with the nearest column where it wants one that there is not."""
+    """The arguments that the signature has; ``WrongReward`` with the nearest column where it wants
+    one that there is not.
+    """
     kinds = inspect.Parameter
     try:
         wanted = inspect.signature(function).parameters
@@ -138,10 +158,22 @@ def _accepted(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, 
     for name, one in wanted.items():
         needed = one.default is kinds.empty
         if needed and one.kind is kinds.POSITIONAL_ONLY:
-            raise WrongReward(f"expected arguments that can be given by name, got {name!r} before '/'")
-        if name not in given and needed and one.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY):
-            verl = "; verl's solution_str is 'completions' here, a list" if name == "solution_str" else ""
-            raise WrongReward(f"expected a column {name!r} in the task, got none{verl or hint(name, given)}")
+            raise WrongReward(
+                f"expected arguments that can be given by name, got {name!r} before '/'"
+            )
+        if (
+            name not in given
+            and needed
+            and one.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+        ):
+            verl = (
+                "; verl's solution_str is 'completions' here, a list"
+                if name == "solution_str"
+                else ""
+            )
+            raise WrongReward(
+                f"expected a column {name!r} in the task, got none{verl or hint(name, given)}"
+            )
     if any(one.kind is kinds.VAR_KEYWORD for one in wanted.values()):
         return given
     return {name: value for name, value in given.items() if name in wanted}
@@ -157,7 +189,10 @@ def _checked(answer: Any, count: int) -> Part:
     if inspect.iscoroutine(answer):
         answer.close()  # a coroutine of a coroutine, which is never awaited
     if not isinstance(answer, list | tuple):
-        raise WrongReward(f"expected a list of {count} rewards, one for each completion, got {type(answer).__name__}")
+        raise WrongReward(
+            f"expected a list of {count} rewards, one for each completion, got "
+            f"{type(answer).__name__}"
+        )
     if len(answer) != count:
         got = f"more than {count}" if len(answer) == count + 1 else len(answer)
         raise WrongReward(f"expected {count} rewards, one for each completion, got {got}")
@@ -170,16 +205,21 @@ def _number(value: object, i: int) -> float | None:
     number = value
     for name in ("detach", "item"):  # torch's with a gradient, and a scalar of either
         if callable(take := getattr(number, name, None)):
-            with contextlib.suppress(ValueError, RuntimeError, TypeError):  # it has several elements
+            # it has several elements
+            with contextlib.suppress(ValueError, RuntimeError, TypeError):
                 number = take()
     if not isinstance(number, bool | int | float):
-        raise WrongReward(f"expected a finite number or None, got {_shown(value)} for completion {i}")
+        raise WrongReward(
+            f"expected a finite number or None, got {_shown(value)} for completion {i}"
+        )
     try:
         found = float(number)
     except OverflowError:
         found = math.inf
     if not abs(found) <= LARGEST:
-        raise WrongReward(f"expected a finite number or None, got {_shown(value)} for completion {i}")
+        raise WrongReward(
+            f"expected a finite number or None, got {_shown(value)} for completion {i}"
+        )
     return found
 
 
@@ -207,7 +247,11 @@ def total(functions: Sequence[RewardFunction], parts: Mapping[str, Part]) -> Par
     """The weighted sum of the rewards of each sample; None if every function gave it None."""
     sums: Part = []
     for row in zip(*(parts[one.name] for one in functions), strict=True):
-        given = [one.weight * value for one, value in zip(functions, row, strict=True) if value is not None]
+        given = [
+            one.weight * value
+            for one, value in zip(functions, row, strict=True)
+            if value is not None
+        ]
         sums.append(sum(given) if given else None)
     if wrong := [value for value in sums if value is not None and not abs(value) <= LARGEST]:
         raise WrongReward(f"expected a finite sum of the weighted rewards, got {wrong[0]}")
@@ -216,12 +260,20 @@ def total(functions: Sequence[RewardFunction], parts: Mapping[str, Part]) -> Par
 
 def text_of(completion: Any) -> str:
     """The text of a completion, which is a text or the assistant's messages."""
-    return completion if isinstance(completion, str) else "".join(one["content"] for one in completion)
+    return (
+        completion if isinstance(completion, str) else "".join(one["content"] for one in completion)
+    )
 
 
 def spoken(prompt: Any, text: str) -> Any:
-    """The completion as functions are told it: a text after a text, the assistant's message after messages.
+    """The completion as functions are told it: a text after a text, the assistant's message after
+    messages.
 
-    Where the messages end with the beginning of the assistant's answer, that is part of the completion, as in TRL.
+    Where the messages end with the beginning of the assistant's answer, that is part of the
+    completion, as in TRL.
     """
-    return text if isinstance(prompt, str) else [{"role": "assistant", "content": begun(prompt)[1] + text}]
+    return (
+        text
+        if isinstance(prompt, str)
+        else [{"role": "assistant", "content": begun(prompt)[1] + text}]
+    )

@@ -8,9 +8,16 @@ from typing import Any
 from equipoise.language.scoring.functions import text_of
 
 
-def answered(completions: Sequence[Any], *, answer: Sequence[str], ended: Sequence[bool], **_: Any) -> list[float]:
-    """The share of places that are right, the end being one place; 1 for the answer, ended, and nothing else."""
-    return [_share(text_of(text), right, end) for text, right, end in zip(completions, answer, ended, strict=True)]
+def answered(
+    completions: Sequence[Any], *, answer: Sequence[str], ended: Sequence[bool], **_: Any
+) -> list[float]:
+    """The share of places that are right, the end being one place; 1 for the answer, ended, and
+    nothing else.
+    """
+    return [
+        _share(text_of(text), right, end)
+        for text, right, end in zip(completions, answer, ended, strict=True)
+    ]
 
 
 def _share(text: str, right: str, ended: bool) -> float:

@@ -1,7 +1,8 @@
-"""Scoring in processes: a function that hangs, or ends its process, costs its group and not the run.
+"""Scoring in processes: a function that hangs, or ends its process, costs its group and not the
+run.
 
-A process has one group at a time. The clock of the deadline begins anew with each function. A process that is late is killed,
-with all that it started, and another takes its place.
+A process has one group at a time. The clock of the deadline begins anew with each function. A
+process that is late is killed, with all that it started, and another takes its place.
 """
 
 from __future__ import annotations
@@ -26,16 +27,28 @@ from equipoise.language.scoring.functions import RewardFunction, Samples
 from equipoise.language.scoring.scorer import Outcomes, Scored
 
 START_S = 300.0  # that the imports of reward functions may take
-START = "import sys; sys.path[:] = sys.argv[2:]; from equipoise.language.scoring.process import main; main(int(sys.argv[1]))"
+START = (
+    "import sys; sys.path[:] = sys.argv[2:]; from equipoise.language.scoring.process import "
+    "main; main(int(sys.argv[1]))"
+)
 
 
 class ProcessScorer:
-    """A ``Scorer`` (``scoring.py``) with ``processes`` of its own, which end with the thread that made it."""
+    """A ``Scorer`` (``scoring.py``) with ``processes`` of its own, which end with the thread that
+    made it.
+    """
 
     def __init__(
-        self, functions: Sequence[RewardFunction], *, processes: int = 1, deadline_s: float = 60.0, capsules: Path | None = None
-    ) -> None:  # fmt: skip
-        """``deadline_s``: seconds that one function may take for one group. ``capsules``: where they are written."""
+        self,
+        functions: Sequence[RewardFunction],
+        *,
+        processes: int = 1,
+        deadline_s: float = 60.0,
+        capsules: Path | None = None,
+    ) -> None:
+        """``deadline_s``: seconds that one function may take for one group. ``capsules``: where
+        they are written.
+        """
         if processes < 1:
             raise ValueError(f"reward_processes: expected at least 1, got {processes}")
         if not deadline_s > 0:
@@ -76,7 +89,9 @@ class ProcessScorer:
                 process.kill()
                 self._killed.append(process)
                 if group is None:
-                    raise RewardsFailed(f"rewards {', '.join(self._names)}: a process of reward functions {wrong}")
+                    raise RewardsFailed(
+                        f"rewards {', '.join(self._names)}: a process of reward functions {wrong}"
+                    )
                 self._processes[i] = _Process(self._names)
                 ready.append(self._outcomes.failed(*group, process.at, wrong))
         self._deal()
@@ -104,7 +119,9 @@ class ProcessScorer:
         took = process.took_s()
         if process.group is not None and took > self._deadline_s:
             return f"took more than {self._deadline_s:g} s for one group"
-        return f"took more than {START_S:g} s to start" if not process.ready and took > START_S else ""
+        return (
+            f"took more than {START_S:g} s to start" if not process.ready and took > START_S else ""
+        )
 
     def _deal(self) -> None:
         for process in self._processes:
@@ -130,7 +147,8 @@ class _Process:
     def __init__(self, names: list[str]) -> None:
         self.group: tuple[int, Samples] | None = None  # what it has to score
         self.at, self.ready = "", False
-        self._since, self._waited_s = time.monotonic(), 0.0  # it was given work, or was heard of; waited for a core by then
+        # it was given work, or was heard of; waited for a core by then
+        self._since, self._waited_s = time.monotonic(), 0.0
         self._unsent, self._unread = b"", b""
         self._socket, theirs = socket.socketpair()
         with theirs:
@@ -151,7 +169,11 @@ class _Process:
 
     def took_s(self) -> float:
         """The seconds since it began, but for those that it waited for a core."""
-        return time.monotonic() - self._since - max(cores.waited_s(self._popen.pid) - self._waited_s, 0.0)
+        return (
+            time.monotonic()
+            - self._since
+            - max(cores.waited_s(self._popen.pid) - self._waited_s, 0.0)
+        )
 
     def send(self, line: bytes) -> None:
         self._unsent += line

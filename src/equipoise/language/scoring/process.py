@@ -1,8 +1,9 @@
-"""The body of a process that calls reward functions: JSON lines come and go through one socket. Nothing here loads torch.
+"""The body of a process that calls reward functions: JSON lines come and go through one socket.
+Nothing here loads torch.
 
-To it: first ``{"functions": [names], "parent": pid}``, then the samples of one group at a time. From it: ``{"ready": true}`` or
-``{"unloaded": error}`` once, then for each group ``{"at": name}`` before each function, and ``{"parts": ...}`` or
-``{"failed": name, "error": ...}`` at the end.
+To it: first ``{"functions": [names], "parent": pid}``, then the samples of one group at a time.
+From it: ``{"ready": true}`` or ``{"unloaded": error}`` once, then for each group ``{"at": name}``
+before each function, and ``{"parts": ...}`` or ``{"failed": name, "error": ...}`` at the end.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def _serve(lines: Any) -> None:
             send(at=name)
             try:
                 parts[name] = call(function, samples)
-            except (Exception, SystemExit) as error:  # whatever a user's function raises costs its group
+            # whatever a user's function raises costs its group
+            except (Exception, SystemExit) as error:
                 send(failed=name, error=what(error))
                 break
         else:
@@ -60,7 +62,9 @@ def _serve(lines: Any) -> None:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Let the kernel end this process with its parent: a function may hold Python's lock while it hangs."""
+    """Let the kernel end this process with its parent: a function may hold Python's lock while it
+    hangs.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before that was said

@@ -1,4 +1,6 @@
-"""The reward of reasoning-gym's tasks: its own score of an answer, which is made anew from seed and index, as it was asked."""
+"""The reward of reasoning-gym's tasks: its own score of an answer, which is made anew from seed and
+index, as it was asked.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,16 @@ from equipoise.language.scoring.functions import text_of
 
 
 def scored(
-    completions: Sequence[Any], *, dataset: Sequence[str], settings: Sequence[Mapping[str, Any]], index: Sequence[int], **_: Any
+    completions: Sequence[Any],
+    *,
+    dataset: Sequence[str],
+    settings: Sequence[Mapping[str, Any]],
+    index: Sequence[int],
+    **_: Any,
 ) -> list[float]:
-    """The score of what stands in ``<answer>``, or of the whole completion where there is no such tag."""
+    """The score of what stands in ``<answer>``, or of the whole completion where there is no such
+    tag.
+    """
     from reasoning_gym.utils import extract_answer
 
     scores = []
@@ -21,7 +30,9 @@ def scored(
         text = text_of(completion)
         inner = extract_answer(text)
         made = _made(name, json.dumps(given, sort_keys=True))
-        scores.append(float(made.score_answer(text.strip() if inner is None else inner, entry=made[i])))
+        scores.append(
+            float(made.score_answer(text.strip() if inner is None else inner, entry=made[i]))
+        )
     return scores
 
 

@@ -26,9 +26,13 @@ class Replayed:
 
 
 def replay(path: Path, trusted: Sequence[str] = ()) -> Replayed:
-    """Call the function of a capsule again, in a process with the same deadline; ``Untrusted`` unless it may be imported."""
+    """Call the function of a capsule again, in a process with the same deadline; ``Untrusted``
+    unless it may be imported.
+    """
     capsule = capsules.read(path, tuple(trusted))
-    scorer = ProcessScorer([RewardFunction(capsule.reward)], deadline_s=capsule.deadline_s or DEADLINE_S)
+    scorer = ProcessScorer(
+        [RewardFunction(capsule.reward)], deadline_s=capsule.deadline_s or DEADLINE_S
+    )
     try:
         scorer.submit(0, capsule.samples)
         while not (scored := scorer.poll()):

@@ -1,7 +1,7 @@
 """Scoring: samples in, rewards out, in the order in which they are ready; no call waits.
 
-A function that fails costs its group, whose samples are written into a capsule; ``IN_A_ROW`` failures without a success between
-them end the run.
+A function that fails costs its group, whose samples are written into a capsule; ``IN_A_ROW``
+failures without a success between them end the run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from typing import Protocol
 
 from equipoise.errors import RewardsFailed
 from equipoise.language.scoring.capsules import RewardCapsule, write
-from equipoise.language.scoring.functions import Part, RewardFunction, Samples, call, load, total, what
+from equipoise.language.scoring.functions import (
+    Part,
+    RewardFunction,
+    Samples,
+    call,
+    load,
+    total,
+    what,
+)
 
 IN_A_ROW = 3  # failures that end the run
 
@@ -23,7 +31,8 @@ class Scored:
     """A group's rewards, or why it has none."""
 
     key: int  # as it was submitted
-    reward: Part | None  # [M] the weighted sum, None of a sample that no function judged; None: the group is lost
+    # [M] the weighted sum, None of a sample that no function judged; None: the group is lost
+    reward: Part | None
     parts: dict[str, Part] = field(default_factory=dict)  # by the name of the function
     error: str = ""
     cause: str = ""  # the error as its capsule has it, without the name of the function
@@ -37,18 +46,29 @@ class Scorer(Protocol):
     def waiting(self) -> int: ...  # groups that were submitted and that ``poll`` has not given back
     def submit(self, key: int, samples: Samples) -> None: ...
     def poll(self) -> list[Scored]: ...  # what became ready; ``RewardsFailed`` ends the run
-    def fds(self) -> tuple[int, ...]: ...  # descriptors that are readable once ``poll`` may have something
+    # descriptors that are readable once ``poll`` may have something
+    def fds(self) -> tuple[int, ...]: ...
     def close(self) -> None: ...
 
 
 class Outcomes:
-    """What becomes of the answers of functions: sums, capsules, and the end after ``IN_A_ROW`` failures."""
+    """What becomes of the answers of functions: sums, capsules, and the end after ``IN_A_ROW``
+    failures.
+    """
 
     def __init__(
-        self, functions: Sequence[RewardFunction], capsules: Path | None = None, deadline_s: float | None = None
+        self,
+        functions: Sequence[RewardFunction],
+        capsules: Path | None = None,
+        deadline_s: float | None = None,
     ) -> None:
         """``capsules``: the directory where they are written; None: nowhere."""
-        self._functions, self._capsules, self._deadline_s, self._failed = functions, capsules, deadline_s, 0
+        self._functions, self._capsules, self._deadline_s, self._failed = (
+            functions,
+            capsules,
+            deadline_s,
+            0,
+        )
 
     def scored(self, key: int, samples: Samples, parts: dict[str, Part]) -> Scored:
         try:
@@ -60,12 +80,19 @@ class Outcomes:
 
     def failed(self, key: int, samples: Samples, name: str, error: str) -> Scored:
         """Count the failure and write its capsule."""
-        capsule = RewardCapsule(reward=name, error=error, deadline_s=self._deadline_s, samples=samples)
+        capsule = RewardCapsule(
+            reward=name, error=error, deadline_s=self._deadline_s, samples=samples
+        )
         path = None if self._capsules is None else write(self._capsules, capsule)
         self._failed += 1
         if self._failed >= IN_A_ROW:
-            raise RewardsFailed(f"reward {name!r} failed, as the {IN_A_ROW - 1} groups before did: {error}{_see(path)}")
-        return Scored(key=key, reward=None, error=f"reward {name!r}: {error}", cause=error, capsule=path)
+            raise RewardsFailed(
+                f"reward {name!r} failed, as the {IN_A_ROW - 1} groups before did: "
+                f"{error}{_see(path)}"
+            )
+        return Scored(
+            key=key, reward=None, error=f"reward {name!r}: {error}", cause=error, capsule=path
+        )
 
 
 def _see(capsule: Path | None) -> str:
@@ -73,9 +100,13 @@ def _see(capsule: Path | None) -> str:
 
 
 class HereScorer:
-    """Functions called at once, in this process: for those that take microseconds and never hang."""
+    """Functions called at once, in this process:
+    for those that take microseconds and never hang.
+    """
 
-    def __init__(self, functions: Sequence[RewardFunction], *, capsules: Path | None = None) -> None:
+    def __init__(
+        self, functions: Sequence[RewardFunction], *, capsules: Path | None = None
+    ) -> None:
         self._calls = [(one.name, load(one.name)) for one in functions]
         self._outcomes = Outcomes(functions, capsules)
         self._ready: list[Scored] = []

@@ -9,18 +9,23 @@ from torch import Tensor, nn
 from equipoise.learners.pool import Learners
 
 MORE = 2  # the loss and its count, which lie after the gradient and are sent with it
-BUCKET = 1 << 20  # bytes: what is sent takes long enough to be worth a message, and short enough to hide behind backward
+# bytes: what is sent takes long enough to be worth a message, and short enough to hide behind
+# backward
+BUCKET = 1 << 20
 
 
 class Buckets:
     """Parts of one flat gradient, from its end to its beginning, as backward fills it.
 
-    A part is on its way as soon as backward has left all parameters in it and all parts before it are on their way, so that
-    every learner sends them in one order. What backward did not reach is sent by ``finish``.
+    A part is on its way as soon as backward has left all parameters in it and all parts before it
+    are on their way, so that every learner sends them in one order. What backward did not reach is
+    sent by ``finish``.
     """
 
     def __init__(self, pool: Learners, flat: nn.Parameter, params: Sequence[nn.Parameter]) -> None:
-        """``flat``, ``params``: what ``flatten`` made of the parameters, which lie in it in order, with room for ``MORE``."""
+        """``flat``, ``params``: what ``flatten`` made of the parameters, which lie in it in order,
+        with room for ``MORE``.
+        """
         assert flat.grad is not None
         gradient = flat.grad.as_strided((flat.numel() + MORE,), (1,))
         self.more = gradient[flat.numel() :]
@@ -40,7 +45,9 @@ class Buckets:
             param.register_post_accumulate_grad_hook(self._leaver(part))  # type: ignore[no-untyped-call]
 
     def begin(self, loss: Tensor, count: Tensor) -> None:
-        """Before backward: what is to be added up beside the gradient. ``more`` has the sums after ``finish``."""
+        """Before backward: what is to be added up beside the gradient. ``more`` has the sums after
+        ``finish``.
+        """
         self.more[0], self.more[1] = loss.detach(), count
         self._left, self._on, self._open = list(self._counts), 0, True
         self._waits.clear()  # of sums that ended with a lost learner

@@ -17,18 +17,24 @@ from equipoise.types import TRAJECTORY_STREAMS, Batch, Trajectory, Tree
 
 
 class Layers(Spread):
-    """1/L of the units of a block's layers, for a learner that learns from the whole batch: it has the shares of all.
+    """1/L of the units of a block's layers, for a learner that learns from the whole batch: it has
+    the shares of all.
 
-    torch's ``parallelize_module`` (Shoeybi et al. 2019, arXiv:1909.08053, section 3): of each pair of layers
-    (``Block.pairs``) the first one's outputs, and the second one's inputs, are spread. All else is computed by all learners
-    alike. The pool of such a learner is ``ALONE``, so L of them make the update of one to rounding, with its random numbers.
+    torch's ``parallelize_module`` (Shoeybi et al. 2019, arXiv:1909.08053, section 3): of each pair
+    of layers (``Block.pairs``) the first one's outputs, and the second one's inputs, are spread.
+    All else is computed by all learners alike. The pool of such a learner is ``ALONE``, so L of
+    them make the update of one to rounding, with its random numbers.
     """
 
     def __init__(self, learners: Learners) -> None:
         super().__init__(learners, pool=ALONE)
 
     def spread(self, mesh: Any) -> None:
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            RowwiseParallel,
+            parallelize_module,
+        )
 
         for block in blocks(self.net):
             for first, second in block.pairs:
@@ -52,4 +58,6 @@ class Layers(Spread):
         with lost():
             data = Trajectory(**{name: field(name) for name in Trajectory.__slots__})
             keys = gathered(torch.as_tensor(batch.keys), 0).cpu().numpy()
-            return replace(batch, data=data, keys=keys, weight=gathered(torch.as_tensor(batch.weight), 0))
+            return replace(
+                batch, data=data, keys=keys, weight=gathered(torch.as_tensor(batch.weight), 0)
+            )

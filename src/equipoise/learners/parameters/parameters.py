@@ -1,4 +1,6 @@
-"""The interface of a learner's parameters, with what holds where each gradient lies here as backward leaves it."""
+"""The interface of a learner's parameters, with what holds where each gradient lies here as
+backward leaves it.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,27 @@ def added(out: LossOutput, before: LossSums | None) -> LossSums:
 
 
 class Parameters(ABC):
-    """The parameters of a network by optimiser group, with their gradients and what the optimisers remember.
+    """The parameters of a network by optimiser group, with their gradients and what the optimisers
+    remember.
 
-    Where several learners share them, all learners call each method at the same time, apart from ``like`` and ``retune``.
+    Where several learners share them, all learners call each method at the same time, apart from
+    ``like`` and ``retune``.
     """
 
     net: Any
     optimizers: Mapping[str, Any]  # by group
 
     def __init__(self, pool: Learners = ALONE) -> None:
-        """``pool``: the learners that each learn from a share of a batch, so that losses and statistics are added up."""
+        """``pool``: the learners that each learn from a share of a batch, so that losses and
+        statistics are added up.
+        """
         self.pool = pool
 
     @abstractmethod
     def hold(self, net: Any, groups: Groups, settings: Optimizer) -> None:
-        """Lay out the parameters of ``net``, which is on its device, by ``groups``. Called once, before any other method."""
+        """Lay out the parameters of ``net``, which is on its device, by ``groups``. Called once,
+        before any other method.
+        """
 
     def together(self) -> AbstractContextManager[object]:
         """The context of a step, which raises ``LearnerLost`` if another learner is gone."""
@@ -54,15 +62,20 @@ class Parameters(ABC):
         return work()
 
     def begin(self, group: str, parts: int) -> int:
-        """Set the gradient to zero before a step over ``parts`` -> how many parts more another learner has."""
+        """Set the gradient to zero before a step over ``parts`` -> how many parts more another
+        learner has.
+        """
         for part in self.gradient(group):
             part.zero_()
         return 0
 
-    def backward(self, group: str, out: LossOutput, before: LossSums | None, fill: Callable[[Tensor], None]) -> Tensor:
+    def backward(
+        self, group: str, out: LossOutput, before: LossSums | None, fill: Callable[[Tensor], None]
+    ) -> Tensor:
         """Make the gradient that of the mean loss over the items of all learners -> that loss [].
 
-        ``before``: sums of the step's earlier parts, whose gradient is there. ``fill``: adds the gradient of a loss.
+        ``before``: sums of the step's earlier parts, whose gradient is there. ``fill``: adds the
+        gradient of a loss.
         """
         if before is None:
             loss = out.loss / out.count.clamp(min=1)
@@ -96,7 +109,9 @@ class Parameters(ABC):
         return norm
 
     def step(self, group: str, rate: float | Tensor, unless: Tensor | None) -> None:
-        """Move the group against its gradient, unless ``unless`` [] is True, which is not waited for."""
+        """Move the group against its gradient, unless ``unless`` [] is True, which is not waited
+        for.
+        """
         if unless is None:
             self.optimizers[group].step(rate)
         else:
@@ -108,7 +123,9 @@ class Parameters(ABC):
             one.settings = settings
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return whole parameters and buffers by name, in the network's memory where they lie here."""
+        """Return whole parameters and buffers by name,
+        in the network's memory where they lie here.
+        """
         return tree.named_tensors(self.net)
 
     def join_gather(self) -> None:  # noqa: B027  # there is nothing to gather where each learner keeps all

@@ -28,14 +28,18 @@ def cut(whole: Tensor, like: Tensor) -> Tensor:
     if not isinstance(like, DTensor):
         return whole
     # Without the rank of a source each learner cuts what it has, and sends nothing.
-    return distribute_tensor(whole.contiguous(), like.device_mesh, like.placements, src_data_rank=None).to_local()
+    return distribute_tensor(
+        whole.contiguous(), like.device_mesh, like.placements, src_data_rank=None
+    ).to_local()
 
 
 def gathered(part: Tensor, like: Tensor) -> Tensor:
     """The whole tensor of the parts of all learners, who ask at once."""
     if not isinstance(like, DTensor):
         return part
-    spread = DTensor.from_local(part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride())
+    spread = DTensor.from_local(
+        part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride()
+    )
     with lost():
         return spread.full_tensor()
 
@@ -49,11 +53,17 @@ def _gradient_of(param: Tensor) -> Tensor:
     """What lies here of a gradient, once it is spread as its parameter is."""
     gradient = param.grad
     assert gradient is not None
-    return part_of(gradient.redistribute(placements=param.placements) if isinstance(gradient, DTensor) else gradient)  # type: ignore[attr-defined]
+    return part_of(
+        gradient.redistribute(placements=param.placements)  # type: ignore[attr-defined]
+        if isinstance(gradient, DTensor)
+        else gradient
+    )
 
 
 class Gathered(Mapping[str, Tensor]):
-    """Tensors by name, each gathered anew when it is asked for: at most one lies here whole. All learners ask in one order."""
+    """Tensors by name, each gathered anew when it is asked for: at most one lies here whole. All
+    learners ask in one order.
+    """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
@@ -73,7 +83,8 @@ class Parts:
 
     def __init__(self, settings: Optimizer, params: Sequence[nn.Parameter]) -> None:
         self.params = list(params)
-        self._leaves = [nn.Parameter(part_of(param.detach())) for param in params]  # in the same memory
+        # in the same memory
+        self._leaves = [nn.Parameter(part_of(param.detach())) for param in params]
         self.each = [descent(settings, leaf) for leaf in self._leaves]
 
     def clear(self) -> None:
@@ -91,9 +102,13 @@ class Parts:
         return out
 
     def squares(self, learners: int) -> Tensor:
-        """The sum [] of the gradient's squares that is this learner's to give: of what all have alike, one share of it."""
+        """The sum [] of the gradient's squares that is this learner's to give: of what all have
+        alike, one share of it.
+        """
         shares = zip(self.params, self.gradient(), strict=True)
-        return torch.stack([part.square().sum() / (1 if _spread(param) else learners) for param, part in shares]).sum()
+        return torch.stack(
+            [part.square().sum() / (1 if _spread(param) else learners) for param, part in shares]
+        ).sum()
 
     def step(self, rate: float) -> None:
         for one in self.each:
@@ -104,17 +119,29 @@ class Parts:
             one.step_unless(skip, rate)
 
     def state(self, *, keep: bool) -> Tree:
-        """The parameters, one behind the other, and what an optimiser of that one tensor would remember.
+        """The parameters, one behind the other, and what an optimiser of that one tensor would
+        remember.
 
-        All learners ask at once. Without ``keep`` nothing is kept of what is gathered: empty tensors.
+        All learners ask at once. Without ``keep`` nothing is kept of what is gathered: empty
+        tensors.
         """
-        slots = {name: self._flat([one.slots[name] for one in self.each], keep) for name in self._moments}
-        return {"params": self._flat(self._leaves, keep), "optimizer": slots | {"step": self.each[0].slots["step"]}}
+        slots = {
+            name: self._flat([one.slots[name] for one in self.each], keep) for name in self._moments
+        }
+        return {
+            "params": self._flat(self._leaves, keep),
+            "optimizer": slots | {"step": self.each[0].slots["step"]},
+        }
 
     def like(self) -> Tree:
         """The types and shapes of ``state``, without numbers."""
-        flat = torch.empty(sum(param.numel() for param in self.params), dtype=self._leaves[0].dtype, device="meta")
-        return {"params": flat, "optimizer": dict.fromkeys(self._moments, flat) | {"step": self.each[0].slots["step"]}}
+        flat = torch.empty(
+            sum(param.numel() for param in self.params), dtype=self._leaves[0].dtype, device="meta"
+        )
+        return {
+            "params": flat,
+            "optimizer": dict.fromkeys(self._moments, flat) | {"step": self.each[0].slots["step"]},
+        }
 
     @torch.no_grad()
     def load(self, state: Any) -> None:
@@ -133,7 +160,10 @@ class Parts:
 
     @torch.no_grad()
     def _flat(self, parts: Sequence[Tensor], keep: bool) -> Tensor:
-        flat, at = torch.empty(sum(p.numel() for p in self.params) if keep else 0, dtype=parts[0].dtype), 0
+        flat, at = (
+            torch.empty(sum(p.numel() for p in self.params) if keep else 0, dtype=parts[0].dtype),
+            0,
+        )
         for param, part in zip(self.params, parts, strict=True):
             whole = gathered(part.detach(), param)
             if keep:
@@ -145,9 +175,10 @@ class Parts:
 class Spread(Parameters):
     """A part of some parameters, of their gradient and of what the optimiser remembers.
 
-    ``tensors``, ``state`` and ``load`` are of whole tensors, as with ``Flat``. So all learners ask for them at once.
-    ``tensors`` are gathered one by one as they are read, while the others ``join_gather``. Only learner 0 is given the tensors
-    of ``state``; the others are given empty ones.
+    ``tensors``, ``state`` and ``load`` are of whole tensors, as with ``Flat``. So all learners ask
+    for them at once. ``tensors`` are gathered one by one as they are read, while the others
+    ``join_gather``. Only learner 0 is given the tensors of ``state``; the others are given empty
+    ones.
     """
 
     def __init__(self, learners: Learners, pool: Learners) -> None:

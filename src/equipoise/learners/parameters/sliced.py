@@ -18,9 +18,10 @@ from equipoise.types import LossOutput
 class Sliced(Spread):
     """1/L of each parameter, for a learner that learns from its share of a batch.
 
-    torch's ``fully_shard`` (FSDP: Zhao et al. 2023, arXiv:2304.11277; first as ZeRO-3: Rajbhandari et al. 2020,
-    arXiv:1910.02054): the parameters of a ``Block`` are gathered while it is computed, those of no block while a loss is, and a
-    gradient is added up by a reduce-scatter. The optimiser moves the parts.
+    torch's ``fully_shard`` (FSDP: Zhao et al. 2023, arXiv:2304.11277; first as ZeRO-3: Rajbhandari
+    et al. 2020, arXiv:1910.02054): the parameters of a ``Block`` are gathered while it is computed,
+    those of no block while a loss is, and a gradient is added up by a reduce-scatter. The optimiser
+    moves the parts.
     """
 
     def __init__(self, learners: Learners) -> None:
@@ -44,14 +45,18 @@ class Sliced(Spread):
         super().begin(group, parts)
         return int(self.pool.max(torch.tensor(parts))) - parts
 
-    def backward(self, group: str, out: LossOutput, before: LossSums | None, fill: Callable[[Tensor], None]) -> Tensor:
+    def backward(
+        self, group: str, out: LossOutput, before: LossSums | None, fill: Callable[[Tensor], None]
+    ) -> Tensor:
         fill(out.loss)
         loss, count = self.pool.sum(torch.stack(added(out, before)).float())
         return self._mean(group, loss, count)
 
 
 class _Forward(nn.Module):
-    """Any computation with the network, as the forward of a module: its loss leads FSDP to its backward."""
+    """Any computation with the network, as the forward of a module: its loss leads FSDP to its
+    backward.
+    """
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()

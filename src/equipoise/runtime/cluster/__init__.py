@@ -1,1 +1,3 @@
-"""A run over several machines: sites with actors, and the home of the learners, which they reach by messages."""
+"""A run over several machines: sites with actors, and the home of the learners, which they reach by
+messages.
+"""

@@ -1,11 +1,13 @@
-"""Blocks of the queue between machines: places that are granted to actors of a site, and the rows that they wrote.
+"""Blocks of the queue between machines: places that are granted to actors of a site, and the rows
+that they wrote.
 
-At home the proxy reserves a block when an actor asks for a place, copies the rows that come into it, and commits it. A place
-is granted with the newest versions of that moment, and an actor does not begin before its machine has them. So the bound on the
-lag holds as if the actor were here.
+At home the proxy reserves a block when an actor asks for a place, copies the rows that come into
+it, and commits it. A place is granted with the newest versions of that moment, and an actor does
+not begin before its machine has them. So the bound on the lag holds as if the actor were here.
 
-At the site actors work over ``experience/queue/outbound.py``. When a session ends they go on with the slot that they have, and
-its rows are dropped. They get the next one in the next session. Rows that shards of the site keep wait there.
+At the site actors work over ``experience/queue/outbound.py``. When a session ends they go on with
+the slot that they have, and its rows are dropped. They get the next one in the next session. Rows
+that shards of the site keep wait there.
 """
 
 from __future__ import annotations
@@ -22,7 +24,17 @@ from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.unstacked import Crossing, Last
 from equipoise.experience.queue.waiting import Waiting, mark, marked, put_back
 from equipoise.runtime.cluster.carried import Carried
-from equipoise.runtime.cluster.frames import Brought, Grant, Kept, Kind, Lost, Message, Restarted, Rows, Want
+from equipoise.runtime.cluster.frames import (
+    Brought,
+    Grant,
+    Kept,
+    Kind,
+    Lost,
+    Message,
+    Restarted,
+    Rows,
+    Want,
+)
 from equipoise.runtime.cluster.protocols import Queue
 from equipoise.runtime.cluster.weights import Newest, SiteWeights
 from equipoise.runtime.cluster.wire import Refused
@@ -39,7 +51,8 @@ class Remote:
     held: int = 1  # blocks that its actor writes at a time
     wanted: int = 0  # places that it waits for
     life: int = 0  # of its actor, as the site counts
-    open: dict[int, Mapping[str, Slot]] = field(default_factory=dict)  # by sequence: granted, and the rows have not come
+    # by sequence: granted, and the rows have not come
+    open: dict[int, Mapping[str, Slot]] = field(default_factory=dict)
     last: Last | None = None  # of its rows that have come in this session
 
 
@@ -47,13 +60,26 @@ class HomeBlocks(Carried):
     """Home's end, for the groups of one site."""
 
     def __init__(
-        self, plan: Plan, crossing: Crossing, remotes: Iterable[Remote], newest: Newest, fences: Mapping[str, Array],
-        cut: Callable[[], object], kept: Collection[int] = (),
-    ) -> None:  # fmt: skip
-        """``fences``: as ``Proxy.specs``; ``cut``: the cut under way, or None. ``kept``: groups whose rows wait at the site."""
+        self,
+        plan: Plan,
+        crossing: Crossing,
+        remotes: Iterable[Remote],
+        newest: Newest,
+        fences: Mapping[str, Array],
+        cut: Callable[[], object],
+        kept: Collection[int] = (),
+    ) -> None:
+        """``fences``: as ``Proxy.specs``; ``cut``: the cut under way, or None. ``kept``: groups
+        whose rows wait at the site.
+        """
         self._plan, self._crossing, self._newest, self._cut = plan, crossing, newest, cut
         self._remotes = {remote.group: remote for remote in remotes}
-        self._gone, self._cancelled, self._kept, self._leaving = fences["gone"], fences["cancelled"], frozenset(kept), False
+        self._gone, self._cancelled, self._kept, self._leaving = (
+            fences["gone"],
+            fences["cancelled"],
+            frozenset(kept),
+            False,
+        )
         self.most = {Kind.WANT: 0, Kind.ROWS: crossing.most, Kind.LOST: 0, Kind.RESTARTED: 0}
         if kept:
             self.most |= {Kind.KEPT: 0, Kind.BROUGHT: block_bytes(self._plan)}
@@ -66,25 +92,41 @@ class HomeBlocks(Carried):
         self._leaving = True
 
     def ready(self) -> Iterator[Message]:
-        """Yield grants. During a cut there are none: a site cannot tell an actor that waits for one from one that rests."""
+        """Yield grants. During a cut there are none: a site cannot tell an actor that waits for one
+        from one that rests.
+        """
         for group, remote in self._remotes.items():
             sequences = list[int]()
-            while remote.wanted and self._cut() is None and not self._leaving and self._gone[group] == self._cancelled[group]:
+            while (
+                remote.wanted
+                and self._cut() is None
+                and not self._leaving
+                and self._gone[group] == self._cancelled[group]
+            ):
                 if (slots := remote.queue.reserve(remote.streams)) is None:
                     break
                 sequences.append(int(slots[self._plan.first].keys[0, 1]))
                 remote.wanted -= 1
                 remote.open[sequences[-1]] = slots
-            if sequences:  # the versions: after the blocks were reserved, as an actor here would look
-                yield Grant(group, remote.life, np.array([*self._newest.versions(), *sequences], np.int64).tobytes())
+            # the versions: after the blocks were reserved, as an actor here would look
+            if sequences:
+                yield Grant(
+                    group,
+                    remote.life,
+                    np.array([*self._newest.versions(), *sequences], np.int64).tobytes(),
+                )
 
     def take(self, message: Message) -> None:
         match message:
             case Want(group, life, count):
                 remote = self._remote(message, group)
-                most = 2 * (remote.held + 1)  # those of its slots that are under way, and the next ones
+                # those of its slots that are under way, and the next ones
+                most = 2 * (remote.held + 1)
                 if count < 1 or remote.wanted + len(remote.open) + count > most:
-                    raise Refused("wrong numbers", f"want: expected 1 to {most} places of a group, got {count} more")
+                    raise Refused(
+                        "wrong numbers",
+                        f"want: expected 1 to {most} places of a group, got {count} more",
+                    )
                 remote.wanted += count
                 remote.life = life
             case Lost(group, life):
@@ -94,7 +136,10 @@ class HomeBlocks(Carried):
             case Restarted(group):
                 remote = self._remote(message, group)
                 if not remote.open:
-                    raise Refused("wrong numbers", f"restarted: expected group {group} with an open block, got none")
+                    raise Refused(
+                        "wrong numbers",
+                        f"restarted: expected group {group} with an open block, got none",
+                    )
                 remote.queue.restart(remote.open[min(remote.open)])
             case Rows(group, sequence, body):
                 remote = self._remote(message, group)
@@ -118,13 +163,18 @@ class HomeBlocks(Carried):
 
     def _remote(self, message: Message, group: int, among: Collection[int] | None = None) -> Remote:
         if group not in (may := self._remotes if among is None else among):
-            raise Refused("wrong numbers", f"{message.kind.name}: expected a group of {sorted(may)}, got {group}")
+            raise Refused(
+                "wrong numbers",
+                f"{message.kind.name}: expected a group of {sorted(may)}, got {group}",
+            )
         return self._remotes[group]
 
     def _open(self, message: Message, remote: Remote, sequence: int) -> Mapping[str, Slot]:
         if (slots := remote.open.pop(sequence, None)) is None:
             got = f"{remote.group} has, got {sequence}"
-            raise Refused("wrong numbers", f"{message.kind.name}: expected a block that group {got}")
+            raise Refused(
+                "wrong numbers", f"{message.kind.name}: expected a block that group {got}"
+            )
         return slots
 
     def _brought(self, remote: Remote, sequence: int, body: Any) -> None:
@@ -177,27 +227,46 @@ class SiteBlocks(Carried):
     """The site's end, for the groups that write there."""
 
     def __init__(
-        self, outbound: Sequence[Outbound], stacks: Mapping[str, Mapping[str, Stack]], weights: SiteWeights, policies: int,
-        counted: Callable[[int], Iterable[Message]], waiting: Waiting | None = None, kept: Collection[int] = (),
-    ) -> None:  # fmt: skip
-        """``outbound``: of each learner; ``stacks``: of each policy's observations, as in ``EnvSpec``. ``weights``: of so many
-        ``policies``. ``counted``: what home is sent before a group's rows.
+        self,
+        outbound: Sequence[Outbound],
+        stacks: Mapping[str, Mapping[str, Stack]],
+        weights: SiteWeights,
+        policies: int,
+        counted: Callable[[int], Iterable[Message]],
+        waiting: Waiting | None = None,
+        kept: Collection[int] = (),
+    ) -> None:
+        """``outbound``: of each learner; ``stacks``: of each policy's observations, as in
+        ``EnvSpec``. ``weights``: of so many ``policies``. ``counted``: what home is sent before a
+        group's rows.
 
-        ``waiting``: complete blocks for shards of this site, and ``kept``: the groups that those blocks come from.
+        ``waiting``: complete blocks for shards of this site, and ``kept``: the groups that those
+        blocks come from.
         """
-        self._outbound, self._weights, self._policies, self._counted = outbound, weights, policies, counted
+        self._outbound, self._weights, self._policies, self._counted = (
+            outbound,
+            weights,
+            policies,
+            counted,
+        )
         self._waiting, self._kept, self._groups = waiting, kept, dict[int, _Group]()
         for one in outbound:
             crossing = Crossing(one.plan, stacks)
-            self._groups |= {group: _Group(one, at, crossing, crossing.last()) for at, group in enumerate(one.groups)}
-        self._wait: dict[int, tuple[int, int]] = {}  # by place, the group and the sequence of each block that waits
+            self._groups |= {
+                group: _Group(one, at, crossing, crossing.last())
+                for at, group in enumerate(one.groups)
+            }
+        # by place, the group and the sequence of each block that waits
+        self._wait: dict[int, tuple[int, int]] = {}
         self._brings = self._leaving = False
         self.dropped = 0  # slots whose rows were not sent, since their block was taken away
         self.most = {Kind.GRANT: 8 * (policies + max((one.slots for one in outbound), default=0))}
 
     @property
     def quiet(self) -> bool:
-        return all(one.quiet for one in self._outbound) and not any(group.pending for group in self._groups.values())
+        return all(one.quiet for one in self._outbound) and not any(
+            group.pending for group in self._groups.values()
+        )
 
     def leave(self) -> None:
         self._leaving = True
@@ -214,16 +283,29 @@ class SiteBlocks(Carried):
         match message:
             case Grant(number, life, body):
                 if number not in self._groups:
-                    raise Refused("wrong numbers", f"grant: expected a group of {sorted(self._groups)}, got {number}")
+                    raise Refused(
+                        "wrong numbers",
+                        f"grant: expected a group of {sorted(self._groups)}, got {number}",
+                    )
                 group, size = self._groups[number], len(body)
                 if size % 8 or size <= 8 * self._policies:
-                    raise Refused("wrong numbers", f"grant: expected {self._policies} versions, got {size} bytes")
-                if life != group.life:  # it was for an actor that died meanwhile, and home has taken it back
+                    raise Refused(
+                        "wrong numbers",
+                        f"grant: expected {self._policies} versions, got {size} bytes",
+                    )
+                # it was for an actor that died meanwhile, and home has taken it back
+                if life != group.life:
                     return
                 versions, sequences = np.split(np.frombuffer(body, np.int64), [self._policies])
-                count, most = len(sequences) + sum(len(one.sequences) for one in group.pending), group.outbound.slots
+                count, most = (
+                    len(sequences) + sum(len(one.sequences) for one in group.pending),
+                    group.outbound.slots,
+                )
                 if count > most:
-                    raise Refused("wrong numbers", f"grant: expected at most {most} places that wait, got {count}")
+                    raise Refused(
+                        "wrong numbers",
+                        f"grant: expected at most {most} places that wait, got {count}",
+                    )
                 group.pending.append(_Granted(sequences.tolist(), versions))
 
     def forget(self) -> None:
@@ -237,10 +319,14 @@ class SiteBlocks(Carried):
         group.outbound.void(group.at)
         group.pending.clear()
         words = group.outbound.words
-        group.told, group.life, group.restarted = (int(words[name][group.at]) for name in ("granted", "lives", "restarted"))
+        group.told, group.life, group.restarted = (
+            int(words[name][group.at]) for name in ("granted", "lives", "restarted")
+        )
 
     def ready(self) -> Iterator[Message]:
-        """What actors ask for and what they wrote: the next want first, so that the answer meets the rows."""
+        """What actors ask for and what they wrote: the next want first, so that the answer meets
+        the rows.
+        """
         for number, group in self._groups.items():
             words, at = group.outbound.words, group.at
             if (life := int(words["lives"][at])) != group.life:

@@ -9,15 +9,20 @@ from equipoise.runtime.cluster.frames import Kind, Message
 
 
 class Carried(Protocol):
-    """One end of something that workers share: blocks of rows, weights, steps of envs, shards or counts.
+    """One end of something that workers share: blocks of rows, weights, steps of envs, shards or
+    counts.
 
-    A site has one end, and home has the other, for each site. An end knows neither the line nor the session.
+    A site has one end, and home has the other, for each site. An end knows neither the line nor the
+    session.
     """
 
-    most: Mapping[Kind, int]  # the kinds of messages that this end takes, and the most bytes of a body of each
+    # the kinds of messages that this end takes, and the most bytes of a body of each
+    most: Mapping[Kind, int]
 
     def ready(self) -> Iterator[Message]:
-        """Yield what is to be sent now. The caller asks in a session, and sends each before it asks for the next."""
+        """Yield what is to be sent now. The caller asks in a session, and sends each before it asks
+        for the next.
+        """
         yield from ()
 
     def take(self, message: Message) -> None:
@@ -32,7 +37,9 @@ class Carried(Protocol):
 
     @property
     def quiet(self) -> bool:
-        """Return True if nothing is under way that the site's workers finish before they save or move."""
+        """Return True if nothing is under way that the site's workers finish before they save or
+        move.
+        """
         return True
 
 

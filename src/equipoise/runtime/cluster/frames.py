@@ -1,6 +1,8 @@
-"""The messages between a site and home: a frozen dataclass for each kind, with named fields. No pickle.
+"""The messages between a site and home: a frozen dataclass for each kind, with named fields. No
+pickle.
 
-A message is a head of fixed size and a body of raw bytes: rows and weights as they lie in memory, JSON where it is words.
+A message is a head of fixed size and a body of raw bytes: rows and weights as they lie in memory,
+JSON where it is words.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 MAGIC = 0x45510003  # a protocol that changes gets another number
-LAYOUT = struct.Struct("<IIqqqqq")  # of a head: magic, kind, session, number, the three numbers of a message
+# of a head: magic, kind, session, number, the three numbers of a message
+LAYOUT = struct.Struct("<IIqqqqq")
 HEAD = LAYOUT.size
 
 
@@ -59,7 +62,9 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a kind: at most three numbers with names, and a body. A group is one of the run's groups of envs."""
+    """A message of a kind: at most three numbers with names, and a body. A group is one of the
+    run's groups of envs.
+    """
 
     kind: ClassVar[Kind]
     none: ClassVar[int] = 0  # a number that a kind has no name for
@@ -154,7 +159,9 @@ class Said(Message):
 
 @dataclass(frozen=True, slots=True)
 class File(Message):
-    """A file of a checkpoint, or rows of a replay. ``Said`` names it next, with "step", or for rows "at"."""
+    """A file of a checkpoint, or rows of a replay. ``Said`` names it next, with "step", or for rows
+    "at".
+    """
 
     kind: ClassVar[Kind] = Kind.FILE
     body: Any = b""
@@ -248,7 +255,9 @@ class Denied(Message):
 
 @dataclass(frozen=True, slots=True)
 class Grant(Message):
-    """Places for the next unrolls of a group. [n + k] int64: the version of each of n policies now, k sequences."""
+    """Places for the next unrolls of a group. [n + k] int64: the version of each of n policies now,
+    k sequences.
+    """
 
     kind: ClassVar[Kind] = Kind.GRANT
     group: int = 0
@@ -278,7 +287,9 @@ class Cut(Message):
 
 @dataclass(frozen=True, slots=True)
 class LetGo(Message):
-    """The site's actors get no more places. They are handed over once they have handed in what they have."""
+    """The site's actors get no more places. They are handed over once they have handed in what they
+    have.
+    """
 
     kind: ClassVar[Kind] = Kind.LET_GO
 
@@ -360,20 +371,44 @@ class Taken(Message):
 
 
 _SITES = (
-    Hello, Want, Rows, Statistics, Ask, Lost, Restarted, Said, File, Stepped, Unstepped, Kept, Brought, Answered, Emptied,
-)  # fmt: skip
+    Hello,
+    Want,
+    Rows,
+    Statistics,
+    Ask,
+    Lost,
+    Restarted,
+    Said,
+    File,
+    Stepped,
+    Unstepped,
+    Kept,
+    Brought,
+    Answered,
+    Emptied,
+)
 _HOMES = (Welcome, Expelled, Denied, Grant, Weights, Cut, LetGo, Stop, Step, Hold, Known, Asked)
 FROM_SITES = frozenset(one.kind.name for one in _SITES)
-_MESSAGES: dict[Kind, type[Message]] = {one.kind: one for one in (*_SITES, *_HOMES, Beat, Probe, Piece, Taken)}
-_NAMES = {kind: tuple(one.name for one in fields(made) if one.name != "body") for kind, made in _MESSAGES.items()}
-_NUMBERS: dict[type[Message], Callable[[Message], tuple[int, int, int]]] = {
-    made: attrgetter(*(*_NAMES[kind], "none", "none", "none")[:3]) for kind, made in _MESSAGES.items()
+_MESSAGES: dict[Kind, type[Message]] = {
+    one.kind: one for one in (*_SITES, *_HOMES, Beat, Probe, Piece, Taken)
 }
-_BODIES = frozenset(kind for kind, made in _MESSAGES.items() if any(one.name == "body" for one in fields(made)))
+_NAMES = {
+    kind: tuple(one.name for one in fields(made) if one.name != "body")
+    for kind, made in _MESSAGES.items()
+}
+_NUMBERS: dict[type[Message], Callable[[Message], tuple[int, int, int]]] = {
+    made: attrgetter(*(*_NAMES[kind], "none", "none", "none")[:3])
+    for kind, made in _MESSAGES.items()
+}
+_BODIES = frozenset(
+    kind for kind, made in _MESSAGES.items() if any(one.name == "body" for one in fields(made))
+)
 
 
 def made(kind: Kind, numbers: Sequence[int], body: Any) -> Message:
-    """The message of a kind, by the numbers of its head. What a kind has no name for is left out."""
+    """The message of a kind, by the numbers of its head.
+    What a kind has no name for is left out.
+    """
     names = _NAMES[kind]
     more = {"body": body} if kind in _BODIES else {}
     return _MESSAGES[kind](**dict(zip(names, numbers, strict=False)), **more)

@@ -1,4 +1,6 @@
-"""The process that runs a site: it supervises the workers of one machine, and carries what they write to home."""
+"""The process that runs a site: it supervises the workers of one machine, and carries what they
+write to home.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,16 @@ from equipoise.runtime.cluster.sockets import SiteLink
 from equipoise.runtime.cluster.stepping import Asker, SiteSteps
 from equipoise.runtime.cluster.weights import SiteWeights
 from equipoise.runtime.ipc import Event, PipeChannel, Segment
-from equipoise.runtime.messages import Failed, HandedOver, Lost, Message, Note, Saved, Written, to_json
+from equipoise.runtime.messages import (
+    Failed,
+    HandedOver,
+    Lost,
+    Message,
+    Note,
+    Saved,
+    Written,
+    to_json,
+)
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.crew import Crew, Died, ring
 from equipoise.runtime.process.handles import SiteSlots
@@ -52,12 +63,15 @@ class SiteJob:
     home: Home
     lives: Mapping[str, int]  # how many processes of each worker had begun before, on any machine
     counted: Mapping[int, bytes]  # what home knows of the parts of these workers
-    segments: Mapping[str, bytes] = field(default_factory=dict)  # rows of its shards; empty: the name alone is taken
+    # rows of its shards; empty: the name alone is taken
+    segments: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def cores(self) -> int:
         """One for each thread that its workers compute with."""
-        return sum(one.kind.threads(self.blueprint) for one in self.members if one.title in self.titles)
+        return sum(
+            one.kind.threads(self.blueprint) for one in self.members if one.title in self.titles
+        )
 
 
 class SiteHost:
@@ -67,7 +81,8 @@ class SiteHost:
         """``scratch``: a folder of this machine, for files that go home."""
         check_order("ray")
         self._job, self.over, self._step = replace(job, segments={}), "", 0
-        self._handing: int | None = None  # the number of the cut in which the workers here save, to go on elsewhere
+        # the number of the cut in which the workers here save, to go on elsewhere
+        self._handing: int | None = None
         self._handed_in = 0  # the session in which they do
         self._missing: set[str] = set()  # those that have not done so
         (scratch / "logs").mkdir()
@@ -75,61 +90,117 @@ class SiteHost:
         torch = {member.kind.torch for member in mine}
         forkserver.prepare(torch=True in torch, central=False in torch)
         self._blue = blue = replace(
-            job.blueprint, directory=str(scratch / "checkpoints"), logs=str(scratch / "logs"), weights=None,
-            address=_address_for(job.home), resume=_with_rows(job, scratch / "checkpoints"),
-        )  # fmt: skip
+            job.blueprint,
+            directory=str(scratch / "checkpoints"),
+            logs=str(scratch / "logs"),
+            weights=None,
+            address=_address_for(job.home),
+            resume=_with_rows(job, scratch / "checkpoints"),
+        )
         self._sent: dict[str, int] = {}  # bytes of each segment that home was sent in this session
         self._sent_in = 0
-        self._named = set(job.segments)  # segments that a checkpoint has named, and others of home's
+        # segments that a checkpoint has named, and others of home's
+        self._named = set(job.segments)
         channels: list[PipeChannel] = []
 
         def channel() -> PipeChannel:
             channels.append(PipeChannel())
             return channels[-1]
 
-        self._shared, self._board, segment = build.lay_out(blue, job.kinds, Segment, channel, site=mine)
+        self._shared, self._board, segment = build.lay_out(
+            blue, job.kinds, Segment, channel, site=mine
+        )
         rows = {title: self._board.row(title) for title in job.titles}
         groups, here = stepped(blue, mine), written(blue, mine)
         every = parts(blue, self._shared, rows, job.members)
         places = {number: place for number, place in every.items() if place.of(job.titles)}
-        known = {number: place.part for number, place in every.items() if place.meets and number not in places}
+        known = {
+            number: place.part
+            for number, place in every.items()
+            if place.meets and number not in places
+        }
         meeting = {number: place.part for number, place in places.items() if place.meets}
         exchange, stacks = self._shared.exchange, stacks_of(blue)
-        askers = {group: Asker(exchange, group, stacks) for group in groups - here if exchange is not None}
+        askers = {
+            group: Asker(exchange, group, stacks) for group in groups - here if exchange is not None
+        }
         for number, data in job.counted.items():
             places[number].part.write(data)
-        of_group = {group: [number for number, place in places.items() if place.group == group] for group in groups}
+        of_group = {
+            group: [number for number, place in places.items() if place.group == group]
+            for group in groups
+        }
         for group in here:  # the board goes along with an unroll; with each step it would be much
             titles = self._workers(group)
-            of_group[group] += [number for number, place in places.items() if place.group is None and place.of(titles)]
+            of_group[group] += [
+                number
+                for number, place in places.items()
+                if place.group is None and place.of(titles)
+            ]
         self._carrier = Event()
-        self._crew = Crew(blue, mine, self._shared, self._board, [segment, self._carrier, *channels], lives=job.lives)
+        self._crew = Crew(
+            blue,
+            mine,
+            self._shared,
+            self._board,
+            [segment, self._carrier, *channels],
+            lives=job.lives,
+        )
         weights = [policy.weights for policy in self._shared.policies.values()]
         address = f"{job.home.address}:{job.home.port}"
         keys = job.home.keys.public, job.home.sites
         self._link = SiteLink(
-            job.name, job.incarnation, address, *keys, groups=len(groups), silent_s=job.home.silent_s
-        )  # fmt: skip
+            job.name,
+            job.incarnation,
+            address,
+            *keys,
+            groups=len(groups),
+            silent_s=job.home.silent_s,
+        )
         counted = {number: place.part for number, place in places.items() if not place.meets}
-        self._parts = SiteParts(counted, of_group, time.monotonic, meeting, known if meeting else {})
-        published = SiteWeights(weights, asks=not meeting, follows=any(one.kind.movable for one in mine))
+        self._parts = SiteParts(
+            counted, of_group, time.monotonic, meeting, known if meeting else {}
+        )
+        published = SiteWeights(
+            weights, asks=not meeting, follows=any(one.kind.movable for one in mine)
+        )
         keepers = {one.index: self._keeper(one.index) for one in mine if one.kind.side == "keeping"}
         self._blocks = SiteBlocks(
-            self._shared.outbound, stacks, published, len(weights), self._parts.of_group, self._shared.waiting,
+            self._shared.outbound,
+            stacks,
+            published,
+            len(weights),
+            self._parts.of_group,
+            self._shared.waiting,
             {group for index in keepers for group in groups_of_shard(blue, index)},
-        )  # fmt: skip
+        )
         carried = [
-            self._blocks, published, SiteSteps(askers, self._parts.changed), self._parts,
+            self._blocks,
+            published,
+            SiteSteps(askers, self._parts.changed),
+            self._parts,
             SiteShards(keepers, self._blocks.taken),
-        ]  # fmt: skip
+        ]
         self.end = SiteEnd(
-            job.name, job.incarnation, self._link, carried, digest=job.home.digest, cut=self._cut, ended=self._ended,
+            job.name,
+            job.incarnation,
+            self._link,
+            carried,
+            digest=job.home.digest,
+            cut=self._cut,
+            ended=self._ended,
             silent_s=job.home.silent_s,
-        )  # fmt: skip
+        )
         self._askers, self._crew.elsewhere = askers, self._carrier
-        self._queues = {rank: queue_of(blue, mine, self._crew.bells, one, rank) for rank, one in self._shared.queues.items()}
+        self._queues = {
+            rank: queue_of(blue, mine, self._crew.bells, one, rank)
+            for rank, one in self._shared.queues.items()
+        }
         self._reconciling = False  # a queue here may not yet be certain of what a dead actor held
-        slots = [SiteSlots(outbound, self._carrier, self._shared.waiting) for outbound in self._shared.outbound]
+        slots = [
+            SiteSlots(outbound, self._carrier, self._shared.waiting)
+            for outbound in self._shared.outbound
+        ]
         self._crew.start([self._queues.get(rank, one) for rank, one in enumerate(slots)])
 
     def _keeper(self, index: int) -> Keeper:
@@ -140,11 +211,16 @@ class SiteHost:
 
     def _workers(self, group: int) -> set[str]:
         """The titles of the workers that step this group or act for it."""
-        return {one.title for one in self._job.members if group in one.kind.groups(self._blue, one.index)}
+        return {
+            one.title
+            for one in self._job.members
+            if group in one.kind.groups(self._blue, one.index)
+        }
 
     def step(self, timeout_s: float = IDLE_S) -> None:
         """Wait at most ``timeout_s`` for something to do, and do it."""
-        for group, asker in self._askers.items():  # by which the crew sees that its env workers get on
+        # by which the crew sees that its env workers get on
+        for group, asker in self._askers.items():
             self._shared.actors[group].next_row = asker.steps
         try:
             for title, said in self._crew.poll(timeout_s, self._carrier.fd, self._link.fd):
@@ -161,8 +237,15 @@ class SiteHost:
             worked = self.end.tick(time.monotonic()) is Tick.WORKED
             ring(self._crew.bells, self._job.titles, always=False)
         if self._handing is not None and self._handed_in != self.end.sessions:
-            self._handing = None  # home may not have got all of it, and may have got none: once more
-        if self.end.leaving and self._handing is None and self.end.joined and self.end.idle and not self._crew.absent:
+            # home may not have got all of it, and may have got none: once more
+            self._handing = None
+        if (
+            self.end.leaving
+            and self._handing is None
+            and self.end.joined
+            and self.end.idle
+            and not self._crew.absent
+        ):
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -182,7 +265,8 @@ class SiteHost:
         """Pass on what a worker said. The files of a checkpoint go first."""
         if isinstance(said, Died):
             self._reconciling = bool(self._queues)
-            self._handing = None  # a successor has nothing to hand over for that number: once more, when it is there
+            # a successor has nothing to hand over for that number: once more, when it is there
+            self._handing = None
             self.end.say(title, to_json(Lost(how=said.how)))
             return
         if isinstance(said, Saved) and self._handing is not None:
@@ -197,7 +281,9 @@ class SiteHost:
             self.end.say(title, to_json(said))
 
     def _written(self, title: str, said: Written) -> None:
-        """Send what a shard has written while the run went on: its file, and the rows that no checkpoint had before."""
+        """Send what a shard has written while the run went on: its file, and the rows that no
+        checkpoint had before.
+        """
         if self._sent_in != self.end.sessions:  # home may not have got all of what was sent before
             self._sent, self._sent_in = {}, self.end.sessions
         try:
@@ -208,7 +294,9 @@ class SiteHost:
             self.end.late(title, self._step, {}, (), to_json(failed))
 
     def _rows(self, said: Written) -> Iterator[tuple[str, int, memoryview]]:
-        """(segment, first new byte, new bytes), read from the disk as they are sent; what is of no more use is emptied."""
+        """(segment, first new byte, new bytes), read from the disk as they are sent; what is of no
+        more use is emptied.
+        """
         folder = Path(self._blue.segments)
         for name, entry in said.segments.items():
             first = self._sent.get(name, 0)
@@ -226,23 +314,37 @@ class SiteHost:
         self._named |= said.segments.keys()
 
     def _read(self, said: Saved | Written) -> dict[str, bytes]:
-        return {name: checkpoint.read_aside(Path(self._blue.directory), self._step, name) for name in said.files}
+        return {
+            name: checkpoint.read_aside(Path(self._blue.directory), self._step, name)
+            for name in said.files
+        }
 
     def _handed_over(self, title: str, said: Saved) -> None:
         """Send a worker's files; the last worker's are followed by the word that all are there."""
         if said.cut != self._handing or title not in self._missing:
             return  # of a cut that home gave up
         if said.error is not None:
-            self.end.say(title, to_json(Note(text=f"warning: {title} could not be handed over: {said.error}")))
+            self.end.say(
+                title,
+                to_json(Note(text=f"warning: {title} could not be handed over: {said.error}")),
+            )
             return
         self._missing.discard(title)
         if not self._missing:
             self.end.send(self._parts.all())
-        self.end.files(title, self._read(said), then=None if self._missing else to_json(HandedOver(site=self._job.name)))
+        self.end.files(
+            title,
+            self._read(said),
+            then=None if self._missing else to_json(HandedOver(site=self._job.name)),
+        )
 
     def _failed(self, error: WorkerFailed) -> None:
-        """A worker here cannot be replaced, so the run cannot go on: home ends it with the same words."""
-        said = Failed(error=error.cause, text=error.traceback_text, final=error.final, said=error.reason)
+        """A worker here cannot be replaced, so the run cannot go on: home ends it with the same
+        words.
+        """
+        said = Failed(
+            error=error.cause, text=error.traceback_text, final=error.final, said=error.reason
+        )
         self.end.say(error.worker, to_json(said))
         self.over = f"{error.worker} {error.reason}"
 
@@ -268,18 +370,26 @@ class SiteHost:
 
 
 def _with_rows(job: SiteJob, folder: Path) -> Source | None:
-    """The checkpoint to go on from, with the rows of the shards here, which are written into this machine's folder."""
+    """The checkpoint to go on from, with the rows of the shards here, which are written into this
+    machine's folder.
+    """
     for name, data in job.segments.items():
         file = folder / checkpoint.SEGMENTS / name
         file.parent.mkdir(parents=True, exist_ok=True)
         write_synced(file, data)
     source = job.blueprint.resume
-    return replace(source, path=folder / source.path.name) if source is not None and source.segments else source
+    return (
+        replace(source, path=folder / source.path.name)
+        if source is not None and source.segments
+        else source
+    )
 
 
 def _address_for(home: Home) -> str:
     """The address of this machine towards home. Nothing is sent."""
-    with socket.socket(socket.AF_INET6 if ":" in home.address else socket.AF_INET, socket.SOCK_DGRAM) as made:
+    with socket.socket(
+        socket.AF_INET6 if ":" in home.address else socket.AF_INET, socket.SOCK_DGRAM
+    ) as made:
         made.connect((home.address, home.port))
         return str(made.getsockname()[0])
 

@@ -1,12 +1,15 @@
-"""Shards on machines of actors: both halves of a shard's mailbox (``experience/replay/mailbox.py``).
+"""Shards on machines of actors: both halves of a shard's mailbox
+(``experience/replay/mailbox.py``).
 
-At home a ``StandInShard`` is to the learner what a shard of this machine is: it passes on what is asked, and writes what comes
-back. At the site a ``Keeper`` is to the shard what the learner is. Rows that wait at the site do not travel
-(``experience/queue/waiting.py``): a request to insert says only where they lie.
+At home a ``StandInShard`` is to the learner what a shard of this machine is: it passes on what is
+asked, and writes what comes back. At the site a ``Keeper`` is to the shard what the learner is.
+Rows that wait at the site do not travel (``experience/queue/waiting.py``): a request to insert says
+only where they lie.
 
-Requests have the numbers of home's mailbox. A request that comes a second time, since a session ended meanwhile, is not done
-again: its answer is read once more from where it lies, for what was drawn lies there until it has come. A shard that died is
-buried by the learner, as on one machine: home is told its next life, and the first request of that life begins it.
+Requests have the numbers of home's mailbox. A request that comes a second time, since a session
+ended meanwhile, is not done again: its answer is read once more from where it lies, for what was
+drawn lies there until it has come. A shard that died is buried by the learner, as on one machine:
+home is told its next life, and the first request of that life begins it.
 """
 
 from __future__ import annotations
@@ -36,8 +39,12 @@ class StandInShard:
     """Home's half, for one shard."""
 
     def __init__(
-        self, plan: Plan, post: ShardMailbox, number: int, block: Callable[[int], Mapping[str, Trajectory]]
-    ) -> None:  # fmt: skip
+        self,
+        plan: Plan,
+        post: ShardMailbox,
+        number: int,
+        block: Callable[[int], Mapping[str, Trajectory]],
+    ) -> None:
         """``number``: among the shards of ``post``; ``block``: of the queue, by its place."""
         self._plan, self._post, self._number, self._block = plan, post, number, block
         self._mail = post.shards[number]
@@ -50,7 +57,9 @@ class StandInShard:
         self._passed = int(self._mail["answered"][0])
 
     def asks(self) -> Iterator[tuple[int, int, Any]]:
-        """(request, life, bytes) of those that were not passed on; none while the learner is to bury the shard."""
+        """(request, life, bytes) of those that were not passed on; none while the learner is to
+        bury the shard.
+        """
         mail, life = self._mail, int(self._mail["seen"][0])
         if life != int(mail["life"][0]):
             return
@@ -68,16 +77,22 @@ class StandInShard:
             return b"".join((request.tobytes(), raw(self._plan, block)))
         if kind == Request.UPDATE:
             given, n = self._post.priorities, numbers[2]
-            return b"".join((request.tobytes(), given["keys"][:n].tobytes(), given["priority"][:n].tobytes()))
+            return b"".join(
+                (request.tobytes(), given["keys"][:n].tobytes(), given["priority"][:n].tobytes())
+            )
         return request.tobytes()
 
     def answer(self, number: int, life: int, body: Any) -> bool:
-        """Write the answer to a request -> is it news? ValueError, and nothing is said to the learner, where it is none."""
+        """Write the answer to a request -> is it news? ValueError, and nothing is said to the
+        learner, where it is none.
+        """
         mail = self._mail
         if life != self._life or life != int(mail["life"][0]) or number < int(mail["answered"][0]):
             return False
         if number != int(mail["answered"][0]) or number >= self._passed:
-            raise ValueError(f"expected the answer to request {int(mail['answered'][0])}, got that to {number}")
+            raise ValueError(
+                f"expected the answer to request {int(mail['answered'][0])}, got that to {number}"
+            )
         kind, *numbers = mail["request"][number % len(mail["request"])].tolist()
         drawn = _drawn(self._post, *numbers) if kind == Request.DRAW else []
         if len(body) != (size := SAID + sum(array.nbytes for array in drawn)):
@@ -108,7 +123,10 @@ class HomeShards(Carried):
     def __init__(self, shards: Mapping[int, StandInShard], answered: Callable[[], object]) -> None:
         """``shards``: by number; ``answered`` is called when one has an answer."""
         self._shards, self._answered = shards, answered
-        self.most = {Kind.ANSWERED: max((one.most for one in shards.values()), default=0), Kind.EMPTIED: 0}
+        self.most = {
+            Kind.ANSWERED: max((one.most for one in shards.values()), default=0),
+            Kind.EMPTIED: 0,
+        }
 
     def take(self, message: Message) -> None:
         match message:
@@ -126,7 +144,10 @@ class HomeShards(Carried):
 
     def _shard(self, message: Message, shard: int) -> StandInShard:
         if shard not in self._shards:
-            raise Refused("wrong numbers", f"{message.kind.name}: expected a shard of {sorted(self._shards)}, got {shard}")
+            raise Refused(
+                "wrong numbers",
+                f"{message.kind.name}: expected a shard of {sorted(self._shards)}, got {shard}",
+            )
         return self._shards[shard]
 
     def ready(self) -> Iterator[Message]:
@@ -146,16 +167,20 @@ class Keeper:
         """``number``: among the shards of ``post``."""
         self._post, self._number, self._waiting = post, number, waiting
         self._mail = post.shards[number]
-        self.most = REQUEST + max(block_bytes(waiting.plan), sum(one.nbytes for one in post.priorities.values()))
+        self.most = REQUEST + max(
+            block_bytes(waiting.plan), sum(one.nbytes for one in post.priorities.values())
+        )
         self._told = 0  # requests whose answers home was sent
         self._life = 0  # of the shard, as home was told
 
     def forget(self) -> None:
         """A session has ended: what was sent in it may not have come."""
-        self._life, self._told = 0, int(self._mail["asked"][0])  # home asks again for what it has no answer to
+        # home asks again for what it has no answer to
+        self._life, self._told = 0, int(self._mail["asked"][0])
 
     def ask(self, number: int, life: int, body: Any) -> int | None:
-        """Pass a request on to the shard, unless it has this one -> the place of a block that is to be taken in now.
+        """Pass a request on to the shard, unless it has this one -> the place of a block that is to
+        be taken in now.
 
         ValueError, and nothing is passed on, where it is no request.
         """
@@ -178,7 +203,9 @@ class Keeper:
         return place
 
     def _take(self, body: Any) -> int | None:
-        """Look at a request, and keep what came with it -> the place of the block, if it is one to be taken in."""
+        """Look at a request, and keep what came with it -> the place of the block, if it is one to
+        be taken in.
+        """
         if len(body) < REQUEST:
             raise ValueError(f"expected at least {REQUEST} bytes of a request, got {len(body)}")
         kind, first, second, third = np.frombuffer(body, np.int64, 4).tolist()
@@ -186,17 +213,28 @@ class Keeper:
         if kind == Request.INSERT and 0 <= first < self._waiting.plan.blocks:
             if rest:
                 if rest != block_bytes(self._waiting.plan):
-                    raise ValueError(f"expected {block_bytes(self._waiting.plan):,} bytes of rows, got {rest:,}")
+                    raise ValueError(
+                        f"expected {block_bytes(self._waiting.plan):,} bytes of rows, got {rest:,}"
+                    )
                 self._waiting.write(first, body[REQUEST:])
             return int(first)
         if kind == Request.UPDATE and 0 <= first <= second <= third <= batch and rest == 24 * third:
-            given["keys"][:third] = np.frombuffer(body, np.int64, 2 * third, REQUEST).reshape(third, 2)
+            given["keys"][:third] = np.frombuffer(body, np.int64, 2 * third, REQUEST).reshape(
+                third, 2
+            )
             given["priority"][:third] = np.frombuffer(body, np.float64, third, REQUEST + 16 * third)
             return None
-        drawn = kind == Request.DRAW and 0 <= first < BUFFERS and min(second, third) >= 0 and second + third <= batch
+        drawn = (
+            kind == Request.DRAW
+            and 0 <= first < BUFFERS
+            and min(second, third) >= 0
+            and second + third <= batch
+        )
         if (kind == Request.LOOK or drawn) and not rest:
             return None
-        raise ValueError(f"expected a request, got {kind} of {first}, {second}, {third} with {rest:,} bytes")
+        raise ValueError(
+            f"expected a request, got {kind} of {first}, {second}, {third} with {rest:,} bytes"
+        )
 
     def answers(self) -> Iterator[tuple[int, int, Any]]:
         """(request, life, bytes) of what the shard has done, and home was not told."""
@@ -204,7 +242,11 @@ class Keeper:
         while self._told < mail["answered"][0] and mail["seen"][0] == mail["life"][0]:
             number = self._told
             self._told += 1
-            yield number, int(mail["seen"][0]), self._said(mail["request"][number % len(mail["request"])])
+            yield (
+                number,
+                int(mail["seen"][0]),
+                self._said(mail["request"][number % len(mail["request"])]),
+            )
 
     def _said(self, request: Array) -> Any:
         kind, *numbers = request.tolist()
@@ -231,7 +273,9 @@ class SiteShards(Carried):
     """The site's end."""
 
     def __init__(self, keepers: Mapping[int, Keeper], taken: Callable[[int], object]) -> None:
-        """``keepers``: by the number of the shard. ``taken`` is called with the place of a block that a shard takes in."""
+        """``keepers``: by the number of the shard. ``taken`` is called with the place of a block
+        that a shard takes in.
+        """
         self._keepers, self._taken = keepers, taken
         self.most = {Kind.ASKED: max((one.most for one in keepers.values()), default=0)}
 
@@ -239,7 +283,10 @@ class SiteShards(Carried):
         match message:
             case Asked(shard, request, life, body):
                 if shard not in self._keepers:
-                    raise Refused("wrong numbers", f"asked: expected a shard of {sorted(self._keepers)}, got {shard}")
+                    raise Refused(
+                        "wrong numbers",
+                        f"asked: expected a shard of {sorted(self._keepers)}, got {shard}",
+                    )
                 try:
                     place = self._keepers[shard].ask(request, life, body)
                 except ValueError as error:

@@ -1,11 +1,14 @@
-"""A line: one end of the sessions between a site and home. It knows no transport and no clock but those that it is given.
+"""A line: one end of the sessions between a site and home. It knows no transport and no clock but
+those that it is given.
 
-A *session* is a stretch of time in which no message was lost: each end numbers what it sends, and a message of another
-session, or with a number that does not follow, is refused. Each fault ends the session, and the next begins from what
-both ends know by themselves. So no end has to ask what the other has received.
+A *session* is a stretch of time in which no message was lost: each end numbers what it sends, and a
+message of another session, or with a number that does not follow, is refused. Each fault ends the
+session, and the next begins from what both ends know by themselves. So no end has to ask what the
+other has received.
 
-A large body, such as weights, takes longer than ``SILENT_S`` on a slow link. It is sent in pieces, few of which are under way:
-each shows that the sender lives, and none is a flood. What is sent after it waits for it.
+A large body, such as weights, takes longer than ``SILENT_S`` on a slow link. It is sent in pieces,
+few of which are under way: each shows that the sender lives, and none is a flood. What is sent
+after it waits for it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ PIECES = 16  # of bodies, that are under way
 class Link(Protocol):
     """A way to the other end. Messages come whole and in order, or not at all. Nothing blocks."""
 
-    def send(self, head: bytes, body: Any) -> bool: ...  # False: the other end is not there; the message is lost
+    # False: the other end is not there; the message is lost
+    def send(self, head: bytes, body: Any) -> bool: ...
     def receive(self) -> tuple[Any, Any] | None: ...  # head and body; None: nothing has come
     def closed(self) -> bool: ...  # has a connection ended since the last call?
 
@@ -43,15 +47,20 @@ class Line:
     """``session`` is 0 while there is none."""
 
     def __init__(
-        self, link: Link, most: Mapping[Kind, int], silent_s: float = SILENT_S, refused: Tally | None = None
-    ) -> None:  # fmt: skip
-        """``most``: what may come, and the most bytes of each kind. ``silent_s``: as ``SILENT_S``. ``refused``: messages that
-        were not taken.
+        self,
+        link: Link,
+        most: Mapping[Kind, int],
+        silent_s: float = SILENT_S,
+        refused: Tally | None = None,
+    ) -> None:
+        """``most``: what may come, and the most bytes of each kind. ``silent_s``: as ``SILENT_S``.
+        ``refused``: messages that were not taken.
         """
         self.link, self._most, self.silent_s = link, most, silent_s
         self.session = 0
         self.refused = Tally() if refused is None else refused
-        self.late: list[int] = []  # sessions that are over, from which messages have come; the owner empties it
+        # sessions that are over, from which messages have come; the owner empties it
+        self.late: list[int] = []
         self.moved: Counter[str] = Counter()  # bytes of bodies, by kind
         self._sent = self._received = 0
         self._waiting: deque[_Waiting] = deque()
@@ -77,7 +86,9 @@ class Line:
         self._pieces.clear()
 
     def send(self, message: Message) -> None:
-        """Send in the session, if there is one; a message that is lost on its way ends it, sooner or later."""
+        """Send in the session, if there is one; a message that is lost on its way ends it, sooner
+        or later.
+        """
         if not self.session:
             return
         view = memoryview(message.data).cast("B")
@@ -87,7 +98,8 @@ class Line:
         waits = _Waiting(message, view)
         self._waiting.append(waits)
         self._go_on()
-        if self._waiting and not isinstance(message.data, bytes):  # its memory is the caller's again
+        # its memory is the caller's again
+        if self._waiting and not isinstance(message.data, bytes):
             waits.body = memoryview(bytes(waits.body))
 
     def _go_on(self) -> None:
@@ -114,7 +126,9 @@ class Line:
         self.link.send(message.head(), message.data)
 
     def receive(self, now: float) -> Frame | None:
-        """The next message: of the session and in its order, or one of no session; None: nothing has come."""
+        """The next message: of the session and in its order, or one of no session; None: nothing
+        has come.
+        """
         while (found := self.link.receive()) is not None:
             try:
                 frame = parse(*found, self._most)
@@ -150,7 +164,9 @@ class Line:
             return None
         if frame.kind is Kind.TAKEN:
             if not self._under_way:
-                raise Refused("wrong numbers", "taken: expected it for a piece that was sent, got one more")
+                raise Refused(
+                    "wrong numbers", "taken: expected it for a piece that was sent, got one more"
+                )
             self._under_way -= 1
             self._go_on()
             return None
@@ -160,7 +176,10 @@ class Line:
         self._size += len(frame.message.data)
         most = self._largest if frame.kind is Kind.PIECE else self._most[frame.kind]
         if self._size > most:
-            raise Refused("too large", f"{frame.kind.name}: expected at most {most:,} bytes in all, got {self._size:,}")
+            raise Refused(
+                "too large",
+                f"{frame.kind.name}: expected at most {most:,} bytes in all, got {self._size:,}",
+            )
         if frame.kind is Kind.PIECE:
             self.send(Taken())
             return None
@@ -170,7 +189,9 @@ class Line:
         return Frame(frame.session, frame.number, made(frame.kind, frame.message.numbers, body))
 
     def beat(self, now: float) -> bool:
-        """Say now and then that this end lives -> is the session still one? A silent or closed one is over."""
+        """Say now and then that this end lives -> is the session still one? A silent or closed one
+        is over.
+        """
         if self.link.closed() or now - self._heard_at > self.silent_s:
             self.end()
         if self.session and now - self._said_at >= BEAT_S:

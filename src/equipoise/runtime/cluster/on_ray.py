@@ -1,7 +1,9 @@
-"""Ray: which machines there are, and a Ray actor on each that runs a site. The one file that imports Ray.
+"""Ray: which machines there are, and a Ray actor on each that runs a site. The one file that
+imports Ray.
 
-Ray places, tells of machines that join, leave and are drained, and carries what is secret (the keys of the links are part of a
-``SiteJob``). Rows and weights take another way (``sockets.py``), and workers are supervised by their site, not by Ray.
+Ray places, tells of machines that join, leave and are drained, and carries what is secret (the keys
+of the links are part of a ``SiteJob``). Rows and weights take another way (``sockets.py``), and
+workers are supervised by their site, not by Ray.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # a call after the end must not begin a cluster
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of what a later version will do
+# a call after the end must not begin a cluster
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+# else Ray warns of what a later version will do
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
 import ray.exceptions
@@ -45,7 +49,8 @@ NODES_S = 1.0  # between two looks at the machines
 REACH_S = 3.0  # to reach the address of a cluster
 ANSWER_S = 0.5  # to reach a machine on which a site was lost; the driver waits for it
 END_S = 5.0  # from the stop word of a site to its end
-NOT_MADE = "error raised in its creation task"  # in Ray's words: this package is not there, or not whole
+# in Ray's words: this package is not there, or not whole
+NOT_MADE = "error raised in its creation task"
 
 
 @ray.remote(max_restarts=0, max_task_retries=0)
@@ -70,7 +75,9 @@ class RayNodes:
     """``Nodes`` of a Ray cluster. ``disconnect`` after the run."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Connect to the cluster; ValueError in one line where there is none, or none that this process can use."""
+        """Connect to the cluster; ValueError in one line where there is none, or none that this
+        process can use.
+        """
         self.cluster = cluster
         self._ours = not ray.is_initialized()  # else it is the caller's, who connected before
         if self._ours:
@@ -83,33 +90,49 @@ class RayNodes:
         self._wanted: dict[str, str] = {}  # the machine that a site had, or is to have
         self._looked = self._placed = self._drained_at = 0.0
         self._drained: set[str] = set()
-        self._doubted: set[str] = set()  # machines on which a site ended: Ray finds only after 15 s that one of them is gone
+        # machines on which a site ended: Ray finds only after 15 s that one of them is gone
+        self._doubted: set[str] = set()
         self._asked = 0  # cores that an autoscaler was asked for
 
     def nodes(self) -> list[Node]:
-        """The machines that live, as far as Ray knows and, where a site ended, as far as they answer; home first."""
+        """The machines that live, as far as Ray knows and, where a site ended, as far as they
+        answer; home first.
+        """
         used: dict[str, float] = {}
         for one in self._running.values():
             used[one.node] = used.get(one.node, 0.0) + one.cores
         leaving, alive = draining(), [one for one in ray.nodes() if one["Alive"]]
         doubted = [one for one in alive if one["NodeID"] in self._doubted]
-        self._doubted = {one["NodeID"] for one in doubted if not _answers(one["NodeManagerAddress"], one["NodeManagerPort"])}
+        self._doubted = {
+            one["NodeID"]
+            for one in doubted
+            if not _answers(one["NodeManagerAddress"], one["NodeManagerPort"])
+        }
         found = [
             Node(
-                name=one["NodeID"], cores=one["Resources"].get("CPU", 0.0), used=used.get(one["NodeID"], 0.0),
-                labels=one.get("Labels") or {}, home=one["NodeID"] == self._home, draining=one["NodeID"] in leaving,
+                name=one["NodeID"],
+                cores=one["Resources"].get("CPU", 0.0),
+                used=used.get(one["NodeID"], 0.0),
+                labels=one.get("Labels") or {},
+                home=one["NodeID"] == self._home,
+                draining=one["NodeID"] in leaving,
             )
-            for one in alive if one["NodeID"] not in self._doubted
-        ]  # fmt: skip
+            for one in alive
+            if one["NodeID"] not in self._doubted
+        ]
         return sorted(found, key=lambda node: (not node.home, node.name))
 
     def settings(self, blue: Blueprint, kinds: Sequence[Kind]) -> dict[str, Any]:
-        """The settings of the cluster, for run.json; ValueError where it has no room for such a run."""
+        """The settings of the cluster, for run.json; ValueError where it has no room for such a
+        run.
+        """
         self.deal(blue, kinds)
         return asdict(self.cluster)
 
     def deal(self, blue: Blueprint, kinds: Sequence[Kind]) -> Mapping[str, tuple[str, ...]]:
-        """Deal a run's workers to the machines that there are -> the titles of each site; ValueError where there is no room."""
+        """Deal a run's workers to the machines that there are -> the titles of each site;
+        ValueError where there is no room.
+        """
         at, learning = self.cluster.inference_at, blue.learners * blue.program.placement.threads
         members = crew(blue, kinds)
         if at == "home":
@@ -123,7 +146,11 @@ class RayNodes:
         run = cells(blue, members, at, self.cluster.learners_at, self.cluster.shards_at)
         dealt = deal(run, learning, self.nodes(), self.cluster)
         titles = {title for site in dealt.sites.values() for title in site}
-        away = [member for member in members if member.title in titles and member.kind.side == "sampling"]
+        away = [
+            member
+            for member in members
+            if member.title in titles and member.kind.side == "sampling"
+        ]
         servers = sum(member.kind.serves for member in away)
         check_processes(blue.program, away=len(away) - servers, servers_away=servers)
         self._wanted = dict(dealt.nodes)
@@ -145,7 +172,11 @@ class RayNodes:
             if node is not None and node.free >= cores:
                 by_name[node.name] = replace(node, used=node.used + cores)
                 self._begin(name, node.name)
-        found = placed({name: job.cores for name, job in self._waiting.items()}, list(by_name.values()), self.cluster)
+        found = placed(
+            {name: job.cores for name, job in self._waiting.items()},
+            list(by_name.values()),
+            self.cluster,
+        )
         for name, node_name in found.items():
             self._begin(name, node_name)
         if self.cluster.autoscale:
@@ -156,12 +187,16 @@ class RayNodes:
         self._wanted[name] = node
         cores = job.cores
         made = SiteActor.options(  # type: ignore[attr-defined]
-            num_cpus=cores, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False), name=None
+            num_cpus=cores,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            name=None,
         ).remote()
         self._running[name] = _Running(made, made.run.remote(job), node, cores)
 
     def _ask(self) -> None:
-        """Ask the autoscaler for the cores that sites wait for; what was asked for before is replaced."""
+        """Ask the autoscaler for the cores that sites wait for; what was asked for before is
+        replaced.
+        """
         wanted = [job.cores for job in self._waiting.values()]
         if sum(wanted) == self._asked:
             return
@@ -170,7 +205,9 @@ class RayNodes:
 
         labels = dict(self.cluster.labels)
         selectors = [labels] * len(wanted) if labels else None
-        request_resources(bundles=[{"CPU": cores} for cores in wanted], bundle_label_selectors=selectors)
+        request_resources(
+            bundles=[{"CPU": cores} for cores in wanted], bundle_label_selectors=selectors
+        )
 
     def waits(self) -> Mapping[str, int]:
         """The sites that no machine has room for, and the cores that each needs."""
@@ -228,7 +265,10 @@ class RayNodes:
         return f"ended: {why}" if why else "ended"
 
     def _missing(self, name: str, what: str) -> WorkerFailed:
-        said = f"could not begin on machine {self._running[name].node[:8]}: {what}; install there what this machine has"
+        said = (
+            f"could not begin on machine {self._running[name].node[:8]}: {what}; install there "
+            "what this machine has"
+        )
         return WorkerFailed(name, said, final=True)
 
     def close(self) -> None:
@@ -259,15 +299,25 @@ def _connect(address: str) -> None:
         _reach(where)
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", namespace="equipoise", **options)
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="ERROR",
+            namespace="equipoise",
+            **options,
+        )
     except ConnectionError as error:
         raise ValueError(
-            f"address: expected a Ray cluster at {address!r}, found none; start one with 'ray start --head', or use "
+            f"address: expected a Ray cluster at {address!r}, found none; start one with 'ray "
+            "start --head', or use "
             "--address local"
         ) from error
     except RuntimeError as error:
         text = " ".join(str(error).split())
-        raise ValueError(f"address: expected a Ray cluster that this process can join at {address!r}, got: {text}") from error
+        raise ValueError(
+            f"address: expected a Ray cluster that this process can join at {address!r}, got: "
+            f"{text}"
+        ) from error
 
 
 def _answers(address: str, port: int) -> bool:
@@ -283,11 +333,14 @@ def _reach(where: str) -> None:
     """ValueError where nobody listens at HOST:PORT; Ray itself would try for long."""
     name, _, port = where.rpartition(":")
     if not port.isdecimal() or not name:
-        raise ValueError(f"address: expected auto, local or HOST:PORT, such as 10.0.0.1:6379, got {where!r}")
+        raise ValueError(
+            f"address: expected auto, local or HOST:PORT, such as 10.0.0.1:6379, got {where!r}"
+        )
     try:
         socket.create_connection((name.strip("[]"), int(port)), REACH_S).close()
     except OSError as error:
         raise ValueError(
-            f"address: expected a Ray cluster at {where}, but nobody answers there ({error}); start one with 'ray start --head "
+            f"address: expected a Ray cluster at {where}, but nobody answers there ({error}); "
+            "start one with 'ray start --head "
             f"--port {port}' on that machine, or use --address local"
         ) from error

@@ -1,7 +1,8 @@
-"""What the workers of a site count, of which home has a copy: their episodes, their rows of the board, what learners say.
+"""What the workers of a site count, of which home has a copy: their episodes, their rows of the
+board, what learners say.
 
-Home and every site list the same parts in the same order, so that a number names one. Each has one writer: the worker at the
-site, and at home the proxy.
+Home and every site list the same parts in the same order, so that a number names one. Each has one
+writer: the worker at the site, and at home the proxy.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Arrays:
 
 
 class Words(Arrays):
-    """Words that tell of each other, such as an address and that it is there: they are read until two looks agree, and each is
-    published after those before it.
+    """Words that tell of each other, such as an address and that it is there: they are read until
+    two looks agree, and each is published after those before it.
     """
 
     def __init__(self, *words: Array) -> None:
@@ -69,7 +70,9 @@ class Words(Arrays):
     def write(self, data: Any) -> None:
         at = 0
         for words in self._words:
-            publish(words, ..., np.frombuffer(data, words.dtype, words.size, at).reshape(words.shape))
+            publish(
+                words, ..., np.frombuffer(data, words.dtype, words.size, at).reshape(words.shape)
+            )
             at += words.nbytes
 
     def read(self) -> bytes:
@@ -80,13 +83,15 @@ class Words(Arrays):
 
 
 class BoardRow:
-    """A worker's row of the board, without the flag of its doorbell. The time of the last sign is sent as an age, since two
-    machines have two clocks.
+    """A worker's row of the board, without the flag of its doorbell. The time of the last sign is
+    sent as an age, since two machines have two clocks.
     """
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._touched = fields["touched_s"]
-        self._rest = Arrays(*(array for name, array in fields.items() if name not in ("sleeping", "touched_s")))
+        self._rest = Arrays(
+            *(array for name, array in fields.items() if name not in ("sleeping", "touched_s"))
+        )
         self.nbytes = 8 + self._rest.nbytes
 
     def read(self) -> bytes:
@@ -102,9 +107,9 @@ class BoardRow:
 class Place:
     """What a part is of: of a group of envs, or of one worker.
 
-    ``titles``: of the workers that write it: it is known where they are. An env counts its failures, and what acts for it
-    counts the rest; under central inference these are two workers. ``meets``: are these the words by which a learner meets the
-    others, so that home passes them on?
+    ``titles``: of the workers that write it: it is known where they are. An env counts its
+    failures, and what acts for it counts the rest; under central inference these are two workers.
+    ``meets``: are these the words by which a learner meets the others, so that home passes them on?
     """
 
     part: Part
@@ -118,9 +123,14 @@ class Place:
 
 
 def parts(
-    blue: Blueprint, shared: Shared, rows: Mapping[str, Mapping[str, Any]], members: Sequence[Member]
+    blue: Blueprint,
+    shared: Shared,
+    rows: Mapping[str, Mapping[str, Any]],
+    members: Sequence[Member],
 ) -> dict[int, Place]:
-    """The parts of a run by number. ``members``: of the whole run; ``rows``: of the board, of those that are here."""
+    """The parts of a run by number. ``members``: of the whole run; ``rows``: of the board, of those
+    that are here.
+    """
     found: list[Place | None] = []
     sampling = [member for member in members if member.kind.side == "sampling"]
     steps, acts = list[set[str]](), list[set[str]]()
@@ -137,16 +147,32 @@ def parts(
                 found.append(Place(Arrays(*acting), frozenset(acts[group]), group))
                 found.append(Place(Arrays(*stepping), frozenset(steps[group]), group))
         rounding = [np.frombuffer(one.memory.buffer, np.uint8) for one in policy.rounding]
-        found += [Place(Arrays(array), frozenset(acts[group]), group) for group, array in enumerate(rounding)]
+        found += [
+            Place(Arrays(array), frozenset(acts[group]), group)
+            for group, array in enumerate(rounding)
+        ]
     for title in (member.title for member in members):
         found.append(Place(BoardRow(rows[title]), frozenset([title])) if title in rows else None)
     for member in (member for member in members if member.kind.side == "learning" and blue.apart):
         words, queue = shared.own[member.kind.name].views, shared.queues.get(member.index)
-        found.append(Place(Words(*Together.said(words, member.index)), frozenset([member.title]), meets=True))
-        found.append(None if queue is None else Place(Arrays(*queue.counters), frozenset([member.title])))
-    for name in dict.fromkeys(member.kind.name for member in members if member.kind.movable and member.kind.name in shared.own):
+        found.append(
+            Place(Words(*Together.said(words, member.index)), frozenset([member.title]), meets=True)
+        )
+        found.append(
+            None if queue is None else Place(Arrays(*queue.counters), frozenset([member.title]))
+        )
+    for name in dict.fromkeys(
+        member.kind.name
+        for member in members
+        if member.kind.movable and member.kind.name in shared.own
+    ):
         arrays = tree.leaves(shared.own[name].views)
-        found.append(Place(Arrays(*arrays), frozenset(member.title for member in members if member.kind.name == name)))
+        found.append(
+            Place(
+                Arrays(*arrays),
+                frozenset(member.title for member in members if member.kind.name == name),
+            )
+        )
     return {number: place for number, place in enumerate(found) if place is not None}
 
 
@@ -154,24 +180,41 @@ class HomeParts(Carried):
     """Home's end, for the parts that workers of one site write."""
 
     def __init__(
-        self, parts: Mapping[int, Part], counts: Collection[int], meeting: Collection[int] = (),
+        self,
+        parts: Mapping[int, Part],
+        counts: Collection[int],
+        meeting: Collection[int] = (),
         met: Callable[[], object] = lambda: None,
-    ) -> None:  # fmt: skip
-        """``parts``: of the whole run, by number; ``counts``: those of the site. ``meeting``: what learners say to each other.
+    ) -> None:
+        """``parts``: of the whole run, by number; ``counts``: those of the site. ``meeting``: what
+        learners say to each other.
 
-        What learners elsewhere say is sent to a site with learners. ``met`` is called when one of the site said something.
+        What learners elsewhere say is sent to a site with learners. ``met`` is called when one of
+        the site said something.
         """
-        self._parts, self._counts, self._met, self._meeting = parts, frozenset(counts), met, frozenset(meeting)
-        self._elsewhere = sorted(self._meeting - self._counts) if self._meeting & self._counts else []
-        self._known: dict[int, bytes] = {}  # what the site was told that learners elsewhere say, by part
-        self.most = {Kind.STATISTICS: max((parts[number].nbytes for number in self._counts), default=0)}
+        self._parts, self._counts, self._met, self._meeting = (
+            parts,
+            frozenset(counts),
+            met,
+            frozenset(meeting),
+        )
+        self._elsewhere = (
+            sorted(self._meeting - self._counts) if self._meeting & self._counts else []
+        )
+        # what the site was told that learners elsewhere say, by part
+        self._known: dict[int, bytes] = {}
+        self.most = {
+            Kind.STATISTICS: max((parts[number].nbytes for number in self._counts), default=0)
+        }
 
     def take(self, message: Message) -> None:
         match message:
             case Statistics(part, body):
                 if part not in self._counts or self._parts[part].nbytes != len(body):
                     got = f"{part} with {len(body):,} bytes"
-                    raise Refused("wrong numbers", f"statistics: expected a part of this site, got {got}")
+                    raise Refused(
+                        "wrong numbers", f"statistics: expected a part of this site, got {got}"
+                    )
                 self._parts[part].write(body)
                 if part in self._meeting:
                     self._met()
@@ -190,15 +233,28 @@ class SiteParts(Carried):
     """The site's end."""
 
     def __init__(
-        self, parts: Mapping[int, Part], of_group: Mapping[int, Iterable[int]], clock: Callable[[], float],
-        meeting: Mapping[int, Part] = MappingProxyType({}), known: Mapping[int, Part] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
-        """``parts``: what the workers here count, by home's numbers; ``of_group``: those that go home before a group's rows do.
+        self,
+        parts: Mapping[int, Part],
+        of_group: Mapping[int, Iterable[int]],
+        clock: Callable[[], float],
+        meeting: Mapping[int, Part] = MappingProxyType({}),
+        known: Mapping[int, Part] = MappingProxyType({}),
+    ) -> None:
+        """``parts``: what the workers here count, by home's numbers; ``of_group``: those that go
+        home before a group's rows do.
 
-        ``clock``: gives seconds. ``meeting``: what learners here say to the others, and ``known``: what those say.
+        ``clock``: gives seconds. ``meeting``: what learners here say to the others, and ``known``:
+        what those say.
         """
-        self._parts, self._of_group, self._meeting, self._known, self._clock = parts, of_group, meeting, known, clock
-        self._sent: dict[int, bytes] = {}  # what home was sent in this session of parts that are sent if they have changed
+        self._parts, self._of_group, self._meeting, self._known, self._clock = (
+            parts,
+            of_group,
+            meeting,
+            known,
+            clock,
+        )
+        # what home was sent in this session of parts that are sent if they have changed
+        self._sent: dict[int, bytes] = {}
         self._counted_at = 0.0
         self.most = {Kind.KNOWN: max(part.nbytes for part in known.values())} if known else {}
 
@@ -231,7 +287,10 @@ class SiteParts(Carried):
         match message:
             case Known(part, body):
                 if part not in self._known or self._known[part].nbytes != len(body):
-                    raise Refused("wrong numbers", f"known: expected what learners elsewhere say, got part {part}")
+                    raise Refused(
+                        "wrong numbers",
+                        f"known: expected what learners elsewhere say, got part {part}",
+                    )
                 self._known[part].write(body)
 
     def forget(self) -> None:

@@ -1,9 +1,10 @@
-"""Which machine does which work: pure functions of a run's workers, the machines' free cores and the settings of the cluster.
+"""Which machine does which work: pure functions of a run's workers, the machines' free cores and
+the settings of the cluster.
 
-A *cell* is the least that can be moved: an actor, or an inference worker with the actors that it acts for, or a learner or a
-shard with the actors that feed it. A *site* is some
-cells that are moved together: those of one machine at the start. A site keeps its cells as long as the run lives, and goes to
-another machine when its own is lost.
+A *cell* is the least that can be moved: an actor, or an inference worker with the actors that it
+acts for, or a learner or a shard with the actors that feed it. A *site* is some cells that are
+moved together: those of one machine at the start. A site keeps its cells as long as the run lives,
+and goes to another machine when its own is lost.
 """
 
 from __future__ import annotations
@@ -25,13 +26,19 @@ LEAST_DEADLINE_S = 2.0
 class Cluster:
     """The settings of a cluster. They are no part of a Program, and may change on a resume."""
 
-    address: str = "local"  # "auto": where RAY_ADDRESS says, or the one that runs here; HOST:PORT; "local": one of its own
-    home_actors: int | None = None  # actors on the learner's machine; None: as many as it has free cores for
+    # "auto": where RAY_ADDRESS says, or the one that runs here; HOST:PORT; "local": one of its own
+    address: str = "local"
+    # actors on the learner's machine; None: as many as it has free cores for
+    home_actors: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)  # that a machine of actors must have
-    autoscale: bool = False  # wait for machines that an autoscaler adds, instead of refusing what has no room
-    inference_at: At = "actors"  # on which machines central inference acts: those of the actors, or home
-    learners_at: At = "home"  # where learners beside the first are: at home, or each with the actors that feed it
-    shards_at: At = "home"  # where the shards of a replay are: at home, or each with the actors that feed it
+    # wait for machines that an autoscaler adds, instead of refusing what has no room
+    autoscale: bool = False
+    # on which machines central inference acts: those of the actors, or home
+    inference_at: At = "actors"
+    # where learners beside the first are: at home, or each with the actors that feed it
+    learners_at: At = "home"
+    # where the shards of a replay are: at home, or each with the actors that feed it
+    shards_at: At = "home"
     link_deadline_s: float = 5.0  # after which a machine that says nothing counts as gone
 
 
@@ -44,13 +51,16 @@ def read_cluster(given: Mapping[str, Any]) -> Cluster:
             raise ValueError(f"cluster: got the unknown setting {name!r}{hint(name, kinds)}")
         if name == "labels" and isinstance(value, str):
             value = _labels(value)
-        values[name] = convert(value, dict[str, str] if name == "labels" else kinds[name], f"cluster.{name}")
+        values[name] = convert(
+            value, dict[str, str] if name == "labels" else kinds[name], f"cluster.{name}"
+        )
     made = Cluster(**values)
     if made.home_actors is not None and made.home_actors < 0:
         raise ValueError(f"cluster.home_actors: expected 0 or more, got {made.home_actors}")
     if made.link_deadline_s < LEAST_DEADLINE_S:
         raise ValueError(
-            f"cluster.link_deadline_s: expected at least {LEAST_DEADLINE_S}, since a beat comes twice a second, got "
+            f"cluster.link_deadline_s: expected at least {LEAST_DEADLINE_S}, since a beat comes "
+            "twice a second, got "
             f"{made.link_deadline_s}"
         )
     return made
@@ -62,7 +72,9 @@ def _labels(text: str) -> dict[str, str]:
     for one in text.split(","):
         key, equals, value = (part.strip() for part in one.partition("="))
         if not (key and equals and value):
-            raise ValueError(f"cluster.labels: expected KEY=VALUE, with commas between several, got {text!r}")
+            raise ValueError(
+                f"cluster.labels: expected KEY=VALUE, with commas between several, got {text!r}"
+            )
         found[key] = value
     return found
 
@@ -101,11 +113,17 @@ class Dealt:
 
 
 def cells(
-    blue: Blueprint, members: Sequence[Member], inference_at: At = "actors", learners_at: At = "home", shards_at: At = "home"
+    blue: Blueprint,
+    members: Sequence[Member],
+    inference_at: At = "actors",
+    learners_at: At = "home",
+    shards_at: At = "home",
 ) -> list[Cell]:
-    """The cells of a run: in the order of their first envs, then kinds that are ``movable``, and those with learners last.
+    """The cells of a run: in the order of their first envs, then kinds that are ``movable``, and
+    those with learners last.
 
-    Inference workers that stay with the learner are in none, nor are learners and shards that stay at home.
+    Inference workers that stay with the learner are in none, nor are learners and shards that stay
+    at home.
     """
     found: list[tuple[set[int | str], list[Member]]] = []
     for member in members:
@@ -122,9 +140,20 @@ def cells(
             continue
         mine = [cell for cell in found if cell[0] & groups]
         found = [cell for cell in found if not cell[0] & groups]
-        found.append((groups.union(*(cell[0] for cell in mine)), [one for cell in mine for one in cell[1]] + [member]))
-    first = [min((group for group in groups if isinstance(group, int)), default=blue.program.groups) for groups, _ in found]
-    order = sorted(range(len(found)), key=lambda at: (any(one.kind.side == "learning" for one in found[at][1]), first[at]))
+        found.append(
+            (
+                groups.union(*(cell[0] for cell in mine)),
+                [one for cell in mine for one in cell[1]] + [member],
+            )
+        )
+    first = [
+        min((group for group in groups if isinstance(group, int)), default=blue.program.groups)
+        for groups, _ in found
+    ]
+    order = sorted(
+        range(len(found)),
+        key=lambda at: (any(one.kind.side == "learning" for one in found[at][1]), first[at]),
+    )
     return [
         Cell(
             tuple(one.title for one in cell),
@@ -145,7 +174,10 @@ def check_inference(blue: Blueprint) -> None:
     """ValueError where nothing acts that could be at the learner."""
     if not blue.inferences:
         got = blue.program.placement.inference
-        raise ValueError(f"cluster.inference_at=home: expected a run with --inference central, got one with {got}")
+        raise ValueError(
+            "cluster.inference_at=home: expected a run with --inference central, got one with "
+            f"{got}"
+        )
 
 
 def check_learners(blue: Blueprint, inference_at: At) -> None:
@@ -154,7 +186,10 @@ def check_learners(blue: Blueprint, inference_at: At) -> None:
     if blue.learners == 1:
         wrong = "a run with --learners 2 or more, got one with 1"
     elif blue.replays:
-        wrong = f"a run without a replay, whose rows are kept at home, got one of {', '.join(blue.replays)}"
+        wrong = (
+            "a run without a replay, whose rows are kept at home, got one of "
+            f"{', '.join(blue.replays)}"
+        )
     elif len(blue.learns) < len(blue.roles):
         wrong = "a run in which all policies learn, got one with a policy's past"
     elif blue.inferences and inference_at == "home":
@@ -162,9 +197,14 @@ def check_learners(blue: Blueprint, inference_at: At) -> None:
     elif blue.program.placement.balance == "auto":
         wrong = "--balance off, since it is home that lets actors act, got auto"
     elif blue.weights is not None:
-        wrong = "a run that begins anew or is resumed, got one that begins with the weights of another"
+        wrong = (
+            "a run that begins anew or is resumed, got one that begins with the weights of another"
+        )
     if wrong:
-        raise ValueError(f"cluster.learners_at=actors: expected {wrong}; with --cluster learners_at=home all are here")
+        raise ValueError(
+            f"cluster.learners_at=actors: expected {wrong}; with --cluster learners_at=home all "
+            "are here"
+        )
 
 
 def check_shards(blue: Blueprint, inference_at: At) -> None:
@@ -172,7 +212,10 @@ def check_shards(blue: Blueprint, inference_at: At) -> None:
     replays = [policy.replay for policy in blue.policies.values() if policy.replay is not None]
     wrong = ""
     if not blue.shards:
-        wrong = f"a run with --set replay.shards=2 or more, got one {'with 1' if blue.replays else 'without a replay'}"
+        wrong = (
+            "a run with --set replay.shards=2 or more, got one "
+            f"{'with 1' if blue.replays else 'without a replay'}"
+        )
     elif len(blue.roles) > 1:
         wrong = f"a run of one policy, got one of {', '.join(blue.roles)}"
     elif blue.learners > 1:
@@ -182,18 +225,27 @@ def check_shards(blue: Blueprint, inference_at: At) -> None:
     elif blue.inferences and inference_at == "home":
         wrong = "inference_at=actors, got home, where all rows are made"
     if wrong:
-        raise ValueError(f"cluster.shards_at=actors: expected {wrong}; with --cluster shards_at=home all are here")
+        raise ValueError(
+            f"cluster.shards_at=actors: expected {wrong}; with --cluster shards_at=home all are "
+            "here"
+        )
 
 
 def fits(node: Node, cluster: Cluster) -> bool:
     """May actors be placed on this machine?"""
-    return not node.home and not node.draining and all(node.labels.get(key) == value for key, value in cluster.labels.items())
+    return (
+        not node.home
+        and not node.draining
+        and all(node.labels.get(key) == value for key, value in cluster.labels.items())
+    )
 
 
 def deal(run: Sequence[Cell], learners: int, nodes: Sequence[Node], cluster: Cluster) -> Dealt:
-    """Deal the cells of a run to home and to the other machines, so that all have alike many free cores left.
+    """Deal the cells of a run to home and to the other machines, so that all have alike many free
+    cores left.
 
-    ``learners``: threads that home needs for learning. ValueError where there is no room, with what would work.
+    ``learners``: threads that home needs for learning. ValueError where there is no room, with what
+    would work.
     """
     home = next(node for node in nodes if node.home)
     others = sorted((node for node in nodes if fits(node, cluster)), key=lambda node: node.name)
@@ -213,7 +265,10 @@ def deal(run: Sequence[Cell], learners: int, nodes: Sequence[Node], cluster: Clu
         raise ValueError(_no_room(run, left, others, cluster))
     sites = {f"site {number}": tuple(titles) for number, titles in enumerate(dealt.values())}
     places = dict(zip(sites, dealt, strict=True))
-    size = max((int(node.cores) for node in others), default=max(max((cell.cores for cell in left), default=1), 4))
+    size = max(
+        (int(node.cores) for node in others),
+        default=max(max((cell.cores for cell in left), default=1), 4),
+    )
     for titles in _bundles(left, size):
         sites[f"site {len(sites)}"] = titles
     return Dealt(sites, places)
@@ -225,7 +280,8 @@ def _kept(run: Sequence[Cell], learners: int, home: Node, *, alone: bool, cluste
     if alone:
         if cluster.home_actors is not None and cluster.home_actors < actors:
             raise ValueError(
-                f"home_actors: expected {actors}, since no other machine can have actors, got {cluster.home_actors}; add "
+                f"home_actors: expected {actors}, since no other machine can have actors, got "
+                f"{cluster.home_actors}; add "
                 "machines, or leave it out"
             )
         return len(run)
@@ -239,20 +295,24 @@ def _kept(run: Sequence[Cell], learners: int, home: Node, *, alone: bool, cluste
     if cluster.home_actors not in can:
         best = min(can, key=lambda n: abs(n - cluster.home_actors))  # type: ignore[operator]
         raise ValueError(
-            f"home_actors: expected one of {', '.join(map(str, can))} (workers that share memory share a machine), "
+            f"home_actors: expected one of {', '.join(map(str, can))} (workers that share memory "
+            "share a machine), "
             f"got {cluster.home_actors}; the nearest is {best}"
         )
     if cluster.home_actors == actors and (
         beside := [at for at in ("learners_at", "shards_at") if getattr(cluster, at) == "actors"]
     ):
         raise ValueError(
-            f"home_actors: expected fewer than all {actors} actors with {beside[0]}=actors, which puts others beside them, got "
+            f"home_actors: expected fewer than all {actors} actors with {beside[0]}=actors, which "
+            "puts others beside them, got "
             f"{actors}; the nearest is {can[-2]}"
         )
     return can.index(cluster.home_actors)
 
 
-def _no_room(run: Sequence[Cell], left: Sequence[Cell], others: Sequence[Node], cluster: Cluster) -> str:
+def _no_room(
+    run: Sequence[Cell], left: Sequence[Cell], others: Sequence[Node], cluster: Cluster
+) -> str:
     """Why these cells have no machine, and what would work."""
     wanted = "" if not cluster.labels else f" with the labels {_told(cluster.labels)}"
     add = "add machines (with an autoscaler: --cluster autoscale=true)"
@@ -261,15 +321,18 @@ def _no_room(run: Sequence[Cell], left: Sequence[Cell], others: Sequence[Node], 
         most = got - sum(cell.actors for cell in left)
         fewer = f"--actors {most}, " if most else ""
         return (
-            f"actors: expected at most {most}, for which home and {len(others)} other machines{wanted} have free cores, got "
+            f"actors: expected at most {most}, for which home and {len(others)} other "
+            f"machines{wanted} have free cores, got "
             f"{got}; use {fewer}more home_actors, or {add}"
         )
     large = max(left, key=lambda cell: cell.cores)
     names = ", ".join(large.titles[:4]) + (", ..." if len(large.titles) > 4 else "")
     free = ", ".join(str(node.free) for node in others) or "no other machine"
     return (
-        f"cluster: expected a machine{wanted} with {large.cores} free cores for {names}, which share memory, found none; free "
-        f"cores of the other machines, before this run: {free}; use fewer actors, or more learners, shards or inference "
+        f"cluster: expected a machine{wanted} with {large.cores} free cores for {names}, which "
+        "share memory, found none; free "
+        f"cores of the other machines, before this run: {free}; use fewer actors, or more "
+        "learners, shards or inference "
         f"workers, so that fewer share one, or {add}"
     )
 
@@ -297,13 +360,19 @@ def check_labels(nodes: Sequence[Node], cluster: Cluster) -> None:
         if value in there:
             continue
         if there:
-            raise ValueError(f"labels: expected a machine with {key}={value}, found none{hint(value, there)}")
+            raise ValueError(
+                f"labels: expected a machine with {key}={value}, found none{hint(value, there)}"
+            )
         keys = {name for node in nodes for name in node.labels if not name.startswith("ray.io/")}
-        raise ValueError(f"labels: expected machines with the label {key!r}, found none{hint(key, keys)}")
+        raise ValueError(
+            f"labels: expected machines with the label {key!r}, found none{hint(key, keys)}"
+        )
 
 
 def placed(waiting: Mapping[str, int], nodes: Sequence[Node], cluster: Cluster) -> dict[str, str]:
-    """Give sites that have no machine one of those with room for all its workers. ``waiting``: the cores of each."""
+    """Give sites that have no machine one of those with room for all its workers. ``waiting``: the
+    cores of each.
+    """
     free = {node.name: node.free for node in nodes if fits(node, cluster)}
     found = {}
     for site, cores in sorted(waiting.items(), key=lambda one: (-one[1], one[0])):

@@ -38,10 +38,12 @@ class Store(Protocol):
 class Heard(Protocol):
     """What is done with the messages that concern the driver alone."""
 
-    def said(self, site: str, title: str, message: Mapping[str, Any]) -> None: ...  # of a worker of that site
+    # of a worker of that site
+    def said(self, site: str, title: str, message: Mapping[str, Any]) -> None: ...
     def file(
         self, site: str, title: str, name: str, data: bytes, step: int | None = None
     ) -> None: ...  # of a checkpoint; whole
-    def rows(self, site: str, title: str, name: str, at: int, data: bytes) -> None: ...  # of a replay's segment, from a byte on
+    # of a replay's segment, from a byte on
+    def rows(self, site: str, title: str, name: str, at: int, data: bytes) -> None: ...
     def joined(self, site: str) -> None: ...  # a session begins
     def left(self, site: str, how: str) -> None: ...  # it is over

@@ -1,11 +1,14 @@
-"""The proxy: home's half of every line. It stands in for the workers of other machines, so that no queue knows of them.
+"""The proxy: home's half of every line. It stands in for the workers of other machines, so that no
+queue knows of them.
 
-The proxy is the one process that writes what those workers would write. What they share is carried by ``Carried`` ends, and the
-proxy does not look into them: it begins and ends sessions, and passes messages to the end that takes them.
+The proxy is the one process that writes what those workers would write. What they share is carried
+by ``Carried`` ends, and the proxy does not look into them: it begins and ends sessions, and passes
+messages to the end that takes them.
 
-**Fencing.** When a session ends, or an actor is said to be dead, an end forgets the blocks of those groups at once and counts
-them in ``gone``; whatever comes for them later is refused. The driver then takes the blocks back (``Queue.cancel``) and counts
-them in ``cancelled``; before that the group gets no place. Each of the two words has one writer.
+**Fencing.** When a session ends, or an actor is said to be dead, an end forgets the blocks of those
+groups at once and counts them in ``gone``; whatever comes for them later is refused. The driver
+then takes the blocks back (``Queue.cancel``) and counts them in ``cancelled``; before that the
+group gets no place. Each of the two words has one writer.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from equipoise.runtime.cluster.frames import (
     Said,
     Stop,
     Welcome,
-)  # fmt: skip
+)
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.protocols import Heard
 from equipoise.runtime.cluster.remote import Site, Traffic
@@ -41,37 +44,55 @@ from equipoise.types import Tick, Tree
 
 AHEAD = 1 << 20  # sessions that a site may have had with an earlier proxy
 FILE = 1 << 32  # bytes of a file of a checkpoint
-MOST = {Kind.HELLO: WORDS, Kind.SAID: WORDS, Kind.FILE: FILE, **BOTH}  # bytes of what comes besides what is carried
+# bytes of what comes besides what is carried
+MOST = {Kind.HELLO: WORDS, Kind.SAID: WORDS, Kind.FILE: FILE, **BOTH}
 
 
 class Proxy:
     """A state machine that is ticked: it waits for nothing, and knows neither sockets nor Ray."""
 
     def __init__(
-        self, refused: Tally, cut: Callable[[], tuple[int, int, bool] | None], heard: Heard, digest: str,
+        self,
+        refused: Tally,
+        cut: Callable[[], tuple[int, int, bool] | None],
+        heard: Heard,
+        digest: str,
         silent_s: float = SILENT_S,
-    ) -> None:  # fmt: skip
-        """``refused``: of all sites. ``cut``: the number and the step of the cut under way, and whether learners save.
+    ) -> None:
+        """``refused``: of all sites. ``cut``: the number and the step of the cut under way, and
+        whether learners save.
 
-        ``digest``: of the Program; a site's must be the same. ``silent_s``: after which a silent site counts as gone.
+        ``digest``: of the Program; a site's must be the same. ``silent_s``: after which a silent
+        site counts as gone.
         """
-        self.refused, self._cut, self._heard, self._digest, self._silent_s = refused, cut, heard, digest, silent_s
+        self.refused, self._cut, self._heard, self._digest, self._silent_s = (
+            refused,
+            cut,
+            heard,
+            digest,
+            silent_s,
+        )
         self._sites: dict[str, Site] = {}
         self._earlier: dict[str, Traffic] = {}  # of earlier incarnations of a site
-        self._sessions = secrets.randbits(48)  # no session has the number of one of an earlier proxy
+        # no session has the number of one of an earlier proxy
+        self._sessions = secrets.randbits(48)
 
     @staticmethod
     def specs(groups: int) -> Tree:
-        """The words of fences, by group: how often the proxy let go of it, and how often the driver took its blocks back.
+        """The words of fences, by group: how often the proxy let go of it, and how often the driver
+        took its blocks back.
 
         ``refused``: what was not taken, by reason; the proxy's.
         """
-        return dict.fromkeys(("gone", "cancelled"), ArraySpec((groups,), "int64")) | {"refused": Tally.SPEC}
+        return dict.fromkeys(("gone", "cancelled"), ArraySpec((groups,), "int64")) | {
+            "refused": Tally.SPEC
+        }
 
     def expect(self, name: str, incarnation: int, link: Link, carried: Sequence[Carried]) -> None:
         """A site was started: its messages come by this link; an older incarnation of it is over.
 
-        ``carried``: home's ends of what it shares with the site, in the order in which they are to be served.
+        ``carried``: home's ends of what it shares with the site, in the order in which they are to
+        be served.
         """
         if (before := self._sites.get(name)) is not None:
             self._fence(before)
@@ -80,7 +101,9 @@ class Proxy:
         self._sites[name] = Site(name, incarnation, line, carried, by_kind(carried))
 
     def let_go(self, name: str) -> None:
-        """The site's machine will be taken away: its workers are to finish what they have, and begin nothing."""
+        """The site's machine will be taken away: its workers are to finish what they have, and
+        begin nothing.
+        """
         site = self._sites[name]
         site.leaving = True
         for one in site.carried:
@@ -91,7 +114,9 @@ class Proxy:
         """What has gone through the lines of a site so far."""
         before, line = self._earlier.get(name, Traffic(0, 0)), self._sites[name].line
         received = sum(size for kind, size in line.moved.items() if kind in FROM_SITES)
-        return Traffic(before.received + received, before.sent + sum(line.moved.values()) - received)
+        return Traffic(
+            before.received + received, before.sent + sum(line.moved.values()) - received
+        )
 
     def stop(self) -> None:
         """The run is over: the sites are to end."""
@@ -106,7 +131,7 @@ class Proxy:
             worked |= self._serve(site)
         return Tick.WORKED if worked else Tick.STARVED
 
-    # --------------------------------------------------------------------------------------------------- what sites say
+    # ------------------------------------------------------------------------------- what sites say
 
     def _hear(self, site: Site, now: float) -> bool:
         worked, line = False, site.line
@@ -125,21 +150,32 @@ class Proxy:
             line.outside(Expelled(session))
         line.late.clear()
         if site.nonce and not line.beat(now):
-            self._fence(site, "its connection closed, it said nothing for long, or a message was lost")
+            self._fence(
+                site, "its connection closed, it said nothing for long, or a message was lost"
+            )
         return worked
 
     def _hello(self, site: Site, hello: Hello, now: float) -> None:
         """Begin a session, unless this site has been replaced, or has another Program."""
         incarnation, nonce = hello.incarnation, hello.nonce
         if incarnation != site.incarnation:
-            site.line.outside(Denied(nonce, words(why=f"this site was replaced by incarnation {site.incarnation}")))
+            site.line.outside(
+                Denied(
+                    nonce, words(why=f"this site was replaced by incarnation {site.incarnation}")
+                )
+            )
             return
         if (said := read(hello).get("plan")) != self._digest:
-            site.line.outside(Denied(nonce, words(why=f"expected a site of the run {self._digest}, got {said!r}")))
+            site.line.outside(
+                Denied(nonce, words(why=f"expected a site of the run {self._digest}, got {said!r}"))
+            )
             return
         first = incarnation << 32  # the site counts from it; far above it nobody has come by asking
         if not first < nonce <= max(site.newest, first) + AHEAD:
-            raise Refused("wrong numbers", f"hello: expected a nonce of incarnation {incarnation}, got {nonce:#x}")
+            raise Refused(
+                "wrong numbers",
+                f"hello: expected a nonce of incarnation {incarnation}, got {nonce:#x}",
+            )
         if nonce <= site.newest:
             if nonce != site.nonce:  # else it asked again, before it heard that the session began
                 site.line.outside(Expelled(0, site.newest))
@@ -180,12 +216,16 @@ class Proxy:
             case {"title": str(title), "message": dict(message)}:
                 self._heard.said(site.name, title, message)
             case _:
-                raise Refused("no JSON", f"said: expected a title and a name or a message, got {sorted(said)}")
+                raise Refused(
+                    "no JSON", f"said: expected a title and a name or a message, got {sorted(said)}"
+                )
 
-    # ------------------------------------------------------------------------------------------------ what home answers
+    # ---------------------------------------------------------------------------- what home answers
 
     def _serve(self, site: Site) -> bool:
-        """Send what is ready, and then the cut that the site's workers are to save for, once nothing is under way."""
+        """Send what is ready, and then the cut that the site's workers are to save for, once
+        nothing is under way.
+        """
         if not site.nonce:
             return False
         worked = False
@@ -193,13 +233,19 @@ class Proxy:
             for message in one.ready():
                 site.line.send(message)
                 worked = True
-        if (cut := self._cut()) is not None and cut != site.told and all(one.quiet for one in site.carried):
+        if (
+            (cut := self._cut()) is not None
+            and cut != site.told
+            and all(one.quiet for one in site.carried)
+        ):
             site.told = cut
             site.line.send(Cut(*cut))
         return worked
 
     def _fence(self, site: Site, how: str = "") -> None:
-        """The session is over: nothing that comes from it counts from now on. ``how``: to be told to the driver."""
+        """The session is over: nothing that comes from it counts from now on. ``how``: to be told
+        to the driver.
+        """
         if not site.nonce:
             return
         site.nonce = 0
@@ -212,7 +258,9 @@ class Proxy:
 
 
 def take_back(fences: Mapping[str, Any], cancel: Callable[[int], object]) -> int:
-    """The driver's: take back the blocks of the groups that the proxy let go of, by ``cancel(group)`` -> their number."""
+    """The driver's: take back the blocks of the groups that the proxy let go of, by
+    ``cancel(group)`` -> their number.
+    """
     gone = fences["gone"].copy()  # what the proxy lets go of from now on is for the next call
     groups = np.flatnonzero(gone > fences["cancelled"]).tolist()
     for group in groups:

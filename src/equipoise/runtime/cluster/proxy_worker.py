@@ -1,4 +1,6 @@
-"""The worker at home that stands in for the actors of all other machines (``proxy.py``), and has their links."""
+"""The worker at home that stands in for the actors of all other machines (``proxy.py``), and has
+their links.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
 
 PATIENCE_S = 0.25  # a beat is due twice a second
-SAID = ("Note", "Failed", "Saved", "Written", "HandedOver", "Lost")  # what workers of sites and their sites tell the driver
+# what workers of sites and their sites tell the driver
+SAID = ("Note", "Failed", "Saved", "Written", "HandedOver", "Lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,9 @@ class Expected:
     @classmethod
     def read(cls, order: Mapping[str, Any]) -> Expected:
         """The fields from JSON, which has lists for tuples."""
-        given: dict[str, Any] = {name: tuple(got) if isinstance(got, list) else got for name, got in order.items()}
+        given: dict[str, Any] = {
+            name: tuple(got) if isinstance(got, list) else got for name, got in order.items()
+        }
         return cls(**given)
 
 
@@ -81,7 +86,9 @@ class ProxyJob:
 
 
 class ProxyKind(Kind):
-    """Stands in for the actors of other machines. Killed, it is to the queue what all of them are."""
+    """Stands in for the actors of other machines. Killed,
+    it is to the queue what all of them are.
+    """
 
     name = "proxy"
     numbered = False
@@ -90,7 +97,9 @@ class ProxyKind(Kind):
     writes = True
 
     def __init__(self, home: Home, members: Sequence[Member], orders: Outbox) -> None:
-        """``members``: of the run; the parts of what they count have the same numbers everywhere."""
+        """``members``: of the run;
+        the parts of what they count have the same numbers everywhere.
+        """
         self._home, self._members, self._orders = home, tuple(members), orders
         self.expected: dict[str, Expected] = {}  # the driver's
 
@@ -105,9 +114,13 @@ class ProxyKind(Kind):
         while self._orders.receive():  # of a predecessor; they are among those that are expected
             pass
         return ProxyJob(
-            blueprint=blue, shared=shared, home=self._home, orders=self._orders, expected=tuple(self.expected.values()),
+            blueprint=blue,
+            shared=shared,
+            home=self._home,
+            orders=self._orders,
+            expected=tuple(self.expected.values()),
             members=self._members,
-        )  # fmt: skip
+        )
 
     def build(self, job: ProxyJob, site: Site) -> ProxyWorker:
         return ProxyWorker(job, site)
@@ -115,7 +128,8 @@ class ProxyKind(Kind):
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         fences = shared.own[self.name].views["fences"]
         for group in (group for expected in self.expected.values() for group in expected.stepped):
-            if fences["gone"][group] > fences["cancelled"][group]:  # else their envs go on: the successor asks once more
+            # else their envs go on: the successor asks once more
+            if fences["gone"][group] > fences["cancelled"][group]:
                 begin_anew(shared, group)
         for expected in self.expected.values():
             for group in expected.groups:
@@ -127,7 +141,11 @@ class ProxyKind(Kind):
         away = {title for expected in self.expected.values() for title in expected.titles}
         waits = blue.apart or any(expected.shards for expected in self.expected.values())
         meets = [member for member in self._members if member.kind.side == "learning" and waits]
-        return tuple(one.title for one in (*(one for one in self._members if one.kind.serves), *meets) if one.title not in away)
+        return tuple(
+            one.title
+            for one in (*(one for one in self._members if one.kind.serves), *meets)
+            if one.title not in away
+        )
 
     def listens(self, worker: ProxyWorker) -> tuple[int, ...]:
         return (worker.listener.fd,)
@@ -137,7 +155,9 @@ class ProxyKind(Kind):
 
 
 def begin_anew(shared: Shared, group: int) -> None:
-    """The driver's: a group's envs were lost on the machine that stepped them, so their episodes begin anew."""
+    """The driver's: a group's envs were lost on the machine that stepped them, so their episodes
+    begin anew.
+    """
     assert shared.exchange is not None
     shared.exchange.lost(range(group, group + 1))
 
@@ -151,14 +171,21 @@ class _Carriers:
     """Makes home's ends of what is shared with a site."""
 
     def __init__(self, job: ProxyJob, site: Site) -> None:
-        self._blue, self._shared, self._site, self._members = job.blueprint, job.shared, site, job.members
+        self._blue, self._shared, self._site, self._members = (
+            job.blueprint,
+            job.shared,
+            site,
+            job.members,
+        )
         self._fences = job.shared.own[ProxyKind.name].views["fences"]
         rows = {member.title: site.board(member.title) for member in job.members}
         self._places = parts(self._blue, self._shared, rows, job.members)
         self._held, self._stacks = held_at_once(self._blue, job.members), stacks_of(self._blue)
         self._plan = queue_plan(self._blue)
         self._crossing = Crossing(self._plan, self._stacks)
-        self._newest = Newest([policy.weights.handle() for policy in self._shared.policies.values()])
+        self._newest = Newest(
+            [policy.weights.handle() for policy in self._shared.policies.values()]
+        )
         self._away = {title for expected in job.expected for title in expected.titles}
 
     def of(self, site: Expected) -> list[Carried]:
@@ -169,16 +196,28 @@ class _Carriers:
         found: list[Carried] = [
             HomeWeights(self._newest),
             HomeBlocks(
-                self._plan, self._crossing, map(self._remote, site.groups), self._newest, self._fences, self._site.cutting,
+                self._plan,
+                self._crossing,
+                map(self._remote, site.groups),
+                self._newest,
+                self._fences,
+                self._site.cutting,
                 site.kept,
             ),
-        ]  # fmt: skip
+        ]
         if site.shards:
-            found.append(HomeShards({index: self._shard(index) for index in site.shards}, self._learners(always=True)))
+            found.append(
+                HomeShards(
+                    {index: self._shard(index) for index in site.shards},
+                    self._learners(always=True),
+                )
+            )
         found.append(HomeParts(counted, counts, meeting, self._learners(always=self._blue.apart)))
         if site.stepped:
             assert self._shared.exchange is not None
-            stand_ins = {group: StandIn(self._shared.exchange, group, self._stacks) for group in site.stepped}
+            stand_ins = {
+                group: StandIn(self._shared.exchange, group, self._stacks) for group in site.stepped
+            }
             found.append(HomeSteps(stand_ins, self._fences, self._servers(site.stepped)))
         return found
 
@@ -188,7 +227,9 @@ class _Carriers:
 
     def _shard(self, index: int) -> StandInShard:
         policy, number = self._blue.shards[index]
-        return StandInShard(self._plan, self._shared.mailboxes[policy][0], number, self._site.queues[0].block)
+        return StandInShard(
+            self._plan, self._shared.mailboxes[policy][0], number, self._site.queues[0].block
+        )
 
     def _servers(self, groups: Sequence[int]) -> Callable[[int], object]:
         """Ring the inference worker of a group."""
@@ -198,7 +239,11 @@ class _Carriers:
 
     def _learners(self, *, always: bool) -> Callable[[], object]:
         """Ring the learners at home, if they wait for what sites do."""
-        here = [one.title for one in self._members if one.kind.side == "learning" and one.title not in self._away]
+        here = [
+            one.title
+            for one in self._members
+            if one.kind.side == "learning" and one.title not in self._away
+        ]
         bells = [self._site.bell(title) for title in here if always]
 
         def ring() -> None:
@@ -218,23 +263,39 @@ class ProxyWorker:
         own = shared.own[ProxyKind.name].views
         self._site, self._orders, self._directory = site, job.orders, Path(blue.directory)
         self._handed, self._leaving = Path(home.handed), set[str]()
-        self._segments, self._folders = Path(blue.segments), {member.title: member.folder for member in job.members}
-        self._grown: dict[str, set[str]] = {}  # the segments that have grown since the last checkpoint, by title
+        self._segments, self._folders = (
+            Path(blue.segments),
+            {member.title: member.folder for member in job.members},
+        )
+        # the segments that have grown since the last checkpoint, by title
+        self._grown: dict[str, set[str]] = {}
         self._files = {member.title: member.files for member in job.members}
-        self._entries: dict[str, dict[str, Any]] = {}  # of the files that have come from a worker, by title
+        # of the files that have come from a worker, by title
+        self._entries: dict[str, dict[str, Any]] = {}
         self._errors: dict[str, str] = {}  # why it could not be written
         self._titles: dict[str, tuple[str, ...]] = {}  # of the workers of each site
         self._carriers = _Carriers(job, site)
-        most = MOST | most_bytes(carried for expected in job.expected for carried in self._carriers.of(expected))
-        self.proxy = Proxy(Tally(own["fences"]["refused"]), site.cutting, self, home.digest, home.silent_s)
+        most = MOST | most_bytes(
+            carried for expected in job.expected for carried in self._carriers.of(expected)
+        )
+        self.proxy = Proxy(
+            Tally(own["fences"]["refused"]), site.cutting, self, home.digest, home.silent_s
+        )
         self._traffic = own["traffic"]
-        self._before = {name: array.copy() for name, array in self._traffic.items()}  # what a predecessor counted
+        # what a predecessor counted
+        self._before = {name: array.copy() for name, array in self._traffic.items()}
         self._names = [one.name for one in job.expected]
         self._counted_at = 0.0
         self.listener = Listener(
-            home.address, home.keys, home.sites.public, most, self.proxy.refused,
-            groups=blue.program.groups, port=home.port, silent_s=home.silent_s,
-        )  # fmt: skip
+            home.address,
+            home.keys,
+            home.sites.public,
+            most,
+            self.proxy.refused,
+            groups=blue.program.groups,
+            port=home.port,
+            silent_s=home.silent_s,
+        )
         for expected in job.expected:
             self._expect(expected)
 
@@ -278,11 +339,15 @@ class ProxyWorker:
         if title not in self._titles[site]:
             raise Refused("wrong numbers", f"said: expected a worker of {site}, got {title!r}")
         if message.get("message") not in SAID:
-            raise Refused("wrong numbers", f"said: expected one of {', '.join(SAID)}, got {message.get('message')!r}")
+            raise Refused(
+                "wrong numbers",
+                f"said: expected one of {', '.join(SAID)}, got {message.get('message')!r}",
+            )
         if message.get("message") == "Written":
             self._sync(site, title, dict(message.get("segments", {})))
         if message.get("message") in ("Saved", "Written"):
-            message = {**message, "files": self._entries.pop(title, {})}  # what has come, not what the site says
+            # what has come, not what the site says
+            message = {**message, "files": self._entries.pop(title, {})}
             if title in self._errors:
                 message = {**message, "error": self._errors.pop(title)}
         self._site.relay(title, message)
@@ -290,7 +355,10 @@ class ProxyWorker:
     def rows(self, site: str, title: str, name: str, at: int, data: bytes) -> None:
         """Write new rows of a segment of a replay, from byte ``at`` on."""
         if not self._own(site, title, name) or at < 0:
-            raise Refused("wrong numbers", f"said: expected a segment of a shard of {site}, got {name!r} of {title!r}")
+            raise Refused(
+                "wrong numbers",
+                f"said: expected a segment of a shard of {site}, got {name!r} of {title!r}",
+            )
         file = self._segments / name
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -310,7 +378,11 @@ class ProxyWorker:
 
     def _own(self, site: str, title: str, name: str) -> bool:
         folder = self._folders[title] if title in self._titles[site] else ""
-        return bool(folder) and name.startswith(folder) and checkpoint.SEGMENT.fullmatch(name) is not None
+        return (
+            bool(folder)
+            and name.startswith(folder)
+            and checkpoint.SEGMENT.fullmatch(name) is not None
+        )
 
     def _sync(self, site: str, title: str, named: Mapping[str, Any]) -> None:
         """Let the rows of a shard outlive a power cut, once all of them have come."""
@@ -328,9 +400,14 @@ class ProxyWorker:
             self._errors.setdefault(title, f"{type(error).__name__}: {error}")
 
     def file(self, site: str, title: str, name: str, data: bytes, step: int | None = None) -> None:
-        """Write a worker's file into the checkpoint that is aside. ``step``: of a cut after which the run has gone on."""
+        """Write a worker's file into the checkpoint that is aside. ``step``: of a cut after which
+        the run has gone on.
+        """
         if title not in self._titles[site] or name not in self._files[title]:
-            self._site.note(f"warning: {site} sent a file {name!r} of {title!r}, which has none of that name; it is left out")
+            self._site.note(
+                f"warning: {site} sent a file {name!r} of {title!r}, which has none of that name; "
+                "it is left out"
+            )
             return
         entries = self._entries.setdefault(title, {})
         entries.pop(name, None)  # of a cut that was given up, or of a session that ended
@@ -338,7 +415,8 @@ class ProxyWorker:
             self._errors.pop(title, None)
         try:
             if site in self._leaving:
-                (self._handed / name).unlink(missing_ok=True)  # of a session that ended before all was here
+                # of a session that ended before all was here
+                (self._handed / name).unlink(missing_ok=True)
                 write_synced(self._handed / name, data)
             else:
                 cut = self._site.cutting()
@@ -346,10 +424,13 @@ class ProxyWorker:
                 place = None if at is None else checkpoint.aside(self._directory, at)
                 if place is not None and place.is_dir():  # else it was given up meanwhile
                     entries |= checkpoint.add(place, name, data)
-        except OSError as error:  # a full disk costs a checkpoint, or what those that move were, and not the run
+        # a full disk costs a checkpoint, or what those that move were, and not the run
+        except OSError as error:
             if site in self._leaving:
                 (self._handed / name).unlink(missing_ok=True)
-                self._site.note(f"warning: what {title} was could not be kept for another machine: {error}")
+                self._site.note(
+                    f"warning: what {title} was could not be kept for another machine: {error}"
+                )
             else:
                 self._errors[title] = f"{type(error).__name__}: {error}"
 

@@ -17,11 +17,13 @@ class Site:
     name: str
     incarnation: int  # the newest that was started; messages of an older one are refused
     line: Line
-    carried: Sequence[Carried]  # home's ends of what it shares with that machine, in the order in which they are served
+    # home's ends of what it shares with that machine, in the order in which they are served
+    carried: Sequence[Carried]
     by_kind: Mapping[Kind, Carried]
     nonce: int = 0  # of the session; 0: there is none
     newest: int = 0  # the newest nonce so far: what asks with an older one is late
-    told: tuple[int, int, bool] | None = None  # the cut, its step, and whether the learners save, that it was told
+    # the cut, its step, and whether the learners save, that it was told
+    told: tuple[int, int, bool] | None = None
     leaving: bool = False  # its workers are to move
     file: bytes = b""  # that has come, and whose name is said next
 

@@ -1,4 +1,6 @@
-"""A run whose actors are on several machines: the process runtime at home, a proxy, and a site on each other machine."""
+"""A run whose actors are on several machines: the process runtime at home, a proxy, and a site on
+each other machine.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,25 @@ from equipoise.runtime.cluster.proxy_worker import Expected, Home, ProxyKind, be
 from equipoise.runtime.cluster.sockets import Keys
 from equipoise.runtime.cluster.wire import Tally
 from equipoise.runtime.ipc import Outbox
-from equipoise.runtime.messages import CutBegun, Failed, HandedOver, Linked, Lost, Message, Note, Relayed, from_json
+from equipoise.runtime.messages import (
+    CutBegun,
+    Failed,
+    HandedOver,
+    Linked,
+    Lost,
+    Message,
+    Note,
+    Relayed,
+    from_json,
+)
 from equipoise.runtime.process.crew import Died
 from equipoise.runtime.process.process import WAIT_S, ProcessRuntime
 from equipoise.runtime.stats import RunStats
 from equipoise.workers.kind import Kind, Member, crew, stepped, written
 from equipoise.workers.kinds import KINDS
 
-EXPECTED = ("another session", "out of order", "no site of this run")  # what a lost connection leaves behind
+# what a lost connection leaves behind
+EXPECTED = ("another session", "out of order", "no site of this run")
 
 
 class Nodes(Protocol):
@@ -47,20 +60,30 @@ class Nodes(Protocol):
     def silent_s(self) -> float: ...  # after which a machine that says nothing counts as gone
     def start(self, job: SiteJob) -> None: ...  # of a site; where it ran before, that is over
     def ended(self) -> Mapping[str, str]: ...  # sites that have ended since the last call, and how
-    def waits(self) -> Mapping[str, int]: ...  # sites that no machine has room for, and the cores that each needs
-    def where(self, name: str) -> str: ...  # the machine of a site, in short; empty while it has none
+    # sites that no machine has room for, and the cores that each needs
+    def waits(self) -> Mapping[str, int]: ...
+    # the machine of a site, in short; empty while it has none
+    def where(self, name: str) -> str: ...
     def leaving(self) -> Collection[str]: ...  # sites whose machine will be taken away
     def home_leaves(self) -> bool: ...  # will this machine be taken away?
     def close(self) -> None: ...  # end all sites
 
 
 class ClusterRuntime(ProcessRuntime):
-    """``ProcessRuntime`` at home, to which the actors of other machines are workers like those here."""
+    """``ProcessRuntime`` at home, to which the actors of other machines are workers like those
+    here.
+    """
 
     def __init__(
-        self, blue: Blueprint, nodes: Nodes, sites: Mapping[str, Sequence[str]], kinds: Sequence[Kind] = KINDS
+        self,
+        blue: Blueprint,
+        nodes: Nodes,
+        sites: Mapping[str, Sequence[str]],
+        kinds: Sequence[Kind] = KINDS,
     ) -> None:
-        """``sites``: the titles of the workers of each. Workers that are named nowhere work here."""
+        """``sites``: the titles of the workers of each.
+        Workers that are named nowhere work here.
+        """
         away = [title for titles in sites.values() for title in titles]
         self._all = crew(blue, kinds)
         self._sites = {name: tuple(titles) for name, titles in sites.items()}
@@ -76,19 +99,27 @@ class ClusterRuntime(ProcessRuntime):
         self._reached: set[str] = set()  # sites that have had one in their present incarnation
         self.moved = dict.fromkeys(self._sites, 0)  # how often each site was handed over
         self._lost = dict.fromkeys(self._sites, 0)  # and lost
-        self._refusals: set[str] = set()  # why connections and messages were refused, as far as it was said
+        # why connections and messages were refused, as far as it was said
+        self._refusals: set[str] = set()
         self._warned = False  # that home's machine will be taken away
         self._warned_of: set[str] = set()  # and sites with learners or shards
         self._were_at: dict[str, str] = {}  # once it is over: the machine that each site had
         self._told: set[str] = set()  # sites that wait for a machine, as was said
         self._leaving: set[str] = set()  # sites that were asked for their actors
-        self._ended: dict[str, tuple[str, int]] = {}  # how and in which life: what such a site still said comes first
-        self._carried: dict[str, SourceInHand] = {}  # what the workers of a site are that moves, until it is there
+        # how and in which life: what such a site still said comes first
+        self._ended: dict[str, tuple[str, int]] = {}
+        # what the workers of a site are that moves, until it is there
+        self._carried: dict[str, SourceInHand] = {}
         self._handed = tempfile.TemporaryDirectory(prefix="equipoise-handed-")
         self._home = Home(
-            address=nodes.address, port=_free_port(nodes.address), keys=Keys.made(), sites=Keys.made(), digest=digest(blue),
-            handed=self._handed.name, silent_s=nodes.silent_s,
-        )  # fmt: skip
+            address=nodes.address,
+            port=_free_port(nodes.address),
+            keys=Keys.made(),
+            sites=Keys.made(),
+            digest=digest(blue),
+            handed=self._handed.name,
+            silent_s=nodes.silent_s,
+        )
         self._orders = Outbox()
         self._proxy = ProxyKind(self._home, self._all, self._orders)
         for name in self._sites:
@@ -99,7 +130,9 @@ class ClusterRuntime(ProcessRuntime):
         self._places = parts(blue, self._shared, rows, self._all)
         self._away = set(away)
         self._stepped = {group for name in self._sites for group in self._groups_of(blue, name)[1]}
-        own = self._shared.own[ProxyKind.name].views if self._sites else {"fences": {}, "traffic": {}}
+        own = (
+            self._shared.own[ProxyKind.name].views if self._sites else {"fences": {}, "traffic": {}}
+        )
         self._fences, self._traffic = own["fences"], own["traffic"]
         try:
             for name in self._sites:
@@ -112,10 +145,17 @@ class ClusterRuntime(ProcessRuntime):
         return [member for member in self._all if member.title in self._sites[name]]
 
     def _groups_of(self, blue: Blueprint, name: str) -> tuple[list[int], list[int]]:
-        """The groups whose rows a site writes for home, and those that it only steps, since home acts for them."""
+        """The groups whose rows a site writes for home, and those that it only steps, since home
+        acts for them.
+        """
         mine = self._members_of(name)
         there = written(blue, mine)
-        kept = {group for one in mine if one.kind.side == "learning" for group in blue.groups_of(one.index)}
+        kept = {
+            group
+            for one in mine
+            if one.kind.side == "learning"
+            for group in blue.groups_of(one.index)
+        }
         return sorted(there - kept), sorted(stepped(blue, mine) - there)
 
     def _expect(self, blue: Blueprint, name: str) -> None:
@@ -125,47 +165,89 @@ class ClusterRuntime(ProcessRuntime):
         self._reached.discard(name)
         groups, only = self._groups_of(blue, name)
         shards = tuple(one.index for one in _of("keeping", self._members_of(name)))
-        kept = sorted({group for index in shards for group in groups_of_shard(blue, index)}.intersection(groups))
+        kept = sorted(
+            {group for index in shards for group in groups_of_shard(blue, index)}.intersection(
+                groups
+            )
+        )
         self._proxy.expected[name] = Expected(
-            name, self._incarnations[name], tuple(groups), tuple(only), self._sites[name], shards, tuple(kept)
-        )  # fmt: skip
+            name,
+            self._incarnations[name],
+            tuple(groups),
+            tuple(only),
+            self._sites[name],
+            shards,
+            tuple(kept),
+        )
 
     def _start(self, name: str, handed: SourceInHand | None = None) -> None:
-        """Start a site, with what home knows of its workers, and what they were in the checkpoint that the run goes on from.
+        """Start a site, with what home knows of its workers, and what they were in the checkpoint
+        that the run goes on from.
 
         ``handed``: what they were on another machine, instead.
         """
         blue, mine = self._blue, self._members_of(name)
         titles = self._sites[name]
-        counted = {number: place.part.read() for number, place in self._places.items() if place.of(titles)}
+        counted = {
+            number: place.part.read() for number, place in self._places.items() if place.of(titles)
+        }
         source = handed
         if handed is None and blue.resume is not None:
-            names = [file for one in (self._all if name in self._with_learners else mine) for file in one.files]
-            source = _in_hand(blue.resume, [*names, *blue.resume.kept] if name in self._with_learners else names, mine)
+            names = [
+                file
+                for one in (self._all if name in self._with_learners else mine)
+                for file in one.files
+            ]
+            source = _in_hand(
+                blue.resume,
+                [*names, *blue.resume.kept] if name in self._with_learners else names,
+                mine,
+            )
         self._progress[name] = self._done(name)
         for title in titles:
             self._board.say(title, "its machine begins")  # until the worker itself says more
         self._nodes.start(
             SiteJob(
-                name=name, incarnation=self._incarnations[name], blueprint=replace(blue, resume=source), kinds=self._kinds,
-                members=self._all, titles=titles, home=self._home, counted=counted, segments=self._rows_of(mine),
-                lives={} if handed is not None else {title: self._lives[title] for title in titles if title in self._lives},
+                name=name,
+                incarnation=self._incarnations[name],
+                blueprint=replace(blue, resume=source),
+                kinds=self._kinds,
+                members=self._all,
+                titles=titles,
+                home=self._home,
+                counted=counted,
+                segments=self._rows_of(mine),
+                lives={}
+                if handed is not None
+                else {title: self._lives[title] for title in titles if title in self._lives},
             )
-        )  # fmt: skip
+        )
 
     def _rows_of(self, members: Sequence[Member]) -> dict[str, bytes]:
-        """The segments of the shards among these workers: those of the checkpoint to go on from, and the names of others."""
+        """The segments of the shards among these workers: those of the checkpoint to go on from,
+        and the names of others.
+        """
         found, source = dict[str, bytes](), self._blue.resume
         for one in _of("keeping", members):
             there = (Path(self._blue.segments) / one.folder).glob("*.rows")
-            found |= {name: b"" for file in there if checkpoint.SEGMENT.fullmatch(name := one.folder + file.name)}
+            found |= {
+                name: b""
+                for file in there
+                if checkpoint.SEGMENT.fullmatch(name := one.folder + file.name)
+            }
             if source is not None:
-                found |= {name: source.read_segment(name) for name in source.segments if name.startswith(one.folder)}
+                found |= {
+                    name: source.read_segment(name)
+                    for name in source.segments
+                    if name.startswith(one.folder)
+                }
         return found
 
     def _done(self, name: str) -> int:
         """A count that rises as the workers of a site get on."""
-        return sum(one.kind.progress(self._blue, self._shared, one.index) for one in self._members_of(name))
+        return sum(
+            one.kind.progress(self._blue, self._shared, one.index) for one in self._members_of(name)
+        )
 
     def poll(self, timeout_s: float) -> list[Message]:
         """As ``ProcessRuntime.poll``; a machine that is lost is replaced."""
@@ -173,12 +255,19 @@ class ClusterRuntime(ProcessRuntime):
         for name, (how, incarnation) in ended.items():
             if incarnation == self._incarnations[name]:  # else its workers have moved
                 self._replace(name, how)
-        self._ended = {name: (how, self._incarnations[name]) for name, how in self._nodes.ended().items()}
+        self._ended = {
+            name: (how, self._incarnations[name]) for name, how in self._nodes.ended().items()
+        }
         self._tell_of_waiting()
         self._tell_of_refusals()
         if not self._warned and self._nodes.home_leaves():
             self._warned = True
-            self._out.append(Note(text="warning: the learner's machine will be taken away: a checkpoint is made now"))
+            self._out.append(
+                Note(
+                    text="warning: the learner's machine will be taken away: a checkpoint is made "
+                    "now"
+                )
+            )
             self.hold()
         if not self._cuts.under_way:
             for name in set(self._nodes.leaving()) - self._leaving:
@@ -191,18 +280,27 @@ class ClusterRuntime(ProcessRuntime):
         """Say once which sites have no machine, and that they have one."""
         waits = self._nodes.waits()
         for name in waits.keys() - self._told:
-            self._out.append(Note(text=f"warning: {name} waits for a machine with {waits[name]} free cores"))
+            self._out.append(
+                Note(text=f"warning: {name} waits for a machine with {waits[name]} free cores")
+            )
         for name in self._told - waits.keys():
             self._out.append(Note(text=f"{name} has a machine"))
         self._told = set(waits)
 
     def _tell_of_refusals(self) -> None:
-        """Say once for each reason that home refuses connections or messages. How many they were is in the summary."""
+        """Say once for each reason that home refuses connections or messages. How many they were is
+        in the summary.
+        """
         if self._fences and self._fences["refused"].any():
             for reason in Tally(self._fences["refused"]).by_reason().keys() - self._refusals:
                 self._refusals.add(reason)
                 if reason not in EXPECTED:
-                    self._out.append(Note(text=f"warning: the link to other machines refuses what it gets: {reason}"))
+                    self._out.append(
+                        Note(
+                            text="warning: the link to other machines refuses what it gets: "
+                            f"{reason}"
+                        )
+                    )
 
     def _cancel(self, group: int) -> None:
         if group in self._stepped:
@@ -214,15 +312,30 @@ class ClusterRuntime(ProcessRuntime):
             self._queues[self._blue.learner_of(group)].cancel(self._blue.streams(group))
 
     def _vital(self, name: str) -> str:
-        """What a site has that no other machine can take over; empty where there is nothing of that kind."""
-        return "a learner" if name in self._with_learners else "a shard" if name in self._with_shards else ""
+        """What a site has that no other machine can take over; empty where there is nothing of that
+        kind.
+        """
+        return (
+            "a learner"
+            if name in self._with_learners
+            else "a shard"
+            if name in self._with_shards
+            else ""
+        )
 
     def _let_go(self, name: str) -> None:
-        """Ask a site for its actors, before its machine is taken away; where it is vital, make a checkpoint."""
+        """Ask a site for its actors, before its machine is taken away; where it is vital, make a
+        checkpoint.
+        """
         if vital := self._vital(name):
             if name not in self._warned_of:
                 self._warned_of.add(name)
-                self._out.append(Note(text=f"warning: {name} has {vital}, and will be taken away: a checkpoint is made now"))
+                self._out.append(
+                    Note(
+                        text=f"warning: {name} has {vital}, and will be taken away: a checkpoint "
+                        "is made now"
+                    )
+                )
                 self.hold()
             return
         self._leaving.add(name)
@@ -231,7 +344,8 @@ class ClusterRuntime(ProcessRuntime):
         self._out.append(Note(text=f"the machine of {name} will be taken away: its workers move"))
 
     def _move(self, name: str) -> None:
-        """All workers of a site have handed over what they are: they go on elsewhere, and nothing is lost.
+        """All workers of a site have handed over what they are: they go on elsewhere, and nothing
+        is lost.
 
         Where a file of theirs could not be written they begin anew.
         """
@@ -242,7 +356,13 @@ class ClusterRuntime(ProcessRuntime):
                 self._replace(name, f"could not hand over what {one.title} was")
                 return
             kept[file] = (folder / file).read_bytes()
-        source = SourceInHand(path=Path(name), files={}, segments={}, meta={"version": self._shared.version}, kept=kept)
+        source = SourceInHand(
+            path=Path(name),
+            files={},
+            segments={},
+            meta={"version": self._shared.version},
+            kept=kept,
+        )
         self._expect(self._blue, name)
         self._order_expected(name)
         self.moved[name] += 1
@@ -250,9 +370,15 @@ class ClusterRuntime(ProcessRuntime):
         self._start(name, source)
 
     def _waits(self, begun: CutBegun, since: float) -> bool:
-        """As ``ProcessRuntime._waits``; each cut waits for sites that move, which they do while the learners hold still."""
+        """As ``ProcessRuntime._waits``; each cut waits for sites that move, which they do while the
+        learners hold still.
+        """
         moving = self._leaving | self._carried.keys()
-        may = bool(moving) and not moving & self._nodes.waits().keys() and time.monotonic() - since < WAIT_S
+        may = (
+            bool(moving)
+            and not moving & self._nodes.waits().keys()
+            and time.monotonic() - since < WAIT_S
+        )
         return may or super()._waits(begun, since)
 
     def _order(self, order: dict[str, Any]) -> None:
@@ -268,25 +394,40 @@ class ClusterRuntime(ProcessRuntime):
     def _replace(self, name: str, how: str) -> None:
         """A site is verified dead: its workers begin anew, at once, on whatever machine there is.
 
-        A site that never connected did no work, so its workers start elsewhere as if for the first time.
+        A site that never connected did no work, so its workers start elsewhere as if for the first
+        time.
         """
         unborn = name not in self._reached
         self._lost[name] += not unborn
         if vital := self._vital(name):
-            raise WorkerFailed(name, f"{how}, and {vital} with it", death=Death(how, how, outside=True), vital=True)
+            raise WorkerFailed(
+                name, f"{how}, and {vital} with it", death=Death(how, how, outside=True), vital=True
+            )
         death, streak = Death(how, how, outside=True), self._streaks[name]
         streak.add(death, progress=self._done(name) > self._progress[name])
-        if why := streak.hopeless(death, learned_at=self._crew.learned_at, give_up_s=self._blue.program.placement.give_up_s):
+        if why := streak.hopeless(
+            death,
+            learned_at=self._crew.learned_at,
+            give_up_s=self._blue.program.placement.give_up_s,
+        ):
             raise WorkerFailed(name, f"{how}, {why}", death=death)
         for one in self._members_of(name) if not unborn else ():
-            if self._blue.resume is None or one.kind.progress(self._blue, self._shared, one.index) > 0:
+            if (
+                self._blue.resume is None
+                or one.kind.progress(self._blue, self._shared, one.index) > 0
+            ):
                 self._lives[one.title] = self._lives.get(one.title, 0) + 1
             self._cuts.lost(one.title, f"was lost with {name}")
         for group in self._groups_of(self._blue, name)[1] if not unborn else ():
             self._cancel(group)
         self._expect(self._blue, name)
         self._order_expected(name)
-        self._out.append(Note(text=f"warning: {name} {how}; its workers begin {'on another machine' if unborn else 'anew'}"))
+        self._out.append(
+            Note(
+                text=f"warning: {name} {how}; its workers begin "
+                f"{'on another machine' if unborn else 'anew'}"
+            )
+        )
         self._start(name, self._carried.get(name))
 
     def _take(self, title: str, message: Message | Died) -> None:
@@ -297,7 +438,8 @@ class ClusterRuntime(ProcessRuntime):
             if isinstance(said, Lost):
                 self._cuts.lost(message.title, said.how)
             elif isinstance(said, HandedOver):
-                if said.site in self._leaving and message.title in self._sites[said.site]:  # else it was replaced meanwhile
+                # else it was replaced meanwhile
+                if said.site in self._leaving and message.title in self._sites[said.site]:
                     self._move(said.site)
             else:
                 super()._take(message.title, said)
@@ -312,10 +454,20 @@ class ClusterRuntime(ProcessRuntime):
         reason = f"on machine {self._nodes.where(name)} {said.said}"
         if "ModuleNotFoundError: " in said.text or "ImportError: " in said.text:
             reason += f" ({said.error.partition(';')[0]}); install there what this machine has"
-        vital = any(one.kind.vital(self._blue, self._shared, one.index) for one in self._all if one.title == title)
+        vital = any(
+            one.kind.vital(self._blue, self._shared, one.index)
+            for one in self._all
+            if one.title == title
+        )
         return WorkerFailed(
-            title, reason, said.text, death=Death(reason, said.said), final=said.final, vital=vital, cause=said.error
-        )  # fmt: skip
+            title,
+            reason,
+            said.text,
+            death=Death(reason, said.said),
+            final=said.final,
+            vital=vital,
+            cause=said.error,
+        )
 
     def _linked(self, name: str, how: str) -> None:
         if not how:
@@ -330,7 +482,9 @@ class ClusterRuntime(ProcessRuntime):
 
     def _obstacle(self) -> str | None:
         down = sorted(self._down)
-        fenced = bool(self._fences) and bool((self._fences["gone"] > self._fences["cancelled"]).any())
+        fenced = bool(self._fences) and bool(
+            (self._fences["gone"] > self._fences["cancelled"]).any()
+        )
         if self._leaving:
             return f"{min(self._leaving)} moves to another machine"
         if down or fenced:
@@ -343,10 +497,13 @@ class ClusterRuntime(ProcessRuntime):
         found = {}
         for at, (name, titles) in enumerate(self._sites.items()):
             found[name] = SiteStats(
-                machine=self._nodes.where(name) or self._were_at.get(name, ""), workers=titles, lost=self._lost[name],
+                machine=self._nodes.where(name) or self._were_at.get(name, ""),
+                workers=titles,
+                lost=self._lost[name],
                 moved=self.moved[name],
-                reached=name not in self._down, **{key: int(array[at]) for key, array in self._traffic.items()},
-            )  # fmt: skip
+                reached=name not in self._down,
+                **{key: int(array[at]) for key, array in self._traffic.items()},
+            )
         refused = Tally(self._fences["refused"]).by_reason() if self._fences else {}
         return replace(super().stats(), sites=found, refused=refused)
 
@@ -361,7 +518,9 @@ class ClusterRuntime(ProcessRuntime):
 
 def digest(blue: Blueprint) -> str:
     """A short hash of the Program: a site's must be home's."""
-    return hashlib.sha256(json.dumps(to_json(blue.program), sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(to_json(blue.program), sort_keys=True).encode()).hexdigest()[
+        :16
+    ]
 
 
 def _of(side: Side, members: Sequence[Member]) -> list[Member]:
@@ -373,12 +532,20 @@ def _in_hand(source: Source, names: Sequence[str], members: Sequence[Member] = (
     """``members``: those whose rows come along."""
     kept = {name: source.read(name) for name in names if name in source.files}
     folders = tuple(one.folder for one in _of("keeping", members))
-    rows = {name: entry for name, entry in source.segments.items() if folders and name.startswith(folders)}
-    return SourceInHand(path=Path(source.path), files={}, segments=rows, meta=source.meta, kept=kept)
+    rows = {
+        name: entry
+        for name, entry in source.segments.items()
+        if folders and name.startswith(folders)
+    }
+    return SourceInHand(
+        path=Path(source.path), files={}, segments=rows, meta=source.meta, kept=kept
+    )
 
 
 def _free_port(address: str) -> int:
-    """A port that nobody has now. It stays that of the run, so that sites find a proxy that was replaced."""
+    """A port that nobody has now. It stays that of the run, so that sites find a proxy that was
+    replaced.
+    """
     with socket.socket() as made:
         made.bind((address, 0))
         return int(made.getsockname()[1])

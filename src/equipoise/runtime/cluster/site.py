@@ -1,7 +1,8 @@
 """A site: the half of every line where the workers of another machine are.
 
-They work as those at home do, over the memory of their machine. What they share with home is carried by ``Carried`` ends, and
-this file does not look into them: it asks for sessions, and passes messages to the end that takes them.
+They work as those at home do, over the memory of their machine. What they share with home is
+carried by ``Carried`` ends, and this file does not look into them: it asks for sessions, and passes
+messages to the end that takes them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from equipoise.runtime.cluster.frames import (
     Said,
     Stop,
     Welcome,
-)  # fmt: skip
+)
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.wire import BOTH, WORDS, Refused, read, words
 from equipoise.types import Tick
@@ -33,25 +34,50 @@ AGAIN_S = 1.0  # after which home is asked again to begin a session
 AHEAD = 1 << 20  # sessions that home may have begun and this site has not heard of
 CHUNK = 1 << 22  # bytes of new rows of a segment that home writes at once
 MOST = {
-    Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.CUT: 0, Kind.LET_GO: 0, Kind.STOP: 0, **BOTH,
-}  # fmt: skip  # bytes of what comes besides what is carried
+    Kind.WELCOME: 0,
+    Kind.EXPELLED: 0,
+    Kind.REFUSED: WORDS,
+    Kind.CUT: 0,
+    Kind.LET_GO: 0,
+    Kind.STOP: 0,
+    **BOTH,
+}  # bytes of what comes besides what is carried
 
 
 class SiteEnd:
-    """A state machine that is ticked: it waits for nothing, and knows neither processes, sockets nor Ray."""
+    """A state machine that is ticked: it waits for nothing, and knows neither processes, sockets
+    nor Ray.
+    """
 
     def __init__(
-        self, name: str, incarnation: int, link: Link, carried: Sequence[Carried], *, digest: str,
-        cut: Callable[[int, int, bool], object], ended: Callable[[str], object], silent_s: float = SILENT_S,
-    ) -> None:  # fmt: skip
-        """``carried``: the site's ends of what it shares with home, in the order in which they are served.
+        self,
+        name: str,
+        incarnation: int,
+        link: Link,
+        carried: Sequence[Carried],
+        *,
+        digest: str,
+        cut: Callable[[int, int, bool], object],
+        ended: Callable[[str], object],
+        silent_s: float = SILENT_S,
+    ) -> None:
+        """``carried``: the site's ends of what it shares with home, in the order in which they are
+        served.
 
-        ``digest``: of the Program. ``cut`` is called with the number and the step of a cut that workers are to save for, and
-        whether it is the learners' turn; ``ended`` with the reason why this site is of no more use.
+        ``digest``: of the Program. ``cut`` is called with the number and the step of a cut that
+        workers are to save for, and whether it is the learners' turn; ``ended`` with the reason why
+        this site is of no more use.
         """
-        self._name, self._incarnation, self._digest, self._cut, self._ended = name, incarnation, digest, cut, ended
+        self._name, self._incarnation, self._digest, self._cut, self._ended = (
+            name,
+            incarnation,
+            digest,
+            cut,
+            ended,
+        )
         self._carried, self._by_kind = carried, by_kind(carried)
-        self._late: deque[tuple[Message, ...]] = deque()  # files and rows for home, each with what is said of it
+        # files and rows for home, each with what is said of it
+        self._late: deque[tuple[Message, ...]] = deque()
         self.line = Line(link, MOST | most_bytes(carried), silent_s)
         self._nonce = incarnation << 32  # no other process of this site has it
         self._asked_at: float | None = None  # when home was asked to begin a session
@@ -89,7 +115,9 @@ class SiteEnd:
         """Pass on what a worker told its driver."""
         self.line.send(Said(words(title=title, message=message)))
 
-    def files(self, title: str, files: Mapping[str, bytes], then: Mapping[str, Any] | None = None) -> None:
+    def files(
+        self, title: str, files: Mapping[str, bytes], then: Mapping[str, Any] | None = None
+    ) -> None:
         """Send a worker's files of a checkpoint, and after them what it told its driver."""
         for name, data in files.items():
             self.line.send(File(data))
@@ -98,12 +126,18 @@ class SiteEnd:
             self.say(title, then)
 
     def late(
-        self, title: str, step: int, files: Mapping[str, bytes], rows: Iterable[tuple[str, int, Any]],
+        self,
+        title: str,
+        step: int,
+        files: Mapping[str, bytes],
+        rows: Iterable[tuple[str, int, Any]],
         then: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        """Send what a worker has written since the cut of that step: its ``files``, and new ``rows``; then what it said.
+    ) -> None:
+        """Send what a worker has written since the cut of that step: its ``files``, and new
+        ``rows``; then what it said.
 
-        The rows: (segment, its first new byte, bytes). They are read from the disk as the line has room for them.
+        The rows: (segment, its first new byte, bytes). They are read from the disk as the line has
+        room for them.
         """
         for name, data in files.items():
             self._late.append((File(data), Said(words(title=title, name=name, step=step))))
@@ -113,7 +147,7 @@ class SiteEnd:
                 self._late.append((File(part), Said(words(title=title, name=name, at=first + at))))
         self._late.append((Said(words(title=title, message=dict(then))),))
 
-    # ------------------------------------------------------------------------------------------------------ the session
+    # ---------------------------------------------------------------------------------- the session
 
     def _ask(self, now: float) -> None:
         """Ask home to begin a session, and ask again: what is asked for may not have come."""
@@ -125,7 +159,9 @@ class SiteEnd:
         elif now - self._asked_at < AGAIN_S:
             return
         self._asked_at = now
-        self.line.outside(Hello(self._incarnation, self._nonce, words(site=self._name, plan=self._digest)))
+        self.line.outside(
+            Hello(self._incarnation, self._nonce, words(site=self._name, plan=self._digest))
+        )
 
     def _hear(self, now: float) -> bool:
         worked, line = False, self.line
@@ -150,7 +186,8 @@ class SiteEnd:
                     self.sessions += 1
             case Expelled(session, nonce):
                 if not self.joined:
-                    if self._nonce <= nonce < self._nonce + AHEAD:  # home's word that a session began was lost on its way
+                    # home's word that a session began was lost on its way
+                    if self._nonce <= nonce < self._nonce + AHEAD:
                         self._nonce, self._asked_at = nonce, None
                 elif session == self.line.session:
                     self.line.end()

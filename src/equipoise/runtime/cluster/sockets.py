@@ -1,10 +1,13 @@
-"""Links over ZeroMQ: one listener at home, one connection a site, encrypted and authenticated by CURVE keys.
+"""Links over ZeroMQ: one listener at home, one connection a site, encrypted and authenticated by
+CURVE keys.
 
-Framing, reconnection, heartbeats of the connection, bounds of what is under way and keys are the library's. A site is known by
-its identity, "NAME.INCARNATION"; what comes from any other is refused and counted.
+Framing, reconnection, heartbeats of the connection, bounds of what is under way and keys are the
+library's. A site is known by its identity, "NAME.INCARNATION"; what comes from any other is refused
+and counted.
 
-ZeroMQ closes a connection that announces a message above ``MAXMSGSIZE`` before it allocates any of it; the session of that
-site ends. What is above the limit of its kind is refused here, before it is kept.
+ZeroMQ closes a connection that announces a message above ``MAXMSGSIZE`` before it allocates any of
+it; the session of that site ends. What is above the limit of its kind is refused here, before it is
+kept.
 """
 
 from __future__ import annotations
@@ -28,13 +31,19 @@ LAST_MS = 500  # that the last words of home may take to reach the sites
 BEAT_MS = 500  # of a connection: ZeroMQ closes one whose other end says nothing
 SLACK = 1 << 10  # bytes of a message besides its body
 DETACHED = zmq.EVENT_DISCONNECTED
-FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 BEGUN = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """CURVE keys in Z85; a run makes its own, and hands them to its sites by a way that is trusted already."""
+    """CURVE keys in Z85; a run makes its own, and hands them to its sites by a way that is trusted
+    already.
+    """
 
     public: bytes
     secret: bytes
@@ -48,10 +57,16 @@ class _Monitored:
     """A socket, and what its connections do."""
 
     def __init__(
-        self, context: zmq.Context[Any], kind: int, groups: int, silent_s: float, refused: Tally | None = None
+        self,
+        context: zmq.Context[Any],
+        kind: int,
+        groups: int,
+        silent_s: float,
+        refused: Tally | None = None,
     ) -> None:
         self._refused = Tally() if refused is None else refused
-        self._shaking: list[int] = []  # descriptors of connections that have shown no key yet, the oldest first
+        # descriptors of connections that have shown no key yet, the oldest first
+        self._shaking: list[int] = []
         self._failed = False  # was the last event a handshake that failed?
         self.socket: Any = context.socket(kind)
         socket = self.socket
@@ -63,7 +78,8 @@ class _Monitored:
         silent_ms = int(800 * silent_s)  # before the line itself gives up
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silent_ms)
         socket.setsockopt(zmq.HEARTBEAT_TTL, silent_ms)
-        socket.setsockopt(zmq.CONNECT_TIMEOUT, silent_ms)  # else minutes, in which a link that is up again goes unseen
+        # else minutes, in which a link that is up again goes unseen
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, silent_ms)
         socket.setsockopt(zmq.HANDSHAKE_IVL, silent_ms)  # else 30 s
         self._events: Any = socket.get_monitor_socket(DETACHED | FAILED | BEGUN)
 
@@ -78,8 +94,9 @@ class _Monitored:
     def _ends(self, event: int, value: int) -> bool:
         """Count what gets no connection -> has another one ended?
 
-        ZeroMQ does not say whose handshake succeeded: it counts as the newest connection's. Where that is wrong, the end of a
-        site's connection is seen by its silence. What closes without a word of a handshake did not speak ZeroMQ.
+        ZeroMQ does not say whose handshake succeeded: it counts as the newest connection's. Where
+        that is wrong, the end of a site's connection is seen by its silence. What closes without a
+        word of a handshake did not speak ZeroMQ.
         """
         failed, self._failed = self._failed, bool(event & FAILED)
         if event & zmq.EVENT_ACCEPTED:
@@ -87,7 +104,10 @@ class _Monitored:
         elif event & zmq.EVENT_HANDSHAKE_SUCCEEDED:
             del self._shaking[-1:]
         elif event & FAILED:
-            another = event & zmq.EVENT_HANDSHAKE_FAILED_AUTH or value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
+            another = (
+                event & zmq.EVENT_HANDSHAKE_FAILED_AUTH
+                or value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
+            )
             self._refused.add("another key" if another else "no key")
         elif event & DETACHED and value in self._shaking:
             self._shaking.remove(value)
@@ -110,14 +130,23 @@ class Listener:
     """Home's socket. ``end`` is a site's ``Link``."""
 
     def __init__(
-        self, address: str, keys: Keys, sites: bytes, most: Mapping[Kind, int], refused: Tally, *, groups: int = 0,
-        port: int = 0, silent_s: float = SILENT_S,
-    ) -> None:  # fmt: skip
-        """``address``: of this machine, which sites can reach; ``sites``: the public key that all of them have.
+        self,
+        address: str,
+        keys: Keys,
+        sites: bytes,
+        most: Mapping[Kind, int],
+        refused: Tally,
+        *,
+        groups: int = 0,
+        port: int = 0,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        """``address``: of this machine, which sites can reach; ``sites``: the public key that all
+        of them have.
 
-        ``most``: the most bytes of each kind that may come. ``refused``: where what is not taken is counted. ``groups``: the
-        most that a site may have. ``port``: 0 for one that is free. ``silent_s``: after which a connection that says nothing is
-        closed.
+        ``most``: the most bytes of each kind that may come. ``refused``: where what is not taken is
+        counted. ``groups``: the most that a site may have. ``port``: 0 for one that is free.
+        ``silent_s``: after which a connection that says nothing is closed.
         """
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
         self._guard = ThreadAuthenticator(self._context)
@@ -126,7 +155,11 @@ class Listener:
         self._most, self.refused = most, refused
         self._socket = _Monitored(self._context, zmq.ROUTER, groups, silent_s, refused)
         socket = self._socket.socket
-        socket.curve_server, socket.curve_publickey, socket.curve_secretkey = True, keys.public, keys.secret
+        socket.curve_server, socket.curve_publickey, socket.curve_secretkey = (
+            True,
+            keys.public,
+            keys.secret,
+        )
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.bind(f"tcp://{address}:{port or '*'}")
@@ -149,7 +182,9 @@ class Listener:
         return self._ends[identity]
 
     def collect(self) -> bool:
-        """Hand what has come to the links -> may there be more? No more than the library keeps of one site is taken at once."""
+        """Hand what has come to the links -> may there be more? No more than the library keeps of
+        one site is taken at once.
+        """
         if self._socket.detached():
             for end in self._ends.values():
                 end.gone |= not self.send(end.identity, Probe().head(), b"")
@@ -162,7 +197,11 @@ class Listener:
             site = self._ends.get(identity)
             if site is None:
                 self.refused.add("no site of this run")
-                self.send(identity, Denied(-1).head(), words(why="home knows no such site: it was replaced"))
+                self.send(
+                    identity,
+                    Denied(-1).head(),
+                    words(why="home knows no such site: it was replaced"),
+                )
             elif len(parts) != 3:
                 self.refused.add("no message")
             else:
@@ -221,10 +260,19 @@ class SiteLink:
     """``Link`` of a site: its one connection to home, made again by itself."""
 
     def __init__(
-        self, name: str, incarnation: int, address: str, home: bytes, keys: Keys, *, groups: int = 0,
+        self,
+        name: str,
+        incarnation: int,
+        address: str,
+        home: bytes,
+        keys: Keys,
+        *,
+        groups: int = 0,
         silent_s: float = SILENT_S,
-    ) -> None:  # fmt: skip
-        """``address``: HOST:PORT of home; ``home``: its public key; ``groups``, ``silent_s``: as of ``Listener``."""
+    ) -> None:
+        """``address``: HOST:PORT of home; ``home``: its public key; ``groups``, ``silent_s``: as of
+        ``Listener``.
+        """
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
         self._socket = _Monitored(self._context, zmq.DEALER, groups, silent_s)
         socket = self._socket.socket
@@ -232,7 +280,11 @@ class SiteLink:
         socket.setsockopt(zmq.IMMEDIATE, 1)  # what cannot be sent now is not kept for later
         socket.setsockopt(zmq.RECONNECT_IVL, 100)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = home, keys.public, keys.secret
+        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = (
+            home,
+            keys.public,
+            keys.secret,
+        )
         socket.connect(f"tcp://{address}")
 
     @property

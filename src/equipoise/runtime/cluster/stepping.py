@@ -1,11 +1,14 @@
-"""Envs that are stepped on one machine and acted for on another: both halves of the exchange between them.
+"""Envs that are stepped on one machine and acted for on another: both halves of the exchange
+between them.
 
-At home a ``StandIn`` is to the inference worker what an env worker of this machine is: it passes on what is asked, and writes
-the rows that come back. At the site an ``Asker`` is to the env worker what an inference worker of its machine is.
+At home a ``StandIn`` is to the inference worker what an env worker of this machine is: it passes on
+what is asked, and writes the rows that come back. At the site an ``Asker`` is to the env worker
+what an inference worker of its machine is.
 
-Each ask has a number in the exchange, and one answer: the rows, or that the envs are not where the answer would follow (their
-worker died). An ask that comes a second time, since a session ended meanwhile, gets the same answer, for the rows lie where
-they are until the next ask. So no step is lost with a session, and none is taken twice.
+Each ask has a number in the exchange, and one answer: the rows, or that the envs are not where the
+answer would follow (their worker died). An ask that comes a second time, since a session ended
+meanwhile, gets the same answer, for the rows lie where they are until the next ask. So no step is
+lost with a session, and none is taken twice.
 """
 
 from __future__ import annotations
@@ -25,26 +28,34 @@ from equipoise.runtime.cluster.wire import Refused
 from equipoise.types import Array, Stack
 
 NEVER = -1 << EPOCH  # of ``asked``: nobody has asked yet
-FIRST = (1 << EPOCH) - 1  # masks an ask's number in its epoch: 0 asks for the first rows of new episodes
+# masks an ask's number in its epoch: 0 asks for the first rows of new episodes
+FIRST = (1 << EPOCH) - 1
 
 
 class Rows:
-    """A group's rows of one step, as they travel. A stack that follows from the last one sends its newest frame alone.
+    """A group's rows of one step, as they travel. A stack that follows from the last one sends its
+    newest frame alone.
 
-    The bytes: what is no stack; then of each stack [B] whether it follows, the newest frames [B, frame], and the older frames
-    of those that do not follow [n, k - 1, frame].
+    The bytes: what is no stack; then of each stack [B] whether it follows, the newest frames [B,
+    frame], and the older frames of those that do not follow [n, k - 1, frame].
     """
 
     def __init__(self, arrays: Mapping[str, Array], stacks: Mapping[str, Stack]) -> None:
-        """``arrays``: where they lie, by path; ``stacks``: those that are stacks, by the same paths."""
+        """``arrays``: where they lie, by path; ``stacks``: those that are stacks, by the same
+        paths.
+        """
         self._plain = Arrays(*(array for path, array in arrays.items() if path not in stacks))
         self._stacks = [
             array.reshape(len(array), stacks[path].frames, -1).view(np.uint8)
-            for path, array in arrays.items() if path in stacks
-        ]  # fmt: skip
+            for path, array in arrays.items()
+            if path in stacks
+        ]
         self._last: list[Array] = []  # the sender's, from the first that it keeps
         self._known = False
-        self.least = self._plain.nbytes + sum(len(stack) + stack[:, 0].nbytes for stack in self._stacks)  # where all follow
+        # where all follow
+        self.least = self._plain.nbytes + sum(
+            len(stack) + stack[:, 0].nbytes for stack in self._stacks
+        )
         self.most = self._plain.nbytes + sum(len(stack) + stack.nbytes for stack in self._stacks)
 
     def keep(self, *, known: bool) -> None:
@@ -69,7 +80,10 @@ class Rows:
             streams, frames, frame = stack.shape
             follows, at = body[at : at + streams] != 0, at + streams
             newest, at = body[at : at + streams * frame], at + streams * frame
-            older, at = body[at : at + (size := int((~follows).sum()) * (frames - 1) * frame)], at + size
+            older, at = (
+                body[at : at + (size := int((~follows).sum()) * (frames - 1) * frame)],
+                at + size,
+            )
             found.append((follows, newest, older))
         if at != len(body):
             raise ValueError(f"expected {at:,} bytes of rows, got {len(body):,}")
@@ -80,16 +94,24 @@ class Rows:
             stack[:, -1] = newest.reshape(len(stack), -1)
 
 
-def _halves(exchange: Exchange, group: int, stacks: Mapping[str, Mapping[str, Stack]]) -> tuple[Rows, Arrays]:
+def _halves(
+    exchange: Exchange, group: int, stacks: Mapping[str, Mapping[str, Stack]]
+) -> tuple[Rows, Arrays]:
     rows, actions = exchange.arrays(group)
-    named = {f"{name}/{path}": stack for name, of_it in stacks.items() for path, stack in stack_paths(of_it).items()}
+    named = {
+        f"{name}/{path}": stack
+        for name, of_it in stacks.items()
+        for path, stack in stack_paths(of_it).items()
+    }
     return Rows(rows, named), Arrays(*actions.values())
 
 
 class StandIn:
     """Home's half, for one group."""
 
-    def __init__(self, exchange: Exchange, group: int, stacks: Mapping[str, Mapping[str, Stack]]) -> None:
+    def __init__(
+        self, exchange: Exchange, group: int, stacks: Mapping[str, Mapping[str, Stack]]
+    ) -> None:
         """``stacks``: of each policy's observations, as in ``EnvSpec``."""
         self._words, self._g = exchange.words, group
         self.rows, self.actions = _halves(exchange, group, stacks)
@@ -119,7 +141,9 @@ class StandIn:
         return held
 
     def answer(self, asked: int, anew: bool, rows: Any) -> bool:
-        """Hand the rows to the inference worker; False: it does not wait for them any more. ValueError where they are none."""
+        """Hand the rows to the inference worker; False: it does not wait for them any more.
+        ValueError where they are none.
+        """
         if not self.waits(asked):
             return False
         if asked & FIRST or anew:
@@ -139,11 +163,13 @@ class StandIn:
 
 
 class Asker:
-    """The site's half, for one group. The exchange's epochs are this machine's own; 0, before anything was lost, is home's as
-    well.
+    """The site's half, for one group. The exchange's epochs are this machine's own; 0, before
+    anything was lost, is home's as well.
     """
 
-    def __init__(self, exchange: Exchange, group: int, stacks: Mapping[str, Mapping[str, Stack]]) -> None:
+    def __init__(
+        self, exchange: Exchange, group: int, stacks: Mapping[str, Mapping[str, Stack]]
+    ) -> None:
         """``stacks``: of each policy's observations, as in ``EnvSpec``."""
         self._words, self._g = exchange.words, group
         self.rows, self.actions = _halves(exchange, group, stacks)
@@ -154,7 +180,8 @@ class Asker:
         self._owed = False  # home may not have the answer
         self._called = False  # was it asked for in this session?
         self._told = False  # were the rows of the last answer sent?
-        self._first: bytes | None = None  # actions for envs that come from another machine, once they are there
+        # actions for envs that come from another machine, once they are there
+        self._first: bytes | None = None
 
     @property
     def quiet(self) -> bool:
@@ -171,7 +198,9 @@ class Asker:
         return int(self._words["epoch"][self._g]) == self._epoch
 
     def forget(self) -> None:
-        """A session has ended: what was sent in it may not have come. Home will ask once more, if so."""
+        """A session has ended: what was sent in it may not have come. Home will ask once more, if
+        so.
+        """
         self._owed, self._called = self.asked is not None, False
 
     def hold(self, cut: int) -> None:
@@ -179,19 +208,23 @@ class Asker:
         publish(self._words["held"], self._g, cut)
 
     def ask(self, asked: int, whole: bool, actions: Any) -> None:
-        """Home asks: pass it on to the env worker, unless it has this very ask. ``whole``: does home want whole stacks?"""
+        """Home asks: pass it on to the env worker, unless it has this very ask. ``whole``: does
+        home want whole stacks?
+        """
         words, g, before = self._words, self._g, self.asked
         self._owed = self._called = True
         if asked == before:
             self.rows.keep(known=False)
             return
-        self.rows.keep(known=self._told and before == asked - 1 and not whole)  # it asks on from what it took
+        # it asks on from what it took
+        self.rows.keep(known=self._told and before == asked - 1 and not whole)
         self._told = False
         self.asked, local = asked, int(words["asked"][g])
         publish(words["held"], g, 0)
         if not asked & FIRST:
             self._first = None
-            if asked or local != NEVER:  # else it is the first of all, and envs of a resume are where it left them
+            # else it is the first of all, and envs of a resume are where it left them
+            if asked or local != NEVER:
                 publish(words["epoch"], g, words["epoch"][g] + 1)
             self._epoch = int(words["epoch"][g])
             publish(words["asked"], g, self._epoch << EPOCH)
@@ -210,7 +243,9 @@ class Asker:
         publish(self._words["asked"], self._g, self._words["said"][self._g])
 
     def answers(self) -> tuple[int, bool, bytes | None] | None:
-        """(ask, are the episodes new, rows) that home does not have yet; rows are None where the envs were lost."""
+        """(ask, are the episodes new, rows) that home does not have yet; rows are None where the
+        envs were lost.
+        """
         if not (self._owed and self._called) or self.asked is None:
             return None
         words, g = self._words, self._g
@@ -236,11 +271,24 @@ class HomeSteps(Carried):
     """Home's end, for the groups of one site that are acted for at home."""
 
     def __init__(
-        self, stand_ins: Mapping[int, StandIn], fences: Mapping[str, Array], wake: Callable[[int], object] = lambda group: None
+        self,
+        stand_ins: Mapping[int, StandIn],
+        fences: Mapping[str, Array],
+        wake: Callable[[int], object] = lambda group: None,
     ) -> None:
-        """``stand_ins``: by group; ``fences``: as ``Proxy.specs``. ``wake`` is called with a group that has an answer."""
-        self._stand_ins, self._gone, self._cancelled, self._wake = stand_ins, fences["gone"], fences["cancelled"], wake
-        self.most = {Kind.STEPPED: max((one.rows.most for one in stand_ins.values()), default=0), Kind.UNSTEPPED: 0}
+        """``stand_ins``: by group; ``fences``: as ``Proxy.specs``. ``wake`` is called with a group
+        that has an answer.
+        """
+        self._stand_ins, self._gone, self._cancelled, self._wake = (
+            stand_ins,
+            fences["gone"],
+            fences["cancelled"],
+            wake,
+        )
+        self.most = {
+            Kind.STEPPED: max((one.rows.most for one in stand_ins.values()), default=0),
+            Kind.UNSTEPPED: 0,
+        }
 
     def take(self, message: Message) -> None:
         match message:
@@ -252,12 +300,18 @@ class HomeSteps(Carried):
                 if news:
                     self._wake(group)
             case Unstepped(group, ask):
-                if self._stand_in(message, group).waits(ask) and self._gone[group] == self._cancelled[group]:
+                if (
+                    self._stand_in(message, group).waits(ask)
+                    and self._gone[group] == self._cancelled[group]
+                ):
                     self._gone[group] += 1  # the driver begins their episodes anew
 
     def _stand_in(self, message: Message, group: int) -> StandIn:
         if group not in self._stand_ins:
-            raise Refused("wrong numbers", f"{message.kind.name}: expected a group of {sorted(self._stand_ins)}, got {group}")
+            raise Refused(
+                "wrong numbers",
+                f"{message.kind.name}: expected a group of {sorted(self._stand_ins)}, got {group}",
+            )
         return self._stand_ins[group]
 
     def ready(self) -> Iterator[Message]:
@@ -276,11 +330,16 @@ class HomeSteps(Carried):
 class SiteSteps(Carried):
     """The site's end."""
 
-    def __init__(self, askers: Mapping[int, Asker], counted: Callable[[int], Iterable[Message]]) -> None:
+    def __init__(
+        self, askers: Mapping[int, Asker], counted: Callable[[int], Iterable[Message]]
+    ) -> None:
         """``askers``: by group. ``counted``: what home is sent before an answer for the group."""
         self._askers, self._counted, self._leaving = askers, counted, False
         self._put_off: dict[int, Step] = {}  # asks that came while this site leaves, by group
-        self.most = {Kind.STEP: max((one.actions.nbytes for one in askers.values()), default=0), Kind.HOLD: 0}
+        self.most = {
+            Kind.STEP: max((one.actions.nbytes for one in askers.values()), default=0),
+            Kind.HOLD: 0,
+        }
 
     @property
     def quiet(self) -> bool:
@@ -300,8 +359,12 @@ class SiteSteps(Carried):
             case Step(group, ask, whole, body):
                 asker = self._asker(message, group)
                 if len(body) != (asker.actions.nbytes if ask & FIRST else 0):
-                    raise Refused("wrong numbers", f"step: expected {asker.actions.nbytes} bytes of actions, got {len(body)}")
-                if self._leaving and asker.quiet and ask != asker.asked:  # another machine will take that step
+                    raise Refused(
+                        "wrong numbers",
+                        f"step: expected {asker.actions.nbytes} bytes of actions, got {len(body)}",
+                    )
+                # another machine will take that step
+                if self._leaving and asker.quiet and ask != asker.asked:
                     self._put_off[group] = message
                 else:
                     self._put_off.pop(group, None)
@@ -311,15 +374,21 @@ class SiteSteps(Carried):
 
     def _asker(self, message: Message, group: int) -> Asker:
         if group not in self._askers:
-            raise Refused("wrong numbers", f"{message.kind.name}: expected a group that is stepped here, got {group}")
+            raise Refused(
+                "wrong numbers",
+                f"{message.kind.name}: expected a group that is stepped here, got {group}",
+            )
         return self._askers[group]
 
     def ready(self) -> Iterator[Message]:
         for group, asker in self._askers.items():
-            if not asker.quiet and (step := self._put_off.pop(group, None)) is not None:  # its envs were lost before they moved
+            # its envs were lost before they moved
+            if not asker.quiet and (step := self._put_off.pop(group, None)) is not None:
                 asker.ask(step.ask, bool(step.whole), step.body)
             if (answer := asker.answers()) is None:
                 continue
             asked, anew, rows = answer
             yield from self._counted(group)
-            yield Unstepped(group, asked) if rows is None else Stepped(group, asked, int(anew), rows)
+            yield (
+                Unstepped(group, asked) if rows is None else Stepped(group, asked, int(anew), rows)
+            )

@@ -1,4 +1,6 @@
-"""Weights between machines: home sends the newest version of a policy to each site that asks for it."""
+"""Weights between machines: home sends the newest version of a policy to each site that asks for
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class Newest:
 
     def __init__(self, versions: Sequence[Versions]) -> None:
         self._versions = versions
-        self._fetched: dict[int, tuple[int, bytes]] = {}  # the newest version that was asked for, by policy
+        # the newest version that was asked for, by policy
+        self._fetched: dict[int, tuple[int, bytes]] = {}
 
     def __len__(self) -> int:
         return len(self._versions)
@@ -42,14 +45,18 @@ class HomeWeights(Carried):
 
     def __init__(self, newest: Newest) -> None:
         self._newest = newest
-        self._asked: dict[int, int] = {}  # by policy, the version that the site has, until there is a newer one
+        # by policy, the version that the site has, until there is a newer one
+        self._asked: dict[int, int] = {}
         self.most = {Kind.ASK: 0}
 
     def take(self, message: Message) -> None:
         match message:
             case Ask(policy, version):
                 if not 0 <= policy < len(self._newest):
-                    raise Refused("wrong numbers", f"ask: expected one of {len(self._newest)} policies, got {policy}")
+                    raise Refused(
+                        "wrong numbers",
+                        f"ask: expected one of {len(self._newest)} policies, got {policy}",
+                    )
                 self._asked[policy] = version
 
     def ready(self) -> Iterator[Message]:
@@ -63,11 +70,15 @@ class HomeWeights(Carried):
 
 
 class SiteWeights(Carried):
-    """The site's end, the one process that publishes into the stores, unless learners of the site do."""
+    """The site's end, the one process that publishes into the stores, unless learners of the site
+    do.
+    """
 
-    def __init__(self, stores: Sequence[Store], *, asks: bool = True, follows: bool = False) -> None:
-        """``stores``: of each policy. ``asks``: False if learners of this site publish into them. ``follows``: each new version
-        is asked for, whether or not a block needs it.
+    def __init__(
+        self, stores: Sequence[Store], *, asks: bool = True, follows: bool = False
+    ) -> None:
+        """``stores``: of each policy. ``asks``: False if learners of this site publish into them.
+        ``follows``: each new version is asked for, whether or not a block needs it.
         """
         self._stores, self._asks, self._follows = stores, asks, follows
         self.most = {Kind.WEIGHTS: max((store.nbytes for store in stores), default=0)}
@@ -77,7 +88,9 @@ class SiteWeights(Carried):
         self._wanted, self._asked = set[int](), set[int]()
 
     def here(self, versions: Array) -> bool:
-        """Return True if these versions of all policies are here. Missing ones will be asked for."""
+        """Return True if these versions of all policies are here.
+        Missing ones will be asked for.
+        """
         missing = np.flatnonzero(versions > [store.version for store in self._stores]).tolist()
         self._wanted.update(missing)
         return not missing
@@ -94,7 +107,10 @@ class SiteWeights(Carried):
         match message:
             case Weights(policy, version, body):
                 if not 0 <= policy < len(self._stores) or self._stores[policy].nbytes != len(body):
-                    raise Refused("wrong numbers", f"weights: expected a policy's, got {policy} with {len(body):,} bytes")
+                    raise Refused(
+                        "wrong numbers",
+                        f"weights: expected a policy's, got {policy} with {len(body):,} bytes",
+                    )
                 self._asked.discard(policy)
                 if version > self._stores[policy].version:
                     self._stores[policy].publish_bytes(version, body)

@@ -1,4 +1,6 @@
-"""How a message between a site and home is read, and why one is refused. ``frames.py`` has the messages."""
+"""How a message between a site and home is read, and why one is refused. ``frames.py`` has the
+messages.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,15 @@ from equipoise.runtime.cluster.frames import HEAD, LAYOUT, MAGIC, Kind, Message,
 from equipoise.tree import ArraySpec
 
 WORDS = 1 << 20  # bytes of a body of words
-PIECE = 1 << 18  # bytes that are sent at once: a larger body comes in pieces, each of which shows that the sender lives
+# bytes that are sent at once: a larger body comes in pieces, each of which shows that the sender
+# lives
+PIECE = 1 << 18
 
 
-AT_ONCE = frozenset({Kind.BEAT, Kind.TAKEN, Kind.STOP})  # come between the pieces of another message, too
-BOTH = {Kind.BEAT: 0, Kind.PROBE: 0, Kind.PIECE: PIECE, Kind.TAKEN: 0}  # the most bytes of a body, at both ends
+# come between the pieces of another message, too
+AT_ONCE = frozenset({Kind.BEAT, Kind.TAKEN, Kind.STOP})
+# the most bytes of a body, at both ends
+BOTH = {Kind.BEAT: 0, Kind.PROBE: 0, Kind.PIECE: PIECE, Kind.TAKEN: 0}
 OUTSIDE = frozenset(
     {Kind.HELLO, Kind.WELCOME, Kind.EXPELLED, Kind.REFUSED, Kind.PROBE}
 )  # belong to no session: its number is 0
@@ -40,7 +46,9 @@ REASONS = (
 
 
 class Refused(ValueError):
-    """A message that is not of the protocol, or larger than its kind allows. ``reason``: one of ``REASONS``."""
+    """A message that is not of the protocol, or larger than its kind allows. ``reason``: one of
+    ``REASONS``.
+    """
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -48,7 +56,9 @@ class Refused(ValueError):
 
 
 class Tally:
-    """How many connections and messages were refused, by reason, in memory that others may read. One process writes."""
+    """How many connections and messages were refused, by reason, in memory that others may read.
+    One process writes.
+    """
 
     SPEC = ArraySpec((len(REASONS),), "int64")
 
@@ -67,7 +77,11 @@ class Tally:
 
     def by_reason(self) -> dict[str, int]:
         """The counts that are not 0."""
-        return {reason: count for reason, count in zip(REASONS, self._counts.tolist(), strict=True) if count}
+        return {
+            reason: count
+            for reason, count in zip(REASONS, self._counts.tolist(), strict=True)
+            if count
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +103,13 @@ def read(message: Message) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:  # the second: of a thousand brackets and more
-        raise Refused("no JSON", f"{message.kind.name}: expected JSON, got {body[:40]!r}") from error
+        raise Refused(
+            "no JSON", f"{message.kind.name}: expected JSON, got {body[:40]!r}"
+        ) from error
     if not isinstance(found, dict):
-        raise Refused("no JSON", f"{message.kind.name}: expected a JSON object, got {type(found).__name__}")
+        raise Refused(
+            "no JSON", f"{message.kind.name}: expected a JSON object, got {type(found).__name__}"
+        )
     return found
 
 
@@ -100,7 +118,8 @@ def words(**said: Any) -> bytes:
 
 
 def parse(head: Any, body: Any, most: Mapping[Kind, int]) -> Frame:
-    """Read a message; ``Refused`` where it is none. ``most``: the bytes of a body by kind, of those that may come.
+    """Read a message; ``Refused`` where it is none. ``most``: the bytes of a body by kind, of those
+    that may come.
 
     Nothing of the body is read or copied.
     """
@@ -110,10 +129,18 @@ def parse(head: Any, body: Any, most: Mapping[Kind, int]) -> Frame:
     if magic != MAGIC:
         raise Refused("no message", f"expected a message of protocol {MAGIC:#x}, got {magic:#x}")
     if kind not in most:
-        raise Refused("unknown kind", f"expected a message of kind {', '.join(one.name for one in most)}, got {kind}")
+        raise Refused(
+            "unknown kind",
+            f"expected a message of kind {', '.join(one.name for one in most)}, got {kind}",
+        )
     size = memoryview(body).nbytes
     if size > most[kind]:
-        raise Refused("too large", f"{Kind(kind).name}: expected at most {most[kind]:,} bytes, got {size:,}")
+        raise Refused(
+            "too large", f"{Kind(kind).name}: expected at most {most[kind]:,} bytes, got {size:,}"
+        )
     if (session == 0) is not (kind in OUTSIDE):
-        raise Refused("another session", f"{Kind(kind).name}: expected {'no' if session else 'a'} session, got {session}")
+        raise Refused(
+            "another session",
+            f"{Kind(kind).name}: expected {'no' if session else 'a'} session, got {session}",
+        )
     return Frame(session, number, made(Kind(kind), numbers, body))

@@ -1,4 +1,6 @@
-"""The processes of workers on one machine: started, listened to, replaced when they die or hang, and ended together."""
+"""The processes of workers on one machine: started, listened to, replaced when they die or hang,
+and ended together.
+"""
 
 from __future__ import annotations
 
@@ -71,16 +73,20 @@ class _Child:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A worker's process is verified dead. What it had is taken back, and its successor is planned."""
+    """A worker's process is verified dead. What it had is taken back,
+    and its successor is planned.
+    """
 
     how: str
 
 
 class Crew:
-    """Some workers of a run, each in a process of its own, over memory that they share with this process.
+    """Some workers of a run, each in a process of its own, over memory that they share with this
+    process.
 
-    A failure of a worker that is vital (``Kind.vital``), or of another that dies again and again (``deaths.py``), raises
-    ``WorkerFailed`` in ``poll``; then, as at any time, ``stop`` ends all of them.
+    A failure of a worker that is vital (``Kind.vital``), or of another that dies again and again
+    (``deaths.py``), raises ``WorkerFailed`` in ``poll``; then, as at any time, ``stop`` ends all of
+    them.
     """
 
     def __init__(
@@ -92,30 +98,46 @@ class Crew:
         resources: Sequence[Any] = (),
         lives: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """``resources`` are closed with the crew, after the last process has ended. ``lives``: by title, how many processes of
-        a worker had begun before.
+        """``resources`` are closed with the crew, after the last process has ended. ``lives``: by
+        title, how many processes of a worker had begun before.
         """
         self._blue, self._shared, self._board = blue, shared, board
         self._said: list[tuple[str, Message | Died]] = []  # by title
         self._lifeline = Lifeline()
-        self.bells = {member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members}
+        self.bells = {
+            member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members
+        }
         stand_ins = [self.bells[member.title] for member in members if member.kind.stands_in]
-        self.elsewhere: Ringer | None = stand_ins[0] if stand_ins else None  # rung for workers that are not in this crew
+        # rung for workers that are not in this crew
+        self.elsewhere: Ringer | None = stand_ins[0] if stand_ins else None
         self._children = [
-            _Child(member=member, bell=self.bells[member.title], outbox=Outbox(), stack=Pipe(), life=lives.get(member.title, 0))
+            _Child(
+                member=member,
+                bell=self.bells[member.title],
+                outbox=Outbox(),
+                stack=Pipe(),
+                life=lives.get(member.title, 0),
+            )
             for member in members
         ]
         self._logs, self._usages = Logs(blue.logs), Usages()
         self._code = shipped(blue.program)
         self._queues: Sequence[Any] = ()
         self._looked = time.perf_counter()
-        self._version, self.learned_at = -1, time.monotonic()  # the newest version that was seen, and when it was
+        # the newest version that was seen, and when it was
+        self._version, self.learned_at = -1, time.monotonic()
         self._finalizer = weakref.finalize(
-            self, _end, board.stop, self._children, [*resources, self._lifeline, *self.bells.values()]
-        )  # fmt: skip
+            self,
+            _end,
+            board.stop,
+            self._children,
+            [*resources, self._lifeline, *self.bells.values()],
+        )
 
     def start(self, queues: Sequence[Any]) -> None:
-        """Give every worker its process. ``queues``: of each learner, as the workers see it, or what stands for it here."""
+        """Give every worker its process. ``queues``: of each learner, as the workers see it, or
+        what stands for it here.
+        """
         self._queues = queues
         try:
             for child in self._children:
@@ -131,7 +153,9 @@ class Crew:
 
     def usage(self) -> Mapping[str, Usage]:
         """CPU and memory of the workers' processes and of this one, the driver's, by title."""
-        return self._usages({DRIVER: os.getpid()} | {child.name: child.pid for child in self._children if child.pid})
+        return self._usages(
+            {DRIVER: os.getpid()} | {child.name: child.pid for child in self._children if child.pid}
+        )
 
     def printed(self) -> Mapping[str, tuple[int, str]]:
         return self._logs.printed()
@@ -139,21 +163,40 @@ class Crew:
     def _start(self, child: _Child) -> None:
         """Give the worker a process."""
         blue, member, kind = self._blue, child.member, child.member.kind
-        child.start_at, child.said, child.cause, child.progress = None, "", "", self._progress(child)
+        child.start_at, child.said, child.cause, child.progress = (
+            None,
+            "",
+            "",
+            self._progress(child),
+        )
         child.log_from = self._logs.size(child.name)
         start_s = START_S + (worker.COMPILE_S if blue.program.placement.compile else 0.0)
         self._board.touch(child.name, start_s if blue.resume is None else LOAD_S)
         self._board.say(child.name, "its process begins")  # until the worker itself says more
         assignment = worker.Assignment(
-            name=child.name, board=self._board, bell=child.bell, outbox=child.outbox, stack=child.stack,
-            lifeline=self._lifeline, member=member, job=kind.job(blue, self._shared, member.index, child.life),
+            name=child.name,
+            board=self._board,
+            bell=child.bell,
+            outbox=child.outbox,
+            stack=child.stack,
+            lifeline=self._lifeline,
+            member=member,
+            job=kind.job(blue, self._shared, member.index, child.life),
             queues=self._queues if kind.torch else None,
             bells={name: self._bell(name) for name in kind.wakes(blue, member.index)},
-            resume=None if child.life else blue.resume, directory=blue.directory,
-            saved=int(self._board.cut[word(member)][0]), threads=kind.threads(blue), spins=kind.spins(blue),
-            compiles=blue.program.placement.compile, logs=blue.logs,
-        )  # fmt: skip
-        made: Any = multiprocessing.get_context("forkserver").Process if kind.torch else forkserver.EnvProcess
+            resume=None if child.life else blue.resume,
+            directory=blue.directory,
+            saved=int(self._board.cut[word(member)][0]),
+            threads=kind.threads(blue),
+            spins=kind.spins(blue),
+            compiles=blue.program.placement.compile,
+            logs=blue.logs,
+        )
+        made: Any = (
+            multiprocessing.get_context("forkserver").Process
+            if kind.torch
+            else forkserver.EnvProcess
+        )
         given = assignment if self._code is None else WithMain(assignment, self._code)
         process = made(target=worker.main, args=(given,), name=f"equipoise {child.name}")
         try:
@@ -161,7 +204,11 @@ class Crew:
                 forkserver.start(process)
         except forkserver.ServerEnded as error:
             raise WorkerFailed(child.name, str(error), final=True) from error
-        child.process, child.pid, child.watch = process, process.pid, Watch(process.pid, time.perf_counter())
+        child.process, child.pid, child.watch = (
+            process,
+            process.pid,
+            Watch(process.pid, time.perf_counter()),
+        )
 
     def _bell(self, title: str) -> Ringer:
         found = self.bells.get(title, self.elsewhere)
@@ -171,10 +218,12 @@ class Crew:
     def _progress(self, child: _Child) -> int:
         return child.member.kind.progress(self._blue, self._shared, child.member.index)
 
-    # ------------------------------------------------------------------------------------------------------ as it runs
+    # ----------------------------------------------------------------------------------- as it runs
 
     def poll(self, timeout_s: float, *others: int) -> list[tuple[str, Message | Died]]:
-        """Wait at most ``timeout_s`` for what workers say, or for one of the descriptors ``others`` -> by their titles."""
+        """Wait at most ``timeout_s`` for what workers say, or for one of the descriptors ``others``
+        -> by their titles.
+        """
         now = time.perf_counter()
         if (version := self._shared.version) != self._version:
             self._version, self.learned_at = version, time.monotonic()
@@ -183,7 +232,9 @@ class Crew:
                 self._start(child)
         alive = [child for child in self._children if child.start_at is None]
         waits = [child.start_at - now for child in self._children if child.start_at is not None]
-        watched: list[Any] = [c.outbox.read_fd for c in alive] + [c.process.sentinel for c in alive] + list(others)
+        watched: list[Any] = (
+            [c.outbox.read_fd for c in alive] + [c.process.sentinel for c in alive] + list(others)
+        )
         connection.wait(watched, max(min([timeout_s, *waits]), 0.0))
         for child in alive:
             ended = child.process.exitcode is not None  # before reading: then nothing can follow
@@ -191,7 +242,10 @@ class Crew:
                 self._take(child, from_json(message))
             if ended:
                 raised = child.process.exitcode >= 0 and bool(child.said)
-                self._lost(child, Death(RAISED, child.error) if raised else Death.of(child.process.exitcode))
+                self._lost(
+                    child,
+                    Death(RAISED, child.error) if raised else Death.of(child.process.exitcode),
+                )
         self._look_for_hangs()
         said, self._said = self._said, []
         return said
@@ -200,18 +254,23 @@ class Crew:
         """Take in a worker's message."""
         if isinstance(message, Failed):
             child.said, child.error, child.final = message.text, message.error, message.final
-            child.cause = f"{message.error.rpartition('.')[2]}: {message.said}" if message.said else message.error
+            child.cause = (
+                f"{message.error.rpartition('.')[2]}: {message.said}"
+                if message.said
+                else message.error
+            )
         else:
             self._said.append((child.name, message))
 
-    # ------------------------------------------------------------------------------------------------------- supervision
+    # ---------------------------------------------------------------------------------- supervision
 
     def _look_for_hangs(self) -> None:
         """Kill workers that hang (``hangs.py`` says when), after asking for their stack."""
         now = time.perf_counter()
         if now - self._looked < LOOK_S:
             return
-        # The driver itself may have been stopped, and its workers with it: they get a whole deadline from then on.
+        # The driver itself may have been stopped, and its workers with it: they get a whole
+        # deadline from then on.
         overslept, self._looked = now - self._looked > 10 * LOOK_S, now
         for child in self._children:
             if child.start_at is not None or child.process.exitcode is not None:
@@ -219,7 +278,9 @@ class Crew:
             assert child.watch is not None
             if overslept:
                 self._board.touch(child.name)
-            elif how := child.watch.look(now, self._board.touched(child.name), self._blue.program.placement.deadline_s):
+            elif how := child.watch.look(
+                now, self._board.touched(child.name), self._blue.program.placement.deadline_s
+            ):
                 stack = self._ask_for_stack(child)
                 child.process.kill()  # also ends a stopped one
                 child.process.join()
@@ -246,13 +307,25 @@ class Crew:
             child.said = f"the last lines of {self._logs.file(child.name)}:\n{last}"
         vital = kind.vital(self._blue, self._shared, index)
         if vital or child.final:
-            raise WorkerFailed(child.name, how, child.said, death=death, final=child.final, vital=vital, cause=child.cause)
+            raise WorkerFailed(
+                child.name,
+                how,
+                child.said,
+                death=death,
+                final=child.final,
+                vital=vital,
+                cause=child.cause,
+            )
         lost = kind.lost(self._blue, self._shared, self._queues, index)
         self._said.append((child.name, Died(how)))
         for title in kind.wakes(self._blue, index):
             self._bell(title).ring(always=True)
-        if why := child.streak.hopeless(death, learned_at=self.learned_at, give_up_s=self._blue.program.placement.give_up_s):
-            raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death, cause=child.cause)
+        if why := child.streak.hopeless(
+            death, learned_at=self.learned_at, give_up_s=self._blue.program.placement.give_up_s
+        ):
+            raise WorkerFailed(
+                child.name, f"{how}, {why}", child.said, death=death, cause=child.cause
+            )
         # A worker that was lost before it had loaded its state does so again.
         if not kind.reloads or self._blue.resume is None or self._progress(child) > 0:
             child.life += 1
@@ -266,7 +339,9 @@ class Crew:
         child.outbox, child.stack = Outbox(), Pipe()
         where = f"\n{child.said.rstrip()}" if child.said else ""
         how += f"; {lost}" if lost else ""
-        text = f"warning: {child.name} {how}; replaced, for the {ordinal(child.replaced)} time{where}"
+        text = (
+            f"warning: {child.name} {how}; replaced, for the {ordinal(child.replaced)} time{where}"
+        )
         self._said.append((child.name, Note(text=text)))
 
     def stop(self) -> None:

@@ -1,7 +1,9 @@
-"""The servers that workers are forked from, which import once for all of them, and in parallel with the driver's imports:
+"""The servers that workers are forked from, which import once for all of them, and in parallel with
+the driver's imports:
 
-so nothing here imports torch, and the command line calls ``prepare`` before anything that does. Python's own server is that of
-workers that learn or act, and has torch; env workers have one of their own, which has not.
+so nothing here imports torch, and the command line calls ``prepare`` before anything that does.
+Python's own server is that of workers that learn or act, and has torch; env workers have one of
+their own, which has not.
 """
 
 from __future__ import annotations
@@ -19,14 +21,20 @@ from equipoise.private.forkserver import ForkServer, ServedProcess, pid, stop
 
 ENV_PRELOAD = ["equipoise.runtime.process.worker", "equipoise.workers.env"]
 PRELOAD = [
-    *ENV_PRELOAD, "equipoise.workers.kinds", "equipoise.runtime.stats", "equipoise.runtime.process.handles",
-    "equipoise.algorithms.ppo", "equipoise.algorithms.impala",
-]  # fmt: skip
+    *ENV_PRELOAD,
+    "equipoise.workers.kinds",
+    "equipoise.runtime.stats",
+    "equipoise.runtime.process.handles",
+    "equipoise.algorithms.ppo",
+    "equipoise.algorithms.impala",
+]
 
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "equipoise"
 
-LONGEST_PLACE = 107 - len("/pymp-12345678/listener-12345678")  # Linux takes sockets of paths up to 107 characters
-TRIES, PAUSE_S = 3, 0.1  # to start a process where its server ends; a server that was killed may be started again
+# Linux takes sockets of paths up to 107 characters
+LONGEST_PLACE = 107 - len("/pymp-12345678/listener-12345678")
+# to start a process where its server ends; a server that was killed may be started again
+TRIES, PAUSE_S = 3, 0.1
 
 _envs = ForkServer()
 
@@ -36,7 +44,9 @@ class ServerEnded(RuntimeError):
 
 
 def start(process: process.BaseProcess) -> None:
-    """Start a process from its server. Where that has ended, another one is started, ``TRIES`` times in all."""
+    """Start a process from its server. Where that has ended, another one is started, ``TRIES``
+    times in all.
+    """
     for attempt in range(TRIES):
         try:
             process.start()
@@ -46,21 +56,27 @@ def start(process: process.BaseProcess) -> None:
             if attempt == TRIES - 1:
                 names = ", ".join(ENV_PRELOAD if isinstance(process, EnvProcess) else PRELOAD)
                 raise ServerEnded(
-                    f"could not be started: the server that it is forked from ended {TRIES} times while it imported {names}. "
-                    "What it said is above; if it said nothing, it was killed, for want of memory perhaps"
+                    f"could not be started: the server that it is forked from ended {TRIES} times "
+                    f"while it imported {names}. "
+                    "What it said is above; if it said nothing, it was killed, for want of memory "
+                    "perhaps"
                 ) from None
 
 
 def prepare(*, central: bool = False, torch: bool = True) -> None:
-    """Start them, if they do not run yet; that of env workers where inference is ``central``, the other with ``torch``."""
+    """Start them, if they do not run yet; that of env workers where inference is ``central``, the
+    other with ``torch``.
+    """
     multiprocessing.set_forkserver_preload(PRELOAD)
     _envs.set_forkserver_preload(ENV_PRELOAD)
     if threading.current_thread() is not threading.main_thread():
         _ensure_running(central, torch)
         return
-    # They inherit this: Ctrl-C and a SIGTERM to the whole group are for the driver to answer, also while a server imports, and
-    # a server's end is its workers'.
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    # They inherit this: Ctrl-C and a SIGTERM to the whole group are for the driver to answer, also
+    # while a server imports, and a server's end is its workers'.
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         _ensure_running(central, torch)
     finally:
@@ -69,8 +85,8 @@ def prepare(*, central: bool = False, torch: bool = True) -> None:
 
 
 def _ensure_running(central: bool, torch: bool) -> None:
-    # The servers are started with -c, which looks for Python's own modules in the working directory first: a random.py there
-    # would take the place of Python's.
+    # The servers are started with -c, which looks for Python's own modules in the working directory
+    # first: a random.py there would take the place of Python's.
     said = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = said or OURS
     try:
@@ -83,7 +99,8 @@ def _ensure_running(central: bool, torch: bool) -> None:
             raise
         place = tempfile.gettempdir()
         raise CannotStart(
-            f"the run cannot start, since its processes talk through sockets in the temporary directory, whose path has "
+            "the run cannot start, since its processes talk through sockets in the temporary "
+            "directory, whose path has "
             f"{len(place)} characters, expected at most {LONGEST_PLACE}: {place}; set TMPDIR=/tmp"
         ) from error
     finally:

@@ -1,4 +1,6 @@
-"""Handles of the process runtime: each implements the Protocol that it stands for, and rings the workers that may now go on."""
+"""Handles of the process runtime: each implements the Protocol that it stands for, and rings the
+workers that may now go on.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ class SharedQueue:
 
 
 class SiteSlots:
-    """The slots of a machine without a queue, as its workers see them: what carries their rows is rung."""
+    """The slots of a machine without a queue, as its workers see them: what carries their rows is
+    rung.
+    """
 
     def __init__(self, outbound: Outbound, carrier: Event, waiting: Waiting | None = None) -> None:
         """``waiting``: complete blocks, for the shards of this machine."""

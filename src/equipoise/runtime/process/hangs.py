@@ -6,8 +6,8 @@
 | computed, in any of its threads | ``ENDLESS`` times ``deadline_s`` of such time |
 | waited for a core that other processes had | never |
 
-Linux's scheduler statistics tell the three apart. Where there are none (macOS, some containers) all time since the last tick
-counts as the first row.
+Linux's scheduler statistics tell the three apart. Where there are none (macOS, some containers) all
+time since the last tick counts as the first row.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from __future__ import annotations
 import contextlib
 import os
 
-ENDLESS = 5.0  # a tick may compute for so many deadlines: an import, a long step of an env; an endless loop does not end then
+# a tick may compute for so many deadlines: an import, a long step of an env; an endless loop does
+# not end then
+ENDLESS = 5.0
 
-Usage = dict[str, tuple[int, int]]  # by thread: nanoseconds on a core, and nanoseconds runnable without one
+# by thread: nanoseconds on a core, and nanoseconds runnable without one
+Usage = dict[str, tuple[int, int]]
 
 
 def usage(pid: int) -> Usage | None:
@@ -25,7 +28,11 @@ def usage(pid: int) -> Usage | None:
     found: Usage = {}
     with contextlib.suppress(OSError):  # no /proc, or the process has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:  # it may have ended
+            # it may have ended
+            with (
+                contextlib.suppress(OSError),
+                open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file,
+            ):
                 computed, waited = file.read().split()[:2]
                 found[thread] = int(computed), int(waited)
     return found or None
@@ -42,7 +49,8 @@ class Watch:
     def look(self, now: float, ticked: float, deadline_s: float) -> str:
         """What the worker did for too long, or "".
 
-        ``ticked``: when the last tick ended; a time to come where the worker was given leave until then.
+        ``ticked``: when the last tick ended; a time to come where the worker was given leave until
+        then.
         """
         if ticked != self._ticked:
             self._ticked, self._idle_s, self._computed_s = ticked, 0.0, 0.0
@@ -51,7 +59,8 @@ class Watch:
         if spent is not None:
             before = [self._usage.get(thread, (0, 0)) for thread in spent]
             computed, waited = (
-                1e-9 * sum(new[i] - old[i] for new, old in zip(spent.values(), before, strict=True)) for i in (0, 1)
+                1e-9 * sum(new[i] - old[i] for new, old in zip(spent.values(), before, strict=True))
+                for i in (0, 1)
             )
             self._usage = spent
             computed = min(computed, passed)

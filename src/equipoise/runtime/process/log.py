@@ -1,4 +1,6 @@
-"""The log of a worker process: what the worker, its env and their C libraries print, in a file of bounded size."""
+"""The log of a worker process: what the worker, its env and their C libraries print, in a file of
+bounded size.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from pathlib import Path
 LARGEST = 4 << 20  # bytes of a log; as many again of what stood in it before
 SUFFIX, BEFORE = ".log", ".log.1"
 STDOUT, STDERR = 1, 2
-TAIL, TAIL_LINES = 1 << 16, 20  # bytes that the driver reads at once; lines of a worker's last words
+# bytes that the driver reads at once; lines of a worker's last words
+TAIL, TAIL_LINES = 1 << 16, 20
 LONGEST = 500  # characters of the last line that are kept
 
 
@@ -20,13 +23,17 @@ def log_of(directory: str, title: str) -> Path:
 
 
 class Log:
-    """Turns what this process prints into its log, from ``begin`` on. Programs that an env starts print there, too."""
+    """Turns what this process prints into its log, from ``begin`` on. Programs that an env starts
+    print there, too.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def begin(self) -> None:
-        """Send stdout and stderr, those of C libraries included, to the end of the file; OSError where it cannot be opened."""
+        """Send stdout and stderr, those of C libraries included, to the end of the file; OSError
+        where it cannot be opened.
+        """
         sys.stdout.flush()
         sys.stderr.flush()
         fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -39,8 +46,8 @@ class Log:
     def keep_small(self) -> None:
         """Move what stands in a log that has grown too large to a second file.
 
-        The file is emptied and not replaced, so that programs which have it open write on in it; lines that are printed in that
-        moment are lost.
+        The file is emptied and not replaced, so that programs which have it open write on in it;
+        lines that are printed in that moment are lost.
         """
         if (size := os.fstat(STDOUT).st_size) <= LARGEST:
             return
@@ -50,18 +57,23 @@ class Log:
 
 
 class Logs:
-    """The logs of all workers as the driver reads them: how many lines there were, and the last one."""
+    """The logs of all workers as the driver reads them: how many lines there were, and the last
+    one.
+    """
 
     def __init__(self, directory: str | None) -> None:
         """``directory``: None where workers print where the driver does."""
         self._directory = directory
-        self._read: dict[str, tuple[int, int, str]] = {}  # by title: bytes of the log so far, lines, the last one
+        # by title: bytes of the log so far, lines, the last one
+        self._read: dict[str, tuple[int, int, str]] = {}
 
     def file(self, title: str) -> Path:
         return log_of(self._directory or "", title)
 
     def size(self, title: str) -> int:
-        """Bytes of a worker's log; from here on ``printed`` counts its lines, if it has not begun yet."""
+        """Bytes of a worker's log; from here on ``printed`` counts its lines, if it has not begun
+        yet.
+        """
         size = _size(self.file(title)) if self._directory is not None else 0
         self._read.setdefault(title, (size, 0, ""))
         return size
@@ -74,7 +86,9 @@ class Logs:
         return "\n".join(lines[-TAIL_LINES:]).strip()
 
     def printed(self) -> dict[str, tuple[int, str]]:
-        """(lines, the last one) of each worker that has printed. Where many came at once their number is an estimate."""
+        """(lines, the last one) of each worker that has printed. Where many came at once their
+        number is an estimate.
+        """
         for title, (seen, lines, last) in list(self._read.items()):
             size = _size(self.file(title)) if self._directory is not None else 0
             if size == seen:

@@ -57,10 +57,12 @@ class Duty:
 
 
 def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseException], ...]) -> None:
-    """Do the ``work`` in this process until it ends, and report what it raises; ``final`` errors end the run."""
+    """Do the ``work`` in this process until it ends, and report what it raises; ``final`` errors
+    end the run.
+    """
     setproctitle(f"equipoise {duty.name}")
-    # Ctrl-C and SIGTERM reach the whole group; the driver decides what they mean. A handler that does nothing, and not
-    # SIG_IGN, which programs that an env starts would inherit.
+    # Ctrl-C and SIGTERM reach the whole group; the driver decides what they mean. A handler that
+    # does nothing, and not SIG_IGN, which programs that an env starts would inherit.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)
     log = None if duty.logs is None else Log(log_of(duty.logs, duty.name))
@@ -72,7 +74,8 @@ def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseExcept
             log = None
         else:
             warnings.showwarning = partial(_warned, duty)
-    if os.environ.get(SAFE_PATH) == OURS:  # the fork server needed it; programs that an env starts look for modules as always
+    # the fork server needed it; programs that an env starts look for modules as always
+    if os.environ.get(SAFE_PATH) == OURS:
         del os.environ[SAFE_PATH]
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=duty.stack.write_fd, all_threads=True)
@@ -84,7 +87,10 @@ def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseExcept
     except BaseException as error:
         with contextlib.suppress(OSError):
             failed = Failed(
-                error=type(error).__qualname__, text=traceback.format_exc(), final=isinstance(error, final), said=str(error)
+                error=type(error).__qualname__,
+                text=traceback.format_exc(),
+                final=isinstance(error, final),
+                said=str(error),
             )
             duty.outbox.send(to_json(failed))
         sys.stderr.flush()
@@ -93,18 +99,30 @@ def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseExcept
 
 
 def _warned(
-    duty: Duty, message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None,
+    duty: Duty,
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
     line: str | None = None,
-) -> None:  # fmt: skip
-    """Write a warning into the log; the project's own are for the person as well. Takes the place of ``showwarning``."""
-    print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=file or sys.stderr, flush=True)
+) -> None:
+    """Write a warning into the log; the project's own are for the person as well. Takes the place
+    of ``showwarning``.
+    """
+    print(
+        warnings.formatwarning(message, category, filename, lineno, line),
+        end="",
+        file=file or sys.stderr,
+        flush=True,
+    )
     if issubclass(category, RuntimeWarning) and filename.startswith(PACKAGE):
         duty.outbox.send(to_json(Note(text=f"warning: {duty.name}: {message}")))
 
 
 def _end_with_the_driver(lifeline: Lifeline, log: Log | None) -> None:
-    """End this process when the driver ends, also amid imports and the making of envs; our parent, the fork server, lives
-    on. Meanwhile keep the log small.
+    """End this process when the driver ends, also amid imports and the making of envs; our parent,
+    the fork server, lives on. Meanwhile keep the log small.
     """
     while not select.select([lifeline.fd], [], [], None if log is None else LOG_S)[0]:
         if log is not None:
@@ -113,17 +131,21 @@ def _end_with_the_driver(lifeline: Lifeline, log: Log | None) -> None:
 
 
 class Spin:
-    """Spinning for a moment before going to sleep: waking up takes 20 us and more, and costs the waker as much.
+    """Spinning for a moment before going to sleep: waking up takes 20 us and more, and costs the
+    waker as much.
 
-    It is done while it pays: after a sleep that ended within that moment, until a moment passes in vain. It needs a core
-    for each of these workers (``of``), since it would take another worker's time otherwise.
+    It is done while it pays: after a sleep that ended within that moment, until a moment passes in
+    vain. It needs a core for each of these workers (``of``), since it would take another worker's
+    time otherwise.
     """
 
     def __init__(self, of: int) -> None:
         self._pays, self._may = False, 1 < of <= CORES
 
     def __call__(self, tick: Callable[[], Tick], add: Callable[[Tick], float]) -> bool:
-        """Spin -> was there work within a moment? ``add`` is called with the result of each tick."""
+        """Spin -> was there work within a moment? ``add`` is called with the
+        result of each tick.
+        """
         until = time.perf_counter() + SPIN_S
         while self._pays:
             state = tick()
@@ -138,16 +160,24 @@ class Spin:
 
 
 def loop(
-    duty: Duty, worker: Worker, meter: Meter, saver: Saver, *, spin: Spin | None = None,
-    patience: Callable[[], float | None] = lambda: None, listens: Callable[[], Sequence[int]] = tuple,
-) -> None:  # fmt: skip
-    """Tick until the stop word or the end of the driver. ``patience``: how long the next tick may be put off, in seconds;
-    ``listens``: which descriptors wake the worker as its doorbell does, at the moment.
+    duty: Duty,
+    worker: Worker,
+    meter: Meter,
+    saver: Saver,
+    *,
+    spin: Spin | None = None,
+    patience: Callable[[], float | None] = lambda: None,
+    listens: Callable[[], Sequence[int]] = tuple,
+) -> None:
+    """Tick until the stop word or the end of the driver. ``patience``: how long the next tick may
+    be put off, in seconds; ``listens``: which descriptors wake the worker as its doorbell does, at
+    the moment.
     """
     stop, ready, wanted_by, recheck_s = duty.board.stop, worker.ready, saver.wanted, RECHECK_S
     look_at = time.perf_counter() + LIFELINE_S
     while not stop[0]:
-        wanted = int(wanted_by[0])  # read before the tick: a shard has done all earlier requests then
+        # read before the tick: a shard has done all earlier requests then
+        wanted = int(wanted_by[0])
         state = worker.tick()
         now = meter.add(state)
         recheck_s = RECHECK_S if state is Tick.WORKED else recheck_s
@@ -167,10 +197,14 @@ def loop(
                 meter.waits(True)
                 wait_s = patience()
                 slept_at = time.perf_counter()
-                if duty.lifeline.fd in duty.bell.wait(recheck_s if wait_s is None else wait_s, duty.lifeline.fd, *listens()):
+                if duty.lifeline.fd in duty.bell.wait(
+                    recheck_s if wait_s is None else wait_s, duty.lifeline.fd, *listens()
+                ):
                     return
                 slept_s = time.perf_counter() - slept_at
-                recheck_s = min(2 * recheck_s, LONGEST_RECHECK_S) if slept_s > recheck_s else RECHECK_S
+                recheck_s = (
+                    min(2 * recheck_s, LONGEST_RECHECK_S) if slept_s > recheck_s else RECHECK_S
+                )
                 if spin is not None:
                     spin.slept(slept_s)
                 meter.waits(False)
@@ -182,6 +216,8 @@ def loop(
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel to end this process with its parent; elsewhere than on Linux the lifeline alone has to do."""
+    """Ask the kernel to end this process with its parent; elsewhere than on Linux the lifeline
+    alone has to do.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,7 +1,9 @@
-"""What a script or a notebook defines itself, in ``__main__``: shipped by value to the processes of workers.
+"""What a script or a notebook defines itself, in ``__main__``: shipped by value to the processes of
+workers.
 
-A worker could import a script anew, which runs all of it once more, and cannot import a notebook. So the env, the algorithm
-and the torso that a program names in ``__main__`` travel with the worker's assignment, through multiprocessing's own pipe.
+A worker could import a script anew, which runs all of it once more, and cannot import a notebook.
+So the env, the algorithm and the torso that a program names in ``__main__`` travel with the
+worker's assignment, through multiprocessing's own pipe.
 """
 
 from __future__ import annotations
@@ -30,17 +32,24 @@ def shipped(program: Program) -> bytes | None:
     ValueError for one that cannot be pickled, with the reason.
     """
     main = vars(sys.modules[MAIN])
-    names = {name.partition(":")[2].partition(".")[0] for _, name in trust.of_program(to_json(program))[0] if _in_main(name)}
+    names = {
+        name.partition(":")[2].partition(".")[0]
+        for _, name in trust.of_program(to_json(program))[0]
+        if _in_main(name)
+    }
     found = {name: main[name] for name in names if name in main}
     if not found:
         return None
     # Annotations that are texts are read in the module of their class.
-    read = {word for value in found.values() for word in _annotated(value)} & main.keys() - found.keys()
+    read = {
+        word for value in found.values() for word in _annotated(value)
+    } & main.keys() - found.keys()
     try:
         return bytes(cloudpickle.dumps({**{name: main[name] for name in sorted(read)}, **found}))
     except Exception as error:  # whatever its __reduce__ raises
         raise ValueError(
-            f"{', '.join(sorted(found))}: expected what can be sent to a process, got {type(error).__name__}: {error}; "
+            f"{', '.join(sorted(found))}: expected what can be sent to a process, got "
+            f"{type(error).__name__}: {error}; "
             "put it into a module of its own, or train with on='serial'"
         ) from error
 
@@ -58,7 +67,9 @@ def _annotated(value: Any) -> Iterator[str]:
 
 
 class WithMain:
-    """A thing whose pickle brings what it needs of ``__main__`` along, and is read after that is there."""
+    """A thing whose pickle brings what it needs of ``__main__`` along, and is read after that is
+    there.
+    """
 
     def __init__(self, thing: Any, code: bytes) -> None:
         self._thing, self._code = thing, code
@@ -78,9 +89,13 @@ def _read(code: bytes, thing: bytes) -> Any:
 
 @contextlib.contextmanager
 def hidden() -> Iterator[None]:
-    """Keep multiprocessing from importing the user's script into a worker, so that one without a guard works too."""
+    """Keep multiprocessing from importing the user's script into a worker, so that one without a
+    guard works too.
+    """
     main = sys.modules[MAIN]
-    kept: dict[str, Any] = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    kept: dict[str, Any] = {
+        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
+    }
     main.__spec__ = None
     try:
         yield

@@ -1,4 +1,6 @@
-"""Every worker in its own process on one machine, over shared memory; an actor that fails is replaced."""
+"""Every worker in its own process on one machine, over shared memory; an actor that fails is
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,22 @@ WAIT_S = 30.0  # that a cut waits at most for workers that are not there
 
 
 def shared_device(blue: Blueprint) -> Share | None:
-    """The way to share the learner's GPU memory with acting processes; None where it is not used or cannot be shared."""
+    """The way to share the learner's GPU memory with acting processes; None where it is not used or
+    cannot be shared.
+    """
     on_wsl = "microsoft" in platform.release().lower()  # WSL has no CUDA IPC
     return CudaIpc() if blue.acting_device != "cpu" and not on_wsl else None
 
 
 def queue_of(
-    blue: Blueprint, members: Sequence[Member], bells: Mapping[str, Bell], queue: Queue, learner: int
-) -> SharedQueue:  # fmt: skip
-    """A learner's queue, which rings those that may go on: the learner, or the workers that write for it.
+    blue: Blueprint,
+    members: Sequence[Member],
+    bells: Mapping[str, Bell],
+    queue: Queue,
+    learner: int,
+) -> SharedQueue:
+    """A learner's queue, which rings those that may go on: the learner, or the workers that write
+    for it.
 
     ``bells``: of the workers on this machine, by title.
     """
@@ -44,37 +53,49 @@ def queue_of(
     writers = []
     for one in here:
         if one.kind.writes:
-            own = set(one.kind.groups(blue, one.index))  # none: it writes for groups on other machines
+            # none: it writes for groups on other machines
+            own = set(one.kind.groups(blue, one.index))
             writers += [one] if groups & own or not own else []
     rung = [[bells[one.title] for one in some] for some in (writers, readers)]
     return SharedQueue(queue, actors=rung[0], learners=rung[1])
 
 
 class ProcessRuntime:
-    """Starts the workers, hands out what they say, replaces those that fail, and ends with all of them or none.
+    """Starts the workers, hands out what they say, replaces those that fail, and ends with all of
+    them or none.
 
     A failure that no successor mends raises ``WorkerFailed`` (``crew.py``).
     """
 
-    def __init__(self, blue: Blueprint, kinds: Sequence[Kind] = KINDS, away: Collection[str] = ()) -> None:
+    def __init__(
+        self, blue: Blueprint, kinds: Sequence[Kind] = KINDS, away: Collection[str] = ()
+    ) -> None:
         """``away``: the titles of workers that are not for this machine."""
         self._blue, self._members = blue, crew(blue, kinds)
         self._out: list[Message] = []
         self._gpus = Gpus(blue.program.placement.device)
         self._channels: list[PipeChannel] = []
-        self._shared, self._board, segment = build.lay_out(blue, kinds, Segment, self._channel, shared_device(blue), self._note)
-        # True once learned to the end and saved; at the start, if the run was killed before its last message.
+        self._shared, self._board, segment = build.lay_out(
+            blue, kinds, Segment, self._channel, shared_device(blue), self._note
+        )
+        # True once learned to the end and saved; at the start, if the run was killed before its
+        # last message.
         self.done = self._shared.version >= blue.updates
         here = [member for member in self._members if member.title not in away]
         self._crew = Crew(blue, here, self._shared, self._board, [segment, *self._channels])
         self._queues = [
-            queue_of(blue, self._members, self._crew.bells, queue, learner) for learner, queue in self._shared.queues.items()
+            queue_of(blue, self._members, self._crew.bells, queue, learner)
+            for learner, queue in self._shared.queues.items()
         ]
-        bells = self._crew.bells  # no reference to this object: a cycle would keep a failed run's memory
+        # no reference to this object: a cycle would keep a failed run's memory
+        bells = self._crew.bells
         self._cuts = CutCoordinator(
-            self._board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps,
+            self._board.cut,
+            self._members,
+            directory=Path(blue.directory),
+            steps=blue.pace.steps,
             wake=lambda titles: ring(bells, [title for title in titles if title in bells]),
-        )  # fmt: skip
+        )
         self._reconciling = False  # the queue may not yet be certain of what a dead actor held
         self._begun: tuple[CutBegun, float] | None = None  # a cut that waits, and since when
         self._last = False  # does no cut follow the one that was asked for?
@@ -87,15 +108,19 @@ class ProcessRuntime:
         self._channels.append(PipeChannel())
         return self._channels[-1]
 
-    # ------------------------------------------------------------------------------------------------------ as it runs
+    # ----------------------------------------------------------------------------------- as it runs
 
     def hold(self, *, last: bool = False) -> None:
-        """Ask for a cut after the next version. ``last``: no other follows, so it waits for workers that are not there."""
+        """Ask for a cut after the next version. ``last``: no other follows, so it waits for workers
+        that are not there.
+        """
         self._last = last
         self._cuts.hold()
 
     def examined(self, version: int) -> None:
-        """The driver has the weights of this version, at which the learner holds still: the run goes on."""
+        """The driver has the weights of this version, at which the learner holds still: the run
+        goes on.
+        """
         self._cuts.examined(version)
 
     def release(self, cut: Cut) -> None:
@@ -107,7 +132,9 @@ class ProcessRuntime:
     def stats(self) -> RunStats:
         """The run at this moment, also after its end."""
         now = stats(self._blue, self._members, self._board, self._shared, alone=True)
-        return replace(now, printed=self._crew.printed(), usage=self._crew.usage(), gpus=self._gpus())
+        return replace(
+            now, printed=self._crew.printed(), usage=self._crew.usage(), gpus=self._gpus()
+        )
 
     @property
     def version(self) -> int:
@@ -123,7 +150,9 @@ class ProcessRuntime:
         return self._shared.policies[policy].weights.handle()
 
     def poll(self, timeout_s: float) -> list[Message]:
-        """Wait at most ``timeout_s`` for what workers say -> records, cuts and notes. May raise ``WorkerFailed``."""
+        """Wait at most ``timeout_s`` for what workers say -> records, cuts and notes. May raise
+        ``WorkerFailed``.
+        """
         for title, said in self._crew.poll(timeout_s):
             self._take(title, said)
         if self._reconciling:
@@ -151,7 +180,9 @@ class ProcessRuntime:
             self._out.append(message)
 
     def _waits(self, begun: CutBegun, since: float) -> bool:
-        """Does a cut wait, while the learners hold still? The last one does until every worker is there: no other follows."""
+        """Does a cut wait, while the learners hold still? The last one does until every worker is
+        there: no other follows.
+        """
         last = self._last or begun.version >= self._blue.updates
         return last and self._obstacle() is not None and time.monotonic() - since < WAIT_S
 
@@ -159,7 +190,11 @@ class ProcessRuntime:
         """The reason why there can be no cut now: the run would not hold still."""
         absent = self._crew.absent
         # A queue that is reconciled empties the channel of free slots for a moment.
-        return f"{absent[0] if absent else 'an actor'} is being replaced" if absent or self._reconciling else None
+        return (
+            f"{absent[0] if absent else 'an actor'} is being replaced"
+            if absent or self._reconciling
+            else None
+        )
 
     def stop(self) -> None:
         """End every worker; nothing is left when this returns."""

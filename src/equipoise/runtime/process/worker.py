@@ -34,7 +34,8 @@ class Assignment(Duty):
     bells: Mapping[str, Ringer]  # of the workers that this one wakes itself
     resume: Source | None  # the checkpoint that this process goes on from
     directory: str  # where checkpoints are written
-    saved: int  # the last cut before the process: its predecessor's, whether that saved anything or not
+    # the last cut before the process: its predecessor's, whether that saved anything or not
+    saved: int
     threads: int  # of torch
     spins: int  # workers that look again before they sleep, this one among them; 0: it does not
     compiles: bool  # may torch.compile be at work in any tick?
@@ -55,14 +56,20 @@ def _work(job: Assignment) -> None:
 
         torch.set_num_threads(job.threads)
     site = LocalSite(
-        job.member, job.board, send, queues=job.queues, join=_Join(job), bells=job.bells,
+        job.member,
+        job.board,
+        send,
+        queues=job.queues,
+        join=_Join(job),
+        bells=job.bells,
         source=None if job.resume is None else Reader(job.resume, job.member),
-    )  # fmt: skip
+    )
     phases.listen(partial(job.board.say, job.name))
     worker = kind.build(job.job, site)
     phases.say("")
     site.meter = meter = job.board.meter(job.name)
-    if kind.torch and job.compiles:  # in any tick: the first with other rows than those that were compiled for, say
+    # in any tick: the first with other rows than those that were compiled for, say
+    if kind.torch and job.compiles:
         from equipoise.private.torch import when_compiling
 
         meter.expect(COMPILE_S)  # of the compiler's imports, which take seconds
@@ -75,13 +82,21 @@ def _work(job: Assignment) -> None:
     saver = Saver(worker, job.member, Path(job.directory), job.board.cut, send, saved=job.saved)
     spin = Spin(job.spins) if job.spins else None
     loop(
-        job, worker, meter, saver, spin=spin, patience=partial(kind.patience, worker), listens=partial(kind.listens, worker)
-    )  # fmt: skip
+        job,
+        worker,
+        meter,
+        saver,
+        spin=spin,
+        patience=partial(kind.patience, worker),
+        listens=partial(kind.listens, worker),
+    )
     worker.close()
 
 
 class _Join:
-    """What makes a record whole (``stats.py``), made when there is a first one: other workers need it not."""
+    """What makes a record whole (``stats.py``), made when there is a first one: other workers need
+    it not.
+    """
 
     def __init__(self, job: Assignment) -> None:
         self._job = job
