@@ -34,7 +34,7 @@ START = (
 
 
 class ProcessScorer:
-    """A ``Scorer`` (``scoring.py``) with ``processes`` of its own, which end with the thread that
+    """A ``Scorer`` (``scorer.py``) with ``processes`` of its own, which end with the thread that
     made it.
     """
 
