@@ -4,7 +4,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-TEST_JOBS ?= auto
+# One more than there are cores: tests of processes wait for a third of their time.
+TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1 )))
 PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
