@@ -10,6 +10,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -176,6 +177,31 @@ def test_a_start_without_a_good_champion(tmp_path: Path) -> None:
     source.set = {"champion": source.good[0]}
     with pytest.raises(ValueError, match="expected a policy whose action is a Box"):
         versions.start()
+
+
+def test_a_server_ends_once_no_thread_is_inside_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that comes back from onnxruntime while the process ends would abort it."""
+    source, inside, leave = Source(tmp_path, "wrong shape"), threading.Event(), threading.Event()
+    source.set = {"champion": source.good[0]}
+
+    def slow(*given: Any, **more: Any) -> Any:
+        inside.set()
+        assert leave.wait(60)
+        raise ValueError("it took long")
+
+    async def follow() -> None:
+        with started(source) as versions:
+            versions.follow(asyncio.get_running_loop())
+            monkeypatch.setattr("equipoise.serving.versions.load", slow)
+            source.set["candidate"] = source.good[1]
+            await until(inside.is_set)
+            threading.Timer(0.3, leave.set).start()
+        assert leave.is_set()
+        assert not [one.name for one in threading.enumerate() if one.name.startswith("version")]
+
+    asyncio.run(follow())
 
 
 def test_a_registry_that_cannot_be_read_and_errors_of_any_kind(

@@ -37,6 +37,8 @@ RETRY_S = 1.0
 RETRY_MOST_S = 60.0  # up to this, and at least
 RETRY_TIMES = 10  # times what the attempt took, so that a hopeless version takes a tenth of a core
 START_S = 120.0  # longest wait of a start for its champion, after which another version answers
+# for versions that are still being loaded when a start has failed
+STOP_S = 5.0
 OTHERS_S = 5.0  # longest wait for the others after that
 
 
@@ -109,6 +111,7 @@ class Versions:
         self._attempts: dict[str, Attempt] = {}  # by what the aliases say
         self._last: dict[str, Version] = {}  # what was served last
         self._stop, self._wake = threading.Event(), threading.Event()
+        self._loading: list[threading.Thread] = []  # a thread for each version that is tried
 
     def start(self) -> None:
         """Load what the aliases name now; ValueError where there is no champion, or where no
@@ -134,7 +137,7 @@ class Versions:
                     f"{self.policy}: expected a version that can be served, got none: {self.alarm}"
                 )
         except BaseException:
-            self.stop(0.0)
+            self.stop(STOP_S)
             raise
 
     def follow(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -145,15 +148,18 @@ class Versions:
         self._thread.start()
 
     def stop(self, within_s: float) -> None:
-        """Look no more and end all trials; a version that is being loaded is left to its daemon
-        thread.
+        """Look no more, end all trials, and wait for versions that are being loaded: the process
+        would be aborted if it ended while a thread is inside onnxruntime.
         """
+        end = time.monotonic() + within_s
         self._stop.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(within_s)
         assert self.trial is not None
         self.trial.close()
+        if self._thread is not None:
+            self._thread.join(max(end - time.monotonic(), 0.0))
+        for thread in self._loading:
+            thread.join(max(end - time.monotonic(), 0.0))
 
     def _take(self, loaded: Loaded) -> None:
         before, self.now = self.now.by_alias.get("champion"), loaded
@@ -254,12 +260,14 @@ class Versions:
                 attempt = self._attempts[one] = Attempt(
                     gap_s, problem=None if last is None else last.problem
                 )
-                threading.Thread(
+                thread = threading.Thread(
                     target=self._attempt,
                     args=(one, attempt),
                     name=f"version {one[:12]}",
                     daemon=True,
-                ).start()
+                )
+                self._loading = [*(old for old in self._loading if old.is_alive()), thread]
+                thread.start()
 
     def _attempt(self, version: str, attempt: Attempt) -> None:
         """Try and load a version; a failure of any kind is kept."""
