@@ -32,7 +32,7 @@ import sysconfig
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 OURS = re.compile(
     r"(python:)?equipoise\.envs:(Catch|BitFlip|TMaze|RepeatFirst|Ruler)(Vector)?|(python:)?equipoise\.chaos\.envs:Faulty"
@@ -40,6 +40,7 @@ OURS = re.compile(
 )
 # ids of packages, and addresses of worlds, which name no module of their own
 FAMILIES = re.compile(r"(python:)?(envpool|pettingzoo):[\w./-]+|remote:(tcp|unix):\S+")
+CLASS = re.compile(r"[A-Za-z_][\w.]{0,200}:[A-Za-z_]\w{0,100}")  # module:Class
 REWARDS = re.compile(r"equipoise\.language\.scoring\.(own|reasoning):\w+")  # of ours
 # tasks that name no module of their own
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")
@@ -64,7 +65,7 @@ def of_program(program: Any) -> tuple[Names, Any]:
     names, signed = of_env(source.get("env") if isinstance(source, Mapping) else None)
     texts = of_task(source)
     kind = source.get("kind") if isinstance(source, Mapping) else None
-    names = [*names, *texts, *([("source", str(kind))] if kind is not None else [])]
+    names = [*names, *texts, *([("source", str(kind))] if is_class_name(kind) else [])]
     algorithms: dict[str, Any] = {}
     for policy, given in policies.items() if isinstance(policies, Mapping) else ():
         algorithm = given.get("algorithm") if isinstance(given, Mapping) else None
@@ -87,6 +88,11 @@ def of_program(program: Any) -> tuple[Names, Any]:
     if arguments := source.get("arguments") if isinstance(source, Mapping) else None:
         said["arguments"] = arguments
     return names, {"env": signed, "algorithms": algorithms} | said
+
+
+def is_class_name(kind: object) -> TypeGuard[str]:
+    """Return whether a value is "module:Class"; nothing else is imported as a kind of source."""
+    return isinstance(kind, str) and CLASS.fullmatch(kind) is not None
 
 
 def of_task(source: Any) -> Names:

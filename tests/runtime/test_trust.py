@@ -22,6 +22,7 @@ from equipoise import trust
 from equipoise.cli import app
 from equipoise.envs.failures import capsule as capsules
 from equipoise.envs.making import make
+from equipoise.programs.program import from_json, to_json
 from equipoise.record.directory import RunDirectory
 from equipoise.types import EnvFactory
 from tests.runtime.test_resume import program, train
@@ -375,3 +376,13 @@ def test_what_renames_nothing_renames_nothing(option: str) -> None:
         "policies": {"main": ["older:X"]},
     }
     assert trust.renamed(program, [option]) == program
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("kind", [7, {"a": 1}, "", "x" * 3000, "os:system\n", "os:system; x"])
+def test_a_kind_of_source_that_is_no_class_name_is_refused_and_not_imported(kind: Any) -> None:
+    data = to_json(eq.program("CartPole-v1", "ppo", steps=2048))
+    data["source"]["kind"] = kind
+    with pytest.raises(ValueError, match="source.kind: expected the module:Class") as refused:
+        from_json(data)
+    assert len(str(refused.value)) < 200

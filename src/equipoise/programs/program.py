@@ -10,10 +10,10 @@ import pkgutil
 from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
-from equipoise import algorithms
+from equipoise import algorithms, trust
 from equipoise.envs.hints import hidden, looked
 from equipoise.facts import AUTO, Fact, facts
-from equipoise.hints import hint, raised
+from equipoise.hints import hint, raised, shortened
 from equipoise.naming import called
 from equipoise.programs.fields import PARTS, classes
 from equipoise.programs.peer_names import algorithm_of_peer
@@ -320,7 +320,11 @@ def _field(fact: Fact, value: Any, where: str) -> Any:
 
 def _source_class(name: Any, where: str) -> type[SourceSettings]:
     """The settings of a source that is not built in, by ``module:Class``."""
-    cls: Any = called(str(name), where)
+    if not trust.is_class_name(name):
+        raise ValueError(
+            f"{where}: expected the module:Class of a source, got {shortened(repr(name), 80)}"
+        )
+    cls: Any = called(name, where)
     if not (inspect.isclass(cls) and issubclass(cls, SourceSettings)):
         raise ValueError(
             f"{where}: expected the module:Class of a source, got {name!r}, which is {cls!r}"
