@@ -20,7 +20,7 @@ import gymnasium
 import numpy as np
 import equipoise as eq
 from equipoise.algorithms.ppo import PPO
-from equipoise.facts import Help, NonNegative
+from equipoise.facts import Help, NonNegativeFloat
 
 SIZE = 3
 print("the script runs")
@@ -42,7 +42,7 @@ class Mine(gymnasium.Env):
 
 @dataclass(frozen=True, kw_only=True)
 class Bolder(PPO):
-    bonus: Annotated[NonNegative, Help("A bonus.")] = 0.1
+    bonus: Annotated[NonNegativeFloat, Help("A bonus.")] = 0.1
 
 
 out, on, inference, doing = sys.argv[1:]
