@@ -16,6 +16,9 @@ IMPORT = re.compile(
     r"(?:^|; ?|\\n)[ \t>\"'+]*from (equipoise[\w.]*) import (\([^)]*\)|[\w, ]+)", re.MULTILINE
 )
 
+# these write imports that do not exist, to see that they are found
+OWN_SCRIPTS = ("test_names_in_scripts.py", "test_shape.py")
+
 
 @cache
 def names_of(module: str) -> frozenset[str]:
@@ -60,7 +63,7 @@ def test_what_a_script_or_a_page_imports_exists() -> None:
     wrong = {
         str(path.relative_to(ROOT)): found
         for path in paths
-        if path != Path(__file__) and (found := absent(path.read_text()))
+        if path.name not in OWN_SCRIPTS and (found := absent(path.read_text()))
     }
     assert not wrong, wrong
 
