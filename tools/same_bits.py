@@ -28,6 +28,8 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
+# rows that this tool writes before the first program, for both trees
+RECORDED = "CartPole-v1 --dataset {rows} --batch 32 --steps 300"
 LIMIT_S = 900.0  # one run may take so long, also on a busy machine
 
 
@@ -42,6 +44,9 @@ class Case:
     before: str = ""  # what ``rewards.normalize=true`` was in trees that do not know it
     # env steps of the checkpoint after which the run is killed and resumed
     kill_at: int | None = None
+    # the program is run by the tree's own tests.runtime.machines instead: home and two sites, each
+    # a process that shares no memory with the others
+    machines: bool = False
 
 
 def _cases() -> list[Case]:
@@ -54,6 +59,10 @@ def _cases() -> list[Case]:
     pair = "tests.envs.games:Signal"
     policies = (
         "--policy tell=ppo --policy hear=ppo --set route.speaker=tell --set route.listener=hear"
+    )
+    text = (
+        "sort --model tiny --actors 2 --envs-per-actor 8 --unroll 1 --batch 32 --steps 96 "
+        "--max-completion-length 8"
     )
     return [
         Case("ppo serial", f"{cart} --algorithm ppo --on serial"),
@@ -104,6 +113,32 @@ def _cases() -> list[Case]:
         Case("sac serial", f"{pendulum} --algorithm sac --on serial"),
         Case("sac process", f"{pendulum} --algorithm sac --on process"),
         Case("td3 process", f"{pendulum} --algorithm td3 --on process"),
+        Case("a2c process", f"{cart} --algorithm a2c --on process"),
+        Case("qr_dqn process", f"CartPole-v1 {off} --algorithm qr_dqn --on process"),
+        Case("crossq process", f"{pendulum} --algorithm crossq --on process"),
+        Case("tqc process", f"{pendulum} --algorithm tqc --on process"),
+        Case("ppo learners process", f"{cart} --algorithm ppo --on process --learners 2"),
+        Case(
+            "ppo device serial",
+            "device:cartpole --actors 1 --envs-per-actor 64 --unroll 16 --batch 64 --steps 16384 "
+            "--algorithm ppo --on serial",
+        ),
+        Case("bc recorded serial", f"{RECORDED} --algorithm bc --on serial"),
+        Case("bc recorded process", f"{RECORDED} --algorithm bc --on process"),
+        Case("grpo text serial", f"{text} --algorithm grpo --on serial"),
+        Case("grpo text process", f"{text} --algorithm grpo --on process"),
+        Case("rloo text process", f"{text} --algorithm rloo --on process"),
+        Case("reinforce_pp text process", f"{text} --algorithm reinforce_pp --on process"),
+        Case("token_ppo text process", f"{text} --algorithm token_ppo --on process"),
+        Case(
+            "grpo text killed",
+            f"{text} --algorithm grpo --on process --checkpoint-every 32",
+            kill_at=32,
+        ),
+        Case("ppo machines", "CartPole-v1 ppo", machines=True),
+        Case("dqn machines", "CartPole-v1 dqn", machines=True),
+        Case("ppo ray", f"{cart} --algorithm ppo --on ray"),
+        Case("grpo text ray", f"{text} --algorithm grpo --on ray"),
         Case(
             "two policies serial",
             f"{pair} --actors 2 --envs-per-actor 4 --unroll 25 --steps 4000 --on serial {policies}",
@@ -131,11 +166,26 @@ def _cases() -> list[Case]:
     ]
 
 
-def _start(source: Path, arguments: list[str]) -> subprocess.Popen[bytes]:
-    # the second has tests.envs
-    path = os.pathsep.join([str(source), str(Path(__file__).parents[1])])
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", "from equipoise.cli import main; main()", *arguments]
+ON_MACHINES = """
+import hashlib, sys
+from pathlib import Path
+from tests.runtime.machines import blue_of, finish, on_machines
+if __name__ == "__main__":
+    env, algorithm, folder = sys.argv[1:]
+    away = {"site 0": ["actor 1"], "site 1": ["actor 2", "actor 3"]}
+    print(finish(on_machines(blue_of(Path(folder), env, algorithm), away))[0])
+"""
+
+
+def _start(
+    source: Path, arguments: list[str], program: str | None = None
+) -> subprocess.Popen[bytes]:
+    # the second has tests.envs, and tests.runtime.machines, which knows its own tree
+    own = source.parent if (source.parent / "tests").is_dir() else Path(__file__).parents[1]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(source), str(own)])}
+    env |= {"OMP_NUM_THREADS": "1"}
+    ours = ["-c", "from equipoise.cli import main; main()"]
+    command = [sys.executable, *([program] if program else ours), *arguments]
     return subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
@@ -193,6 +243,15 @@ def last_weights(source: Path, case: Case, out: Path) -> str:
     arguments = case.arguments
     if case.before and not (source / "equipoise/rewards").exists():
         arguments = arguments.replace("rewards.normalize=true", case.before)
+    if case.machines:
+        script = out.with_suffix(".py")
+        script.write_text(ON_MACHINES)
+        process = _start(source, [*arguments.split(), str(out)], str(script))
+        try:
+            return _end(process).splitlines()[-1].split("'")[-2]
+        finally:
+            _kill(process)
+    arguments = arguments.replace("{rows}", str(out.parent / "rows"))
     process = _start(source, ["train", *arguments.split(), *common, "--out", str(out)])
     try:
         if case.kill_at is not None:
@@ -200,10 +259,24 @@ def last_weights(source: Path, case: Case, out: Path) -> str:
             process = _start(source, ["resume", str(out), "--quiet"])
         _end(process)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        _kill(process)
     return weights_sha256(out)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def record(source: Path, place: Path) -> None:
+    """Write the rows that the programs with a data set learn from."""
+    run = place / "recorder"
+    quick = "CartPole-v1 --steps 2000 --seed 5 --evaluate-episodes 0 --no-tensorboard --quiet"
+    _end(_start(source, ["train", *quick.split(), "--on", "serial", "--out", str(run)]))
+    _end(
+        _start(source, ["collect", str(run), "--dataset", str(place / "rows"), "--episodes", "20"])
+    )
 
 
 def main() -> int:
@@ -226,6 +299,8 @@ def main() -> int:
         ThreadPoolExecutor(2) as pool,
         tempfile.TemporaryDirectory(prefix="equipoise-bits-") as place,
     ):
+        if any("{rows}" in case.arguments for case in cases):
+            record(args.old.resolve(), Path(place))
         for i, case in enumerate(cases):
             sides = [
                 pool.submit(last_weights, source.resolve(), case, Path(place) / f"{i}-{side}")
