@@ -80,7 +80,7 @@ class ProxyJob:
     blueprint: Blueprint
     shared: Shared
     home: Home
-    orders: Outbox  # of the driver: sites to expect from now on
+    orders: Outbox  # of the driver: sites to expect from now on, or to let go of
     expected: tuple[Expected, ...]  # and those that there are already
     members: tuple[Member, ...]
 
@@ -313,10 +313,10 @@ class ProxyWorker:
 
     def tick(self) -> Tick:
         for order in self._orders.receive():
-            if "let_go" in order:
-                self._let_go(order["let_go"])
+            if (site := Expected.read(order)).leaving:  # it is there
+                self._let_go(site.name)
             else:
-                self._expect(Expected.read(order))
+                self._expect(site)
         more = self.listener.collect()
         now = time.monotonic()
         if now - self._counted_at >= PATIENCE_S:
