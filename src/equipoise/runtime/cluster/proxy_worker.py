@@ -171,12 +171,8 @@ class _Carriers:
     """Makes home's ends of what is shared with a site."""
 
     def __init__(self, job: ProxyJob, site: Site) -> None:
-        self._blue, self._shared, self._site, self._members = (
-            job.blueprint,
-            job.shared,
-            site,
-            job.members,
-        )
+        self._blue, self._shared = job.blueprint, job.shared
+        self._site, self._members = site, job.members
         self._fences = job.shared.own[ProxyKind.name].views["fences"]
         rows = {member.title: site.board(member.title) for member in job.members}
         self._places = parts(self._blue, self._shared, rows, job.members)
@@ -263,10 +259,8 @@ class ProxyWorker:
         own = shared.own[ProxyKind.name].views
         self._site, self._orders, self._directory = site, job.orders, Path(blue.directory)
         self._handed, self._leaving = Path(home.handed), set[str]()
-        self._segments, self._folders = (
-            Path(blue.segments),
-            {member.title: member.folder for member in job.members},
-        )
+        self._segments = Path(blue.segments)
+        self._folders = {member.title: member.folder for member in job.members}
         # the segments that have grown since the last checkpoint, by title
         self._grown: dict[str, set[str]] = {}
         self._files = {member.title: member.files for member in job.members}

@@ -171,12 +171,8 @@ class Crew:
     def _start(self, child: _Child) -> None:
         """Give the worker a process."""
         blue, member, kind = self._blue, child.member, child.member.kind
-        child.start_at, child.said, child.cause, child.progress = (
-            None,
-            "",
-            "",
-            self._progress(child),
-        )
+        child.start_at, child.said, child.cause = None, "", ""
+        child.progress = self._progress(child)
         child.log_from = self._logs.size(child.name)
         start_s = START_S + (worker.COMPILE_S if blue.program.placement.compile else 0.0)
         self._board.touch(child.name, start_s if blue.resume is None else LOAD_S)
@@ -212,11 +208,8 @@ class Crew:
                 forkserver.start(process)
         except forkserver.ServerEnded as error:
             raise WorkerFailed(child.name, str(error), final=True) from error
-        child.process, child.pid, child.watch = (
-            process,
-            process.pid,
-            Watch(process.pid, time.perf_counter()),
-        )
+        child.process, child.pid = process, process.pid
+        child.watch = Watch(process.pid, time.perf_counter())
 
     def _bell(self, title: str) -> Ringer:
         found = self.bells.get(title, self.elsewhere)
