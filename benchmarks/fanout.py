@@ -36,10 +36,10 @@ from harness import host, table
 from ray_machines import MARK, marked
 
 from equipoise import tracing
-from equipoise.runtime.cluster.runtime import ClusterRuntime
+from equipoise.runtime.cluster.remote_crew import RemoteCrew
 from equipoise.runtime.cluster.weights import SiteWeights
 from tests.runtime.cables import Cabled, Cables, ip
-from tests.runtime.machines import blue_of, finish, run_site
+from tests.runtime.machines import blue_of, finish, run_by, run_site
 
 A_HOST = 2  # actors
 
@@ -122,7 +122,7 @@ def run(hosts: int, hidden: int, versions: int, mbit: float) -> tuple[list[int],
                 checkpoint_every=0,
                 settings=[f"algorithm.hidden={hidden},{hidden}", "placement.trace_s=600"],
             )
-            runtime = ClusterRuntime(blue, Stamped(cables, Path(folder)), sites)
+            runtime = run_by(RemoteCrew(blue, Stamped(cables, Path(folder)), sites))
             size = sum(one.weights.nbytes for one in runtime._shared.policies.values())
             finish(runtime)
             learner = next(

@@ -19,7 +19,7 @@ from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.plan import plan_run
 from equipoise.record import checkpoint
 from equipoise.runtime.cluster import host
-from equipoise.runtime.cluster.runtime import ClusterRuntime
+from equipoise.runtime.cluster.remote_crew import RemoteCrew
 from equipoise.runtime.ipc import Lifeline
 from equipoise.runtime.messages import Cut, Message
 from equipoise.runtime.process.process import ProcessRuntime
@@ -132,10 +132,14 @@ def blue_of(folder: Path, env: str, algorithm: str, **options: Any) -> Blueprint
     return replace(made, directory=str(folder))
 
 
+def run_by(remote: RemoteCrew) -> ProcessRuntime:
+    return ProcessRuntime(remote.blue, remote.kinds, remote)
+
+
 def on_machines(
     blue: Any, sites: Mapping[str, Sequence[str]], nodes: Processes | None = None
-) -> ClusterRuntime:
-    return ClusterRuntime(blue, nodes or Processes(), sites)
+) -> ProcessRuntime:
+    return run_by(RemoteCrew(blue, nodes or Processes(), sites))
 
 
 ONE_MACHINE: Mapping[str, Callable[[Any], Any]] = {

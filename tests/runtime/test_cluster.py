@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from typing import Any
 import pytest
 
 from equipoise.runtime.cluster.host import SiteJob
-from equipoise.runtime.cluster.runtime import ClusterRuntime
+from equipoise.runtime.cluster.remote_crew import RemoteCrew
 from equipoise.runtime.messages import Cut, Note, Relayed
-from tests.runtime.machines import ONE_MACHINE, Processes, blue_of, finish, on_machines
+from tests.runtime.machines import ONE_MACHINE, Processes, blue_of, finish, on_machines, run_by
 
 AWAY = {"site 0": ["actor 1"], "site 1": ["actor 2", "actor 3"]}
 ALL_AWAY = {"site 0": ["actor 0", "actor 1"], "site 1": ["actor 2", "actor 3"]}
@@ -90,15 +91,14 @@ def test_strangers_at_home_s_port_are_counted_and_change_nothing(tmp_path: Path)
     """The bits of a run to which nobody else speaks."""
     env, algorithm, options = PROGRAMS["impala, lstm"]
     here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
-    runtime, notes = (
-        on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), AWAY),
-        list[str](),
-    )
+    blue = blue_of(tmp_path / "cluster", env, algorithm, **options)
+    remote, notes = RemoteCrew(blue, Processes(), AWAY), list[str]()
+    runtime = run_by(remote)
 
     def each(messages: Any) -> None:
         notes.extend(message.text for message in messages if isinstance(message, Note))
         if not runtime.done and runtime.stats().version > 0:
-            with socket.create_connection(("127.0.0.1", runtime._home.port)) as stranger:
+            with socket.create_connection(("127.0.0.1", remote.home.port)) as stranger:
                 stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
 
     there, stats = finish(runtime, each)
@@ -191,12 +191,12 @@ def drained(name: str, max_lag: int, moment: int, folder: Path, **options: Any) 
         assert there == here
 
 
-class LosesTheWord(ClusterRuntime):
+class LosesTheWord(RemoteCrew):
     """The proxy dies as it passes on that a machine has handed its workers over."""
 
     lost = 0
 
-    def _take(self, title: str, message: Any) -> None:
+    def _take(self, title: str, message: Any) -> Iterator[tuple[str, Any]]:
         if (
             isinstance(message, Relayed)
             and message.said.get("message") == "HandedOver"
@@ -205,7 +205,7 @@ class LosesTheWord(ClusterRuntime):
             self.lost += 1
             os.kill(pids("proxy")[0], signal.SIGKILL)
         else:
-            super()._take(title, message)
+            yield from super()._take(title, message)
 
 
 @pytest.mark.thorough
@@ -213,14 +213,16 @@ def test_workers_are_handed_over_once_more_where_the_proxy_dies_meanwhile(tmp_pa
     env, algorithm, options = PROGRAMS["impala, lstm"]
     # another machine may lose the unrolls under way there, rightly
     nodes, away = Processes(), {"site 1": AWAY["site 1"]}
-    runtime = LosesTheWord(blue_of(tmp_path / "cluster", env, algorithm, **options), nodes, away)
+    remote = LosesTheWord(blue_of(tmp_path / "cluster", env, algorithm, **options), nodes, away)
+    runtime = run_by(remote)
 
     def each(messages: Any) -> None:
-        if runtime.stats().version >= 8 and not runtime.moved["site 1"]:
+        stats = runtime.stats()
+        if stats.version >= 8 and not stats.sites["site 1"].moved:
             nodes.drained.add("site 1")
 
     there, stats = finish(runtime, each)
-    assert runtime.lost == 1 and (stats.sites["site 1"].moved, stats.sites["site 1"].lost) == (1, 0)
+    assert remote.lost == 1 and (stats.sites["site 1"].moved, stats.sites["site 1"].lost) == (1, 0)
     assert stats.rows["dropped"] == 0
     here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
     assert there == here
@@ -244,7 +246,8 @@ def test_workers_are_handed_over_once_more_where_one_of_them_dies_meanwhile(tmp_
     runtime = on_machines(blue, AWAY, nodes)
 
     def each(messages: Any) -> None:
-        if runtime.stats().version >= 8 and not nodes.drained and not runtime.moved["site 1"]:
+        stats = runtime.stats()
+        if stats.version >= 8 and not nodes.drained and not stats.sites["site 1"].moved:
             flag.touch()
             nodes.drained.add("site 1")
 

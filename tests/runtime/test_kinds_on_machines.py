@@ -13,12 +13,12 @@ from equipoise.plans.blueprint import Blueprint
 from equipoise.record import statefile
 from equipoise.record.checkpoint import aside
 from equipoise.runtime.cluster.placing import cells
-from equipoise.runtime.cluster.runtime import ClusterRuntime
+from equipoise.runtime.cluster.remote_crew import RemoteCrew
 from equipoise.runtime.messages import Cut
 from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS
 from tests.runtime.ledger import Ledger
-from tests.runtime.machines import Processes, blue_of, finish
+from tests.runtime.machines import Processes, blue_of, finish, run_by
 
 pytestmark = pytest.mark.timeout(300)
 WITH = (*KINDS, Ledger())
@@ -53,7 +53,7 @@ def test_workers_of_such_a_kind_share_a_cell(tmp_path: Path) -> None:
 def test_it_is_saved_in_cuts_and_replaced_with_its_machine(tmp_path: Path, sites: Any) -> None:
     blue = blue_with(tmp_path, max_lag=1, steps=640_000, checkpoint_every=640)
     nodes, cuts, logs = Processes(), list[Cut](), list[list[int]]()
-    runtime = ClusterRuntime(blue, nodes, sites, WITH)
+    runtime = run_by(RemoteCrew(blue, nodes, sites, WITH))
     killed = list[int]()
 
     def each(messages: Any) -> None:

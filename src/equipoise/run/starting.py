@@ -83,8 +83,10 @@ def start(
 
         return ProcessRuntime(blue, kinds)
     if on == "ray":
-        from equipoise.runtime.cluster.runtime import ClusterRuntime
+        from equipoise.runtime.cluster.remote_crew import RemoteCrew
+        from equipoise.runtime.process.process import ProcessRuntime
 
         assert nodes is not None
-        return ClusterRuntime(blue, nodes, nodes.deal(blue, kinds), kinds)
+        remote = RemoteCrew(blue, nodes, nodes.deal(blue, kinds), kinds)
+        return ProcessRuntime(remote.blue, remote.kinds, remote)
     raise ValueError(f"expected on='serial', 'process' or 'ray', got {on!r}")

@@ -42,8 +42,7 @@ from equipoise.runtime.messages import (
 )
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.crew import Crew, Died, ring
-from equipoise.runtime.process.handles import SiteSlots
-from equipoise.runtime.process.process import queue_of
+from equipoise.runtime.process.handles import Queues, SiteSlots
 from equipoise.types import Tick
 from equipoise.workers.kind import Kind, Member, stepped, written
 
@@ -192,16 +191,12 @@ class SiteHost:
             silent_s=job.home.silent_s,
         )
         self._askers, self._crew.elsewhere = askers, self._carrier
-        self._queues = {
-            rank: queue_of(blue, mine, self._crew.bells, one, rank)
-            for rank, one in self._shared.queues.items()
-        }
-        self._reconciling = False  # a queue here may not yet be certain of what a dead actor held
+        self._queues = Queues(blue, mine, self._crew.bells, self._shared.queues)
         slots = [
             SiteSlots(outbound, self._carrier, self._shared.waiting)
             for outbound in self._shared.outbound
         ]
-        self._crew.start([self._queues.get(rank, one) for rank, one in enumerate(slots)])
+        self._crew.start([self._queues.by_learner.get(rank, one) for rank, one in enumerate(slots)])
 
     def _keeper(self, index: int) -> Keeper:
         """The site's half of a shard among these workers."""
@@ -227,9 +222,7 @@ class SiteHost:
                 self._said(title, said)
         except WorkerFailed as error:
             self._failed(error)
-        if self._reconciling:
-            certain = [queue.reconcile() for queue in self._queues.values()]
-            self._reconciling = not all(certain)
+        self._queues.reconcile()
         with suppress(BlockingIOError):
             self._carrier.clear()
         worked = True
@@ -264,7 +257,7 @@ class SiteHost:
     def _said(self, title: str, said: Message | Died) -> None:
         """Pass on what a worker said. The files of a checkpoint go first."""
         if isinstance(said, Died):
-            self._reconciling = bool(self._queues)
+            self._queues.certain = False
             # a successor has nothing to hand over for that number: once more, when it is there
             self._handing = None
             self.end.say(title, to_json(Lost(how=said.how)))

@@ -65,13 +65,8 @@ class Proxy:
         ``digest``: of the Program; a site's must be the same. ``silent_s``: after which a silent
         site counts as gone.
         """
-        self.refused, self._cut, self._heard, self._digest, self._silent_s = (
-            refused,
-            cut,
-            heard,
-            digest,
-            silent_s,
-        )
+        self.refused, self._cut, self._heard = refused, cut, heard
+        self._digest, self._silent_s = digest, silent_s
         self._sites: dict[str, Site] = {}
         self._earlier: dict[str, Traffic] = {}  # of earlier incarnations of a site
         # no session has the number of one of an earlier proxy

@@ -80,7 +80,7 @@ class ProxyJob:
     blueprint: Blueprint
     shared: Shared
     home: Home
-    orders: Outbox  # of the driver: sites to expect from now on
+    orders: Outbox  # of the driver: sites to expect from now on, or to let go of
     expected: tuple[Expected, ...]  # and those that there are already
     members: tuple[Member, ...]
 
@@ -171,12 +171,8 @@ class _Carriers:
     """Makes home's ends of what is shared with a site."""
 
     def __init__(self, job: ProxyJob, site: Site) -> None:
-        self._blue, self._shared, self._site, self._members = (
-            job.blueprint,
-            job.shared,
-            site,
-            job.members,
-        )
+        self._blue, self._shared = job.blueprint, job.shared
+        self._site, self._members = site, job.members
         self._fences = job.shared.own[ProxyKind.name].views["fences"]
         rows = {member.title: site.board(member.title) for member in job.members}
         self._places = parts(self._blue, self._shared, rows, job.members)
@@ -263,10 +259,8 @@ class ProxyWorker:
         own = shared.own[ProxyKind.name].views
         self._site, self._orders, self._directory = site, job.orders, Path(blue.directory)
         self._handed, self._leaving = Path(home.handed), set[str]()
-        self._segments, self._folders = (
-            Path(blue.segments),
-            {member.title: member.folder for member in job.members},
-        )
+        self._segments = Path(blue.segments)
+        self._folders = {member.title: member.folder for member in job.members}
         # the segments that have grown since the last checkpoint, by title
         self._grown: dict[str, set[str]] = {}
         self._files = {member.title: member.files for member in job.members}
@@ -313,10 +307,10 @@ class ProxyWorker:
 
     def tick(self) -> Tick:
         for order in self._orders.receive():
-            if "let_go" in order:
-                self._let_go(order["let_go"])
+            if (site := Expected.read(order)).leaving:  # it is there
+                self._let_go(site.name)
             else:
-                self._expect(Expected.read(order))
+                self._expect(site)
         more = self.listener.collect()
         now = time.monotonic()
         if now - self._counted_at >= PATIENCE_S:

@@ -68,13 +68,8 @@ class SiteEnd:
         workers are to save for, and whether it is the learners' turn; ``ended`` with the reason why
         this site is of no more use.
         """
-        self._name, self._incarnation, self._digest, self._cut, self._ended = (
-            name,
-            incarnation,
-            digest,
-            cut,
-            ended,
-        )
+        self._name, self._incarnation, self._digest = name, incarnation, digest
+        self._cut, self._ended = cut, ended
         self._carried, self._by_kind = carried, by_kind(carried)
         # files and rows for home, each with what is said of it
         self._late: deque[tuple[Message, ...]] = deque()

@@ -11,7 +11,7 @@ import signal
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +27,8 @@ from equipoise.runtime.process import forkserver, worker
 from equipoise.runtime.process.hangs import Watch
 from equipoise.runtime.process.log import Logs
 from equipoise.runtime.process.main_module import WithMain, hidden, shipped
-from equipoise.runtime.usage import DRIVER, Usage, Usages
+from equipoise.runtime.stats import RunStats
+from equipoise.runtime.usage import DRIVER, Usages
 from equipoise.runtime.workerfiles import word
 from equipoise.workers.kind import Member
 from equipoise.workers.shared import Shared
@@ -151,24 +152,27 @@ class Crew:
         """The workers that have no process now, since they are being replaced."""
         return [child.name for child in self._children if child.start_at is not None]
 
-    def usage(self) -> Mapping[str, Usage]:
-        """CPU and memory of the workers' processes and of this one, the driver's, by title."""
-        return self._usages(
-            {DRIVER: os.getpid()} | {child.name: child.pid for child in self._children if child.pid}
-        )
+    @property
+    def moving(self) -> bool:
+        return False
 
-    def printed(self) -> Mapping[str, tuple[int, str]]:
-        return self._logs.printed()
+    def obstacle(self) -> str | None:
+        return f"{self.absent[0]} is being replaced" if self.absent else None
+
+    def measured(self, now: RunStats) -> RunStats:
+        """Add what workers print, and CPU and memory of their processes and the driver's."""
+        pids = {child.name: child.pid for child in self._children if child.pid}
+        return replace(
+            now,
+            printed=self._logs.printed(),
+            usage=self._usages({DRIVER: os.getpid()} | pids),
+        )
 
     def _start(self, child: _Child) -> None:
         """Give the worker a process."""
         blue, member, kind = self._blue, child.member, child.member.kind
-        child.start_at, child.said, child.cause, child.progress = (
-            None,
-            "",
-            "",
-            self._progress(child),
-        )
+        child.start_at, child.said, child.cause = None, "", ""
+        child.progress = self._progress(child)
         child.log_from = self._logs.size(child.name)
         start_s = START_S + (worker.COMPILE_S if blue.program.placement.compile else 0.0)
         self._board.touch(child.name, start_s if blue.resume is None else LOAD_S)
@@ -204,11 +208,8 @@ class Crew:
                 forkserver.start(process)
         except forkserver.ServerEnded as error:
             raise WorkerFailed(child.name, str(error), final=True) from error
-        child.process, child.pid, child.watch = (
-            process,
-            process.pid,
-            Watch(process.pid, time.perf_counter()),
-        )
+        child.process, child.pid = process, process.pid
+        child.watch = Watch(process.pid, time.perf_counter())
 
     def _bell(self, title: str) -> Ringer:
         found = self.bells.get(title, self.elsewhere)

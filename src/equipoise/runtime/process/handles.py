@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Queue
 from equipoise.experience.queue.waiting import Waiting
+from equipoise.plans.blueprint import Blueprint
 from equipoise.runtime.ipc import Bell, Event
 from equipoise.types import Array, Batch, Slot, Trajectory, Tree
+from equipoise.workers.kind import Member
 
 
 class SharedQueue:
@@ -75,6 +77,45 @@ class SharedQueue:
 
     def load(self, state: Tree) -> None:
         self._queue.load(state)
+
+
+class Queues:
+    """The queues of the learners on one machine, as its workers see them.
+
+    A queue rings those that may go on: its learner, or the workers that write for it.
+    """
+
+    def __init__(
+        self,
+        blue: Blueprint,
+        members: Sequence[Member],
+        bells: Mapping[str, Bell],
+        queues: Mapping[int, Queue],
+    ) -> None:
+        """``bells``: of the workers on this machine, by title. ``queues``: by learner."""
+        # False: a queue may not yet know which of its slots a dead worker held
+        self.certain = True
+        self.by_learner = dict[int, SharedQueue]()
+        here = [one for one in members if one.title in bells]
+        # no group: it writes for groups on other machines
+        writes = [(one, set(one.kind.groups(blue, one.index))) for one in here if one.kind.writes]
+        for learner, queue in queues.items():
+            mine = set(blue.groups_of(learner))
+            self.by_learner[learner] = SharedQueue(
+                queue,
+                actors=[bells[one.title] for one, own in writes if own & mine or not own],
+                learners=[
+                    bells[one.title]
+                    for one in here
+                    if one.kind.side == "learning" and one.index == learner
+                ],
+            )
+
+    def reconcile(self) -> None:
+        """Look for what dead workers held, until every queue is certain of it."""
+        if not self.certain:
+            certain = [queue.reconcile() for queue in self.by_learner.values()]  # each looks on
+            self.certain = all(certain)
 
 
 class SiteSlots:

@@ -1,29 +1,31 @@
-"""Every worker in its own process on one machine, over shared memory; an actor that fails is
-replaced.
+"""Every worker in its own process, over shared memory, on this machine or also on others; an actor
+that fails is replaced.
 """
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
-from equipoise.experience.queue.queue import Queue
 from equipoise.plans.blueprint import Blueprint
 from equipoise.runtime import build, flow
+from equipoise.runtime.board import Board
 from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.gpus import Gpus
-from equipoise.runtime.ipc import Bell, PipeChannel, Segment
+from equipoise.runtime.ipc import PipeChannel, Segment
 from equipoise.runtime.messages import Cut, CutBegun, Message, Note, Saved, Written
 from equipoise.runtime.process.crew import Crew, Died, ring
-from equipoise.runtime.process.handles import SharedQueue
+from equipoise.runtime.process.handles import Queues
 from equipoise.runtime.stats import RunStats, stats
 from equipoise.types import WeightStore
 from equipoise.weights.device import CudaIpc, Share
-from equipoise.workers.kind import Kind, Member, crew
+from equipoise.workers.kind import Kind, crew
 from equipoise.workers.kinds import KINDS
+from equipoise.workers.shared import Shared
 
 WAIT_S = 30.0  # that a cut waits at most for workers that are not there
 
@@ -36,28 +38,27 @@ def shared_device(blue: Blueprint) -> Share | None:
     return CudaIpc() if blue.acting_device != "cpu" and not on_wsl else None
 
 
-def queue_of(
-    blue: Blueprint,
-    members: Sequence[Member],
-    bells: Mapping[str, Bell],
-    queue: Queue,
-    learner: int,
-) -> SharedQueue:
-    """A learner's queue, which rings those that may go on: the learner, or the workers that write
-    for it.
+class Workers(Protocol):
+    """The workers of a run, as the runtime sees them: a ``Crew``, or also those of machines."""
 
-    ``bells``: of the workers on this machine, by title.
-    """
-    groups, here = set(blue.groups_of(learner)), [one for one in members if one.title in bells]
-    readers = [one for one in here if one.kind.side == "learning" and one.index == learner]
-    writers = []
-    for one in here:
-        if one.kind.writes:
-            # none: it writes for groups on other machines
-            own = set(one.kind.groups(blue, one.index))
-            writers += [one] if groups & own or not own else []
-    rung = [[bells[one.title] for one in some] for some in (writers, readers)]
-    return SharedQueue(queue, actors=rung[0], learners=rung[1])
+    # wait at most ``timeout_s`` -> what workers said or that they died, by title
+    def poll(self, timeout_s: float) -> Iterable[tuple[str, Message | Died]]: ...
+    def obstacle(self) -> str | None: ...  # why the run would not hold still for a cut now
+    @property
+    def moving(self) -> bool: ...  # do workers move, for which a cut waits?
+    def measured(self, now: RunStats) -> RunStats: ...  # with what is measured of them
+    def stop(self) -> None: ...  # end all of them
+
+
+class RemoteWorkers(Workers, Protocol):
+    """The workers of a run over several machines, those of this one among them."""
+
+    @property
+    def away(self) -> Collection[str]: ...  # the titles of those on other machines
+    # ``local``: the workers of this machine, which have begun
+    def start(
+        self, local: Crew, shared: Shared, board: Board, queues: Queues, cuts: CutCoordinator
+    ) -> None: ...
 
 
 class ProcessRuntime:
@@ -68,10 +69,11 @@ class ProcessRuntime:
     """
 
     def __init__(
-        self, blue: Blueprint, kinds: Sequence[Kind] = KINDS, away: Collection[str] = ()
+        self, blue: Blueprint, kinds: Sequence[Kind] = KINDS, remote: RemoteWorkers | None = None
     ) -> None:
-        """``away``: the titles of workers that are not for this machine."""
-        self._blue, self._members = blue, crew(blue, kinds)
+        """``remote``: with it the run is also on other machines."""
+        members = crew(blue, kinds)
+        self._blue, self._members = blue, members
         self._out: list[Message] = []
         self._gpus = Gpus(blue.program.placement.device)
         self._channels: list[PipeChannel] = []
@@ -81,25 +83,30 @@ class ProcessRuntime:
         # True once learned to the end and saved; at the start, if the run was killed before its
         # last message.
         self.done = self._shared.version >= blue.updates
-        here = [member for member in self._members if member.title not in away]
-        self._crew = Crew(blue, here, self._shared, self._board, [segment, *self._channels])
-        self._queues = [
-            queue_of(blue, self._members, self._crew.bells, queue, learner)
-            for learner, queue in self._shared.queues.items()
-        ]
+        away = () if remote is None else remote.away
+        here = [member for member in members if member.title not in away]
+        local = Crew(blue, here, self._shared, self._board, [segment, *self._channels])
+        self._queues = Queues(blue, members, local.bells, self._shared.queues)
         # no reference to this object: a cycle would keep a failed run's memory
-        bells = self._crew.bells
+        bells = local.bells
         self._cuts = CutCoordinator(
             self._board.cut,
-            self._members,
+            members,
             directory=Path(blue.directory),
             steps=blue.pace.steps,
             wake=lambda titles: ring(bells, [title for title in titles if title in bells]),
         )
-        self._reconciling = False  # the queue may not yet be certain of what a dead actor held
         self._begun: tuple[CutBegun, float] | None = None  # a cut that waits, and since when
         self._last = False  # does no cut follow the one that was asked for?
-        self._crew.start(self._queues)
+        local.start(list(self._queues.by_learner.values()))
+        self._workers: Workers = local
+        if remote is not None:
+            self._workers = remote
+            try:
+                remote.start(local, self._shared, self._board, self._queues, self._cuts)
+            except BaseException:
+                self.stop()
+                raise
 
     def _note(self, text: str) -> None:
         self._out.append(Note(text=text))
@@ -132,9 +139,7 @@ class ProcessRuntime:
     def stats(self) -> RunStats:
         """The run at this moment, also after its end."""
         now = stats(self._blue, self._members, self._board, self._shared, alone=True)
-        return replace(
-            now, printed=self._crew.printed(), usage=self._crew.usage(), gpus=self._gpus()
-        )
+        return replace(self._workers.measured(now), gpus=self._gpus())
 
     @property
     def version(self) -> int:
@@ -153,11 +158,9 @@ class ProcessRuntime:
         """Wait at most ``timeout_s`` for what workers say -> records, cuts and notes. May raise
         ``WorkerFailed``.
         """
-        for title, said in self._crew.poll(timeout_s):
+        for title, said in self._workers.poll(timeout_s):
             self._take(title, said)
-        if self._reconciling:
-            certain = [queue.reconcile() for queue in self._queues]  # each of them looks on
-            self._reconciling = not all(certain)
+        self._queues.reconcile()
         if self._begun is not None and not self._waits(*self._begun):
             begun, self._begun = self._begun[0], None
             self._cuts.begun(begun.version, obstacle=self._obstacle())
@@ -169,7 +172,7 @@ class ProcessRuntime:
         """Take in what a worker said, or that it died."""
         if isinstance(message, Died):
             self._cuts.lost(title, message.how)
-            self._reconciling = True
+            self._queues.certain = False
         elif isinstance(message, Saved):
             self._cuts.saved(title, message)
         elif isinstance(message, Written):
@@ -180,22 +183,20 @@ class ProcessRuntime:
             self._out.append(message)
 
     def _waits(self, begun: CutBegun, since: float) -> bool:
-        """Does a cut wait, while the learners hold still? The last one does until every worker is
-        there: no other follows.
+        """Does a cut wait, while the learners hold still? Each does for workers that move; the last
+        one does until every worker is there: no other follows.
         """
         last = self._last or begun.version >= self._blue.updates
-        return last and self._obstacle() is not None and time.monotonic() - since < WAIT_S
+        may = self._workers.moving or (last and self._obstacle() is not None)
+        return may and time.monotonic() - since < WAIT_S
 
     def _obstacle(self) -> str | None:
         """The reason why there can be no cut now: the run would not hold still."""
-        absent = self._crew.absent
         # A queue that is reconciled empties the channel of free slots for a moment.
-        return (
-            f"{absent[0] if absent else 'an actor'} is being replaced"
-            if absent or self._reconciling
-            else None
+        return self._workers.obstacle() or (
+            None if self._queues.certain else "an actor is being replaced"
         )
 
     def stop(self) -> None:
         """End every worker; nothing is left when this returns."""
-        self._crew.stop()
+        self._workers.stop()
