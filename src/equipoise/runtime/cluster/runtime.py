@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from equipoise.balance.shares import Side
 from equipoise.deaths import Death, Streak
 from equipoise.errors import WorkerFailed
 from equipoise.plans.blueprint import Blueprint
@@ -44,7 +43,16 @@ from equipoise.runtime.messages import (
 from equipoise.runtime.process.crew import Died
 from equipoise.runtime.process.process import WAIT_S, ProcessRuntime
 from equipoise.runtime.stats import RunStats
-from equipoise.workers.kind import Kind, Member, crew, stepped, written
+from equipoise.workers.kind import (
+    KeepingKind,
+    Kind,
+    LearningKind,
+    Member,
+    ServingKind,
+    crew,
+    stepped,
+    written,
+)
 from equipoise.workers.kinds import KINDS
 
 # what a lost connection leaves behind
@@ -87,14 +95,14 @@ class ClusterRuntime(ProcessRuntime):
         away = [title for titles in sites.values() for title in titles]
         self._all = crew(blue, kinds)
         self._sites = {name: tuple(titles) for name, titles in sites.items()}
-        self._with_learners = {name for name in sites if _of("learning", self._members_of(name))}
-        self._with_shards = {name for name in sites if _of("keeping", self._members_of(name))}
+        self._with_learners = {name for name in sites if _of(LearningKind, self._members_of(name))}
+        self._with_shards = {name for name in sites if _of(KeepingKind, self._members_of(name))}
         blue = replace(blue, apart=bool(self._with_learners), address=nodes.address)
         self._nodes, self._kinds = nodes, tuple(kinds)
         self._incarnations = dict.fromkeys(self._sites, 0)
         self._lives: dict[str, int] = {}  # by worker: the machines that it was lost with
         self._streaks = {name: Streak() for name in self._sites}
-        self._progress = dict.fromkeys(self._sites, 0)  # when a site was started
+        self._progress = dict.fromkeys(self._sites, 0.0)  # when a site was started
         self._down = set(self._sites)  # without a link now
         self._reached: set[str] = set()  # sites that have had one in their present incarnation
         self.moved = dict.fromkeys(self._sites, 0)  # how often each site was handed over
@@ -150,12 +158,7 @@ class ClusterRuntime(ProcessRuntime):
         """
         mine = self._members_of(name)
         there = written(blue, mine)
-        kept = {
-            group
-            for one in mine
-            if one.kind.side == "learning"
-            for group in blue.groups_of(one.index)
-        }
+        kept = {group for one in _of(LearningKind, mine) for group in blue.groups_of(one.index)}
         return sorted(there - kept), sorted(stepped(blue, mine) - there)
 
     def _expect(self, blue: Blueprint, name: str) -> None:
@@ -164,7 +167,7 @@ class ClusterRuntime(ProcessRuntime):
         self._down.add(name)
         self._reached.discard(name)
         groups, only = self._groups_of(blue, name)
-        shards = tuple(one.index for one in _of("keeping", self._members_of(name)))
+        shards = tuple(one.index for one in _of(KeepingKind, self._members_of(name)))
         kept = sorted(
             {group for index in shards for group in groups_of_shard(blue, index)}.intersection(
                 groups
@@ -228,7 +231,7 @@ class ClusterRuntime(ProcessRuntime):
         and the names of others.
         """
         found, source = dict[str, bytes](), self._blue.resume
-        for one in _of("keeping", members):
+        for one in _of(KeepingKind, members):
             there = (Path(self._blue.segments) / one.folder).glob("*.rows")
             found |= {
                 name: b""
@@ -243,7 +246,7 @@ class ClusterRuntime(ProcessRuntime):
                 }
         return found
 
-    def _done(self, name: str) -> int:
+    def _done(self, name: str) -> float:
         """A count that rises as the workers of a site get on."""
         return sum(
             one.kind.progress(self._blue, self._shared, one.index) for one in self._members_of(name)
@@ -306,7 +309,7 @@ class ClusterRuntime(ProcessRuntime):
         if group in self._stepped:
             begin_anew(self._shared, group)
             for one in self._all:
-                if one.kind.serves and group in one.kind.groups(self._blue, one.index):
+                if isinstance(one.kind, ServingKind) and group in one.groups(self._blue):
                     self._crew.bells[one.title].ring(always=True)
         else:
             self._queues[self._blue.learner_of(group)].cancel(self._blue.streams(group))
@@ -454,11 +457,7 @@ class ClusterRuntime(ProcessRuntime):
         reason = f"on machine {self._nodes.where(name)} {said.said}"
         if "ModuleNotFoundError: " in said.text or "ImportError: " in said.text:
             reason += f" ({said.error.partition(';')[0]}); install there what this machine has"
-        vital = any(
-            one.kind.vital(self._blue, self._shared, one.index)
-            for one in self._all
-            if one.title == title
-        )
+        vital = any(one.vital(self._blue, self._shared) for one in self._all if one.title == title)
         return WorkerFailed(
             title,
             reason,
@@ -523,15 +522,15 @@ def digest(blue: Blueprint) -> str:
     ]
 
 
-def _of(side: Side, members: Sequence[Member]) -> list[Member]:
-    """The members of a side of the ring."""
-    return [one for one in members if one.kind.side == side]
+def _of(trait: type[object], members: Sequence[Member]) -> list[Member]:
+    """The members whose kind has this trait."""
+    return [one for one in members if isinstance(one.kind, trait)]
 
 
 def _in_hand(source: Source, names: Sequence[str], members: Sequence[Member] = ()) -> SourceInHand:
     """``members``: those whose rows come along."""
     kept = {name: source.read(name) for name in names if name in source.files}
-    folders = tuple(one.folder for one in _of("keeping", members))
+    folders = tuple(one.folder for one in _of(KeepingKind, members))
     rows = {
         name: entry
         for name, entry in source.segments.items()

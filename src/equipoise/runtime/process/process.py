@@ -22,7 +22,7 @@ from equipoise.runtime.process.handles import SharedQueue
 from equipoise.runtime.stats import RunStats, stats
 from equipoise.types import WeightStore
 from equipoise.weights.device import CudaIpc, Share
-from equipoise.workers.kind import Kind, Member, crew
+from equipoise.workers.kind import Kind, LearningKind, Member, StandsIn, crew, written
 from equipoise.workers.kinds import KINDS
 
 WAIT_S = 30.0  # that a cut waits at most for workers that are not there
@@ -49,13 +49,10 @@ def queue_of(
     ``bells``: of the workers on this machine, by title.
     """
     groups, here = set(blue.groups_of(learner)), [one for one in members if one.title in bells]
-    readers = [one for one in here if one.kind.side == "learning" and one.index == learner]
-    writers = []
-    for one in here:
-        if one.kind.writes:
-            # none: it writes for groups on other machines
-            own = set(one.kind.groups(blue, one.index))
-            writers += [one] if groups & own or not own else []
+    readers = [one for one in here if isinstance(one.kind, LearningKind) and one.index == learner]
+    writers = [
+        one for one in here if isinstance(one.kind, StandsIn) or groups & written(blue, [one])
+    ]
     rung = [[bells[one.title] for one in some] for some in (writers, readers)]
     return SharedQueue(queue, actors=rung[0], learners=rung[1])
 
@@ -82,7 +79,9 @@ class ProcessRuntime:
         # last message.
         self.done = self._shared.version >= blue.updates
         here = [member for member in self._members if member.title not in away]
-        self._crew = Crew(blue, here, self._shared, self._board, [segment, *self._channels])
+        self._crew = Crew(
+            blue, here, self._shared, self._board, [segment, *self._channels], run=self._members
+        )
         self._queues = [
             queue_of(blue, self._members, self._crew.bells, queue, learner)
             for learner, queue in self._shared.queues.items()
