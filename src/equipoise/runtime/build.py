@@ -73,9 +73,8 @@ def lay_out(
         member.title: member.measured for member in (crew(blue, kinds) if site is None else site)
     }
     if program.placement.nvtx and site is None:
-        everyone = crew(blue, kinds)
-        shown = {one.title for one in everyone if not isinstance(one.kind, Torchless)}
-        measured = {title: replace(row, nvtx=title in shown) for title, row in measured.items()}
+        hidden = {one.title for one in crew(blue, kinds) if isinstance(one.kind, Torchless)}
+        measured = {name: replace(row, nvtx=name not in hidden) for name, row in measured.items()}
     ranks = (
         list(range(blue.learners))
         if site is None

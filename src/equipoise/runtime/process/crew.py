@@ -29,13 +29,7 @@ from equipoise.runtime.process.log import Logs
 from equipoise.runtime.process.main_module import WithMain, hidden, shipped
 from equipoise.runtime.usage import DRIVER, Usage, Usages
 from equipoise.runtime.workerfiles import word
-from equipoise.workers.kind import (
-    BeginsAnew,
-    ExchangingKind,
-    Member,
-    StandsIn,
-    Torchless,
-)
+from equipoise.workers.kind import BeginsAnew, ExchangingKind, Member, StandsIn, Torchless
 from equipoise.workers.shared import Shared
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
@@ -116,9 +110,7 @@ class Crew:
         self.bells = {
             member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members
         }
-        stand_ins = [
-            self.bells[member.title] for member in members if isinstance(member.kind, StandsIn)
-        ]
+        stand_ins = [self.bells[one.title] for one in members if isinstance(one.kind, StandsIn)]
         # rung for workers that are not in this crew
         self.elsewhere: Ringer | None = stand_ins[0] if stand_ins else None
         self._children = [
