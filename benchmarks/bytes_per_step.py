@@ -65,11 +65,7 @@ def cost(program: Program) -> Cost:
     blue = plan_run(program)
     plan, members = queue_plan(blue), crew(blue, KINDS)
     shared, board, _ = build.lay_out(blue, KINDS, Heap, LocalChannel)
-    titles = {
-        one.title
-        for one in members
-        if 0 in one.kind.groups(blue, one.index) and one.kind.side == "sampling"
-    }
+    titles = {one.title for one in members if 0 in one.groups(blue)}
     places = parts(blue, shared, {title: board.row(title) for title in titles}, members).values()
     counted = [
         one.part.nbytes + HEAD

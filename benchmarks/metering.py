@@ -98,7 +98,7 @@ class Actor:
             join=_unused,
             beats=False,
         )
-        self.metered = kind.build(kind.job(blue, self.shared, 0, 0), site)
+        self.metered = kind.build(Member(kind, 0).job(blue, self.shared), site)
         self.bare = Bare(self.metered.env, self.metered.agent, Unmetered(()))
         self.agents: list[LocalAgent] = list(self.metered.agent.agents.values())
         self.clock, self.none, self.meter = site.clock, Unmetered(()), board.meter(title)

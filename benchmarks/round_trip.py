@@ -43,7 +43,7 @@ from equipoise.types import (
     Slot,
     Tick,
 )
-from equipoise.workers.kind import crew
+from equipoise.workers.kind import ServingKind, Torchless, crew
 from equipoise.workers.kinds import KINDS
 
 
@@ -88,7 +88,7 @@ class Ring:
         self.bells = {
             member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members
         }
-        mine = next(member for member in members if member.kind.serves)
+        mine = next(member for member in members if isinstance(member.kind, ServingKind))
         self.mine = self.bells[mine.title]
         role, self.width, self.halves = (
             blue.roles["main"],
@@ -103,12 +103,12 @@ class Ring:
             queues=[Room(nowhere)],
             source=None,
             join=_ignored,
-            bells=self.bells,
+            bells={key: self.bells[one.title] for key, one in mine.wakes(blue, members).items()},
         )
-        self.worker: Any = mine.kind.build(mine.kind.job(blue, self.shared, 0, 0), site)
+        self.worker: Any = mine.kind.build(mine.job(blue, self.shared), site)
         self.lifeline, self.spin = Lifeline(), Spin(blue.acting_workers)
         self.processes = []
-        self.envs = [member for member in members if not member.kind.torch]
+        self.envs = [member for member in members if isinstance(member.kind, Torchless)]
         for env in self.envs:
             job = worker.Assignment(
                 name=env.title,
@@ -118,14 +118,14 @@ class Ring:
                 stack=Pipe(),
                 lifeline=self.lifeline,
                 member=env,
-                job=env.kind.job(blue, self.shared, env.index, 0),
+                job=env.job(blue, self.shared),
                 queues=None,
-                bells={mine.title: self.mine},
+                bells=dict.fromkeys(env.wakes(blue, members), self.mine),
                 resume=None,
                 directory="",
                 saved=0,
                 threads=1,
-                spins=env.kind.spins(blue),
+                spins=blue.acting_workers,
                 compiles=False,
                 logs=None,
             )

@@ -31,7 +31,11 @@ LIMITS = {
 SPEAKING = ("NonFiniteUpdate", "NonFiniteLogits", "RewardsFailed", "DifferentPrompts")
 
 
-class RewardsFailed(RuntimeError):
+class Final(Exception):
+    """The error of a worker whose replacement would fail in the same way: it ends the run."""
+
+
+class RewardsFailed(Final, RuntimeError):
     """The error of a run whose reward functions, or parts of the rewards, fail."""
 
 
@@ -110,7 +114,7 @@ class CannotStart(OSError):
         return cls(f"the run cannot start, since it needs {needs} ({error}); {instead}")
 
 
-class CannotResume(ValueError):
+class CannotResume(Final, ValueError):
     """A saved state that does not fit: to begin anew in silence would lose it."""
 
     @classmethod

@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.workers.kind import Kind, Site
 from equipoise.workers.kinds import KINDS
 
 PACKAGE = Path(__file__).parents[2] / "src" / "equipoise"
 WORKER = re.compile(r"Worker\b|\bShard\b")
 NAMES = {kind.name for kind in KINDS}
 USERS = ("api", "cli")  # which compare the words of a user, and know no worker
+SIDES = ("balance", "report")  # which read sides in numbers, and know no kind
+BELOW = ("balance", "chaos", "experience")  # which name workers without knowing their kinds
+MOST_MEMBERS = 7  # of ``Kind``: what all kinds have; the rest is asked for as a trait
 
 
 def _texts(node: ast.AST) -> Iterator[str]:
@@ -114,3 +118,75 @@ def test_the_driver_knows_no_memory() -> None:
         assert not [one for one in imported if any(part in one for part in parts)], name
         assert ".shared" not in source, name
     assert len(files) > 5
+
+
+def sides(source: str) -> list[str]:
+    """Where a worker's side of the ring is compared: its kind or a trait is to be asked."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            asked = [node.left, *node.comparators]
+        else:
+            asked = [node.subject] if isinstance(node, ast.Match) else []
+        values = [value for one in asked for value in getattr(one, "elts", [one])]
+        if any(isinstance(value, ast.Attribute) and value.attr == "side" for value in values):
+            found.append(ast.unparse(node))
+    return found
+
+
+def titles(source: str) -> list[str]:
+    """Where a title is put together: ``Member.title`` is to be asked."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.JoinedStr)
+        and len(node.values) > 1
+        and isinstance(first := node.values[0], ast.Constant)
+        and first.value in {f"{name} " for name in NAMES}
+    ]
+
+
+def rooms(*without: str) -> Iterator[Path]:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        if file.relative_to(PACKAGE).parts[0] not in without:
+            yield file
+
+
+def test_a_kind_is_small() -> None:
+    members = {name for name in {*vars(Kind), *Kind.__annotations__} if not name.startswith("_")}
+    assert len(members) <= MOST_MEMBERS, sorted(members)
+
+
+def test_what_a_site_offers_is_used_by_the_kinds_of_workers() -> None:
+    """What one runtime's own worker needs is that runtime's (``HomeSite``)."""
+    source = "".join(file.read_text() for file in (PACKAGE / "workers").glob("*.py"))
+    offered = {*vars(Site), *Site.__annotations__}
+    unused = {one for one in offered if not one.startswith("_") and f"site.{one}" not in source}
+    assert not unused and len(offered) > 5
+
+
+def test_nobody_asks_a_worker_for_its_side() -> None:
+    found = {str(file): where for file in rooms(*SIDES) if (where := sides(file.read_text()))}
+    assert not found
+
+
+def test_titles_come_from_members() -> None:
+    found = {str(file): where for file in rooms(*BELOW) if (where := titles(file.read_text()))}
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "member.kind.side == 'learning'",
+        "one.side in ('learning', 'keeping')",
+        "'x' if not one.kind.serves and one.side != 'beside' else ''",
+        "match one.side:\n    case 'learning': pass",
+    ],
+)
+def test_a_side_would_be_seen(line: str) -> None:
+    assert sides(line) and not sides(line.replace(".side", ".index"))
+
+
+def test_a_title_would_be_seen() -> None:
+    assert titles("f'shard {number}'") and not titles("f'{kind} {number}'")

@@ -56,7 +56,7 @@ class InMemory:
             join=self._join,
             beats=False,
         )
-        return member.kind.build(member.kind.job(self._blue, self._shared, member.index, 0), site)
+        return member.kind.build(member.job(self._blue, self._shared), site)
 
     def _saver(self, worker: Worker, member: Member) -> Saver:
         send = partial(self._take, member.title)

@@ -11,7 +11,7 @@ import numpy as np
 
 from equipoise.tree import ArraySpec
 from equipoise.types import StateReader, StateWriter, Tick
-from equipoise.workers.kind import Job, Kind, Site
+from equipoise.workers.kind import Job, Kind, Movable, OwnsMemory, Site
 
 EVERY_S = 0.002
 
@@ -45,12 +45,10 @@ class LedgerWorker:
     def close(self) -> None: ...
 
 
-class Ledger(Kind):
+class Ledger(Kind, OwnsMemory, Movable):
     """Notes versions. A successor begins a new log."""
 
     name = "ledger"
-    side = "beside"
-    movable = True
 
     def count(self, blue: Any) -> int:
         return 2

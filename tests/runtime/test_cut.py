@@ -22,8 +22,10 @@ from equipoise.runtime.messages import (
     from_json,
     to_json,
 )
+from equipoise.workers.actor import ActorKind
 from equipoise.workers.kind import Member
-from equipoise.workers.kinds import KINDS
+from equipoise.workers.learner import LearnerKind
+from equipoise.workers.shard import ShardKind
 
 NAMES = ("asked", "begun", "save", "save_last", "step", "released", "closed")
 
@@ -34,13 +36,11 @@ class Run:
     def __init__(self, directory: Path) -> None:
         self.words = {name: np.zeros(1, np.int64) for name in NAMES}
         self.woken: list[str] = []
-        kinds = {(kind.name, kind.torch): kind for kind in KINDS}
-        actor = kinds["actor", True]
         members = [
-            Member(kinds["learner", True], 0),
-            Member(actor, 0),
-            Member(actor, 1),
-            Member(kinds["shard", True], 0),
+            Member(LearnerKind(), 0),
+            Member(ActorKind(), 0),
+            Member(ActorKind(), 1),
+            Member(ShardKind(), 0),
         ]
         self.cuts = CutCoordinator(
             self.words, members, directory=directory, steps=lambda v: 10 * v, wake=self.woken.extend

@@ -8,6 +8,7 @@ from typing import Literal
 
 # of the ring: "keeping" a replay's rows; "beside" it
 Side = Literal["sampling", "learning", "keeping", "beside"]
+STARTED = 3  # blocks, updates or rounds after which a worker has allocated what it works with
 STATES = ("worked", "preempted", "starved", "blocked")
 BEHIND = 2.0  # an actor is behind that takes so many times as long for its rows as the usual one
 
@@ -34,6 +35,11 @@ class Shares:
     @property
     def total(self) -> float:
         return self.worked + self.preempted + self.starved + self.blocked
+
+    @property
+    def begun(self) -> bool:
+        """Has the worker allocated what it works with? A worker beside the ring has no rounds."""
+        return self.side == "beside" or self.done >= STARTED
 
     def share(self, state: str) -> float:
         """The share of a state in the worker's time, 0..1; 0 where no time was measured."""

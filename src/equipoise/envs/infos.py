@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from equipoise.envs.values import NUMBERS, NoArray, described, flags, plain
+from equipoise.errors import Final
 from equipoise.types import Array, Tree
 
 _ABSENT: object = object()
 
 
-class NoNumber(ValueError):
+class NoNumber(Final, ValueError):
     """The error of a metric name whose value is no number."""
 
 

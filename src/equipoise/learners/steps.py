@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from equipoise.errors import Final
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
@@ -54,7 +56,7 @@ class StepInProgress:
         self.ended = now if self.ended is None else self.ended | now
 
 
-class NonFiniteUpdate(RuntimeError):
+class NonFiniteUpdate(Final, RuntimeError):
     """The error of a loss or gradient that is nan or infinite; no weight was changed by it."""
 
 

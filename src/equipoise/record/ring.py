@@ -50,13 +50,12 @@ def _number(found: Any, *names: str) -> float:
 
 # places of workers, in the order in which rows pass them
 STEPPING, SERVING, KEEPING, LEARNING, BESIDE = range(5)
+PLACES = {"sampling": STEPPING, "keeping": KEEPING, "learning": LEARNING}  # by side
 
 
 def place_of(side: str, serves: bool) -> int:
     """The place of a worker in the ring."""
-    if side == "sampling":
-        return SERVING if serves else STEPPING
-    return {"keeping": KEEPING, "learning": LEARNING}.get(side, BESIDE)
+    return SERVING if serves else PLACES.get(side, BESIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

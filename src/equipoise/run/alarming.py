@@ -12,10 +12,9 @@ from equipoise.record.report import Report
 from equipoise.runtime.stats import RunStats
 from equipoise.runtime.usage import DRIVER
 from equipoise.sources.source import source_of
-from equipoise.workers.kind import crew
+from equipoise.workers.kind import KeepingKind, LearningKind, SamplingKind, crew
 from equipoise.workers.kinds import KINDS
 
-STARTED = 3  # blocks, updates or rounds after which a worker has allocated what it works with
 # bytes: of the actions that an env keeps which restarts, and what else comes with filling memory
 ACTIONS, ROOM = 64e6, 256e6
 
@@ -58,12 +57,10 @@ def _filling(blue: Blueprint) -> dict[str, float]:
         rows = math.inf
     found = {}
     for member in crew(blue, KINDS):
-        if member.kind.side in ("learning", "keeping") and rows:
+        if isinstance(member.kind, LearningKind | KeepingKind) and rows:
             found[member.title] = ROOM + rows
-        elif member.kind.side == "sampling" and blue.spec.env.resume == "restart":
-            found[member.title] = ROOM + ACTIONS * max(
-                len(member.kind.groups(blue, member.index)), 1
-            )
+        elif isinstance(member.kind, SamplingKind) and blue.spec.env.resume == "restart":
+            found[member.title] = ROOM + ACTIONS * max(len(member.groups(blue)), 1)
     return found
 
 
@@ -97,4 +94,4 @@ def _under_way(name: str, stats: RunStats) -> bool:
     if name == DRIVER or name in stats.phases:
         return False
     shares = stats.workers.get(name)
-    return shares is None or shares.side == "beside" or shares.done >= STARTED
+    return shares is None or shares.begun

@@ -19,7 +19,7 @@ from equipoise.run.attempt import Attempt
 from equipoise.run.reporter import Reporter
 from equipoise.run.starting import Runtime
 from equipoise.types import On, Program
-from equipoise.workers.kind import Kind, crew
+from equipoise.workers.kind import Kind, LearningKind, SteppingKind, crew
 
 LOOK_S = 2.0  # between two looks at what the learners waited
 FILE = "governor.jsonl"  # of a run directory: a line for each step
@@ -75,10 +75,9 @@ class Governing:
         self._updates = blue.pace.updates  # of a version that actors wait for
         members = crew(blue, kinds) if self._governor is not None else ()
         self._steppers = {  # the workers that step envs, by their number
-            one.title: one.index
-            for one in members
-            if one.kind.side == "sampling" and not one.kind.serves
+            one.title: one.index for one in members if isinstance(one.kind, SteppingKind)
         }
+        self._learners = {one.title for one in members if isinstance(one.kind, LearningKind)}
         self._runtime: Runtime | None = None  # that has the values
         # have all its workers begun? One that is replaced later is part of what is measured
         self._began = False
@@ -108,7 +107,7 @@ class Governing:
     def _measure(self, attempt: Attempt) -> None:
         stats = attempt.runtime.stats()
         self._began = self._began or not stats.phases
-        learners = add(one for one in stats.workers.values() if one.side == "learning")
+        learners = add(one for title, one in stats.workers.items() if title in self._learners)
         seconds = learners.total - self._since.total
         self._waited = (
             min(max((learners.starved - self._since.starved) / seconds, 0.0), 1.0)

@@ -35,7 +35,17 @@ from equipoise.runtime.ipc import Part
 from equipoise.tracing import FOLDER
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
-from equipoise.workers.kind import Kind, Member, crew, held_at_once, written
+from equipoise.workers.kind import (
+    KeepingKind,
+    Kind,
+    LearningKind,
+    Member,
+    OwnsMemory,
+    Torchless,
+    crew,
+    held_at_once,
+    written,
+)
 from equipoise.workers.shared import KindMemory, PolicyMemory, Shared
 
 
@@ -60,16 +70,15 @@ def lay_out(
     """
     program, plan = blue.program, queue_plan(blue)
     measured = {
-        member.title: member.kind.measured
-        for member in (crew(blue, kinds) if site is None else site)
+        member.title: member.measured for member in (crew(blue, kinds) if site is None else site)
     }
     if program.placement.nvtx and site is None:
-        shown = {member.title for member in crew(blue, kinds) if member.kind.torch}
-        measured = {title: replace(row, nvtx=title in shown) for title, row in measured.items()}
+        hidden = {one.title for one in crew(blue, kinds) if isinstance(one.kind, Torchless)}
+        measured = {name: replace(row, nvtx=name not in hidden) for name, row in measured.items()}
     ranks = (
         list(range(blue.learners))
         if site is None
-        else [one.index for one in site if one.kind.side == "learning"]
+        else [one.index for one in site if isinstance(one.kind, LearningKind)]
     )
     groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
     outgoing = [
@@ -99,7 +108,7 @@ def lay_out(
         name: WeightPlan(params, **program.source.stored()) for name, params in initial.items()
     }
     policies = {name: _policy(arena, blue, name, plans[name], share) for name in blue.roles}
-    keeps = site is not None and any(one.kind.side == "keeping" for one in site)
+    keeps = site is not None and any(isinstance(one.kind, KeepingKind) for one in site)
     sharded = dict.fromkeys(name for name, _ in blue.shards if keeps or site is None)
     mailboxes = {name: _mailboxes(arena, blue, name) for name in sharded}
     waiting = arena.reserve(Waiting.specs(plan), partial(Waiting, plan)) if keeps else None
@@ -109,11 +118,12 @@ def lay_out(
         if exchanged
         else None
     )
-    wanted = {kind.name: kind.memory(blue) for kind in kinds if kind.count(blue)}
     owned = {
-        name: arena.reserve(specs, partial(KindMemory, specs))
-        for name, specs in wanted.items()
-        if tree.leaves(specs)
+        kind.name: arena.reserve(specs, partial(KindMemory, specs))
+        for kind in kinds
+        if isinstance(kind, OwnsMemory)
+        and kind.count(blue)
+        and tree.leaves(specs := kind.memory(blue))
     }
     whole = arena.allocate(memory)
     shared = Shared(

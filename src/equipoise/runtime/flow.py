@@ -7,7 +7,7 @@ step but these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from equipoise.histograms import EDGES
 from equipoise.plans.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.types import learning
+from equipoise.workers.kind import KeepingKind, Member
 from equipoise.workers.shared import Shared
 
 
@@ -48,7 +49,7 @@ def lags(board: Board, shared: Shared) -> dict[str, list[float]]:
     )
 
 
-def occupancy(blue: Blueprint, shared: Shared) -> dict[str, float]:
+def occupancy(blue: Blueprint, shared: Shared, members: Sequence[Member]) -> dict[str, float]:
     """How full every store of rows is, 0..1, by its name: the queues, a policy's replay, each shard
     of one.
     """
@@ -59,13 +60,14 @@ def occupancy(blue: Blueprint, shared: Shared) -> dict[str, float]:
     for name in blue.replays:
         plan, title = blue.replay(name, 0), f"replay {name}" if several else "replay"
         if name in shared.mailboxes:
-            for number, (policy, index) in enumerate(blue.shards):
+            for member in (one for one in members if isinstance(one.kind, KeepingKind)):
+                policy, index = blue.shards[member.index]
                 if policy == name:
                     mine = shared.mailboxes[name][index % blue.learners].shards[
                         index // blue.learners
                     ]
                     places = plan.slots * plan.block * plan.of_shard(index // blue.learners)
-                    found[f"shard {number}"] = int(mine["items"][0]) / places
+                    found[member.title] = int(mine["items"][0]) / places
         elif rows:
             taken = rows[0]["sampled"] * plan.row.columns / shared.queues[0].plan.columns
             found[title] = min(taken / (plan.slots * plan.streams), 1.0)

@@ -115,7 +115,7 @@ class SerialRuntime:
                     self._board.cut,
                     partial(self._take, member.title),
                 ),
-                member.kind.threads(blue),
+                member.threads(blue),
             )
             for worker, member in zip(self._workers, self._members, strict=True)
         ]
@@ -124,7 +124,7 @@ class SerialRuntime:
         self._out.append(Note(text=text))
 
     def _build(self, member: Member) -> Worker:
-        blue, kind = self._blue, member.kind
+        blue = self._blue
         site = LocalSite(
             member,
             self._board,
@@ -135,7 +135,7 @@ class SerialRuntime:
             source=None if blue.resume is None else Reader(blue.resume, member),
             at_once=self._at_once,
         )
-        return kind.build(kind.job(blue, self._shared, member.index, 0), site)
+        return member.kind.build(member.job(blue, self._shared), site)
 
     def _take(self, title: str, message: Message) -> None:
         """A worker says something."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from equipoise.runtime.board import Board, Meter
 from equipoise.runtime.cut import Gate
 from equipoise.runtime.ipc import Ringer
-from equipoise.runtime.messages import CutBegun, Linked, Message, Note, Offered, Record, Relayed
+from equipoise.runtime.messages import CutBegun, Message, Note, Offered, Record
 from equipoise.runtime.workerfiles import Reader
 from equipoise.types import Tick, Worker
 from equipoise.workers.kind import AtOnce, Member
@@ -28,7 +28,7 @@ class LocalSite:
         queues: Any,
         source: Reader | None,
         join: Callable[[Mapping[str, Any]], Record],
-        bells: Mapping[str, Ringer] | None = None,
+        bells: Mapping[Hashable, Ringer] | None = None,
         beats: bool = True,
         at_once: AtOnce | None = None,
     ) -> None:
@@ -39,7 +39,7 @@ class LocalSite:
         ``Site``.
         """
         self.title, self.queues, self.at_once = member.title, queues, at_once
-        self._board, self._send, self._source, self._join = board, send, source, join
+        self.board, self.send, self._source, self._join = board, send, source, join
         self._bells, self._beats = bells or {}, beats
         self.clock, self.lags = board.clock(member.title), board.lags(member.title)
         self.meter: Meter | None = None  # once the worker ticks in a process of its own
@@ -50,11 +50,11 @@ class LocalSite:
         self._source.load(worker)
         return True
 
-    def bell(self, title: str) -> Callable[[], object]:
-        return self._bells[title].ring if self._bells else _nothing
+    def bell(self, key: Hashable) -> Callable[[], object]:
+        return self._bells[key].ring if self._bells else _nothing
 
     def note(self, text: str) -> None:
-        self._send(Note(text=text))
+        self.send(Note(text=text))
 
     def pulse(self) -> None:
         if not self._beats:
@@ -62,37 +62,23 @@ class LocalSite:
         if self.meter is not None:
             self.meter.add(Tick.WORKED)
         else:
-            self._board.pulse(self.title)
+            self.board.pulse(self.title)
 
     def record(self, record: Mapping[str, Any]) -> None:
-        self._send(self._join(record))
+        self.send(self._join(record))
 
     def cut(self) -> int:
-        return int(self._board.cut["save"][0])
-
-    def cutting(self) -> tuple[int, int, bool] | None:
-        words, number = self._board.cut, self.cut()
-        last = bool(words["save_last"][0] == number)
-        return (number, int(words["step"][0]), last) if number > words["released"][0] else None
-
-    def board(self, title: str) -> Mapping[str, Any]:
-        return self._board.row(title)
-
-    def relay(self, title: str, message: Mapping[str, Any]) -> None:
-        self._send(Relayed(title=title, said=dict(message)))
-
-    def linked(self, site: str, how: str) -> None:
-        self._send(Linked(site=site, how=how))
+        return int(self.board.cut["save"][0])
 
     def gate(self, *, every: int, last: int, round_: int, due: Callable[[int], bool]) -> Gate:
         def announce(version: int) -> None:
-            self._send(CutBegun(version=version))
+            self.send(CutBegun(version=version))
 
         def offer(version: int) -> None:
-            self._send(Offered(version=version))
+            self.send(Offered(version=version))
 
         return Gate(
-            self._board.cut,
+            self.board.cut,
             every=every,
             last=last,
             round_=round_,

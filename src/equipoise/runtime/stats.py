@@ -20,7 +20,7 @@ from equipoise.runtime import flow
 from equipoise.runtime.board import Board
 from equipoise.runtime.messages import Record
 from equipoise.runtime.usage import Usage
-from equipoise.workers.kind import Member
+from equipoise.workers.kind import KeepingKind, LearningKind, Member, SteppingKind, WritingKind
 from equipoise.workers.shared import Shared
 
 PROMISING_EPISODES = 20
@@ -84,14 +84,14 @@ def stats(
         taken=sum(ticks) * blue.program.placement.group_envs,
         rows=rows | _rows_of_shards(shared),
         lags=flow.lags(board, shared),
-        occupancy=flow.occupancy(blue, shared),
+        occupancy=flow.occupancy(blue, shared, members),
         moved=flow.moved(blue, shared, rows, shared.version),
         failures={
             member.title: dict(
                 zip(COUNTED, sum(shared.actors[g].failures for g in groups).tolist(), strict=True)
             )
             for member in members
-            if not member.kind.serves and (groups := member.kind.groups(blue, member.index))
+            if isinstance(member.kind, SteppingKind) and (groups := member.groups(blue))
         },
         aborted=most_frequent([episodes.causes for episodes in shared.actors]),
         phases=board.phases(),
@@ -104,11 +104,11 @@ def _done(blue: Blueprint, member: Member, ticks: Sequence[int], version: int) -
     """How many pieces of work a worker has done: blocks of rows,
     or batches that were learned from.
     """
-    if groups := member.kind.groups(blue, member.index):
+    if groups := member.groups(blue):
         return sum(ticks[group] for group in groups) / blue.unroll
     return (
         blue.pace.steps(version) / blue.pace.rows
-        if member.kind.side in ("learning", "keeping")
+        if isinstance(member.kind, LearningKind | KeepingKind)
         else 0.0
     )
 
@@ -120,8 +120,8 @@ def _acting(
     worker that acts for it.
     """
     found = {}
-    for member in (one for one in members if one.kind.writes):
-        groups = member.kind.groups(blue, member.index)
+    for member in (one for one in members if isinstance(one.kind, WritingKind)):
+        groups = member.groups(blue)
         for group in groups:
             found[member.title if len(groups) == 1 else f"{member.title}, envs {group}"] = (
                 shared.actors[group].acting

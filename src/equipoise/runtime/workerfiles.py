@@ -15,7 +15,7 @@ from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import Entry, Source
 from equipoise.runtime.messages import Message, Saved, Written
 from equipoise.types import LateSave, Tree, Worker
-from equipoise.workers.kind import Member
+from equipoise.workers.kind import LearningKind, Member
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,4 +135,4 @@ def word(member: Member) -> str:
     """The board's counter that tells the worker to save: those that hold the others still are the
     last.
     """
-    return "save_last" if member.kind.side == "learning" else "save"
+    return "save_last" if isinstance(member.kind, LearningKind) else "save"

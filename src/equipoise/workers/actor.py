@@ -4,7 +4,6 @@ it steps its envs and chooses their actions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,22 +12,20 @@ from equipoise.actors.worker import PARTS, ActorWorker
 from equipoise.sources.source import source_of
 from equipoise.types import stream_ids
 from equipoise.workers.agents import agents, compile_torso
-from equipoise.workers.env import SamplingKind, env_seed, say_what_was_restored
-from equipoise.workers.kind import Job, Queue, Site
+from equipoise.workers.env import env_seed, say_what_was_restored
+from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
 
 if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
-    from equipoise.workers.shared import Shared
 
 
-class ActorKind(SamplingKind):
+class ActorKind(SteppingKind, WritingKind, Waits):
     """Steps envs and acts for them, with networks and weight handles of its own.
 
     A successor begins new episodes, with seeds of their own and a gap in its streams' row numbers.
     """
 
     name = "actor"
-    writes = True
     parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
@@ -62,11 +59,3 @@ class ActorKind(SamplingKind):
 
     def listens(self, worker: ActorWorker) -> tuple[int, ...]:
         return worker.env.fds()
-
-    def groups(self, blue: Blueprint, index: int) -> range:
-        return blue.groups(index)
-
-    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
-        for group in self.groups(blue, index):
-            queues[blue.learner_of(group)].cancel(blue.streams(group))
-        return ""

@@ -4,7 +4,6 @@ actor, and never loads torch.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +16,17 @@ from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.maker import EnvMaker
 from equipoise.seeds import derive_seed
 from equipoise.types import Array, stream_ids
-from equipoise.workers.kind import Kind, Queue, Site
+from equipoise.workers.kind import (
+    BeginsAnew,
+    ExchangingKind,
+    Member,
+    ServingKind,
+    Site,
+    SteppingKind,
+    Torchless,
+    Wakes,
+    Woken,
+)
 
 if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
@@ -43,35 +52,15 @@ class Stepping:
     failures: Failures
     groups: tuple[Group, ...]
     exchange: Exchange
-    server: str  # the title of the inference worker that acts for these envs
 
 
-class SamplingKind(Kind):
-    """Kind of the workers that step envs or act for them: they have groups of envs, whose rows are
-    their progress.
+class EnvKind(SteppingKind, ExchangingKind, Torchless, Wakes, BeginsAnew):
+    """Steps the envs of one actor; an inference worker chooses the actions. With an env worker that
+    dies, the inference worker's memory of these episodes is dropped.
     """
 
-    side = "sampling"
-
-    @abstractmethod
-    def groups(self, blue: Blueprint, index: int) -> range: ...
-
-    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
-        """The rows of each stream that the groups' unrolls have used: the slowest group's."""
-        return min((shared.actors[group].next_row for group in self.groups(blue, index)), default=0)
-
-    def stride(self, blue: Blueprint) -> int:
-        """The rows of two unrolls: once the second is begun the first is complete."""
-        return 2 * blue.unroll
-
-
-class EnvKind(SamplingKind):
-    """Steps the envs of one actor; an inference worker chooses the actions."""
-
     name = "actor"
-    torch = False
     parts = PARTS
-    reloads = False  # the inference worker's memory of these episodes is dropped with them
 
     def count(self, blue: Blueprint) -> int:
         return blue.program.actors if blue.inferences else 0
@@ -95,7 +84,6 @@ class EnvKind(SamplingKind):
             failures=blue.failures(),
             groups=tuple(groups),
             exchange=shared.exchange,
-            server=self.wakes(blue, index)[0],
         )
 
     def build(self, job: Stepping, site: Site) -> EnvWorker:
@@ -117,24 +105,15 @@ class EnvKind(SamplingKind):
                 )
             )
         sides = [EnvSide(job.exchange, group.number, group.streams) for group in job.groups]
-        worker = EnvWorker(envs, sides, ring=site.bell(job.server), cut=site.cut, clock=site.clock)
+        worker = EnvWorker(envs, sides, ring=site.bell("server"), cut=site.cut, clock=site.clock)
         if site.load(worker):
             say_what_was_restored(site, worker.envs)
         return worker
 
-    def groups(self, blue: Blueprint, index: int) -> range:
-        return blue.groups(index)
-
-    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
-        assert shared.exchange is not None
-        shared.exchange.lost(self.groups(blue, index))
-        return ""
-
-    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
-        return (f"inference {blue.server(blue.groups(index)[0])}",)
-
-    def spins(self, blue: Blueprint) -> int:
-        return blue.acting_workers
+    def wakes(self, blue: Blueprint, index: int, members: Sequence[Member]) -> Woken:
+        first = blue.groups(index)[0]
+        servers = (one for one in members if isinstance(one.kind, ServingKind))
+        return {"server": next(one for one in servers if first in one.groups(blue))}
 
 
 def env_seed(blue: Blueprint, shared: Shared, group: int, life: int) -> int:

@@ -4,25 +4,23 @@ and has them judged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from equipoise.actors.engine.torch_engine import TorchEngine
 from equipoise.actors.generator import PARTS, Generator
-from equipoise.errors import RewardsFailed
+from equipoise.errors import Final
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.sources.source import source_of
 from equipoise.sources.text import Texts, Unjudged
 from equipoise.types import stream_ids
-from equipoise.workers.env import SamplingKind
-from equipoise.workers.kind import Job, Queue, Site
+from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
 
 if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
     from equipoise.workers.shared import Shared
 
 
-class DifferentPrompts(ValueError):
+class DifferentPrompts(Final, ValueError):
     """The files of a task, or of its tokenizer, are others on this machine, or have changed since
     the run began.
     """
@@ -31,15 +29,13 @@ class DifferentPrompts(ValueError):
 LOOK_S = 0.25  # between two looks at rewards that are late, whose deadline has to be kept
 
 
-class GeneratorKind(SamplingKind):
+class GeneratorKind(SteppingKind, WritingKind, Waits):
     """Writes groups of samples. A replacement rewrites the unfinished groups and produces identical
     samples.
     """
 
     name = "generator"
-    writes = True
     parts = PARTS
-    final = (*SamplingKind.final, RewardsFailed, DifferentPrompts)
 
     def count(self, blue: Blueprint) -> int:
         return blue.program.actors if source_of(blue.program).sampler == self.name else 0
@@ -88,12 +84,9 @@ class GeneratorKind(SamplingKind):
             site.load(worker)
         return worker
 
-    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:
         """The groups that it has handed in: those that are begun may all be lost again."""
         return shared.actors[index].ticks
-
-    def stride(self, blue: Blueprint) -> int:
-        return 1
 
     def listens(self, worker: Generator) -> tuple[int, ...]:
         return worker.fds()
@@ -101,14 +94,7 @@ class GeneratorKind(SamplingKind):
     def patience(self, worker: Generator) -> float | None:
         return LOOK_S if worker.judging else None
 
-    def groups(self, blue: Blueprint, index: int) -> range:
-        return range(index, index + 1)
-
     def held(self, blue: Blueprint) -> int:
         """All blocks of the queue, dealt to the generators that write there."""
         plan = queue_plan(blue)
         return -(-plan.blocks // plan.actors)
-
-    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
-        queues[blue.learner_of(index)].cancel(blue.streams(index))
-        return ""

@@ -10,22 +10,29 @@ from typing import TYPE_CHECKING
 from equipoise.actors.inference.central import PARTS, InferenceWorker
 from equipoise.actors.inference.joint import JointForward
 from equipoise.workers.agents import agents, forward_parts
-from equipoise.workers.env import SamplingKind
-from equipoise.workers.kind import Job, Queue, Site
+from equipoise.workers.kind import (
+    ExchangingKind,
+    Job,
+    Member,
+    ServingKind,
+    Site,
+    SteppingKind,
+    Waits,
+    Wakes,
+    Woken,
+    WritingKind,
+)
 
 if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
-    from equipoise.workers.shared import Shared
 
 
-class InferenceKind(SamplingKind):
+class InferenceKind(ServingKind, WritingKind, ExchangingKind, Wakes, Waits):
     """Acts for envs that env workers step. A successor begins new episodes. Torsos are not
     compiled, since batches vary.
     """
 
     name = "inference"
-    serves = True
-    writes = True
     parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
@@ -41,7 +48,7 @@ class InferenceKind(SamplingKind):
             agents(blue, group, shared, site.queues, site.clock, forwards, weights)
             for group in groups
         ]
-        bells = [site.bell(_env_worker(blue, group)) for group in groups]
+        bells = [site.bell(group) for group in groups]
         worker = InferenceWorker(
             forwards,
             routed,
@@ -63,24 +70,11 @@ class InferenceKind(SamplingKind):
     def groups(self, blue: Blueprint, index: int) -> range:
         return blue.served(index)
 
-    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
-        assert shared.exchange is not None
-        groups = self.groups(blue, index)
-        for group in groups:
-            queues[blue.learner_of(group)].cancel(blue.streams(group))
-        shared.exchange.lost(groups)
-        return ""
-
-    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(_env_worker(blue, group) for group in self.groups(blue, index)))
-
-    def spins(self, blue: Blueprint) -> int:
-        return blue.acting_workers
+    def wakes(self, blue: Blueprint, index: int, members: Sequence[Member]) -> Woken:
+        """The worker that steps each of its groups."""
+        mine = self.groups(blue, index)
+        steppers = [one for one in members if isinstance(one.kind, SteppingKind)]
+        return {group: one for one in steppers for group in one.groups(blue) if group in mine}
 
     def patience(self, worker: InferenceWorker) -> float | None:
         return worker.patience_s
-
-
-def _env_worker(blue: Blueprint, group: int) -> str:
-    """The title of the env worker that steps this group."""
-    return f"actor {group // blue.program.placement.halves}"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from equipoise.balance.shares import Shares, Side
 from equipoise.clock import Clock
-from equipoise.envs.failures.capsule import EnvFailed
-from equipoise.envs.failures.row_checks import WrongValue
-from equipoise.envs.infos import NoNumber
+from equipoise.files import numbered
 from equipoise.types import Array, Tree, Worker
 
 if TYPE_CHECKING:
@@ -54,21 +52,14 @@ class Site(Protocol):
 
     # from the checkpoint that the run goes on from; False: there is none
     def load(self, worker: Worker) -> bool: ...
-    # a call wakes that worker; only for those in ``Kind.wakes``
-    def bell(self, title: str) -> Callable[[], object]: ...
+    # a call wakes the worker that ``Wakes.wakes`` has by this key
+    def bell(self, key: Hashable) -> Callable[[], object]: ...
     def note(self, text: str) -> None: ...  # tell the person
     # "at work": now and then in a build or a tick that may take minutes
     def pulse(self) -> None: ...
     # what the learner found since its last record
     def record(self, record: Mapping[str, Any]) -> None: ...
     def cut(self) -> int: ...  # the number of the newest cut that workers save for; 0: none
-    # the cut under way: (number, step, may learners save now?)
-    def cutting(self) -> tuple[int, int, bool] | None: ...
-    def board(self, title: str) -> Mapping[str, Any]: ...  # a worker's row of the board, as views
-    # what a worker on another machine told its driver
-    def relay(self, title: str, message: Mapping[str, Any]) -> None: ...
-    # a machine's link is up, or down for a reason
-    def linked(self, site: str, how: str) -> None: ...
     def gate(
         self, *, every: int, last: int, round_: int, due: Callable[[int], bool]
     ) -> Callable[[int], bool]: ...  # see runtime/cut.py
@@ -90,85 +81,33 @@ class Measured:
 
 class Kind(ABC):
     """One kind of worker: a name, a place in the ring, and what the runtimes do with workers of it.
-    Kinds have no state.
+    A kind has no state, and its instances must pickle.
 
-    A subclass sets the fields in which it differs and says ``count`` and ``build``; its instances
-    must pickle.
+    A subclass gives ``name``, ``count`` and ``build``. It inherits the traits below that apply to
+    it; runtimes ask for a trait by its type.
     """
 
     # worker 3 is "NAME 3" in ps and in reports, and "NAME_3" in checkpoints; letters a to z
     name: ClassVar[str]
-    numbered: ClassVar[bool] = True  # False: the first is called NAME, as it may be the only one
-    side: ClassVar[Side]  # of the ring
-    serves: ClassVar[bool] = False  # acts for envs that workers of another kind step
-    # False: its processes are forked from the server that has no torch
-    torch: ClassVar[bool] = True
+    side: ClassVar[Side] = "beside"  # of the ring, for reports; the trait sets it
     # of its work, each of which has a row of the board (``clock.py``)
     parts: ClassVar[tuple[str, ...]] = ()
-    stands_in: ClassVar[bool] = False  # receives wake-ups meant for workers on other machines
-    writes: ClassVar[bool] = False  # reserves blocks of the queue for its ``groups``
-    # its workers may be on another machine, all on the same; they get every policy's weights
-    movable: ClassVar[bool] = False
-    # a replacement loads the state again if the worker before it died without progress
-    reloads: ClassVar[bool] = True
-    # a replacement would fail in the same way
-    final: ClassVar[tuple[type[Exception], ...]] = (EnvFailed, WrongValue, NoNumber)
 
     @abstractmethod
     def count(self, blue: Blueprint) -> int:
         """How many workers of this kind a run has."""
 
-    @property
-    def measured(self) -> Measured:
-        """What is measured of a worker of this kind."""
-        return Measured(
-            kind=self.name,
-            parts=self.parts,
-            lags=self.side == "learning",
-            steps=self.side == "sampling",
-        )
-
-    def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> Any:
-        """What ``build`` is given, made by the driver; it must pickle, and without torch where
-        ``torch`` is False.
-        """
-        return Job(blueprint=blue, shared=shared, index=index, life=life)
-
     @abstractmethod
     def build(self, job: Any, site: Site) -> Worker:
         """Make the worker, where it is to work; ``site.load`` it where the run goes on from a
-        checkpoint.
+        checkpoint. ``job``: a ``Job``, or what ``Prepares.job`` made.
         """
 
-    def memory(self, blue: Blueprint) -> Tree:
-        """Specs of memory that the workers of this kind share with the driver:
-        ``Shared.own[name].views``, zeros at first.
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:
+        """A count that rises with the worker's progress and outlives its process. A process that
+        adds 1 counts as working; failures before that count as one series.
         """
-        return {}
-
-    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
-        """A count that rises with the worker's progress. It outlives the worker's process."""
         return 0
-
-    def stride(self, blue: Blueprint) -> int:
-        """Progress after which a process of this kind counts as working; failures before that count
-        as one series.
-        """
-        return 1
-
-    def experience_files(self, index: int) -> tuple[str, ...]:
-        """The files of a checkpoint that the worker writes besides its own,
-        without their ending.
-        """
-        return ()
-
-    def groups(self, blue: Blueprint, index: int) -> range:
-        """The groups of envs that the worker steps or acts for."""
-        return range(0)
-
-    def held(self, blue: Blueprint) -> int:
-        """The most blocks of the queue that a worker writes side by side for one group of envs."""
-        return 1
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         """Take back what a dead worker held. The driver calls it. Returns a sentence about what is
@@ -176,27 +115,120 @@ class Kind(ABC):
         """
         return ""
 
-    def vital(self, blue: Blueprint, shared: Shared, index: int) -> bool:
-        """Return True if the death of this worker restarts all workers from
-        the newest checkpoint.
-        """
-        return False
 
-    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
-        """Titles of the workers that this one wakes, beside those that the queue wakes. They are
-        also woken when it dies.
-        """
-        return ()
+# Traits: what some kinds are or do.
 
-    def threads(self, blue: Blueprint) -> int:
-        """Threads of torch."""
+
+class BeginsAnew:
+    """A replacement begins anew. One of another kind loads the checkpoint again if the worker
+    before it died without progress.
+    """
+
+
+class SamplingKind(Kind):
+    """Steps envs or acts for them: its workers have groups of envs."""
+
+    side = "sampling"
+    alike: ClassVar[bool] = True  # its ticks are steps of envs: many, and alike
+
+    @abstractmethod
+    def groups(self, blue: Blueprint, index: int) -> range:
+        """The groups of envs that the worker steps or acts for."""
+
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:
+        """Pairs of unrolls of the slowest group: as the second begins the first is complete."""
+        groups = self.groups(blue, index)
+        rows = min((shared.actors[group].next_row for group in groups), default=0)
+        return rows / (2 * blue.unroll)
+
+
+class SteppingKind(SamplingKind):
+    """Steps envs."""
+
+    def groups(self, blue: Blueprint, index: int) -> range:
+        return blue.groups(index)
+
+
+class ServingKind(SamplingKind):
+    """Acts for envs that workers of a ``SteppingKind`` step."""
+
+
+class WritingKind(SamplingKind):
+    """Reserves blocks of the queue for its groups."""
+
+    def held(self, blue: Blueprint) -> int:
+        """The most blocks of the queue that a worker writes side by side for one group of envs."""
         return 1
 
-    def spins(self, blue: Blueprint) -> int:
-        """The number of workers that spin before they sleep, including this one; 0: this kind does
-        not spin.
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
+        for group in self.groups(blue, index):
+            queues[blue.learner_of(group)].cancel(blue.streams(group))
+        return super().lost(blue, shared, queues, index)
+
+
+class ExchangingKind(SamplingKind):
+    """Hands observations and actions over in the exchange; its workers spin before they sleep."""
+
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
+        assert shared.exchange is not None
+        shared.exchange.lost(self.groups(blue, index))
+        return super().lost(blue, shared, queues, index)
+
+
+class Unnumbered:
+    """The first worker is called by the kind's name alone, as it may be the only one."""
+
+
+class LearningKind(Kind, BeginsAnew, Unnumbered):
+    """Learns from rows: histograms of their age are measured. Its workers save last in a cut, as
+    they hold the others still, and each saves its queue.
+    """
+
+    side = "learning"
+
+    @abstractmethod
+    def vital(self, blue: Blueprint, shared: Shared, index: int) -> bool:
+        """Does the death of this worker restart all workers from the newest checkpoint?"""
+
+
+class KeepingKind(Kind, BeginsAnew):
+    """Keeps rows of a replay: worker k those of ``Blueprint.shards[k]``."""
+
+    side = "keeping"
+
+
+class Prepares(ABC):
+    """The driver prepares what a worker is built from."""
+
+    @abstractmethod
+    def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> Any:
+        """What ``build`` is given, in the place of a ``Job``; it must pickle."""
+
+
+class Torchless(Prepares):
+    """Its processes have no torch: a job must unpickle without it."""
+
+
+class OwnsMemory(ABC):
+    """The workers of this kind share memory of their own with the driver."""
+
+    @abstractmethod
+    def memory(self, blue: Blueprint) -> Tree:
+        """Specs of that memory: ``Shared.own[name].views``, zeros at first."""
+
+
+class Wakes(ABC):
+    """A worker wakes others, beside those that the queue wakes."""
+
+    @abstractmethod
+    def wakes(self, blue: Blueprint, index: int, members: Sequence[Member]) -> Woken:
+        """The workers that this one wakes, by the key that ``Site.bell`` takes. They are also woken
+        when it dies. ``members``: of the whole run.
         """
-        return 0
+
+
+class Waits:
+    """A doorbell is not all that a worker waits for."""
 
     def listens(self, worker: Any) -> tuple[int, ...]:
         """File descriptors that wake the worker when they become readable, as its doorbell does."""
@@ -205,6 +237,21 @@ class Kind(ABC):
     def patience(self, worker: Any) -> float | None:
         """Seconds that the worker's next tick may wait; None: until its doorbell rings."""
         return None
+
+
+class Threaded:
+    """Computes with as many threads of torch as ``--threads`` says; other kinds have one."""
+
+
+class Movable:
+    """Its workers may be on another machine, all on the same; they get every policy's weights."""
+
+
+class StandsIn:
+    """Receives wake-ups meant for workers on other machines."""
+
+
+Woken = Mapping[Hashable, "Member"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +274,9 @@ class Member:
     @property
     def files(self) -> tuple[str, ...]:
         """All files of a checkpoint that it writes, but for the rows of a replay."""
-        return tuple(
-            f"{name}.safetensors" for name in (self.file, *self.kind.experience_files(self.index))
-        )
+        queue = numbered("experience", self.index)
+        names = (self.file, queue) if isinstance(self.kind, LearningKind) else (self.file,)
+        return tuple(f"{name}.safetensors" for name in names)
 
     @property
     def folder(self) -> str:
@@ -240,26 +287,66 @@ class Member:
 
     @property
     def _numbered(self) -> bool:
-        return self.kind.numbered or self.index > 0
+        return self.index > 0 or not isinstance(self.kind, Unnumbered)
+
+    @property
+    def measured(self) -> Measured:
+        """What is measured of the worker."""
+        kind = self.kind
+        return Measured(
+            kind=kind.name,
+            parts=kind.parts,
+            lags=isinstance(kind, LearningKind),
+            steps=isinstance(kind, SamplingKind) and kind.alike,
+        )
+
+    def job(self, blue: Blueprint, shared: Shared, life: int = 0) -> Any:
+        """What the worker is built from; the driver makes it."""
+        if isinstance(self.kind, Prepares):
+            return self.kind.job(blue, shared, self.index, life)
+        return Job(blueprint=blue, shared=shared, index=self.index, life=life)
+
+    def groups(self, blue: Blueprint) -> range:
+        """The groups of envs that the worker steps or acts for."""
+        kind = self.kind
+        return kind.groups(blue, self.index) if isinstance(kind, SamplingKind) else range(0)
+
+    def vital(self, blue: Blueprint, shared: Shared) -> bool:
+        """``LearningKind.vital`` of the worker; False for one of another kind."""
+        kind = self.kind
+        return isinstance(kind, LearningKind) and kind.vital(blue, shared, self.index)
+
+    def threads(self, blue: Blueprint) -> int:
+        """Threads of torch."""
+        return blue.program.placement.threads if isinstance(self.kind, Threaded) else 1
+
+    def wakes(self, blue: Blueprint, members: Sequence[Member]) -> Woken:
+        """``Wakes.wakes`` of the worker; {} for one of another kind."""
+        kind = self.kind
+        return kind.wakes(blue, self.index, members) if isinstance(kind, Wakes) else {}
 
     def shares(self, seconds: Shares) -> Shares:
         """The worker's seconds, with what a reader has to know of its kind."""
-        return replace(seconds, kind=self.kind.name, side=self.kind.side, serves=self.kind.serves)
+        kind = self.kind
+        return replace(
+            seconds, kind=kind.name, side=kind.side, serves=isinstance(kind, ServingKind)
+        )
 
 
 def stepped(blue: Blueprint, members: Iterable[Member]) -> set[int]:
     """The groups of envs that these workers step or act for."""
-    return {group for one in members for group in one.kind.groups(blue, one.index)}
+    return {group for one in members for group in one.groups(blue)}
 
 
 def written(blue: Blueprint, members: Iterable[Member]) -> set[int]:
     """The groups whose rows these workers write."""
-    return stepped(blue, (one for one in members if one.kind.writes))
+    return stepped(blue, (one for one in members if isinstance(one.kind, WritingKind)))
 
 
 def held_at_once(blue: Blueprint, members: Iterable[Member]) -> int:
     """The most blocks that any of these workers writes side by side for one group of envs."""
-    return max((one.kind.held(blue) for one in members if one.kind.writes), default=1)
+    kinds = (one.kind for one in members)
+    return max((kind.held(blue) for kind in kinds if isinstance(kind, WritingKind)), default=1)
 
 
 def crew(blue: Blueprint, kinds: Sequence[Kind]) -> tuple[Member, ...]:

@@ -4,41 +4,48 @@ it takes batches of experience and publishes new weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise import tree
-from equipoise.errors import RewardsFailed
-from equipoise.experience.recorded.dataset import Faulty
 from equipoise.experience.recorded.offline import Offline, RecordedRows
 from equipoise.experience.replay.feed import Fresh, ReplayFeed
 from equipoise.experience.replay.replay import Replay
 from equipoise.experience.replay.sharded import Sharded
-from equipoise.files import numbered
 from equipoise.learners.encoding import Encoding
 from equipoise.learners.execution import chosen
 from equipoise.learners.lags import Lags
 from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import Meeting, Solo, Together
 from equipoise.learners.opponents import OpponentPool
-from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
 from equipoise.publishing import publish
 from equipoise.record import statefile
 from equipoise.rewards.step import scaled
 from equipoise.seeds import policy_seed
 from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, Tree, learning
-from equipoise.workers.kind import Job, Kind, Member, Queue, Site
+from equipoise.workers.kind import (
+    Job,
+    KeepingKind,
+    LearningKind,
+    Member,
+    OwnsMemory,
+    Queue,
+    Site,
+    Threaded,
+    Wakes,
+    Woken,
+)
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
 
 
-class LearnerKind(Kind):
+class LearnerKind(LearningKind, OwnsMemory, Wakes, Threaded):
     """Kind of the learner. A lost learner is replaced if another learner holds its state
     (``Blueprint.replaceable``).
 
@@ -46,11 +53,7 @@ class LearnerKind(Kind):
     """
 
     name = "learner"
-    numbered = False
-    side = "learning"
     parts = PARTS
-    reloads = False
-    final = (*Kind.final, NonFiniteUpdate, RewardsFailed, Faulty)
 
     def count(self, blue: Blueprint) -> int:
         return blue.learners
@@ -114,16 +117,13 @@ class LearnerKind(Kind):
             learner.set_execution(execution)
         return worker
 
-    def experience_files(self, index: int) -> tuple[str, ...]:
-        return (numbered("experience", index),)
-
     def vital(self, blue: Blueprint, shared: Shared, index: int) -> bool:
         if not blue.replaceable:
             return True
         fresh = shared.own[self.name].views["fresh"]
         return all(fresh[other] for other in range(blue.learners) if other != index)
 
-    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:
         return 0 if blue.learners == 1 else int(shared.own[self.name].views["done"][index])
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
@@ -134,30 +134,24 @@ class LearnerKind(Kind):
         publish(words["life"], 0, words["life"][0] + 1)
         return ""
 
-    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
-        others = [Member(self, other).title for other in range(blue.learners) if other != index]
-        return (
-            *others,
-            *(
-                _shard(k)
-                for k, (_, number) in enumerate(blue.shards)
-                if number % blue.learners == index
-            ),
-        )
-
-    def threads(self, blue: Blueprint) -> int:
-        return blue.program.placement.threads
+    def wakes(self, blue: Blueprint, index: int, members: Sequence[Member]) -> Woken:
+        """The other learners by their number, and its shards as ``Blueprint.shards`` has them."""
+        found: dict[Hashable, Member] = {}
+        for one in members:
+            if isinstance(one.kind, LearningKind) and one.index != index:
+                found[one.index] = one
+            elif isinstance(one.kind, KeepingKind):
+                shard = blue.shards[one.index]
+                if shard[1] % blue.learners == index:
+                    found[shard] = one
+        return found
 
     def _meeting(self, job: Job, site: Site) -> Meeting:
         """The learner's way to the others."""
         blue = job.blueprint
         if blue.learners == 1:
             return Solo()
-        bells = [
-            site.bell(Member(self, other).title)
-            for other in range(blue.learners)
-            if other != job.index
-        ]
+        bells = [site.bell(other) for other in range(blue.learners) if other != job.index]
 
         def ring() -> None:
             for bell in bells:
@@ -177,11 +171,6 @@ class LearnerKind(Kind):
             address=blue.address,
             first=min(job.shared.queues),
         )
-
-
-def _shard(number: int) -> str:
-    """The title of a shard."""
-    return f"shard {number}"
 
 
 def _line(
@@ -248,8 +237,9 @@ def _experience(
         assert shelf is not None
         return Offline(shelf, seed=seed, updates=blue.schedule_updates, file=file)
     if name in shared.mailboxes:
-        plan, first = blue.replay(name, rank), blue.shards.index((name, rank))
-        bells = [site.bell(_shard(first + k * blue.learners)) for k in range(plan.settings.shards)]
+        plan = blue.replay(name, rank)
+        numbers = range(rank, plan.settings.shards * blue.learners, blue.learners)
+        bells = [site.bell((name, number)) for number in numbers]
         return Sharded(
             plan,
             rounds,

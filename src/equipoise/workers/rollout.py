@@ -4,7 +4,6 @@ unroll a tick.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,25 +17,21 @@ from equipoise.seeds import derive_seed
 from equipoise.types import Places, stream_ids
 from equipoise.types.sources import DEVICE
 from equipoise.workers.agents import forward_parts
-from equipoise.workers.env import SamplingKind, env_seed, say_what_was_restored
-from equipoise.workers.kind import Job, Measured, Queue, Site
+from equipoise.workers.env import env_seed, say_what_was_restored
+from equipoise.workers.kind import Job, Site, SteppingKind, Threaded, WritingKind
 
 if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
-    from equipoise.workers.shared import Shared
 
 
-class RolloutKind(SamplingKind):
-    """Steps a device env and acts in it. A successor begins new episodes, as an actor's does."""
+class RolloutKind(SteppingKind, WritingKind, Threaded):
+    """Steps a device env and acts in it: one batch of many streams, as the learner has. A successor
+    begins new episodes, as an actor's does.
+    """
 
     name = "rollout"
-    writes = True
     parts = PARTS
-
-    @property
-    def measured(self) -> Measured:
-        # a tick is an unroll: none is like a step
-        return Measured(kind=self.name, parts=self.parts)
+    alike = False  # a tick is an unroll
 
     def count(self, blue: Blueprint) -> int:
         return blue.program.actors if blue.rolls_out else 0
@@ -97,14 +92,3 @@ class RolloutKind(SamplingKind):
         elif site.load(worker):
             say_what_was_restored(site, [worker])
         return worker
-
-    def threads(self, blue: Blueprint) -> int:
-        return blue.program.placement.threads  # one batch of many streams, as the learner has
-
-    def groups(self, blue: Blueprint, index: int) -> range:
-        return blue.groups(index)
-
-    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
-        for group in self.groups(blue, index):
-            queues[blue.learner_of(group)].cancel(blue.streams(group))
-        return ""

@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING
 
 from equipoise.experience.replay.shard import PARTS, Shard
 from equipoise.experience.replay.store import Store
-from equipoise.workers.kind import Job, Kind, Member, Queue, Site
-from equipoise.workers.learner import LearnerKind, first_priority, replay_seed
+from equipoise.workers.kind import Job, KeepingKind, LearningKind, Member, Queue, Site, Wakes, Woken
+from equipoise.workers.learner import first_priority, replay_seed
 
 if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
     from equipoise.workers.shared import Shared
 
 
-class ShardKind(Kind):
+class ShardKind(KeepingKind, Wakes):
     """Keeps rows. A successor is empty."""
 
     name = "shard"
-    side = "keeping"
     parts = PARTS
-    reloads = False
 
     def count(self, blue: Blueprint) -> int:
         return len(blue.shards)
@@ -51,28 +49,23 @@ class ShardKind(Kind):
             job.shared.mailboxes[policy][learner],
             mine,
             block=lambda place: site.queues[learner].block(place)[policy],
-            ring=site.bell(_learner(blue, number)),
+            ring=site.bell("learner"),
             clock=site.clock,
         )
         site.load(worker)
         return worker
 
-    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:
         policy, number = blue.shards[index]
-        return shared.mailboxes[policy][number % blue.learners].inserted(number // blue.learners)
-
-    def stride(self, blue: Blueprint) -> int:
-        return 2
+        mailbox = shared.mailboxes[policy][number % blue.learners]
+        return mailbox.inserted(number // blue.learners) / 2
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         policy, number = blue.shards[index]
         shared.mailboxes[policy][number % blue.learners].lost(number // blue.learners)
         return "its rows are lost"
 
-    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
-        return (_learner(blue, blue.shards[index][1]),)
-
-
-def _learner(blue: Blueprint, number: int) -> str:
-    """The title of the learner that a policy's shard keeps rows for."""
-    return Member(LearnerKind(), number % blue.learners).title
+    def wakes(self, blue: Blueprint, index: int, members: Sequence[Member]) -> Woken:
+        rank = blue.shards[index][1] % blue.learners
+        learners = (one for one in members if isinstance(one.kind, LearningKind))
+        return {"learner": next(one for one in learners if one.index == rank)}

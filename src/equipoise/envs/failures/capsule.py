@@ -38,6 +38,7 @@ import numpy as np
 from equipoise import tree, trust
 from equipoise.envs.failures.causes import Causes
 from equipoise.envs.failures.row_checks import Kind, WrongValue
+from equipoise.errors import Final
 from equipoise.files import read_json, write_synced
 from equipoise.hints import message
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check, described
@@ -65,7 +66,7 @@ COUNTED = ("aborted", "clamped", "outside")  # episodes, numbers, rows
 KINDS = ("exception", "nonfinite", "invalid", "outside", "cast")
 
 
-class EnvFailed(RuntimeError):
+class EnvFailed(Final, RuntimeError):
     """The error of an env that fails however often it is made anew."""
 
 

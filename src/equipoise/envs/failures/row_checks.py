@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium import spaces
 
 from equipoise import tree
+from equipoise.errors import Final
 from equipoise.hints import message
 from equipoise.types import Array, TimeStep, Tree
 
@@ -35,7 +36,7 @@ TAKE_APART = (str(Path(__file__).parents[1]), str(Path(gymnasium.__file__).paren
 ROUNDING = 1e-5  # share of a bound that a cast from float64 and sums of cosines may add
 
 
-class WrongValue(RuntimeError):
+class WrongValue(Final, RuntimeError):
     """The error of a value that cannot be learned from; ``index``: the stream's place in the batch
     (None: not known).
     """

@@ -35,6 +35,7 @@ from equipoise import tree
 from equipoise.envs import space_json
 from equipoise.envs.making import resolve
 from equipoise.envs.spaces import differ
+from equipoise.errors import Final
 from equipoise.hints import install, nearest
 from equipoise.types import Array, EnvFactory, Stack, Tree
 
@@ -43,7 +44,7 @@ SPACES = "equipoise_spaces"  # the same for the spaces, as ``space_json`` writes
 METADATA = "metadata.json"
 
 
-class Faulty(ValueError):
+class Faulty(Final, ValueError):
     """The error of a data set with rows that contradict its metadata, or with none: reading it
     again would not help.
     """

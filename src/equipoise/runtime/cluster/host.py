@@ -44,7 +44,7 @@ from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.crew import Crew, Died, ring
 from equipoise.runtime.process.handles import Queues, SiteSlots
 from equipoise.types import Tick
-from equipoise.workers.kind import Kind, Member, stepped, written
+from equipoise.workers.kind import KeepingKind, Kind, Member, Movable, Torchless, stepped, written
 
 IDLE_S = 0.05  # how long a site looks at nothing, unless something comes
 
@@ -68,9 +68,7 @@ class SiteJob:
     @property
     def cores(self) -> int:
         """One for each thread that its workers compute with."""
-        return sum(
-            one.kind.threads(self.blueprint) for one in self.members if one.title in self.titles
-        )
+        return sum(one.threads(self.blueprint) for one in self.members if one.title in self.titles)
 
 
 class SiteHost:
@@ -86,7 +84,7 @@ class SiteHost:
         self._missing: set[str] = set()  # those that have not done so
         (scratch / "logs").mkdir()
         mine = tuple(member for member in job.members if member.title in job.titles)
-        torch = {member.kind.torch for member in mine}
+        torch = {not isinstance(member.kind, Torchless) for member in mine}
         forkserver.prepare(torch=True in torch, central=False in torch)
         self._blue = blue = replace(
             job.blueprint,
@@ -143,6 +141,7 @@ class SiteHost:
             self._shared,
             self._board,
             [segment, self._carrier, *channels],
+            run=job.members,
             lives=job.lives,
         )
         weights = [policy.weights for policy in self._shared.policies.values()]
@@ -161,9 +160,11 @@ class SiteHost:
             counted, of_group, time.monotonic, meeting, known if meeting else {}
         )
         published = SiteWeights(
-            weights, asks=not meeting, follows=any(one.kind.movable for one in mine)
+            weights, asks=not meeting, follows=any(isinstance(one.kind, Movable) for one in mine)
         )
-        keepers = {one.index: self._keeper(one.index) for one in mine if one.kind.side == "keeping"}
+        keepers = {
+            one.index: self._keeper(one.index) for one in mine if isinstance(one.kind, KeepingKind)
+        }
         self._blocks = SiteBlocks(
             self._shared.outbound,
             stacks,
@@ -206,11 +207,7 @@ class SiteHost:
 
     def _workers(self, group: int) -> set[str]:
         """The titles of the workers that step this group or act for it."""
-        return {
-            one.title
-            for one in self._job.members
-            if group in one.kind.groups(self._blue, one.index)
-        }
+        return {one.title for one in self._job.members if group in one.groups(self._blue)}
 
     def step(self, timeout_s: float = IDLE_S) -> None:
         """Wait at most ``timeout_s`` for something to do, and do it."""

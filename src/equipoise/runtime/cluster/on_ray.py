@@ -42,7 +42,7 @@ from equipoise.runtime.cluster.placing import (
     fits,
     placed,
 )
-from equipoise.workers.kind import Kind, crew
+from equipoise.workers.kind import Kind, SamplingKind, ServingKind, crew
 
 LOOK_S = 0.25  # between two looks at the sites
 NODES_S = 1.0  # between two looks at the machines
@@ -149,9 +149,9 @@ class RayNodes:
         away = [
             member
             for member in members
-            if member.title in titles and member.kind.side == "sampling"
+            if member.title in titles and isinstance(member.kind, SamplingKind)
         ]
-        servers = sum(member.kind.serves for member in away)
+        servers = sum(isinstance(member.kind, ServingKind) for member in away)
         check_processes(blue.program, away=len(away) - servers, servers_away=servers)
         self._wanted = dict(dealt.nodes)
         return dealt.sites

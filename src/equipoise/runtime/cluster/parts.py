@@ -22,7 +22,7 @@ from equipoise.runtime.cluster.carried import Carried
 from equipoise.runtime.cluster.frames import Kind, Known, Message, Statistics
 from equipoise.runtime.cluster.wire import Refused
 from equipoise.types import Array
-from equipoise.workers.kind import Member
+from equipoise.workers.kind import LearningKind, Member, Movable, SteppingKind, WritingKind
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
@@ -132,12 +132,11 @@ def parts(
     that are here.
     """
     found: list[Place | None] = []
-    sampling = [member for member in members if member.kind.side == "sampling"]
     steps, acts = list[set[str]](), list[set[str]]()
     for group in range(blue.program.groups):
-        mine = [one for one in sampling if group in one.kind.groups(blue, one.index)]
-        steps.append({one.title for one in mine if not one.kind.serves})
-        acts.append({one.title for one in mine if one.kind.writes})
+        mine = [one for one in members if group in one.groups(blue)]
+        steps.append({one.title for one in mine if isinstance(one.kind, SteppingKind)})
+        acts.append({one.title for one in mine if isinstance(one.kind, WritingKind)})
     for policy in shared.policies.values():
         for group, one in enumerate(policy.episodes):
             acting, stepping = one.counted()
@@ -153,7 +152,8 @@ def parts(
         ]
     for title in (member.title for member in members):
         found.append(Place(BoardRow(rows[title]), frozenset([title])) if title in rows else None)
-    for member in (member for member in members if member.kind.side == "learning" and blue.apart):
+    learners = [one for one in members if isinstance(one.kind, LearningKind)]
+    for member in learners if blue.apart else ():
         words, queue = shared.own[member.kind.name].views, shared.queues.get(member.index)
         found.append(
             Place(Words(*Together.said(words, member.index)), frozenset([member.title]), meets=True)
@@ -164,7 +164,7 @@ def parts(
     for name in dict.fromkeys(
         member.kind.name
         for member in members
-        if member.kind.movable and member.kind.name in shared.own
+        if isinstance(member.kind, Movable) and member.kind.name in shared.own
     ):
         arrays = tree.leaves(shared.own[name].views)
         found.append(

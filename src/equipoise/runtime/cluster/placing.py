@@ -16,7 +16,14 @@ from typing import Any, Literal, get_type_hints
 from equipoise.hints import hint
 from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.settings import convert
-from equipoise.workers.kind import Member
+from equipoise.workers.kind import (
+    KeepingKind,
+    LearningKind,
+    Member,
+    Movable,
+    ServingKind,
+    SteppingKind,
+)
 
 At = Literal["actors", "home"]
 LEAST_DEADLINE_S = 2.0
@@ -119,7 +126,7 @@ def cells(
     learners_at: At = "home",
     shards_at: At = "home",
 ) -> list[Cell]:
-    """The cells of a run: in the order of their first envs, then kinds that are ``movable``, and
+    """The cells of a run: in the order of their first envs, then kinds that are ``Movable``, and
     those with learners last.
 
     Inference workers that stay with the learner are in none, nor are learners and shards that stay
@@ -128,14 +135,17 @@ def cells(
     found: list[tuple[set[int | str], list[Member]]] = []
     for member in members:
         groups: set[int | str]
-        if member.kind.side == "learning" and member.index > 0 and learners_at == "actors":
+        kind = member.kind
+        if isinstance(kind, LearningKind) and member.index > 0 and learners_at == "actors":
             groups = set(blue.groups_of(member.index))
-        elif member.kind.side == "keeping" and shards_at == "actors":
+        elif isinstance(kind, KeepingKind) and shards_at == "actors":
             groups = set(groups_of_shard(blue, member.index))
-        elif member.kind.side == "sampling" and not (member.kind.serves and inference_at == "home"):
-            groups = set(member.kind.groups(blue, member.index))
-        elif member.kind.movable:
-            groups = {member.kind.name}
+        elif isinstance(kind, SteppingKind) or (
+            isinstance(kind, ServingKind) and inference_at == "actors"
+        ):
+            groups = set(member.groups(blue))
+        elif isinstance(kind, Movable):
+            groups = {kind.name}
         else:
             continue
         mine = [cell for cell in found if cell[0] & groups]
@@ -152,13 +162,13 @@ def cells(
     ]
     order = sorted(
         range(len(found)),
-        key=lambda at: (any(one.kind.side == "learning" for one in found[at][1]), first[at]),
+        key=lambda at: (any(isinstance(one.kind, LearningKind) for one in found[at][1]), first[at]),
     )
     return [
         Cell(
             tuple(one.title for one in cell),
-            sum(one.kind.side == "sampling" and not one.kind.serves for one in cell),
-            sum(one.kind.threads(blue) for one in cell),
+            sum(isinstance(one.kind, SteppingKind) for one in cell),
+            sum(one.threads(blue) for one in cell),
         )
         for cell in (found[at][1] for at in order)
     ]

@@ -17,6 +17,7 @@ from equipoise.plans.memory_needed import queue_plan
 from equipoise.record import checkpoint
 from equipoise.runtime.cluster.blocks import HomeBlocks, Remote
 from equipoise.runtime.cluster.carried import Carried, most_bytes
+from equipoise.runtime.cluster.home_site import HomeSite
 from equipoise.runtime.cluster.keeping import HomeShards, StandInShard
 from equipoise.runtime.cluster.parts import HomeParts, parts
 from equipoise.runtime.cluster.proxy import MOST, Proxy
@@ -27,9 +28,25 @@ from equipoise.runtime.cluster.weights import HomeWeights, Newest
 from equipoise.runtime.cluster.wire import Refused, Tally
 from equipoise.runtime.ipc import Outbox
 from equipoise.runtime.messages import from_json
+from equipoise.runtime.site import LocalSite
 from equipoise.tree import ArraySpec
 from equipoise.types import Stack, StateReader, StateWriter, Tick, Tree
-from equipoise.workers.kind import Kind, Member, Queue, Site, held_at_once
+from equipoise.workers.kind import (
+    Kind,
+    LearningKind,
+    Member,
+    OwnsMemory,
+    Prepares,
+    Queue,
+    ServingKind,
+    Site,
+    StandsIn,
+    Unnumbered,
+    Waits,
+    Wakes,
+    Woken,
+    held_at_once,
+)
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
@@ -85,16 +102,12 @@ class ProxyJob:
     members: tuple[Member, ...]
 
 
-class ProxyKind(Kind):
+class ProxyKind(Kind, Unnumbered, Prepares, OwnsMemory, Wakes, Waits, StandsIn):
     """Stands in for the actors of other machines. Killed,
     it is to the queue what all of them are.
     """
 
     name = "proxy"
-    numbered = False
-    side = "beside"
-    stands_in = True
-    writes = True
 
     def __init__(self, home: Home, members: Sequence[Member], orders: Outbox) -> None:
         """``members``: of the run;
@@ -123,7 +136,8 @@ class ProxyKind(Kind):
         )
 
     def build(self, job: ProxyJob, site: Site) -> ProxyWorker:
-        return ProxyWorker(job, site)
+        assert isinstance(site, LocalSite)
+        return ProxyWorker(job, HomeSite(site))
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         fences = shared.own[self.name].views["fences"]
@@ -137,15 +151,16 @@ class ProxyKind(Kind):
         fences["cancelled"][:] = fences["gone"]
         return ""
 
-    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
+    def wakes(self, blue: Blueprint, index: int, members: Sequence[Member]) -> Woken:
+        """Servers and learners at home, by their titles."""
         away = {title for expected in self.expected.values() for title in expected.titles}
         waits = blue.apart or any(expected.shards for expected in self.expected.values())
-        meets = [member for member in self._members if member.kind.side == "learning" and waits]
-        return tuple(
-            one.title
-            for one in (*(one for one in self._members if one.kind.serves), *meets)
-            if one.title not in away
-        )
+        woken = (ServingKind, LearningKind) if waits else ServingKind
+        return {
+            one.title: one
+            for one in members
+            if isinstance(one.kind, woken) and one.title not in away
+        }
 
     def listens(self, worker: ProxyWorker) -> tuple[int, ...]:
         return (worker.listener.fd,)
@@ -170,11 +185,11 @@ def stacks_of(blue: Blueprint) -> dict[str, Mapping[str, Stack]]:
 class _Carriers:
     """Makes home's ends of what is shared with a site."""
 
-    def __init__(self, job: ProxyJob, site: Site) -> None:
+    def __init__(self, job: ProxyJob, site: HomeSite) -> None:
         self._blue, self._shared = job.blueprint, job.shared
         self._site, self._members = site, job.members
         self._fences = job.shared.own[ProxyKind.name].views["fences"]
-        rows = {member.title: site.board(member.title) for member in job.members}
+        rows = {member.title: site.row(member.title) for member in job.members}
         self._places = parts(self._blue, self._shared, rows, job.members)
         self._held, self._stacks = held_at_once(self._blue, job.members), stacks_of(self._blue)
         self._plan = queue_plan(self._blue)
@@ -229,7 +244,7 @@ class _Carriers:
 
     def _servers(self, groups: Sequence[int]) -> Callable[[int], object]:
         """Ring the inference worker of a group."""
-        servers = [member.title for member in self._members if member.kind.serves]
+        servers = [one.title for one in self._members if isinstance(one.kind, ServingKind)]
         bells = {group: self._site.bell(servers[self._blue.server(group)]) for group in groups}
         return lambda group: bells[group]()
 
@@ -238,7 +253,7 @@ class _Carriers:
         here = [
             one.title
             for one in self._members
-            if one.kind.side == "learning" and one.title not in self._away
+            if isinstance(one.kind, LearningKind) and one.title not in self._away
         ]
         bells = [self._site.bell(title) for title in here if always]
 
@@ -254,7 +269,7 @@ class ProxyWorker:
 
     ready = Tick.STARVED
 
-    def __init__(self, job: ProxyJob, site: Site) -> None:
+    def __init__(self, job: ProxyJob, site: HomeSite) -> None:
         blue, shared, home = job.blueprint, job.shared, job.home
         own = shared.own[ProxyKind.name].views
         self._site, self._orders, self._directory = site, job.orders, Path(blue.directory)

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from equipoise.balance.shares import Side
 from equipoise.deaths import Death, Streak
 from equipoise.errors import WorkerFailed
 from equipoise.plans.blueprint import Blueprint
@@ -44,7 +43,16 @@ from equipoise.runtime.messages import (
 from equipoise.runtime.process.crew import Crew, Died
 from equipoise.runtime.process.handles import Queues
 from equipoise.runtime.stats import RunStats
-from equipoise.workers.kind import Kind, Member, crew, stepped, written
+from equipoise.workers.kind import (
+    KeepingKind,
+    Kind,
+    LearningKind,
+    Member,
+    ServingKind,
+    crew,
+    stepped,
+    written,
+)
 from equipoise.workers.kinds import KINDS
 from equipoise.workers.shared import Shared
 
@@ -88,7 +96,7 @@ class _Site:
     moved: int = 0  # how often it was handed over
     lost: int = 0
     streak: Streak = field(default_factory=Streak)
-    progress: int = 0  # when it was started
+    progress: float = 0  # when it was started
     handed: SourceInHand | None = None  # what its workers are that move, until they are there
 
 
@@ -112,7 +120,7 @@ class RemoteCrew:
         self._members, self._nodes, self._here = crew(blue, kinds), nodes, tuple(kinds)
         self._sites = {name: self._site(blue, name, titles) for name, titles in sites.items()}
         self.away = {title for titles in sites.values() for title in titles}
-        apart = any(_of("learning", site.members) for site in self._sites.values())
+        apart = any(_of(LearningKind, site.members) for site in self._sites.values())
         self.blue = replace(blue, apart=apart, address=nodes.address)
         self._lives: dict[str, int] = {}  # by worker: the machines that it was lost with
         # why connections and messages were refused, as far as it was said
@@ -154,9 +162,9 @@ class RemoteCrew:
 
     def _site(self, blue: Blueprint, name: str, titles: Sequence[str]) -> _Site:
         mine = tuple(member for member in self._members if member.title in titles)
-        learners, there = _of("learning", mine), written(blue, mine)
+        learners, there = _of(LearningKind, mine), written(blue, mine)
         groups = there.difference(*(blue.groups_of(one.index) for one in learners))
-        shards = tuple(one.index for one in _of("keeping", mine))
+        shards = tuple(one.index for one in _of(KeepingKind, mine))
         kept = {group for index in shards for group in groups_of_shard(blue, index)}
         expected = Expected(
             name,
@@ -183,7 +191,7 @@ class RemoteCrew:
         """
         blue, source, titles = self.blue, site.handed, site.expected.titles
         if source is None and blue.resume is not None:
-            with_learners = bool(_of("learning", site.members))
+            with_learners = bool(_of(LearningKind, site.members))
             members = self._members if with_learners else site.members
             names = [file for one in members for file in one.files]
             more = blue.resume.kept if with_learners else ()
@@ -215,7 +223,7 @@ class RemoteCrew:
         and the names of others.
         """
         found, source = dict[str, bytes](), self.blue.resume
-        for one in _of("keeping", members):
+        for one in _of(KeepingKind, members):
             there = (Path(self.blue.segments) / one.folder).glob("*.rows")
             found |= {
                 name: b""
@@ -230,7 +238,7 @@ class RemoteCrew:
                 }
         return found
 
-    def _done(self, site: _Site) -> int:
+    def _done(self, site: _Site) -> float:
         """A count that rises as the workers of a site get on."""
         return sum(one.kind.progress(self.blue, self._shared, one.index) for one in site.members)
 
@@ -302,7 +310,7 @@ class RemoteCrew:
         if any(group in site.expected.stepped for site in self._sites.values()):
             begin_anew(self._shared, group)
             for one in self._members:
-                if one.kind.serves and group in one.kind.groups(self.blue, one.index):
+                if isinstance(one.kind, ServingKind) and group in one.groups(self.blue):
                     self._local.bells[one.title].ring(always=True)
         else:
             learner = self.blue.learner_of(group)
@@ -418,9 +426,7 @@ class RemoteCrew:
         if "ModuleNotFoundError: " in said.text or "ImportError: " in said.text:
             reason += f" ({said.error.partition(';')[0]}); install there what this machine has"
         vital = any(
-            one.kind.vital(self.blue, self._shared, one.index)
-            for one in self._members
-            if one.title == title
+            one.vital(self.blue, self._shared) for one in self._members if one.title == title
         )
         return WorkerFailed(
             title,
@@ -495,15 +501,15 @@ def digest(blue: Blueprint) -> str:
     ]
 
 
-def _of(side: Side, members: Sequence[Member]) -> list[Member]:
-    """The members of a side of the ring."""
-    return [one for one in members if one.kind.side == side]
+def _of(trait: type[object], members: Sequence[Member]) -> list[Member]:
+    """The members whose kind has this trait."""
+    return [one for one in members if isinstance(one.kind, trait)]
 
 
 def _in_hand(source: Source, names: Sequence[str], members: Sequence[Member] = ()) -> SourceInHand:
     """``members``: those whose rows come along."""
     kept = {name: source.read(name) for name in names if name in source.files}
-    folders = tuple(one.folder for one in _of("keeping", members))
+    folders = tuple(one.folder for one in _of(KeepingKind, members))
     rows = {
         name: entry
         for name, entry in source.segments.items()

@@ -30,7 +30,7 @@ from equipoise.runtime.process.main_module import WithMain, hidden, shipped
 from equipoise.runtime.stats import RunStats
 from equipoise.runtime.usage import DRIVER, Usages
 from equipoise.runtime.workerfiles import word
-from equipoise.workers.kind import Member
+from equipoise.workers.kind import BeginsAnew, ExchangingKind, Member, StandsIn, Torchless
 from equipoise.workers.shared import Shared
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
@@ -59,7 +59,7 @@ class _Child:
     cause: str = ""  # and its own words
     final: bool = False  # a successor would fail in the same way
     streak: Streak = field(default_factory=Streak)
-    progress: int = 0  # progress when it was started
+    progress: float = 0  # progress when it was started
     log_from: int = 0  # bytes of its log when it was started
     start_at: float | None = None  # when its successor is to start
 
@@ -85,9 +85,9 @@ class Crew:
     """Some workers of a run, each in a process of its own, over memory that they share with this
     process.
 
-    A failure of a worker that is vital (``Kind.vital``), or of another that dies again and again
-    (``deaths.py``), raises ``WorkerFailed`` in ``poll``; then, as at any time, ``stop`` ends all of
-    them.
+    A failure of a worker that is vital (``LearningKind.vital``), or of another that dies again and
+    again (``deaths.py``), raises ``WorkerFailed`` in ``poll``; then, as at any time, ``stop`` ends
+    all of them.
     """
 
     def __init__(
@@ -97,18 +97,21 @@ class Crew:
         shared: Shared,
         board: Board,
         resources: Sequence[Any] = (),
+        *,
+        run: Sequence[Member],
         lives: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """``resources`` are closed with the crew, after the last process has ended. ``lives``: by
-        title, how many processes of a worker had begun before.
+        title, how many processes of a worker had begun before. ``run``: the members of the whole
+        run.
         """
-        self._blue, self._shared, self._board = blue, shared, board
+        self._blue, self._shared, self._board, self._run = blue, shared, board, run
         self._said: list[tuple[str, Message | Died]] = []  # by title
         self._lifeline = Lifeline()
         self.bells = {
             member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members
         }
-        stand_ins = [self.bells[member.title] for member in members if member.kind.stands_in]
+        stand_ins = [self.bells[one.title] for one in members if isinstance(one.kind, StandsIn)]
         # rung for workers that are not in this crew
         self.elsewhere: Ringer | None = stand_ins[0] if stand_ins else None
         self._children = [
@@ -170,7 +173,8 @@ class Crew:
 
     def _start(self, child: _Child) -> None:
         """Give the worker a process."""
-        blue, member, kind = self._blue, child.member, child.member.kind
+        blue, member = self._blue, child.member
+        has_torch = not isinstance(member.kind, Torchless)
         child.start_at, child.said, child.cause = None, "", ""
         child.progress = self._progress(child)
         child.log_from = self._logs.size(child.name)
@@ -185,20 +189,22 @@ class Crew:
             stack=child.stack,
             lifeline=self._lifeline,
             member=member,
-            job=kind.job(blue, self._shared, member.index, child.life),
-            queues=self._queues if kind.torch else None,
-            bells={name: self._bell(name) for name in kind.wakes(blue, member.index)},
+            job=member.job(blue, self._shared, child.life),
+            queues=self._queues if has_torch else None,
+            bells={
+                key: self._bell(one.title) for key, one in member.wakes(blue, self._run).items()
+            },
             resume=None if child.life else blue.resume,
             directory=blue.directory,
             saved=int(self._board.cut[word(member)][0]),
-            threads=kind.threads(blue),
-            spins=kind.spins(blue),
+            threads=member.threads(blue),
+            spins=blue.acting_workers if isinstance(member.kind, ExchangingKind) else 0,
             compiles=blue.program.placement.compile,
             logs=blue.logs,
         )
         made: Any = (
             multiprocessing.get_context("forkserver").Process
-            if kind.torch
+            if has_torch
             else forkserver.EnvProcess
         )
         given = assignment if self._code is None else WithMain(assignment, self._code)
@@ -216,7 +222,7 @@ class Crew:
         assert found is not None, f"nobody stands in for {title}"
         return found
 
-    def _progress(self, child: _Child) -> int:
+    def _progress(self, child: _Child) -> float:
         return child.member.kind.progress(self._blue, self._shared, child.member.index)
 
     # ----------------------------------------------------------------------------------- as it runs
@@ -301,12 +307,12 @@ class Crew:
     def _lost(self, child: _Child, death: Death) -> None:
         """A process is verified dead: take back what it had reserved, and plan its successor."""
         kind, index = child.member.kind, child.member.index
-        progress = self._progress(child) >= child.progress + kind.stride(self._blue)
+        progress = self._progress(child) >= child.progress + 1
         child.streak.add(death, progress=progress)
         how = death.how
         if not child.said and (last := self._logs.tail(child.name, child.log_from)):
             child.said = f"the last lines of {self._logs.file(child.name)}:\n{last}"
-        vital = kind.vital(self._blue, self._shared, index)
+        vital = child.member.vital(self._blue, self._shared)
         if vital or child.final:
             raise WorkerFailed(
                 child.name,
@@ -319,8 +325,8 @@ class Crew:
             )
         lost = kind.lost(self._blue, self._shared, self._queues, index)
         self._said.append((child.name, Died(how)))
-        for title in kind.wakes(self._blue, index):
-            self._bell(title).ring(always=True)
+        for one in child.member.wakes(self._blue, self._run).values():
+            self._bell(one.title).ring(always=True)
         if why := child.streak.hopeless(
             death, learned_at=self.learned_at, give_up_s=self._blue.program.placement.give_up_s
         ):
@@ -328,7 +334,7 @@ class Crew:
                 child.name, f"{how}, {why}", child.said, death=death, cause=child.cause
             )
         # A worker that was lost before it had loaded its state does so again.
-        if not kind.reloads or self._blue.resume is None or self._progress(child) > 0:
+        if isinstance(kind, BeginsAnew) or self._blue.resume is None or self._progress(child) > 0:
             child.life += 1
         child.replaced += 1
         child.start_at = time.perf_counter() + child.streak.backoff_s

@@ -12,7 +12,7 @@ from equipoise.experience.queue.waiting import Waiting
 from equipoise.plans.blueprint import Blueprint
 from equipoise.runtime.ipc import Bell, Event
 from equipoise.types import Array, Batch, Slot, Trajectory, Tree
-from equipoise.workers.kind import Member
+from equipoise.workers.kind import LearningKind, Member, StandsIn, written
 
 
 class SharedQueue:
@@ -97,17 +97,19 @@ class Queues:
         self.certain = True
         self.by_learner = dict[int, SharedQueue]()
         here = [one for one in members if one.title in bells]
-        # no group: it writes for groups on other machines
-        writes = [(one, set(one.kind.groups(blue, one.index))) for one in here if one.kind.writes]
         for learner, queue in queues.items():
             mine = set(blue.groups_of(learner))
             self.by_learner[learner] = SharedQueue(
                 queue,
-                actors=[bells[one.title] for one, own in writes if own & mine or not own],
+                actors=[
+                    bells[one.title]
+                    for one in here
+                    if isinstance(one.kind, StandsIn) or mine & written(blue, [one])
+                ],
                 learners=[
                     bells[one.title]
                     for one in here
-                    if one.kind.side == "learning" and one.index == learner
+                    if isinstance(one.kind, LearningKind) and one.index == learner
                 ],
             )
 

@@ -23,6 +23,7 @@ from setproctitle import setproctitle
 
 from equipoise import memory
 from equipoise.cores import usable
+from equipoise.errors import Final
 from equipoise.runtime.board import Board, Meter
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.runtime.messages import Failed, Note, to_json
@@ -56,10 +57,8 @@ class Duty:
     logs: str | None  # the directory of the logs; None: the process prints where the driver does
 
 
-def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseException], ...]) -> None:
-    """Do the ``work`` in this process until it ends, and report what it raises; ``final`` errors
-    end the run.
-    """
+def live(duty: Duty, work: Callable[[], object]) -> None:
+    """Do the ``work`` in this process until it ends, and report what it raises."""
     setproctitle(f"equipoise {duty.name}")
     # Ctrl-C and SIGTERM reach the whole group; the driver decides what they mean. A handler that
     # does nothing, and not SIG_IGN, which programs that an env starts would inherit.
@@ -89,7 +88,7 @@ def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseExcept
             failed = Failed(
                 error=type(error).__qualname__,
                 text=traceback.format_exc(),
-                final=isinstance(error, final),
+                final=isinstance(error, Final),
                 said=str(error),
             )
             duty.outbox.send(to_json(failed))

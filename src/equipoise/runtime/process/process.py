@@ -85,7 +85,7 @@ class ProcessRuntime:
         self.done = self._shared.version >= blue.updates
         away = () if remote is None else remote.away
         here = [member for member in members if member.title not in away]
-        local = Crew(blue, here, self._shared, self._board, [segment, *self._channels])
+        local = Crew(blue, here, self._shared, self._board, [segment, *self._channels], run=members)
         self._queues = Queues(blue, members, local.bells, self._shared.queues)
         # no reference to this object: a cycle would keep a failed run's memory
         bells = local.bells

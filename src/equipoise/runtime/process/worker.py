@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise import phases
-from equipoise.errors import CannotResume
 from equipoise.record.checkpoint import Source
 from equipoise.runtime.ipc import Ringer
 from equipoise.runtime.messages import Message, Record, to_json
 from equipoise.runtime.process.loop import Duty, Spin, live, loop
 from equipoise.runtime.site import LocalSite
 from equipoise.runtime.workerfiles import Reader, Saver
-from equipoise.workers.kind import Member
+from equipoise.workers.kind import Member, Torchless, Waits
 
 if TYPE_CHECKING:
     from equipoise.runtime.process.handles import SharedQueue
@@ -29,9 +28,9 @@ class Assignment(Duty):
     """Everything a worker's process is given."""
 
     member: Member
-    job: Any  # of ``Kind.job``
+    job: Any  # of ``Member.job``
     queues: Sequence[SharedQueue] | None  # None where the process has no torch
-    bells: Mapping[str, Ringer]  # of the workers that this one wakes itself
+    bells: Mapping[Hashable, Ringer]  # of the workers that this one wakes itself (``Wakes``)
     resume: Source | None  # the checkpoint that this process goes on from
     directory: str  # where checkpoints are written
     # the last cut before the process: its predecessor's, whether that saved anything or not
@@ -43,7 +42,7 @@ class Assignment(Duty):
 
 def main(job: Assignment) -> None:
     """Run one worker until the stop word, the end of its work, or the end of the driver."""
-    live(job, partial(_work, job), final=(*job.member.kind.final, CannotResume))
+    live(job, partial(_work, job))
 
 
 def _work(job: Assignment) -> None:
@@ -51,7 +50,9 @@ def _work(job: Assignment) -> None:
         job.outbox.send(to_json(message))
 
     kind = job.member.kind
-    if kind.torch:
+    has_torch = not isinstance(kind, Torchless)
+    waits = kind if isinstance(kind, Waits) else Waits()
+    if has_torch:
         import torch
 
         torch.set_num_threads(job.threads)
@@ -69,7 +70,7 @@ def _work(job: Assignment) -> None:
     phases.say("")
     site.meter = meter = job.board.meter(job.name)
     # in any tick: the first with other rows than those that were compiled for, say
-    if kind.torch and job.compiles:
+    if has_torch and job.compiles:
         from equipoise.private.torch import when_compiling
 
         meter.expect(COMPILE_S)  # of the compiler's imports, which take seconds
@@ -87,8 +88,8 @@ def _work(job: Assignment) -> None:
         meter,
         saver,
         spin=spin,
-        patience=partial(kind.patience, worker),
-        listens=partial(kind.listens, worker),
+        patience=partial(waits.patience, worker),
+        listens=partial(waits.listens, worker),
     )
     worker.close()
 
