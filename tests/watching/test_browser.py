@@ -236,7 +236,7 @@ def test_text_of_a_run_is_never_html(tmp_path: Path, browser: Any) -> None:
             "stations": [
                 {"name": HOSTILE, "noun": HOSTILE, "shares": {"worked": 1.0}} for _ in range(2)
             ],
-            "arrows": [{"level": 2, "waits": [[HOSTILE, "blocked", 0.5]]}],
+            "arrows": [{"level": 2, "waits": [], "said": [[HOSTILE, HOSTILE]]}],
             "back": None,
         },
         workers=[{"name": HOSTILE, "side": "sampling", "station": 0, "shares": {"worked": 1.0}}],

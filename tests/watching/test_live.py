@@ -39,6 +39,8 @@ def test_a_run_says_what_it_does(tmp_path: Path) -> None:
     assert told["final"] and told["step"] >= 6000 and told["verdict"].startswith(told["cause"])
     stations, arrows = told["ring"]["stations"], told["ring"]["arrows"]
     assert [one["name"] for one in stations][1:] == ["queue", "learner"] and len(arrows) == 2
+    assert arrows[1]["said"][0][0].endswith("updates/s"), "the words of the terminal"
+    assert told["ring"]["back"]["said"][0] == ["weights (max lag 0)", "flow"]
     for one in told["workers"]:
         assert sum(one["shares"].values()) == pytest.approx(1, abs=0.01), one
     assert {one["name"] for one in told["workers"]} == {"actor 0", "learner"}

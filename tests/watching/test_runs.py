@@ -49,18 +49,16 @@ def told(**said: object) -> dict:
             "arrows": [
                 {
                     "level": 2,
-                    "steps_per_s": 500.0,
-                    "bytes_per_s": 2e5,
+                    "said": [["500 steps/s", "flow"], ["▲ actors blocked 50 %", "blocked"]],
                     "waits": [["actors", "blocked", 0.5]],
                 },
                 {
                     "level": 2,
-                    "updates_per_s": 5.0,
-                    "bytes_per_s": 2e5,
+                    "said": [["5.0 updates/s", "flow"], ["learner starved 10 %", "starved"]],
                     "waits": [["learner", "starved", 0.1]],
                 },
             ],
-            "back": {"level": 1, "bytes_per_s": 5e4},
+            "back": {"level": 1, "said": [["weights (max lag 1)", "flow"]]},
         },
         "workers": [
             {

@@ -15,7 +15,7 @@ from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.console.place import joined, wrapped
 from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
-from equipoise.record.ring import Rates, count
+from equipoise.record.ring import Rates, count, short
 from equipoise.record.series import lag_name
 from equipoise.types import Frozen, Program
 
@@ -369,15 +369,6 @@ def number(value: float | None, decimals: int = 1) -> str:
 
 def spread(mean: float, std: float) -> str:
     return f"{mean:,.1f} ± {std:,.1f}"
-
-
-def short(count: int) -> str:
-    """12,288 as 12.3k, three figures of any number."""
-    for scale, suffix in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        share = count / scale
-        if share >= 0.9995:  # a share that rounds to 1
-            return f"{share:.3g}{suffix}" if share < 999.5 else f"{share:,.0f}{suffix}"
-    return str(count)
 
 
 def brief(seconds: float) -> str:

@@ -8,15 +8,14 @@ rows are *starved*; they stand at the same arrow.
 
 from __future__ import annotations
 
-from rich.filesize import decimal
 from rich.text import Text
 
 from equipoise.balance.shares import STATES
 from equipoise.console.bars import BAR, MARKS, STYLES, bar_of
-from equipoise.console.picture import History, short, site_lines, text_lines
+from equipoise.console.picture import History, site_lines, text_lines
 from equipoise.console.place import joined
 from equipoise.record.report import Report
-from equipoise.record.ring import Arrow, Station, level, ring
+from equipoise.record.ring import Arrow, Station, ring, way_back
 from equipoise.types import Program
 
 GUTTER, ARROW = 4, 6  # columns: the way back to the actors, and an arrow
@@ -45,13 +44,9 @@ def ring_lines(report: Report, program: Program, history: History, width: int) -
             lines += [Text(f"{inside}     ").append(line) for line in sites]
         if i < len(arrows):
             lines += _arrow(arrows[i], inside, width)
-    if program.actors:
-        bound = "none" if program.placement.max_lag is None else str(program.placement.max_lag)
-        if report.governor is not None and report.governor["max_lag"] is not None:
-            bound = f"{report.governor['max_lag']} of {bound}"
-        flow = history.rates.rate("moved", "weights")
-        parts = [f"weights (max lag {bound})", *_bytes(flow)]
-        lines.append(Text(f"└◀{'━' * level(flow) or '─'} {'  '.join(parts)}", no_wrap=True))
+    if (back := way_back(report, program, history.rates)) is not None:
+        words = "  ".join(said for said, _ in back.said())
+        lines.append(Text(f"└◀{'━' * back.level or '─'} {words}", no_wrap=True))
     legend = Text(" " * GUTTER, no_wrap=True)
     for state in STATES:
         legend.append(f"{MARKS[state]} {state}", style=STYLES[state]).append(
@@ -67,22 +62,6 @@ def _name(station: Station) -> str:
         else f", {station.full * 100:.0f} % full"
     )
     return station.name + full
-
-
-def _said(arrow: Arrow) -> list[str]:
-    """What flows along an arrow, and who waits there, in words."""
-    found = [] if arrow.updates_per_s is None else [f"{arrow.updates_per_s:,.1f} updates/s"]
-    found += [f"{short(round(arrow.steps_per_s))} steps/s"] if arrow.steps_per_s else []
-    found += _bytes(arrow.bytes_per_s)
-    found += [] if arrow.queue is None else [f"queue {arrow.queue * 100:.0f} % full"]
-    return found + [
-        f"{'▲ ' * (state == 'blocked')}{who} {state} {share * 100:.0f} %"
-        for who, state, share in arrow.waits
-    ]
-
-
-def _bytes(rate: float) -> list[str]:
-    return [f"{decimal(round(rate))}/s"] if rate else []
 
 
 def _station(station: Station, before: str, name_width: int, bar: int) -> Text:
@@ -107,7 +86,9 @@ def _arrow(arrow: Arrow, inside: str, width: int) -> list[Text]:
     """An arrow down with what stands beside it, in as many lines as that needs."""
     head = ("┃" * arrow.level or "╎") + "▼"
     lines = []
-    for i, said in enumerate(joined(_said(arrow), width - GUTTER - ARROW, "") or [""]):
+    for i, said in enumerate(
+        joined([one for one, _ in arrow.said()], width - GUTTER - ARROW, "") or [""]
+    ):
         line = Text(f"{inside}   {head if not i else '':<{ARROW}}{said}", no_wrap=True)
         line.highlight_regex(r"▲ \w+ blocked \d+ %", "blue")
         line.highlight_regex(r"\w+ starved \d+ %", "yellow")

@@ -10,11 +10,12 @@ from typing import Any
 from rich.text import Text
 
 from equipoise.console.columns import FIRST, columns, total
-from equipoise.console.picture import clock, number, short
+from equipoise.console.picture import clock, number
 from equipoise.console.place import wrapped
 from equipoise.record.described import clipped, differing, said
 from equipoise.record.interval import mean_and_half
 from equipoise.record.listing import RunRow
+from equipoise.record.ring import short
 
 STYLES = {
     "solved": "green",

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from equipoise.balance.shares import STATES, Shares
 from equipoise.files import plain, read_json, write_atomic
 from equipoise.record.report import Evaluation, Report
-from equipoise.record.ring import Rates, level, place_of, ring
+from equipoise.record.ring import Arrow, Rates, place_of, ring, way_back
 from equipoise.record.series import SERIES, lag_name
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check
 from equipoise.types import Program
@@ -90,7 +90,7 @@ class Live:
 def picture(report: Report, program: Program, rates: Rates) -> dict[str, Any]:
     """What a report says of the moment, as JSON has it. Shares are of each worker's time, 0..1."""
     stations, arrows = ring(report, program, rates)
-    back = rates.rate("moved", "weights")
+    back = way_back(report, program, rates)
     lag: dict[str, str | float | None] = {
         "name": lag_name(program),
         "bound": program.placement.max_lag,
@@ -131,18 +131,8 @@ def picture(report: Report, program: Program, rates: Rates) -> dict[str, Any]:
                 }
                 for one in stations
             ],
-            "arrows": [
-                {
-                    "steps_per_s": one.steps_per_s,
-                    "updates_per_s": one.updates_per_s,
-                    "bytes_per_s": one.bytes_per_s,
-                    "queue": one.queue,
-                    "level": one.level,
-                    "waits": one.waits,
-                }
-                for one in arrows
-            ],
-            "back": {"bytes_per_s": back, "level": level(back)} if program.actors else None,
+            "arrows": [_arrow(one) for one in arrows],
+            "back": None if back is None else _arrow(back),
         },
         "workers": workers[:MOST_WORKERS],
         "more_workers": len(workers[MOST_WORKERS:]),
@@ -152,6 +142,10 @@ def picture(report: Report, program: Program, rates: Rates) -> dict[str, Any]:
         "gpus": report.gpus,
         "governor": report.governor,
     }
+
+
+def _arrow(one: Arrow) -> dict[str, Any]:
+    return {"level": one.level, "waits": one.waits, "said": one.said()}
 
 
 def _worker(name: str, one: Shares, report: Report, rates: Rates) -> dict[str, Any]:

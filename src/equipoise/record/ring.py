@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from rich.filesize import decimal
+
 from equipoise.balance.shares import Shares, add
 from equipoise.record.report import Report
 from equipoise.types import Program, learning
@@ -75,6 +77,7 @@ class Arrow:
     tell.
     """
 
+    name: str = ""  # of what flows, where the stations do not tell
     steps_per_s: float = 0.0  # env steps that were taken
     updates_per_s: float | None = None
     bytes_per_s: float = 0.0
@@ -90,9 +93,32 @@ class Arrow:
             else 0
         )
 
+    def said(self) -> list[tuple[str, str]]:
+        """The words beside the arrow, each with its kind: "flow", or the state of workers that
+        wait.
+        """
+        flows = [self.name] if self.name else []
+        flows += [] if self.updates_per_s is None else [f"{self.updates_per_s:,.1f} updates/s"]
+        flows += [f"{short(round(self.steps_per_s))} steps/s"] if self.steps_per_s else []
+        flows += [f"{decimal(round(self.bytes_per_s))}/s"] if self.bytes_per_s else []
+        flows += [] if self.queue is None else [f"queue {self.queue * 100:.0f} % full"]
+        return [(one, "flow") for one in flows] + [
+            (f"{'▲ ' * (state == 'blocked')}{workers} {state} {share * 100:.0f} %", state)
+            for workers, state, share in self.waits
+        ]
+
 
 def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def short(count: int) -> str:
+    """12,288 as 12.3k, three figures of any number."""
+    for scale, suffix in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        share = count / scale
+        if share >= 0.9995:  # a share that rounds to 1
+            return f"{share:.3g}{suffix}" if share < 999.5 else f"{share:,.0f}{suffix}"
+    return str(count)
 
 
 def ring(report: Report, program: Program, rates: Rates) -> tuple[list[Station], list[Arrow]]:
@@ -102,6 +128,16 @@ def ring(report: Report, program: Program, rates: Rates) -> tuple[list[Station],
     flows = _flows(report, program, rates)
     waits = [_waits(*pair, both=central and not i) for i, pair in enumerate(pairwise(stations))]
     return stations, [Arrow(**flow, waits=wait) for flow, wait in zip(flows, waits, strict=True)]
+
+
+def way_back(report: Report, program: Program, rates: Rates) -> Arrow | None:
+    """The arrow of the weights back to the workers that act; None for a run without actors."""
+    if not program.actors:
+        return None
+    most, governed = program.placement.max_lag, (report.governor or {}).get("max_lag")
+    bound = "none" if most is None else str(most)
+    name = f"weights (max lag {bound if governed is None else f'{governed} of {bound}'})"
+    return Arrow(name=name, bytes_per_s=rates.rate("moved", "weights"))
 
 
 def _stations(report: Report, program: Program) -> list[Station]:
@@ -163,8 +199,3 @@ def _waits(above: Station, below: Station, *, both: bool) -> tuple[tuple[str, st
         for one, state in waits
         if one.shares is not None and (share := one.shares.share(state)) >= LEAST
     )
-
-
-def level(bytes_per_s: float) -> int:
-    """How thick an arrow of so many bytes a second is drawn."""
-    return Arrow(bytes_per_s=bytes_per_s).level

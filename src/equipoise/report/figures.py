@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.balance.shares import STATES
-from equipoise.console.picture import short
+from equipoise.record.ring import short
 from equipoise.report.markup import Html, figure_number, tag
 from equipoise.types import Array
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.filesize import decimal
 
-from equipoise.console.picture import clock, number, short, took
+from equipoise.console.picture import clock, number, took
 from equipoise.record.described import clipped
+from equipoise.record.ring import short
 from equipoise.report.elements import (
     NONE,
     lags_of,

@@ -8,9 +8,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from equipoise.balance.shares import STATES
-from equipoise.console.picture import clock, short
+from equipoise.console.picture import clock
 from equipoise.record.described import clipped
-from equipoise.record.ring import BESIDE, KEEPING, LEARNING, SERVING, STEPPING, place_of
+from equipoise.record.ring import BESIDE, KEEPING, LEARNING, SERVING, STEPPING, place_of, short
 from equipoise.report.elements import NONE, lags_of, mean_text, more, section, short_name
 from equipoise.report.figures import Track, ring, spans, stacked, states_legend, ticks, x_label_at
 from equipoise.report.markup import Html, tag

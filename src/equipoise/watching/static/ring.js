@@ -1,6 +1,6 @@
 // The ring: workers as arcs cut into what their time was, stores as gauges, and between them what flows and who waits.
 
-import { s, h, attr, text, keyed, rem, short, number, percent, bytes, NONE } from "./dom.js";
+import { s, h, attr, text, keyed, rem, short, number, percent, NONE } from "./dom.js";
 
 export const STATES = ["worked", "preempted", "starved", "blocked"];
 const MOST_TRACKS = 10; // arcs of one station; beyond that its workers are one arc
@@ -43,22 +43,8 @@ const said = (name, shares) => {
   return `${name}: ${parts.join(", ") || "nothing measured yet"}`;
 };
 
-const flowing = (arrow) => {
-  const parts = [];
-  if (arrow.steps_per_s) parts.push(`${short(arrow.steps_per_s)} steps/s`);
-  if (arrow.updates_per_s) parts.push(`${number(arrow.updates_per_s, arrow.updates_per_s < 100 ? 1 : 0)} updates/s`);
-  if (arrow.bytes_per_s) parts.push(`${bytes(arrow.bytes_per_s)}/s`);
-  if (typeof arrow.queue === "number") parts.push(`queue ${percent(arrow.queue)} full`);
-  return parts;
-};
-
-const backward = (told) => {
-  const lag = told.lag ?? {}, bound = lag.now ?? lag.bound;
-  const limit = bound === null || bound === undefined ? "any lag" : `lag at most ${bound}`;
-  const back = told.ring.back?.bytes_per_s;
-  return [`weights, version ${typeof told.version === "number" ? told.version.toLocaleString("en") : NONE}`,
-    [...(back ? [`${bytes(back)}/s`] : []), limit].join(" · ")];
-};
+/** The words beside an arrow, each with its kind (record/ring.py has them). */
+const beside = (arrow) => arrow?.said ?? [];
 
 export class Ring {
   constructor() {
@@ -195,28 +181,26 @@ export class Ring {
     arrows.forEach((arrow, i) => {
       const rows = parts.said[i];
       if (!rows) return;
-      const waits = (arrow.waits ?? []).filter(([, , share]) => share >= 0.005), flows = flowing(arrow);
-      const lines = [...flows.map((one) => ({ said: one, kind: "said flow" })),
-        ...waits.map(([who, state, share]) => ({ said: `${state === "blocked" ? "▲ " : ""}${who} ${state} ${percent(share)}`, kind: `said ${state}-word` }))];
+      const lines = beside(arrow).map(([said, kind]) => ({ said, kind: kind === "flow" ? "said flow" : `said ${kind}-word` }));
       const spare = Math.max(0, rows.length - lines.length), top = parts.arrows[i].angle % 360 > 300 || parts.arrows[i].angle % 360 < 60 ? spare : 0; // close to the ring
       rows.forEach((row, k) => { const line = lines[k - top]; text(row, line?.said ?? ""); attr(row, { class: line?.kind ?? "said" }); });
     });
     if (parts.back) {
       this.flow(parts.back, told.ring.back ?? {}, moving);
-      const lines = backward(told);
-      parts.backSaid?.forEach((row, k) => text(row, lines[k] ?? ""));
+      const lines = beside(told.ring.back);
+      parts.backSaid?.forEach((row, k) => text(row, lines[k]?.[0] ?? ""));
     }
     const steps = told.steps_per_s || (told.updates_per_s ?? null), word = told.steps_per_s ? "steps/s" : "updates/s";
     text(parts.centre[0], steps === null ? NONE : short(steps));
     text(parts.centre[1], word);
     const lag = told.lag ?? {};
     text(parts.centre[2], typeof lag.mean === "number" ? `${lag.name} ${number(lag.mean, lag.mean < 100 ? 1 : 0)}` : "");
-    const list = [...stations.slice(0, -1).map((one, i) => ({ key: i, from: one.name, to: stations[i + 1].name, parts: flowing(arrows[i] ?? {}), waits: arrows[i]?.waits ?? [] })),
-      ...(told.ring.back ? [{ key: "back", from: stations.at(-1).name, to: stations[0].name, parts: backward(told), waits: [] }] : [])];
+    const list = [...stations.slice(0, -1).map((one, i) => ({ key: i, from: one.name, to: stations[i + 1].name, said: beside(arrows[i]) })),
+      ...(told.ring.back ? [{ key: "back", from: stations.at(-1).name, to: stations[0].name, said: beside(told.ring.back) }] : [])];
     this.flows.classList.toggle("four", list.length === 4);
     keyed(this.flows, list, (one) => one.key, () => h("li", null, h("span", { class: "way" }), h("span", { class: "what" })), (node, one) => {
       text(node.children[0], `${one.from} → ${one.to}`);
-      text(node.children[1], [...one.parts, ...one.waits.map(([who, state, share]) => `${state === "blocked" ? "▲ " : ""}${who} ${state} ${percent(share)}`)].join(" · ") || "nothing flows");
+      text(node.children[1], one.said.map(([said]) => said).join(" · ") || "nothing flows");
     });
     attr(this.svg, { "aria-label": `The ring. ${stations.map((one) => (one.shares ? said(one.name, one.shares) : one.name)).join("; ")}.` });
   }
