@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from rich.filesize import decimal
-
 from equipoise.balance.shares import Shares, add
 from equipoise.record.report import Report
 from equipoise.types import Program, learning
@@ -97,6 +95,8 @@ class Arrow:
         """The words beside the arrow, each with its kind: "flow", or the state of workers that
         wait.
         """
+        from rich.filesize import decimal  # not before a page or a terminal shows it
+
         flows = [self.name] if self.name else []
         flows += [] if self.updates_per_s is None else [f"{self.updates_per_s:,.1f} updates/s"]
         flows += [f"{short(round(self.steps_per_s))} steps/s"] if self.steps_per_s else []
