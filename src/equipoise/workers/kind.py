@@ -180,8 +180,8 @@ class Unnumbered:
 
 
 class LearningKind(Kind, BeginsAnew, Unnumbered):
-    """Learns from rows: histograms of their age are measured. Its workers save last in a cut, as
-    they hold the others still, and each saves its queue.
+    """Learns from rows, whose age is measured. A learner saves last in a cut, as it holds the
+    others still; it also saves its queue.
     """
 
     side = "learning"
@@ -206,7 +206,7 @@ class Prepares(ABC):
 
 
 class Torchless(Prepares):
-    """Its processes have no torch: a job must unpickle without it."""
+    """A process of this kind has no torch: a job must unpickle without it."""
 
 
 class OwnsMemory(ABC):
@@ -244,7 +244,7 @@ class Threaded:
 
 
 class Movable:
-    """Its workers may be on another machine, all on the same; they get every policy's weights."""
+    """The workers may be on another machine, all on the same; they get every policy's weights."""
 
 
 class StandsIn:
