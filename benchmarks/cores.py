@@ -20,10 +20,15 @@ from pathlib import Path
 
 import torch
 
-from equipoise.nets.cores import CoreOptions, make_core
+from equipoise.nets.cores import CoreKind, CoreOptions, make_core
 
 WINDOWS = (16, 32, 64, 128, 256, 512, 1024)
-CASES = [("lstm", 0), ("gru", 0), ("mingru", 0), *(("gtrxl", window) for window in WINDOWS)]
+CASES: list[tuple[CoreKind, int]] = [
+    ("lstm", 0),
+    ("gru", 0),
+    ("mingru", 0),
+    *(("gtrxl", window) for window in WINDOWS),
+]
 ROUNDS, ROUND_S = 5, 0.1
 
 
@@ -37,9 +42,9 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def calls(
-    kind: str, window: int, size: int, streams: int, rows: int
+    kind: CoreKind, window: int, size: int, streams: int, rows: int
 ) -> dict[str, Callable[[], object]]:
-    core = make_core(kind, size, size, CoreOptions(window=max(window, 1)))
+    core = make_core(CoreOptions(kind=kind, size=size, window=max(window, 1)), size)
     assert core is not None
     x, first = torch.randn(rows, streams, size), torch.rand(rows, streams) < 0.02
     with torch.no_grad():
@@ -68,7 +73,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     timed = {case: calls(*case, given.size, given.streams, given.rows) for case in CASES}
-    found: dict[tuple[str, int], dict[str, list[float]]] = {
+    found: dict[tuple[CoreKind, int], dict[str, list[float]]] = {
         case: {"step": [], "unroll": []} for case in CASES
     }
     for _ in range(ROUNDS):

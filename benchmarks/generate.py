@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise.actors.engine.torch_engine import TorchEngine
+from equipoise.actors.engine.torch_engine import Ends, TorchEngine
 from equipoise.nets.decoder import Decoder, DecoderConfig
 
 GROUP = 8
@@ -91,7 +91,7 @@ def prompts(case: Case, seed: int) -> list[list[int]]:
 
 def ours(case: Case, net: Decoder) -> Side:
     engine = TorchEngine(
-        net, rows=case.samples, length=case.prompt + case.limit, eos=case.eos, seed=0
+        net, rows=case.samples, length=case.prompt + case.limit, ends=Ends(case.eos), seed=0
     )
 
     def drawn(seed: int) -> int:

@@ -358,11 +358,11 @@ def _decodes(store: Any, ready: Any, results: Any, seconds: float) -> None:
     """
     import torch
 
-    from equipoise.actors.engine.torch_engine import TorchEngine
+    from equipoise.actors.engine.torch_engine import Ends, TorchEngine
     from equipoise.actors.generator import HELD_S
 
     torch.set_num_threads(1)
-    engine = TorchEngine(_net(), rows=8, length=80, eos=(), seed=0)
+    engine = TorchEngine(_net(), rows=8, length=80, ends=Ends(), seed=0)
     engine.make_room()
     handle, version, group = store.handle(), -1, 0
     there, held, taking = [], [], None

@@ -15,7 +15,7 @@ import torch
 
 from equipoise.actors.engine import drawing, torch_engine
 from equipoise.actors.engine.engine import OnUpdate, Sampled
-from equipoise.actors.engine.torch_engine import TorchEngine
+from equipoise.actors.engine.torch_engine import Ends, TorchEngine
 from equipoise.nets import decoding
 from equipoise.nets.decoder import Decoder, DecoderConfig
 from equipoise.nets.token_logp import token_logp
@@ -61,7 +61,7 @@ def _prompt(group: int) -> list[int]:
 def _engine(
     net: Decoder, rows: int = 64, kind: type[TorchEngine] = TorchEngine, **settings: Any
 ) -> TorchEngine:
-    given: dict[str, Any] = {"eos": (EOS,), "seed": SEED, "length": LENGTH} | settings
+    given: dict[str, Any] = {"ends": Ends((EOS,)), "seed": SEED, "length": LENGTH} | settings
     return kind(copy.deepcopy(net), rows=rows, **given)
 
 
@@ -187,7 +187,7 @@ def test_logps_are_those_of_a_whole_forward_after_every_update(
 
 
 def test_pairs_of_tokens_come_as_often_as_softmax_says(net: Decoder) -> None:
-    engine = _engine(net, rows=4000, eos=(), temperature=1.3)
+    engine = _engine(net, rows=4000, ends=Ends(), temperature=1.3)
     for group in range(5):
         engine.submit(group, [1, 2], 4000, limit=2)
     tokens = np.stack([one.token for one in _run(engine).values()])
@@ -434,8 +434,7 @@ def test_stop_strings_end_a_sample_with_the_token_that_completes_them(net: Decod
     stopping = _engine(
         net,
         16,
-        stop=("ba", "ee"),
-        decode=lambda tokens: "".join(letters[token] for token in tokens),
+        ends=Ends((EOS,), ("ba", "ee"), lambda drawn: "".join(letters[token] for token in drawn)),
     )
     for engine in (plain, stopping):
         _submit(engine, range(20))
@@ -532,12 +531,15 @@ def test_a_torn_state_is_refused(net: Decoder) -> None:
             {"temperature": 0.0},
             "temperature: expected a number above 0, got 0.0; for the likeliest token: greedy=True",
         ),
-        ({"eos": (12,)}, "eos: expected tokens below 12, the model's vocabulary, got 12"),
+        ({"ends": Ends((12,))}, "eos: expected tokens below 12, the model's vocabulary, got 12"),
         (
             {"length": 65},
             "rows and length: expected at least 1 row of 2 to 64 tokens .*, got 64 of 65",
         ),
-        ({"stop": ("x",)}, "stop: expected a decode function beside the stop strings, got none"),
+        (
+            {"ends": Ends((EOS,), ("x",))},
+            "stop: expected a decode function beside the stop strings, got none",
+        ),
         ({"on_update": "keeps"}, "on_update: expected one of keep, recompute, finish, got 'keeps'"),
     ],
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from equipoise.balance.shares import STATES, Shares, add
-from equipoise.balance.verdict import Verdict
+from equipoise.balance.verdict import Setup, Verdict
 from equipoise.balance.verdict import verdict as verdict_of
 
 
@@ -29,14 +29,15 @@ def shares(
 SIDES = {"actor": "sampling", "inference": "sampling", "learner": "learning", "shard": "keeping"}
 
 
-def verdict(balance, **options):
+def verdict(balance, cause=None, advice=None, **setup):
     """The sentence on workers whose names say what they are."""
 
     def placed(name, of):
         kind = name.split()[0]
         return replace(of, kind=kind, side=SIDES.get(kind, "beside"), serves=kind == "inference")
 
-    return verdict_of({name: placed(name, of) for name, of in balance.items()}, **options).sentence
+    placed_balance = {name: placed(name, of) for name, of in balance.items()}
+    return verdict_of(placed_balance, Setup(**setup), cause=cause, advice=advice).sentence
 
 
 BUSY = shares(worked=10)
@@ -347,7 +348,7 @@ def test_names_say_nothing():
         "actor": replace(shares(worked=5, starved=5), side="learning"),
         "shard 3": replace(BUSY, side="beside"),
     }
-    assert verdict_of(balance).sentence.startswith(
+    assert verdict_of(balance, Setup()).sentence.startswith(
         "Sampling-bound: the learner waits 50 % of the time"
     )
 
@@ -371,13 +372,13 @@ def test_advice_of_the_model_stands_in_for_that_of_the_rules_but_on_cores_of_oth
         "actor 0": Shares(worked=2, blocked=8, side="sampling"),
         "learner": Shares(worked=10, side="learning"),
     }
-    assert verdict_of(held, advice="buy one").advice == "buy one" and verdict_of(
-        held
+    assert verdict_of(held, Setup(), advice="buy one").advice == "buy one" and verdict_of(
+        held, Setup()
     ).advice.startswith("use fewer actors")
     few = {name: replace(one, worked=1, preempted=9, blocked=0) for name, one in held.items()}
-    found = verdict_of(few, advice="buy one", cores=2, threads=1)
+    found = verdict_of(few, Setup(cores=2, threads=1), advice="buy one")
     assert found.cause == "CPU-bound" and "other processes the rest" in found.advice
-    assert verdict_of({}, advice="buy one") == Verdict("Too early to say"), (
+    assert verdict_of({}, Setup(), advice="buy one") == Verdict("Too early to say"), (
         "nothing is advised of nothing"
     )
 

@@ -10,7 +10,7 @@ import pytest
 from equipoise import tree
 from equipoise.envs import make, observation_spec
 from equipoise.experience.layout import RowSpec, trajectory_specs
-from equipoise.experience.replay.row_buffer import RowBuffer
+from equipoise.experience.replay.row_buffer import Extent, RowBuffer
 from equipoise.experience.replay.row_layout import Layout
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvFactory, Trajectory
@@ -33,7 +33,8 @@ def test_stacks_are_those_of_the_env(target: str, padding: str, window: int, unr
     )
     layout = Layout.of(row, env.spec.stacks)
     ring = RowBuffer(
-        layout, slots=30 // unroll * unroll, block=streams, actors=1, unroll=unroll, window=window
+        layout,
+        Extent(slots=30 // unroll * unroll, block=streams, actors=1, unroll=unroll, window=window),
     )
     assert ring.layout.large["obs"].shape == (84, 84), "one frame of four is kept"
     rng, seen, firsts = np.random.default_rng(0), list[Any](), list[Any]()

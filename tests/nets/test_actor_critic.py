@@ -3,6 +3,7 @@
 import copy
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.nets import ActorCritic, Categorical, CoreOptions, DiagonalGaussian, action_dims
+from equipoise.nets.heads import HeadOptions
 from equipoise.types import EnvSpec, Network
 
 CORES = ("none", "lstm", "gru", "mingru", "gtrxl")
-SMALL = CoreOptions(layers=2, heads=2, window=8)
+SMALL = CoreOptions(size=6, layers=2, heads=2, window=8)
 T, B = 20, 4
 BOX = spaces.Box(-1, 1, (3,), np.float64)
 DICT = spaces.Dict({"position": spaces.Box(-1, 1, (2, 2)), "mode": spaces.Discrete(3, start=1)})
@@ -25,16 +27,14 @@ ACTIONS = {
 }
 
 
-def make(core="none", observation=BOX, action=ACTIONS["five from -1"], **kwargs):
+def make(core="none", observation=BOX, action=ACTIONS["five from -1"], *, shared=False, **head):
     torch.manual_seed(5)
     net = ActorCritic(
         EnvSpec(observation=observation, action=action),
-        core=core,
-        core_options=SMALL,
+        core=replace(SMALL, kind=core),
         hidden=(16, 8),
-        core_size=6,
-        policy_gain=1.0,
-        **kwargs,
+        shared=shared,
+        head=HeadOptions(gain=1.0, **head),
     )
     assert isinstance(net, torch.nn.Module)
     return net

@@ -173,4 +173,4 @@ def test_an_unknown_core_is_named_with_the_nearest():
     with pytest.raises(
         ValueError, match=r"core 'gtrx' is unknown; known are none, lstm, .*did you mean 'gtrxl'"
     ):
-        make_core("gtrx", SIZE_IN, SIZE, CoreOptions())
+        make_core(CoreOptions(kind="gtrx", size=SIZE), SIZE_IN)

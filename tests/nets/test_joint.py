@@ -23,13 +23,14 @@ from equipoise.nets import (
     ActorCritic,
     Bernoulli,
     Categorical,
+    CoreOptions,
     DiagonalGaussian,
     Joint,
     MultiCategorical,
     SquashedGaussian,
     action_dims,
 )
-from equipoise.nets.heads import head
+from equipoise.nets.heads import HeadOptions, head
 from equipoise.types import EnvSpec
 
 T, B = 3, 7
@@ -355,7 +356,7 @@ def masked_net(action, mask_space, **kwargs):
     )
     return ActorCritic(
         EnvSpec(observation=observation, action=action, mask=("action_mask",)),
-        policy_gain=2.0,
+        head=HeadOptions(gain=2.0),
         **kwargs,
     )
 
@@ -487,10 +488,8 @@ def test_the_whole_network_steps_and_unrolls_alike_and_travels(core, squash):
     observation = spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (2,))])
     net = ActorCritic(
         EnvSpec(observation=observation, action=SPACE),
-        core=core,
-        core_size=8,
-        squash=squash,
-        policy_gain=1.0,
+        core=CoreOptions(kind=core, size=8),
+        head=HeadOptions(squash=squash, gain=1.0),
     )
     obs = {"0": torch.randint(2, (T, B, 2)), "1": torch.randn(T, B, 2)}
     first = torch.rand(T, B) < 0.2

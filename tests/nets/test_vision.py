@@ -9,8 +9,9 @@ from gymnasium import spaces
 from torch import nn
 
 from equipoise import tree
-from equipoise.nets import MLP, ActorCritic
+from equipoise.nets import MLP, ActorCritic, CoreOptions
 from equipoise.nets.cnn import Nature, ResNet, planes, to_planes
+from equipoise.nets.heads import HeadOptions
 from equipoise.nets.spatial import SpatialTransformer
 from equipoise.nets.vision import KINDS, Vision
 from equipoise.nets.vision import torso as make_torso
@@ -243,17 +244,19 @@ def test_one_hot_bytes_are_ones():
     assert torch.equal(made("resnet", space)(bits), made("resnet", floats)(bits.float()))
 
 
-def network(observation=STACK, action=None, seed=5, **kwargs):
+def network(observation=STACK, action=None, seed=5, core="none", **kwargs):
     torch.manual_seed(seed)
     return ActorCritic(
-        EnvSpec(observation=observation, action=action or spaces.Discrete(6)), core_size=6, **kwargs
+        EnvSpec(observation=observation, action=action or spaces.Discrete(6)),
+        core=CoreOptions(kind=core, size=6),
+        **kwargs,
     )
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
 @pytest.mark.parametrize("kind", SMALL_ONES)
 def test_step_and_unroll_agree(kind, core):
-    net = network(MIXED, torso=kind, core=core, policy_gain=1.0)
+    net = network(MIXED, torso=kind, core=core, head=HeadOptions(gain=1.0))
     assert net.value_torso is None
     stack = images(STACK, 6).view(3, 2, 4, 84, 84)
     obs = {
@@ -284,7 +287,7 @@ def test_step_and_unroll_agree(kind, core):
 def test_bf16_is_close_and_stays_in_the_torso(space, kind, core):
     # of the ViT seed 5 makes values near 0, of which a share says nothing
     seed = 6 if kind == "vit" else 5
-    net = network(space, torso=kind, core=core, policy_gain=1.0, seed=seed)
+    net = network(space, torso=kind, core=core, head=HeadOptions(gain=1.0), seed=seed)
     space.seed(0)
     obs = np.stack([space.sample() for _ in range(8)]) if space is not STACK else None
     x = torch.as_tensor(obs) if obs is not None else images(STACK, 8)

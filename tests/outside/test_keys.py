@@ -25,7 +25,7 @@ from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.spaces import action_spec, observation_spec
 from equipoise.experience.layout import RowSpec, trajectory_specs
 from equipoise.experience.recorded import dataset as datasets
-from equipoise.experience.replay.row_buffer import RowBuffer
+from equipoise.experience.replay.row_buffer import Extent, RowBuffer
 from equipoise.experience.replay.row_layout import Layout
 from equipoise.experience.replay.rows import without_observations
 from equipoise.exporting import artifact as artifacts
@@ -119,7 +119,7 @@ def replay(space: spaces.Dict, folder: Path) -> None:
         context=STREAM,
     )
     rings = [
-        RowBuffer(Layout.of(row, {}), slots=16, block=1, actors=1, unroll=UNROLL, window=2)
+        RowBuffer(Layout.of(row, {}), Extent(slots=16, block=1, actors=1, unroll=UNROLL, window=2))
         for _ in range(2)
     ]
     obs, action = numbered(row.obs, UNROLL + 1, 1), numbered(row.action, UNROLL, 1)

@@ -126,10 +126,11 @@ def test_the_commit_that_a_run_is_started_in_is_read_without_git(tmp_path):
     assert origin.commit(work) == one
 
 
-def test_create_writes_a_run_json_that_open_reads(tmp_path):
+def test_create_writes_a_run_json_that_open_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["equipoise", "train"])
     given = program(Toy(gamma=0.5, clip=float("inf")), actors=2, seed=3)
     with RunDirectory.create(
-        tmp_path / "a" / "run", given, on="serial", argv=["equipoise", "train"], notes=["a note"]
+        tmp_path / "a" / "run", given, on="serial", extra={"env_notes": ["a note"]}
     ) as made:
         run = json.loads((made.path / "run.json").read_text())
     assert {

@@ -66,9 +66,9 @@ def test_it_runs_beside_the_ring_and_goes_on_where_it_was_saved(
 ) -> None:
     seen: list[dict[str, str]] = []
 
-    def judge(balance: Any, **options: Any) -> verdicts.Verdict:
+    def judge(balance: Any, setup: verdicts.Setup, **options: Any) -> verdicts.Verdict:
         seen.append({title: shares.side for title, shares in balance.items()})
-        return verdicts.verdict(balance, **options)
+        return verdicts.verdict(balance, setup, **options)
 
     monkeypatch.setattr("equipoise.run.reporter.verdict", judge)
     alone = finish(Run(program(), Fresh(out=tmp_path / "alone"), Services(on=on)))

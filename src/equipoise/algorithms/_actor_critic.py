@@ -14,6 +14,7 @@ from equipoise import tree
 from equipoise.algorithms._memory import Remembers
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic
+from equipoise.nets.heads import HeadOptions
 from equipoise.nets.vision import Torso
 from equipoise.types import (
     Algorithm,
@@ -76,11 +77,9 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
             activation=self.activation,
             shared=self.shared,
             torso=self.torso,
-            squash=self.squash,
-            log_std=self.log_std,
-            by_state=self.sde_every > 0,
+            head=HeadOptions(squash=self.squash, log_std=self.log_std, by_state=self.sde_every > 0),
             clip_obs=self.clip_obs if self.normalize_obs else None,
-            **self.memory,
+            core=self.memory,
         )
 
     def held_noise(self, net: Any) -> tuple[int, int]:

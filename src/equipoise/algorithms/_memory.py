@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.cores import CoreKind, CoreOptions
@@ -38,12 +38,12 @@ class Remembers:
     ] = 64
 
     @property
-    def memory(self) -> dict[str, Any]:
-        """The arguments of a network that say which core it has."""
-        options = CoreOptions(
+    def memory(self) -> CoreOptions:
+        return CoreOptions(
+            kind=self.core,
+            size=self.core_size,
             span=self.core_span,
             layers=self.core_layers,
             heads=self.core_heads,
             window=self.core_window,
         )
-        return {"core": self.core, "core_size": self.core_size, "core_options": options}

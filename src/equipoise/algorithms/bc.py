@@ -23,6 +23,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic
+from equipoise.nets.heads import HeadOptions
 from equipoise.nets.vision import Torso
 from equipoise.types import (
     Algorithm,
@@ -85,8 +86,7 @@ class BC(Algorithm):
             hidden=self.hidden,
             activation=self.activation,
             torso=self.torso,
-            squash=self.squash,
-            log_std=self.log_std,
+            head=HeadOptions(squash=self.squash, log_std=self.log_std),
             clip_obs=self.clip_obs if self.normalize_obs else None,
             shared=True,
         )

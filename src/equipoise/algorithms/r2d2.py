@@ -124,7 +124,7 @@ class R2D2(OffPolicyAlgorithm, Remembers):
             activation=self.activation,
             torso=self.torso,
             dueling=self.dueling,
-            **self.memory,
+            core=self.memory,
         )
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:

@@ -93,8 +93,7 @@ def export(
             step=step,
             lineage=lineage(here, loaded, name),
             seen=seen,
-            rows=wanted,
-            graph=graph,
+            rows=wanted if graph else None,
         )
     return Exported(
         path=place,

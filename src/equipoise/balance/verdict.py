@@ -60,16 +60,24 @@ STARTING = Verdict("Starting", "the workers are built, and the envs are reset fo
 NOTHING_YET = Verdict("Too early to say", "no env was stepped")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """How a run is set up, as far as the rules ask; a number that is not known is None."""
+
+    max_lag: int | None = 0
+    cores: int | None = None  # that the workers may use
+    # the workers take turns (the serial runtime): none waits, and the question is where time goes
+    one_thread: bool = False
+    offline: bool = False  # there are no actors
+    threads: int | None = None  # of the learner
+    paid: int | None = None  # updates that a round of a replay's rows pays for; None: no replay
+    envs: int | None = None  # of an actor
+
+
 def verdict(
     balance: Mapping[str, Shares],
+    setup: Setup,
     *,
-    max_lag: int | None = 0,
-    cores: int | None = None,
-    one_thread: bool = False,
-    offline: bool = False,
-    threads: int | None = None,
-    paid: int | None = None,
-    envs: int | None = None,
     advice: str | None = None,
     cause: str | None = None,
 ) -> Verdict:
@@ -79,24 +87,10 @@ def verdict(
     Under central inference an actor only steps envs; the workers that act for them say whether they
     wait for the learner.
 
-    ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in
-    one thread (the serial runtime), so no worker waits and the only question is where the time
-    goes. ``offline``: there are no actors. ``threads`` of the learner, if known. ``paid``: the
-    updates that a round of a replay's rows pays for; None: no replay. ``envs`` of an actor, if
-    known. ``cause`` and ``advice``: what the model found (``remedies.py``), in place of what the
-    rules say. Where other processes have the cores it is the rules', since no model knows those.
+    ``cause`` and ``advice``: what the model found (``remedies.py``), in place of what the rules
+    say. Where other processes have the cores it is the rules', since no model knows those.
     """
-    found = _finding(
-        balance,
-        max_lag=max_lag,
-        cores=cores,
-        one_thread=one_thread,
-        offline=offline,
-        threads=threads,
-        paid=paid,
-        envs=envs,
-        cause=cause,
-    )
+    found, cores = _finding(balance, setup, cause), setup.cores
     of_others = found.cause == "CPU-bound" and cores is not None and _used(balance) < OURS * cores
     return (
         found if advice is None or of_others or not found.advice else replace(found, advice=advice)
@@ -114,31 +108,21 @@ def _used(balance: Mapping[str, Shares]) -> float:
     )
 
 
-def _finding(
-    balance: Mapping[str, Shares],
-    *,
-    max_lag: int | None,
-    cores: int | None,
-    one_thread: bool,
-    offline: bool,
-    threads: int | None,
-    paid: int | None,
-    envs: int | None,
-    cause: str | None,
-) -> Verdict:
+def _finding(balance: Mapping[str, Shares], setup: Setup, cause: str | None) -> Verdict:
     """What the rules say."""
+    max_lag, cores, paid = setup.max_lag, setup.cores, setup.paid
     workers = list(balance.values())
     actors = [one for one in workers if one.side == "sampling" and not one.serves]
     servers = [one for one in workers if one.serves]
     learners = [one for one in workers if one.side == "learning"]
     shards = [one for one in workers if one.side == "keeping"]
     sampling, learning = add(servers or actors), add(learners)
-    if offline and learning.total > 0:
+    if setup.offline and learning.total > 0:
         advice = "more learner threads or a faster device are what it could use"
         return Verdict("Offline", "the learner alone is at work", advice)
     if sampling.total <= 0 or learning.total <= 0:
         return EARLY
-    if one_thread:
+    if setup.one_thread:
         return _one_thread(add([*actors, *servers]), add([*learners, *shards]))
     waits, held = learning.share("starved"), sampling.share("blocked")
     # Waiting for a core comes first: on a full machine a worker that is preempted makes the others
@@ -159,7 +143,7 @@ def _finding(
             len(actors),
             len(learners) + len(shards) + len(servers),
             cores,
-            threads,
+            setup.threads,
         )
     busy = max((one.share("worked") for one in (*shards, *servers)), default=0.0)
     behind = _behind(balance) if max_lag is not None and waits >= WAIT else None
@@ -193,7 +177,7 @@ def _finding(
     if cause == "straggler" and behind is not None and max_lag is not None:
         return _straggling(behind, held, max_lag)
     if cause in ("actors", "resets") and resets.part("reset") >= RESETS:
-        return _resetting(resets, len(actors), cores, envs)
+        return _resetting(resets, len(actors), cores, setup.envs)
     if cause in ("lag", "straggler"):
         return _lockstep(waits, held, max_lag)
     if cause == "actors":

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from equipoise.console.help import plain_errors
 from equipoise.console.mistakes import OneLineErrors
+from equipoise.console.options import with_parameters
 from equipoise.files import is_url
 from equipoise.types import OUT
 
@@ -65,6 +70,25 @@ def equipoise(
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
+
+
+def plain_command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with ``--debug``, without which its errors are plain (``plain_errors``)."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        debugged = inspect.Parameter(
+            "debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug
+        )
+
+        @functools.wraps(command)
+        def run(debug: bool, **given: object) -> None:
+            with plain_errors(name, debug):
+                command(**given)
+
+        return with_parameters(run, [*own, debugged])
+
+    return decorate
 
 
 def vouched(trust: list[str] | None) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.app import Debug, Trust, app, place, vouched
-from equipoise.console.help import Sections, plain_errors
+from equipoise.cli.app import Trust, app, place, plain_command, vouched
+from equipoise.console.help import Sections
 from equipoise.console.place import say
 
 
@@ -24,6 +24,7 @@ from equipoise.console.place import say
   equipoise export runs/NAME policy --recorded rows.npz      with no env at hand
   equipoise train sort --algorithm rloo --model model        of a run on text""",
 )
+@plain_command("equipoise export")
 def export(
     directory: Annotated[
         str,
@@ -58,28 +59,26 @@ def export(
         ),
     ] = False,
     trust: Trust = None,
-    debug: Debug = False,
 ) -> None:
     """Save a policy as data: policy.onnx, weights, spec, edge.py and hashes.
 
     The graph is compared with torch, and refused where it differs. A run on text gives its model,
     as transformers loads it.
     """
-    with plain_errors("equipoise export", debug):
-        from equipoise import api
-        from equipoise.programs.settings import at_least
+    from equipoise import api
+    from equipoise.programs.settings import at_least
 
-        count = None if rows is None else at_least(rows, "--rows")
-        found = api.export(
-            place(directory),
-            to,
-            policy=policy,
-            best=best,
-            recorded=recorded,
-            rows=count,
-            graph=not no_graph,
-            **vouched(trust),
-        )
+    count = None if rows is None else at_least(rows, "--rows")
+    found = api.export(
+        place(directory),
+        to,
+        policy=policy,
+        best=best,
+        recorded=recorded,
+        rows=count,
+        graph=not no_graph,
+        **vouched(trust),
+    )
     if not found.version:
         print(found.path)
         return

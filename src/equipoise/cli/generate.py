@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.app import Debug, Trust, app, vouched
-from equipoise.console.help import Sections, plain_errors
+from equipoise.cli.app import Trust, app, plain_command, vouched
+from equipoise.console.help import Sections
 from equipoise.console.place import printable
 
 Best = Annotated[
@@ -26,6 +26,7 @@ Directory = Annotated[
   equipoise generate runs/NAME --prompt "201102>" --greedy
   equipoise generate runs/NAME --prompt "201102>" --samples 4 --seed 1""",
 )
+@plain_command("equipoise generate")
 def generate(
     directory: Directory,
     prompt: Annotated[
@@ -43,30 +44,28 @@ def generate(
     seed: Annotated[str, typer.Option(metavar="N", help="Of what is drawn.")] = "0",
     best: Best = False,
     trust: Trust = None,
-    debug: Debug = False,
 ) -> None:
     """Have the model of a run on text answer prompts.
 
     A model that was trained on messages gets its chat template: a prompt is the user's message, or
     JSON of all messages.
     """
-    with plain_errors("equipoise generate", debug):
-        from equipoise.programs.settings import at_least
+    from equipoise.programs.settings import at_least
 
-        count, start = at_least(samples, "--samples"), at_least(seed, "--seed", 0)
-        most = None if limit is None else at_least(limit, "--max-tokens")
-        from equipoise import api
+    count, start = at_least(samples, "--samples"), at_least(seed, "--seed", 0)
+    most = None if limit is None else at_least(limit, "--max-tokens")
+    from equipoise import api
 
-        found = api.generate(
-            directory,
-            prompt,
-            samples=count,
-            greedy=greedy,
-            seed=start,
-            limit=most,
-            best=best,
-            **vouched(trust),
-        )
+    found = api.generate(
+        directory,
+        prompt,
+        samples=count,
+        greedy=greedy,
+        seed=start,
+        limit=most,
+        best=best,
+        **vouched(trust),
+    )
     for one in found:
         between = "\n" if one.chat else ""
         print(printable(f"{one.prompt}{between}{one.text}{'' if one.ended else '...'}", lines=True))

@@ -27,19 +27,13 @@ from equipoise.types import On
   equipoise resume runs/NAME --steps 2M  further than it was to go
   equipoise resume runs/NAME --on serial --debug""",
 )
-@settings_options(resume=True)
+@settings_options(resume=True, change="A setting to change, such as algorithm.entropy=0.")
 @leaving()
 def resume(
     directory: Annotated[
         str,
         typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL."),
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting to change, such as algorithm.entropy=0."
-        ),
-    ] = None,
     on: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +46,7 @@ def resume(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.")] = False,
     trust: Trust = None,
     debug: Debug = False,
-    **options: str | None,
+    **options: str | list[str] | None,
 ) -> None:
     """Go on with a run that was interrupted, killed or has ended, from its newest checkpoint.
 
@@ -66,7 +60,7 @@ def resume(
 
             where: On | None = None if on is None else convert(on, On, "--on")
             of_cluster = cluster_settings(address, cluster)
-            given, more = read(options)
+            given, settings = read(options)
             from equipoise import api
             from equipoise.console.terminal import View
             from equipoise.record.prometheus import Endpoint, read_address
@@ -80,7 +74,7 @@ def resume(
                     place(directory),
                     on=where,
                     cluster=of_cluster,
-                    settings=(*(settings or ()), *more),
+                    settings=settings,
                     tell=lambda text: say(text, file=sys.stderr),
                     **vouched(trust),
                     **given,

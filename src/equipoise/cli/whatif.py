@@ -31,23 +31,18 @@ PREDICTED = (
   equipoise whatif runs/NAME --actors 4 --batch 64
   equipoise whatif runs/NAME --set algorithm.epochs=2 --json""",
 )
-@settings_options(only=PREDICTED)
+@settings_options(
+    only=PREDICTED,
+    change="A setting to change, such as algorithm.epochs=2 or replay.updates=4.",
+)
 def whatif(
     directory: Annotated[
         str, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A setting to change, such as algorithm.epochs=2 or replay.updates=4.",
-        ),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     trust: Trust = None,
     debug: Debug = False,
-    **options: str | None,
+    **options: str | list[str] | None,
 ) -> None:
     """Predict steps/s, lag and shares of a run with other settings. Nothing is run: a model of the
     ring is asked.
@@ -56,11 +51,11 @@ def whatif(
     hold workers back.
     """
     with plain_errors("equipoise whatif", debug):
-        given, more = read(options)
+        given, settings = read(options)
         from equipoise.api.predicting import whatif as predict
         from equipoise.console.prediction import lines
 
-        found = predict(directory, settings=(*(settings or ()), *more), **vouched(trust), **given)
+        found = predict(directory, settings=settings, **vouched(trust), **given)
         if as_json:
             print(json.dumps(asdict(found)))
             return

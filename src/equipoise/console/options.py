@@ -21,7 +21,14 @@ from equipoise.facts import Fact, as_text, facts
 from equipoise.programs.fields import rooms
 from equipoise.types import LONG, OUT, WHAT, WHERE, Optimizer, ReplaySettings
 
-__all__ = ["TrainHelp", "field_options", "read", "read_fields", "settings_options"]
+__all__ = [
+    "TrainHelp",
+    "field_options",
+    "read",
+    "read_fields",
+    "settings_options",
+    "with_parameters",
+]
 
 SECTIONS = (WHAT, WHERE, LONG, OUT)
 
@@ -49,10 +56,11 @@ def _others() -> list[tuple[str, Fact]]:
 
 
 def settings_options(
-    *, resume: bool = False, only: Collection[str] = ()
+    *, resume: bool = False, only: Collection[str] = (), change: str = ""
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command with an option for each setting that has a flag; ``resume``: for those that a run
-    may change as it goes on; ``only``: for those with these keys.
+    may change as it goes on; ``only``: for those with these keys. ``change``: the help of
+    ``--set``, for all others; "": the command has its own.
 
     The command takes them as keywords, as texts, None where an option was not given. Options are
     grouped by their sections.
@@ -71,16 +79,19 @@ def settings_options(
             if (not resume or fact.rule == "free") and (not only or key in only)
         ]
         both = sorted(
-            (one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *made)),
+            (
+                one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+                for one in (*([_set(change)] if change else ()), *own, *made)
+            ),
             key=_section,
         )
 
-        return _with_parameters(command, both)
+        return with_parameters(command, both)
 
     return decorate
 
 
-def _with_parameters(
+def with_parameters(
     command: Callable[..., None], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
     """A command that typer sees with these parameters."""
@@ -92,6 +103,16 @@ def _with_parameters(
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where typer looks
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
+
+
+def _set(help_: str) -> inspect.Parameter:
+    option = typer.Option("--set", metavar="KEY=VALUE", help=help_)
+    return inspect.Parameter(
+        "settings",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[list[str] | None, option],
+    )
 
 
 def _option(name: str, fact: Fact) -> inspect.Parameter:
@@ -123,7 +144,7 @@ def field_options(*classes: type[object]) -> Callable[[Callable[..., None]], Cal
             for fact in facts(cls).values()
             if fact.flag is not None
         ]
-        return _with_parameters(
+        return with_parameters(
             command,
             [first, *made, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)],
         )
@@ -191,16 +212,16 @@ def _section(parameter: inspect.Parameter) -> int:
     )
 
 
-def read(texts: Mapping[str, str | None]) -> tuple[dict[str, Any], list[str]]:
+def read(texts: Mapping[str, str | list[str] | None]) -> tuple[dict[str, Any], list[str]]:
     """The options that were given, read by the types of their fields -> fields of a run, and
-    settings.
+    settings: those of ``--set`` first.
     """
     from equipoise.programs.settings import asked
 
     fields: dict[str, Any] = {}
-    settings: list[str] = []
+    settings = list(texts.get("settings") or ())
     for name, (fact, key) in flags().items():
-        if (text := texts.get(name.replace("-", "_"))) is None:
+        if not isinstance(text := texts.get(name.replace("-", "_")), str):
             continue
         value = text if key.startswith("replay.") else asked(text, fact, f"--{name}")
         # None would be "not given"; an algorithm may have no replay

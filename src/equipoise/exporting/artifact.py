@@ -20,7 +20,7 @@ from equipoise import edge, tree
 from equipoise.actors.playing import FixedPolicy
 from equipoise.envs import space_json
 from equipoise.exporting.graph import PolicyGraph, onnx_bytes
-from equipoise.exporting.observations import quantiles, wanted_rows
+from equipoise.exporting.observations import quantiles
 from equipoise.exporting.parity import Parity, Seen, compare
 from equipoise.files import plain, sync_directory, write_synced
 from equipoise.record import checkpoint, playable
@@ -45,14 +45,13 @@ def write(
     step: int = 0,
     lineage: Mapping[str, Any],
     seen: Seen,
-    rows: int | None = None,
-    graph: bool = True,
+    rows: int | None,
 ) -> Parity | None:
     """Write the artifact of a policy as the new folder ``to``, once its graph is found to say what
     torch says of ``seen``.
 
-    ``step``: of the run, by which it explores; ``rows``: how many are compared. Without a ``graph``
-    there are weights alone, which torch can serve. FileExistsError where there is something
+    ``step``: of the run, by which it explores; ``rows``: how many are compared; None: no graph, but
+    weights alone, which torch can serve. FileExistsError where there is something
     already; ``Differs`` where the graph is wrong.
     """
     if to.exists():
@@ -66,11 +65,11 @@ def write(
     )
     spec = spec_json(name, one, policy, module, step=step)
     about: dict[str, Any] = {"lineage": dict(lineage)}
-    if graph:
+    if rows is not None:
         files |= {GRAPH: onnx_bytes(module), EDGE: Path(edge.__file__).read_bytes()}
         edge.check_model(files[GRAPH], to / GRAPH)
         played = edge.Artifact(files[GRAPH], spec, version="")
-        parity = compare(played, module, seen, rows=wanted_rows(one.spec) if rows is None else rows)
+        parity = compare(played, module, seen, rows=rows)
         about["parity"] = asdict(parity) | {"source": seen.source}
     if (found := quantiles(seen, one.spec.mask)) is not None:
         about["quantiles"] = found

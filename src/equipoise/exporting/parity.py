@@ -125,7 +125,9 @@ def _compare(
                     path: np.ascontiguousarray(leaf[t][column % streams]) for path, leaf in seen_now
                 }
                 first = seen.first[t][column % streams] | (t == 0)
-                row, mine, theirs = _row(artifact, graph, obs, first, mine, theirs, seed, column, t)
+                noise = artifact.draw(seed, column, np.full(size, t))
+                best = (column + t) % BEST == 0
+                row, mine, theirs = _row(artifact, graph, obs, first, mine, theirs, noise, best)
                 found.append(row)
     equal, apart, scale, state = (
         np.stack([getattr(row, name) for row in found]) for name in _Row.__slots__
@@ -146,12 +148,10 @@ def _row(
     first: Array,
     mine: Tree,
     theirs: Tree,
-    seed: int,
-    column: Array,
-    t: int,
+    noise: Array,
+    best: Array,
 ) -> tuple[_Row, Tree, Tree]:
     size = len(first)
-    noise, best = artifact.draw(seed, column, np.full(size, t)), (column + t) % BEST == 0
     action, logp, mine = artifact.run(obs, first, mine, noise, best)
     given = {
         **artifact.constants(size),

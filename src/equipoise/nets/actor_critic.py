@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.nets import heads
-from equipoise.nets.cores import PLAIN, AnyCore, CoreKind, CoreOptions, make_core
+from equipoise.nets.cores import NO_CORE, AnyCore, CoreOptions, make_core
 from equipoise.nets.distributions import Distribution
+from equipoise.nets.heads import PLAIN, HeadOptions
 from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.precision import exact
 from equipoise.nets.torso import MLP, columns, encode, encoded_size, linear, measured
@@ -33,14 +34,8 @@ class ActorCritic(nn.Module):
 
     Without a core policy and value have a torso each unless ``shared`` (as in CleanRL; Huang et al.
     2022, "The 37 implementation details of PPO", 13). With a core there is one torso, then the
-    core, then the heads. The policy head starts at gain ``policy_gain``, near uniform; the value
-    head at 1. Box actions have one ``log_std`` a dimension, independent of the observation,
-    ``log_std`` at first; ``squash`` bends them into their bounds. An action mask is no feature: it
-    only decides what the policy may do.
-
-    With ``by_state`` the noise of Box actions is a linear function of what the policy head reads
-    (gSDE), into which no gradient flows from there, and ``log_std`` [features, d] is of its
-    weights.
+    core, then the heads. The policy head is as ``head`` says; the value head starts at gain 1. An
+    action mask is no feature: it only decides what the policy may do.
 
     With a ``clip_obs`` the numbers of the observation go through ``norm``, a ``RunningNorm``
     clipped to so many standard deviations, which ``absorb`` feeds.
@@ -57,29 +52,24 @@ class ActorCritic(nn.Module):
         *,
         hidden: Sequence[int] = (64, 64),
         activation: str = "tanh",
-        core: CoreKind = "none",
-        core_size: int = 64,
-        core_options: CoreOptions = PLAIN,
+        core: CoreOptions = NO_CORE,
         shared: bool = False,
         torso: str = "auto",
-        policy_gain: float = 0.01,
-        squash: bool = False,
-        log_std: float = 0.0,
-        by_state: bool = False,
+        head: HeadOptions = PLAIN,
         clip_obs: float | None = None,
     ) -> None:
         super().__init__()
         # without the mask, and where in an observation that is
         self.observation, self.seen = heads.seen(spec)
         self.mask = spec.mask
-        self.head = heads.head(spec.action, squash=squash)
+        self.head = heads.head(spec.action, squash=head.squash)
         self.value_torso: MLP | None = None
         # the policy's, or of both
         self.torso = make_torso(torso, self.observation, hidden=hidden, activation=activation)
         features = self.torso.size_out
-        self.core: AnyCore | None = make_core(core, features, core_size, core_options)
+        self.core: AnyCore | None = make_core(core, features)
         if self.core is not None:
-            features = core_size
+            features = core.size
         elif isinstance(self.torso, MLP) and not shared:
             self.value_torso = make_torso(
                 "mlp", self.observation, hidden=hidden, activation=activation
@@ -93,17 +83,17 @@ class ActorCritic(nn.Module):
                 )
             size = encoded_size(self.observation)
             self.norm = RunningNorm(size, clip=clip_obs, columns=measured(self.observation))
-        self.policy_head = linear(features, self.head.size, policy_gain)
+        self.policy_head = linear(features, self.head.size, head.gain)
         self.log_std: nn.Parameter | None = None
-        self.by_state = by_state
-        if by_state and not isinstance(self.head, heads.BoxHead):
+        self.by_state = head.by_state
+        if head.by_state and not isinstance(self.head, heads.BoxHead):
             raise ValueError(
                 "algorithm.sde_every: expected 0 where actions are no single Box, got actions of "
                 f"{spec.action}"
             )
         if self.head.stds:
-            shape = (features, self.head.stds) if by_state else (self.head.stds,)
-            self.log_std = nn.Parameter(torch.full(shape, float(log_std)))
+            shape = (features, self.head.stds) if head.by_state else (self.head.stds,)
+            self.log_std = nn.Parameter(torch.full(shape, float(head.log_std)))
         self.value_head = linear(features, 1, 1.0)
 
     def initial_state(self, batch: int) -> Tree:

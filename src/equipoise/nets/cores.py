@@ -17,35 +17,38 @@ AnyCore = Core | MinGRU | GTrXL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreOptions:
-    """What some cores take, beside their sizes."""
+    """Which core a network has, and how large it is."""
 
+    kind: CoreKind = "none"
+    size: int = 64
     span: int = 0  # of the recurrent ones: see ``Core``
     layers: int = 1  # of minGRU and GTrXL
     heads: int = 4  # of GTrXL
     window: int = 64  # of GTrXL: rows
 
 
-PLAIN = CoreOptions()
+NO_CORE = CoreOptions()
 
-CORES: dict[str, Callable[[int, int, CoreOptions], AnyCore | None]] = {
-    "none": lambda size_in, size, options: None,
-    "lstm": lambda size_in, size, options: Core("lstm", size_in, size, span=options.span),
-    "gru": lambda size_in, size, options: Core("gru", size_in, size, span=options.span),
-    "mingru": lambda size_in, size, options: MinGRU(
-        size_in, size, layers=options.layers, span=options.span
+CORES: dict[str, Callable[[int, CoreOptions], AnyCore | None]] = {
+    "none": lambda size_in, options: None,
+    "lstm": lambda size_in, options: Core("lstm", size_in, options.size, span=options.span),
+    "gru": lambda size_in, options: Core("gru", size_in, options.size, span=options.span),
+    "mingru": lambda size_in, options: MinGRU(
+        size_in, options.size, layers=options.layers, span=options.span
     ),
-    "gtrxl": lambda size_in, size, options: GTrXL(
-        size_in, size, layers=options.layers, heads=options.heads, window=options.window
+    "gtrxl": lambda size_in, options: GTrXL(
+        size_in, options.size, layers=options.layers, heads=options.heads, window=options.window
     ),
 }
 
 
-def make_core(kind: str, size_in: int, size: int, options: CoreOptions) -> AnyCore | None:
-    """A core from features [..., size_in] to [..., size]; None for ``none``, ValueError for a name
-    that is unknown.
+def make_core(options: CoreOptions, size_in: int) -> AnyCore | None:
+    """A core from features [..., size_in] to [..., options.size]; None for ``none``.
+
+    ValueError for a kind that is unknown.
     """
-    if kind not in CORES:
+    if (kind := options.kind) not in CORES:
         raise ValueError(
             f"core {kind!r} is unknown; known are {', '.join(CORES)}{hint(kind, CORES)}"
         )
-    return CORES[kind](size_in, size, options)
+    return CORES[kind](size_in, options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,6 +30,22 @@ from equipoise.nets.distributions import (
 )
 from equipoise.nets.joint import Joint
 from equipoise.types import Array, EnvSpec, Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadOptions:
+    """How a policy's head starts, and how it draws Box actions."""
+
+    gain: float = 0.01  # of its first weights: near uniform
+    squash: bool = False  # bends Box actions into their bounds
+    # at first, one for each dimension of a Box, independent of the observation
+    log_std: float = 0.0
+    # The noise of Box actions is a linear function of what the head reads (gSDE), into which no
+    # gradient flows from there, and ``log_std`` [features, d] is of its weights.
+    by_state: bool = False
+
+
+PLAIN = HeadOptions()
 
 
 class Head(ABC):

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.nets.cores import PLAIN, CoreKind, CoreOptions, make_core
+from equipoise.nets.cores import NO_CORE, CoreOptions, make_core
 from equipoise.nets.distributions import MASKED, taken_by
 from equipoise.nets.features import Features
 from equipoise.nets.precision import exact
@@ -42,15 +42,13 @@ class QNetwork(Features):
         torso: str,
         dueling: bool = False,
         bins: int = 1,
-        core: CoreKind = "none",
-        core_size: int = 0,
-        core_options: CoreOptions = PLAIN,
+        core: CoreOptions = NO_CORE,
     ) -> None:
         super().__init__(spec, hidden=hidden, activation=activation, torso=torso)
         self.actions, self.start = discrete(spec.action)
         self.bins = bins
-        self.core = make_core(core, self.size_out, core_size, core_options)
-        width = self.size_out if self.core is None else core_size
+        self.core = make_core(core, self.size_out)
+        width = self.size_out if self.core is None else core.size
         self.head = linear(width, self.actions * bins, 1.0)
         self.value_head = linear(width, bins, 1.0) if dueling else None
 

@@ -69,16 +69,14 @@ class RunDirectory:
         program: Program,
         *,
         on: str = "process",
-        argv: Sequence[str] | None = None,
-        notes: Sequence[str] = (),
         tensorboard: bool = True,
         wandb: str | None = None,
         extra: Mapping[str, Any] | None = None,
         spec: Mapping[str, Any] | None = None,
         mirror: str | None = None,
     ) -> Self:
-        """A new directory with its run.json; ``extra`` is what was measured at start and a resume
-        must use again.
+        """A new directory with its run.json; ``extra`` is what else that holds: notes on the env,
+        and what was measured at start and a resume must use again.
 
         ``spec`` is what plays the run's policies (``record/playable.py``); every checkpoint gets
         it, too.
@@ -95,13 +93,13 @@ class RunDirectory:
             "program": data,
             "signature": trust.signature(data),
             "on": on,
-            "argv": list(sys.argv if argv is None else argv),
+            "argv": list(sys.argv),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "seeds": {"program": program.schedule.seed},
             "versions": versions(),
             "commit": commit(Path.cwd()),
             "host": host(),
-            "env_notes": list(notes),
+            "env_notes": [],
             "tensorboard": tensorboard,
             "wandb": on_wandb,
             **(extra or {}),

@@ -67,17 +67,18 @@ def _made(blue: Blueprint, out: Path | None, services: Services) -> Opened:
     metrics = program.source.reported
     warnings = unseen(program.env, metrics, seed=program.schedule.seed) if metrics else []
     forward = choice.forwards(blue)
-    url = {} if services.mirror is None else {"mirror": services.mirror}
+    said: dict[str, Any] = {"env_notes": list(blue.notes)}
+    if services.mirror is not None:
+        said["mirror"] = services.mirror
     files = RunDirectory.create(
         out,
         program,
         on=services.on,
-        notes=blue.notes,
         tensorboard=services.tensorboard,
         wandb=services.wandb,
         spec=spec.to_json(blue),
         mirror=services.mirror,
-        extra=spec.described(blue) | _extra(blue, {**services.chosen, **forward}, services) | url,
+        extra=spec.described(blue) | _extra(blue, {**services.chosen, **forward}, services) | said,
     )
     return Opened(files=files, forward=forward, warnings=warnings)
 

@@ -15,7 +15,7 @@ from equipoise.balance.alarms import Alarms
 from equipoise.balance.calibrate import calibrate
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares, less
-from equipoise.balance.verdict import NOTHING_YET, STARTING, Verdict, verdict
+from equipoise.balance.verdict import NOTHING_YET, STARTING, Setup, Verdict, verdict
 from equipoise.cores import usable
 from equipoise.errors import not_finite
 from equipoise.plans.blueprint import Blueprint
@@ -375,13 +375,15 @@ class Reporter:
             balance = {name: less(now, self._changed[name]) for name, now in self._shares().items()}
         return verdict(
             {name: one for name, one in balance.items() if name not in self._paused},
-            max_lag=self._program.placement.max_lag,
-            cores=None if stats.sites else usable(),
-            one_thread=self._on == "serial",
-            offline=self._blue.pace.offline,
-            threads=self._program.placement.threads,
-            envs=self._program.placement.envs_per_actor,
-            paid=None if not self._blue.replays else self._blue.pace.updates,
+            Setup(
+                max_lag=self._program.placement.max_lag,
+                cores=None if stats.sites else usable(),
+                one_thread=self._on == "serial",
+                offline=self._blue.pace.offline,
+                threads=self._program.placement.threads,
+                envs=self._program.placement.envs_per_actor,
+                paid=None if not self._blue.replays else self._blue.pace.updates,
+            ),
             advice=None if self._remedies is None else remedies.advice(self._remedies),
             cause=self._cause,
         )

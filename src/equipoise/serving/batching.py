@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,17 @@ Choice = tuple[Any, float | None, bool, str | None]
 SHADOW_S = 0.01  # shadow rows are gathered for this long
 SHADOWS = 4096  # shadow rows that may wait
 ONE = {flag: np.array([flag]) for flag in (False, True)}
+
+
+class Turn(NamedTuple):
+    """Where in which episode a request stands. ``stream``, ``step``: of the first row; those of a
+    batch are streams of their own.
+    """
+
+    stream: int
+    step: int = 0
+    track: Track | None = None  # the episode's
+    first: bool = True
 
 
 class Ask:
@@ -58,23 +69,17 @@ class Ask:
         version: Version,
         rows: Mapping[str, Array],
         reply: Callable[[Ask, list[Choice]], None],
+        turn: Turn,
         *,
-        stream: int,
-        step: int = 0,
         n: int = 1,
-        track: Track | None = None,
-        first: bool = True,
         deterministic: bool = True,
         deadline: float | None = None,
         about: Any = None,
     ) -> None:
-        """``track``: the episode's. ``stream``, ``step``: of the first row; those of a batch are
-        streams of their own.
-
-        ``deadline``: on ``time.monotonic``'s clock. ``about``: what ``reply`` needs to know.
-        """
-        self.version, self.rows, self.n, self.track, self.first = version, rows, n, track, first
-        self.stream, self.step, self.deterministic, self.about = stream, step, deterministic, about
+        """``deadline``: on ``time.monotonic``'s clock. ``about``: what ``reply`` needs to know."""
+        self.version, self.rows, self.n = version, rows, n
+        self.stream, self.step, self.track, self.first = turn
+        self.deterministic, self.about = deterministic, about
         self.reply: Callable[[Ask, list[Choice]], None] | None = reply
         self.arrived, self.deadline = time.monotonic(), deadline
         self.timer: asyncio.TimerHandle | None = None

@@ -241,21 +241,21 @@ async def _decide(
     for at in range(0, count, PIECE):
         if at:
             await asyncio.sleep(0)
-        answer, n = Answer(), min(PIECE, count - at)
+        answer = Answer()
         service.ask(
             version,
-            {name: x[at : at + n] for name, x in rows.items()} if count > PIECE else rows,
-            n,
+            {name: x[at : at + PIECE] for name, x in rows.items()} if count > PIECE else rows,
             answer,
             session=session,
             episode=episode,
             unit=given.unit,
-            done=given.sequence_end,
             deterministic=given.deterministic,
             deadline_ms=None
             if limit is None
             else max(0.001, limit - 1000 * (time.monotonic() - began)),
         )
+        if given.sequence_end and session is not None:
+            service.sessions.end(session)
         decisions += await answer.get()
     return decisions
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from equipoise.serving import bounds
-from equipoise.serving.batching import Ask, Batch, Batcher, Choice
+from equipoise.serving.batching import Ask, Batch, Batcher, Choice, Turn
 from equipoise.serving.messages import LATEST_MS, Act, Decision, Outcome, Refused, arrays
 from equipoise.serving.metrics import Metrics
 from equipoise.serving.sessions import Episode, Sessions, Track
@@ -102,15 +102,15 @@ class Service:
         self.ask(
             version,
             rows,
-            1,
             reply,
             session=name,
             episode=episode,
             unit=request.unit,
-            done=request.done,
             deterministic=request.deterministic,
             deadline_ms=request.deadline_ms,
         )
+        if request.done and name is not None:
+            self.sessions.end(name)
 
     def read(self, version: Version, obs: Any) -> tuple[Mapping[str, Any], bool]:
         """The rows of an observation; Refused (400) with the path,
@@ -125,17 +125,15 @@ class Service:
         self,
         version: Version,
         rows: Mapping[str, Any],
-        n: int,
         reply: Reply,
         *,
         session: str | None,
         episode: Episode | None,
         unit: str | None = None,
-        done: bool = False,
         deterministic: bool = True,
         deadline_ms: float | None = None,
     ) -> None:
-        """Ask a version for decisions on n rows that were read. ``episode`` None with a
+        """Ask a version for decisions on rows [n, ...] that were read. ``episode`` None with a
         ``session``: one begins.
         """
         if session is None and version.recurrent:
@@ -144,7 +142,7 @@ class Service:
                 "session: expected the name of an episode, since this policy has a memory, got "
                 "none",
             )
-        first = episode is None
+        first, n = episode is None, len(next(iter(rows.values())))
         now = self.versions.now
         shadow = now.shadow if version is now.by_alias.get("champion") else None
         if session is not None and episode is None:
@@ -164,18 +162,13 @@ class Service:
             version,
             rows,
             self._answer,
-            stream=stream,
-            step=step,
+            Turn(stream, step, track, first),
             n=n,
-            track=track,
-            first=first,
             deterministic=deterministic or unlogged,
             deadline=None if limit is None else time.monotonic() + limit / 1000,
             about=About(reply, session if unit is None else unit, session, shadowed, unlogged),
         )
         self.batcher.submit(ask)
-        if done and session is not None:
-            self.sessions.end(session)
 
     def limit_ms(self, asked: float | None) -> float | None:
         """The deadline of a request that asks for this one, in ms after its arrival; None: none."""
@@ -343,11 +336,8 @@ class Service:
             shadow,
             ask.rows,
             compare,
-            stream=ask.stream,
-            step=ask.step,
+            Turn(ask.stream, ask.step, track, ask.first),
             n=ask.n,
-            track=track,
-            first=ask.first,
             deterministic=ask.deterministic,
         )
         if (track is not None and track.gap) or not self.batcher.shadow(other):

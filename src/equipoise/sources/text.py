@@ -11,7 +11,7 @@ from typing import Any
 from equipoise import phases
 from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.engine.reciter import Reciter
-from equipoise.actors.engine.torch_engine import TorchEngine
+from equipoise.actors.engine.torch_engine import Ends, TorchEngine
 from equipoise.actors.examiner import Examiner, spread
 from equipoise.actors.forward.noise import Noise
 from equipoise.envs.failures.capsule import Failures
@@ -258,13 +258,11 @@ class Texts(Source):
             net.to(device),
             rows=rows or self.at_once(),
             length=length or text.spec.prompt + text.spec.completion,
-            eos=text.spec.eos,
+            ends=Ends(text.spec.eos, self.settings.stop, text.tokenizer.decode),
             seed=derive_seed(self.program.schedule.seed, "tokens"),
             temperature=getattr(algorithm, "temperature", 1.0),
             greedy=greedy,
             on_update=self.settings.on_update,
-            stop=self.settings.stop,
-            decode=text.tokenizer.decode,
         )
 
     def reciter(self, text: Text) -> Reciter:

@@ -60,6 +60,17 @@ class _Weights:
         return dict(self.net.named_parameters())
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What ends a sample before its limit."""
+
+    eos: Collection[int] = ()  # tokens
+    # texts; ``decode`` gives the text of tokens, and each token that has text must be at least one
+    # byte of it
+    stop: Sequence[str] = ()
+    decode: Callable[[Sequence[int]], str] | None = None
+
+
 class TorchEngine:
     """``Engine`` on a ``Decoder``."""
 
@@ -69,21 +80,18 @@ class TorchEngine:
         *,
         rows: int,
         length: int,
-        eos: Collection[int],
+        ends: Ends,
         seed: int,
         temperature: float = 1.0,
         greedy: bool = False,
         on_update: OnUpdate = "keep",
-        stop: Sequence[str] = (),
-        decode: Callable[[Sequence[int]], str] | None = None,
     ) -> None:
         """``net``: the engine's own, updated in place. ``rows``: samples drawn at a time, at most;
         ``length``: tokens of a prompt and a sample together, at most. ``greedy``: take the
         likeliest token. ``on_update``: what becomes of a running sample's keys and values when
         weights change: ``keep`` the old ones; ``recompute`` them, so that the rest of the sample is
         drawn from exactly the new weights; or ``finish`` running samples before the new weights are
-        taken. ``stop``: texts that end a sample; ``decode`` gives the text of tokens, and each
-        token that has text must be at least one byte of it.
+        taken.
         """
         size = net.config.vocab_size
         if not 0 < temperature < float("inf"):
@@ -95,7 +103,7 @@ class TorchEngine:
             raise ValueError(
                 f"on_update: expected one of {', '.join(get_args(OnUpdate))}, got {on_update!r}"
             )
-        if wrong := [token for token in eos if not 0 <= token < size]:
+        if wrong := [token for token in ends.eos if not 0 <= token < size]:
             raise ValueError(
                 f"eos: expected tokens below {size:,}, the model's vocabulary, got {wrong[0]:,}"
             )
@@ -105,22 +113,18 @@ class TorchEngine:
                 f"{net.config.max_position_embeddings:,} tokens "
                 f"(max_position_embeddings), got {rows:,} of {length:,}"
             )
-        if stop and decode is None:
+        if ends.stop and ends.decode is None:
             raise ValueError("stop: expected a decode function beside the stop strings, got none")
         self._length, self._seed, self._temperature = length, seed, temperature
-        self._greedy, self._on_update, self._stop, self._decode = (
-            greedy,
-            on_update,
-            tuple(stop),
-            decode,
-        )
+        self._greedy, self._on_update = greedy, on_update
+        self._stop, self._decode = tuple(ends.stop), ends.decode
         net = net.eval().requires_grad_(False)
         self._device = net.head.device
         self._now = _Weights(net, Decoding(net, rows, length))
         # where the next version's parts are put while this one draws
         self._spare: _Weights | None = None
         self._ends = np.zeros(size, bool)
-        self._ends[list(eos)] = True
+        self._ends[list(ends.eos)] = True
         self._rows = np.zeros((8, rows), np.int64)
         self._rows[SEAT] = np.arange(rows)
         # by seat: the prompt and what was drawn; logp and version beside it

@@ -21,7 +21,7 @@ from equipoise.envs.restore.snapshot import generator, generator_state
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset, Episode, Faulty
 from equipoise.experience.replay.codec import chosen
-from equipoise.experience.replay.row_buffer import RowBuffer
+from equipoise.experience.replay.row_buffer import Extent, RowBuffer
 from equipoise.experience.replay.row_layout import Layout, smallest
 from equipoise.experience.replay.selectors import Prioritized, Uniform, importance_weights
 from equipoise.types import Array, Batch, Stack, StateReader, StateWriter, Trajectory, Tree
@@ -56,11 +56,7 @@ class RecordedRows:
         slots = max(rows + 2 * chunk, smallest(layout, unroll=chunk, window=window))
         self.ring = RowBuffer(
             layout,
-            slots=slots,
-            block=1,
-            actors=1,
-            unroll=chunk,
-            window=window,
+            Extent(slots=slots, block=1, actors=1, unroll=chunk, window=window),
             folder=settings.file,
             codecs=chosen(settings.codec, layout.large, layout.small),
             threads=settings.decode_threads,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -36,6 +37,18 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]  # [slots, streams]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How many rows a buffer holds, and of whom."""
+
+    slots: int  # rows of a stream: a multiple of ``unroll``
+    block: int  # streams of an actor
+    actors: int
+    unroll: int  # rows of a block
+    window: int
+    numbers: Ints | None = None  # of the stream in each column; None: that of the column
+
+
 class RowBuffer:
     """A ring buffer: rows in, windows of ``window`` rows out; the choice of windows is the
     selector's.
@@ -44,37 +57,28 @@ class RowBuffer:
     def __init__(
         self,
         layout: Layout,
+        extent: Extent,
         *,
-        slots: int,
-        block: int,
-        actors: int,
-        unroll: int,
-        window: int,
         folder: str = "",
         codecs: Mapping[str, str] = MappingProxyType({}),
         threads: int = 1,
         pinned: bool = False,
-        numbers: Ints | None = None,
     ) -> None:
-        """``slots``: a multiple of ``unroll``; ``block``: streams of an actor; ``folder``:
-        directory for a file of the rows; ``codecs``: codecs of large leaves by path, decoded by
-        ``threads`` threads; ``pinned``: windows are gathered into memory that a GPU reads by
-        itself; ``numbers``: the number of the stream in each column, None: that of the column.
+        """``folder``: directory for a file of the rows; ``codecs``: codecs of large leaves by path,
+        decoded by ``threads`` threads; ``pinned``: windows are gathered into memory that a GPU
+        reads by itself.
         """
+        slots, block, actors = extent.slots, extent.block, extent.actors
+        unroll, window = extent.unroll, extent.window
         least = smallest(layout, unroll=unroll, window=window)
         if slots % unroll or slots < least:
             raise ValueError(
                 f"slots: expected a multiple of unroll={unroll} and at least {least}, got {slots}"
             )
-        self.layout, self.slots, self.block, self.unroll, self.window = (
-            layout,
-            slots,
-            block,
-            unroll,
-            window,
-        )
+        self.layout, self.slots, self.block = layout, slots, block
+        self.unroll, self.window = unroll, window
         self.streams = streams = actors * block
-        self._numbers = numbers
+        self._numbers = extent.numbers
         self.places = slots * streams
         self._records = memory((slots, streams, layout.record), "uint8", folder)
         self._small = {

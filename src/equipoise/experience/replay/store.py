@@ -14,7 +14,7 @@ from equipoise.experience.layout import columns
 from equipoise.experience.replay.hindsight import Goals, Hindsight
 from equipoise.experience.replay.journal import Journal
 from equipoise.experience.replay.plan import ReplayPlan
-from equipoise.experience.replay.row_buffer import RowBuffer
+from equipoise.experience.replay.row_buffer import Extent, RowBuffer
 from equipoise.experience.replay.rows import without_observations
 from equipoise.experience.replay.selectors import Fifo, Prioritized, Selector, Uniform
 from equipoise.types import Array, Trajectory, Tree
@@ -43,16 +43,18 @@ class Store:
         self._plan, self._first_priority = plan, priority
         self.ring = RowBuffer(
             plan.layout,
-            slots=plan.slots,
-            block=plan.block,
-            actors=plan.of_shard(shard),
-            unroll=plan.unroll,
-            window=plan.window,
+            Extent(
+                slots=plan.slots,
+                block=plan.block,
+                actors=plan.of_shard(shard),
+                unroll=plan.unroll,
+                window=plan.window,
+                numbers=plan.numbers(shard),
+            ),
             folder=plan.settings.file,
             codecs=plan.codecs,
             threads=plan.settings.decode_threads,
             pinned=pinned,
-            numbers=plan.numbers(shard),
         )
         self.selector = _selector(plan.settings, self.ring)
         self.journal = None if folder is None else Journal(self.ring, folder)
