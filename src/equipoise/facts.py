@@ -1,9 +1,13 @@
 """Facts about a setting, written in the annotation of its field, and the one function that reads
 them.
 
-    entropy: Annotated[float, Range(0), Help("Weight of the policy's entropy.")] = 0.0 clip_obs:
-    Annotated[float, Range(0, above=True), Help("Bound of a normalised number."),
-    Read("normalize_obs")] = 10.0
+    entropy: Annotated[float, Range(0), Help("Weight of the policy's entropy.")] = 0.0
+    clip_obs: Annotated[
+        float,
+        Range(0, above=True),
+        Help("Bound of a normalised number."),
+        Read("normalize_obs"),
+    ] = 10.0
 
 The command line, ``--help``, ``--set``, JSON, refusals, resumes and the tables of the pages read
 them from here. A subclass that redeclares a field inherits each fact that its own annotation leaves

@@ -5,15 +5,19 @@ code raised, and where.
 from __future__ import annotations
 
 import re
+import sysconfig
 import traceback
 from collections.abc import Collection
 from difflib import SequenceMatcher
 from importlib import metadata
+from pathlib import Path
 
 LONGEST = 4_000  # characters of the error of a user's code
 NEAR = 1.0  # how alike names have to be, from 0 to 2, for one to be meant by the other
 # letters of a name that is compared: the time grows with the product of two lengths
 LONGEST_NAME = 128
+STDLIB, PACKAGE = Path(sysconfig.get_path("stdlib")), Path(__file__).parent
+SITE = ("site-packages", "dist-packages")  # folders of installed packages
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
@@ -98,11 +102,26 @@ def said(error: BaseException) -> str:
 def raised(error: BaseException) -> str:
     """The kind, the message and the line of an error that a user's code raised; a SyntaxError's
     line is that of the mistake.
+
+    The line is the last one outside Python, this package and the installed packages, if there is
+    one: a mistake in a class often raises in `dataclasses` or torch.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
-    at = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    at = next((frame for frame in reversed(frames) if _of_a_user(frame.filename)), frames[-1])
     return f"{type(error).__name__}: {said(error)} ({at.filename}, line {at.lineno})"
+
+
+def _of_a_user(file: str) -> bool:
+    """Is it a file outside Python, this package and the installed packages?"""
+    path = Path(file)
+    return not (
+        file.startswith("<")
+        or path.is_relative_to(STDLIB)
+        or path.is_relative_to(PACKAGE)
+        or any(part in SITE for part in path.parts)
+    )
 
 
 def _last(name: str) -> str:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from equipoise.hints import hint
+from equipoise.hints import hint, raised
 
 
 def called(name: str, what: str) -> Callable[..., Any]:
@@ -23,6 +23,12 @@ def called(name: str, what: str) -> Callable[..., Any]:
             raise  # the module exists and lacks a dependency
         raise ValueError(
             f"{what} {name!r}: no module {error.name!r} is found here or among the installed ones"
+        ) from error
+    except ImportError:
+        raise  # the caller may name the package to install
+    except Exception as error:  # the module of a user may raise anything
+        raise ValueError(
+            f"{what} {name!r}: expected a module that can be imported, got {raised(error)}"
         ) from error
     for part in path.split("."):
         if not hasattr(found, part):

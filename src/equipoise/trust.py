@@ -199,17 +199,13 @@ def check(
     module = _module(name)
     if module and _place(module) is None:
         top = module.partition(".")[0]
-        near = next(
-            iter(
-                difflib.get_close_matches(top, [one.name for one in pkgutil.iter_modules()], 1, 0.6)
-            ),
-            "",
-        )
+        near = next(iter(difflib.get_close_matches(top, _modules_of_users(), 1, 0.6)), "")
         meant = f"; did you mean {near!r}?" if near else "."
+        here = os.getcwd() if {"", os.getcwd()} & set(sys.path) else sys.path[0]
         raise Untrusted(
-            f"{file}: module {module!r} of {what} {_plain(name)!r} is not there{meant} If it has "
-            "another name now: --trust "
-            f"{module}={module.replace(top, near or 'NEW', 1)} (from Python trust=[...])"
+            f"{file}: module {module!r} of {what} {_plain(name)!r} is not there{meant} Modules are "
+            f"looked for in {here} and among the installed packages. If it has another name now: "
+            f"--trust {module}={module.replace(top, near or 'NEW', 1)} (from Python trust=[...])"
         )
     does = (
         "" if not module else (f" would be imported from {_place(module)}, and its code would run")
@@ -222,6 +218,12 @@ def check(
         "file here. If you trust it: "
         f"{options} (from Python trust=[{said}])"
     )
+
+
+def _modules_of_users() -> list[str]:
+    """Names of modules that may hold a user's env or algorithm: all but those of Python itself."""
+    names = (one.name for one in pkgutil.iter_modules())
+    return [name for name in names if name not in sys.stdlib_module_names and name[0] != "_"]
 
 
 def vouched(name: str, trusted: Sequence[str]) -> bool:

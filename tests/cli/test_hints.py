@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from equipoise.hints import LONGEST, LONGEST_NAME, hint, nearest, said, sentence, shortened
+from dataclasses import dataclass
+
+import pytest
+
+from equipoise.hints import (
+    LONGEST,
+    LONGEST_NAME,
+    hint,
+    nearest,
+    raised,
+    said,
+    sentence,
+    shortened,
+)
 
 
 def test_a_long_name_is_compared_with_none() -> None:
@@ -25,3 +38,19 @@ def test_texts_are_shortened_and_end() -> None:
         "it is.",
         "is it?",
     ]
+
+
+def test_the_line_of_a_mistake_is_the_users_and_not_the_library_s() -> None:
+    @dataclass(frozen=True)
+    class Base:
+        one: int = 1
+
+    with pytest.raises(TypeError) as refused:
+
+        @dataclass
+        class Derived(Base):
+            two: int = 2
+
+    assert "non-frozen" in raised(refused.value)
+    assert "dataclasses.py" not in raised(refused.value)
+    assert __file__ in raised(refused.value)

@@ -125,6 +125,7 @@ def test_max_episode_steps_reaches_both():
         (f"{HERE}:many", {"short": 1}, "has 3 envs, expected 4"),
         (f"python:{HERE}:many", {}, "it returns a vector env, SyncVectorEnv"),
         (f"{HERE}:Two", {}, "same spaces"),
+        ("json/Thing-v0", {}, "if the module 'json' registers it, write json:json/Thing-v0"),
         ("qqqqqqqq", {}, "unknown env id 'qqqqqqqq'"),
         ("equipoise/Rular-v0", {}, "unknown env id 'equipoise/Rular-v0'"),
         (

@@ -14,7 +14,7 @@ from torch import nn
 from equipoise.learners.learner import Learner
 from equipoise.learners.minibatch import minibatches
 from equipoise.learners.parameters.flat import ROW, flatten, norm_of
-from equipoise.learners.steps import NonFiniteUpdate
+from equipoise.learners.steps import NonFiniteUpdate, checked
 from equipoise.types import Algorithm, Batch, LossOutput, Optimizer, Trajectory
 
 
@@ -351,3 +351,25 @@ def test_the_norm_of_a_long_gradient_is_exact(size: int) -> None:
     torch.testing.assert_close(
         norm_of(x).double(), torch.linalg.vector_norm(x.double()), rtol=1e-6, atol=0
     )
+
+
+def test_what_a_loss_returns_is_looked_at() -> None:
+    pair = (torch.zeros(()), torch.ones(()))
+    out = LossOutput(loss=pair[0], count=pair[1], metrics={"x": pair})
+    assert checked(out, object()) is out and checked(None, object()) is None
+    with pytest.raises(
+        TypeError, match=r"object.loss\(\) to return a LossOutput or None, got Tensor"
+    ):
+        checked(pair[0], object())
+    wrong: Any
+    for wrong in (3.0, pair[0]):
+        with pytest.raises(TypeError, match=r"metrics\['x'\] to be \(sum, count\)"):
+            checked(replace(out, metrics={"x": wrong}), object())
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_targets_that_no_minibatch_can_be_cut_from_are_refused(by_rows: bool) -> None:
+    whole = replace(batch(), targets={"target": torch.zeros(3)})
+    with pytest.raises(ValueError, match=r"targets\(\) to return tensors \[T, B, ...\], .* \[3\]"):
+        list(minibatches(whole, 2, by_rows=by_rows, rng=torch.Generator()))
+    assert list(minibatches(whole, 1, by_rows=by_rows, rng=torch.Generator())) == [whole]

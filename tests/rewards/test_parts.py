@@ -21,7 +21,7 @@ from equipoise.learners.learner import Learner
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.record import statefile
-from equipoise.rewards.part import RewardPart
+from equipoise.rewards.part import RewardPart, parts_of
 from equipoise.rewards.step import RewardStep
 from equipoise.types import Batch, LossOutput, Optimizer, Rewards, Trajectory
 from tests.algorithms.items import DISCRETE, batch, drawn, generator, network
@@ -326,3 +326,31 @@ def test_a_part_that_gives_no_rewards_is_named(given: Any, sentence: str) -> Non
         RewardsFailed, match=rf"^rewards.parts: Faulty.rewards failed: .*{sentence}"
     ):
         learner(part).step(batches(1)[0])
+
+
+class Forgetful(RewardPart):
+    name: ClassVar[str] = "forgetful"
+
+    def rewards(self, data: Trajectory) -> Tensor:
+        return data.reward
+
+    def state(self) -> Any:
+        return {"seen": torch.zeros(1)}
+
+
+def test_a_part_with_a_state_and_without_load_is_refused() -> None:
+    with pytest.raises(ValueError, match="to have a method load, since it has a state, got none"):
+        parts_of([f"{__name__}:Forgetful"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("\n1 / 0\n", "ZeroDivisionError: .*, line 2"), ("(", "SyntaxError")]
+)
+def test_a_part_whose_module_fails_is_told_with_its_line(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"broken_{len(text)}_part"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=f"expected a module that can be imported, got {said}"):
+        parts_of([f"{name}:A"])

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import pytest
 
@@ -54,6 +54,11 @@ class Toy(Algorithm):
     def act(self, net, obs, first, state, *, explore, noise): ...
     def best(self, net, obs, first, state): ...
     def loss(self, net, target_net, batch, *, group, step, rng): ...
+
+
+class Undecorated(Toy):
+    limit: ClassVar[int] = 4  # a class variable needs no decorator
+    tricks: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +282,15 @@ def test_an_algorithm_of_ones_own():
         ),
         ("json:loads", "expected a concrete subclass"),
         (
+            f"{__name__}:Undecorated",
+            r"expected @dataclass\(frozen=True, kw_only=True\) above the class, .* so tricks would",
+        ),
+        (
+            "my_package/mine.py:Mine",
+            "Write the module as an import does: my_package.mine:Mine. Modules are looked for in",
+        ),
+        ("./mine.py:Mine", "got a path. Write the module as an import does: mine:Mine."),
+        (
             f"{__name__}:TOY",
             "expected a concrete subclass of equipoise.types.Algorithm, got '.*:Toy'$",
         ),
@@ -303,6 +317,16 @@ def test_an_algorithm_whose_module_fails_is_told_with_its_line(text, said, tmp_p
         match=f"algorithm '{name}:A': expected a module that can be imported, got {said}",
     ):
         algorithm_class(f"{name}:A")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Required(Toy):
+    tricks: int
+
+
+def test_a_field_without_a_default_is_refused():
+    with pytest.raises(ValueError, match="a default for each field, got none for tricks"):
+        api.program("CartPole-v1", f"{__name__}:Required")
 
 
 def test_a_class_that_no_import_reaches_is_refused():

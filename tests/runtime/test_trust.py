@@ -326,6 +326,7 @@ def test_a_module_that_is_not_there_is_said_with_its_new_name(
         in said
         and "?." not in said
     )
+    assert "Modules are looked for in " in said
     option = said.partition("--trust ")[2].split()[0]
     assert option == "rename_env=renamed_env"
     there = trust.renamed(program, [option])
@@ -333,6 +334,12 @@ def test_a_module_that_is_not_there_is_said_with_its_new_name(
     trust.check(*trust.of_program(there), None, [option], "run.json")
     with pytest.raises(trust.Untrusted):
         trust.check(*trust.of_program(program), None, [option], "run.json")
+
+
+def test_no_module_of_python_itself_is_meant() -> None:
+    program = {"source": {"env": {"target": "lsprof:O", "kwargs": {}}}, "policies": {}}
+    with pytest.raises(trust.Untrusted, match="is not there. Modules .* --trust lsprof=NEW "):
+        trust.check(*trust.of_program(program), None, (), "run.json")
 
 
 @pytest.mark.parametrize("signature", ["é" * 32, "\ud800", "", None, 3, "0" * 64])

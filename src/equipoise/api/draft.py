@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from equipoise import recipes
 from equipoise.api.sizing import cut
-from equipoise.facts import AUTO
+from equipoise.facts import AUTO, facts
 from equipoise.hints import hint
 from equipoise.language.tasks import BUILT_IN
 from equipoise.programs.config_file import read_config
@@ -448,6 +448,11 @@ def _default(target: str, algorithm: str) -> Program:
     kind.
     """
     cls = algorithm_class(algorithm)
+    if without := [name for name, fact in facts(cls).items() if fact.default is MISSING]:
+        raise ValueError(
+            f"algorithm {algorithm!r}: expected a default for each field, got none for "
+            f"{', '.join(without)}"
+        )
     policy = Policy(
         algorithm=cls(), unroll=1, batch=1, replay=ReplaySettings() if cls.needs_replay else None
     )

@@ -14,6 +14,7 @@ from equipoise.console.help import Sections, plain_errors
 from equipoise.console.place import say
 
 NEEDS_JAX = ("phys2d/", "tabular/")  # ids of Gymnasium's
+UNKNOWN = "; see equipoise envs, and --import MODULE for ids that a module of yours registers"
 SHOWN = 6  # ids of a group, where all groups are shown
 
 
@@ -54,8 +55,7 @@ def envs(
                 from equipoise.envs.foreign_ids import meant_by
 
                 raise ValueError(
-                    f"no env with {text!r} in its id is "
-                    f"installed{meant_by(text) or '; see equipoise envs'}"
+                    f"no env with {text!r} in its id is installed{meant_by(text) or UNKNOWN}"
                 )
             print("\n".join(found))
             return

@@ -46,6 +46,19 @@ def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> Valu
     return ValueError(f"unknown {what} {name!r}{where}{hint}")
 
 
+def unregistered(env_id: str, known: Iterable[str]) -> ValueError:
+    """An error for an id that is not registered; where its namespace is a module, the id that
+    imports it.
+    """
+    space, slash, _ = env_id.partition("/")
+    if slash and importable(space) and not any(one.startswith(f"{space}/") for one in known):
+        return ValueError(
+            f"unknown env id {env_id!r}; if the module {space!r} registers it, write "
+            f"{space}:{env_id}"
+        )
+    return unknown("env id", env_id, known)
+
+
 def versionless(env_id: str) -> str:
     return re.sub(r"-v\d+$", "", env_id).lower()
 

@@ -190,7 +190,7 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
                 raise ValueError(f"unknown env id {target!r}{meant}")
             if said := wrong.no_name(target):
                 raise ValueError(said)
-            raise wrong.unknown("env id", target, gymnasium.registry)
+            raise wrong.unregistered(target, gymnasium.registry)
         if removed(gymnasium.registry[name].entry_point):
             others = [
                 key

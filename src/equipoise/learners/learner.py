@@ -21,7 +21,7 @@ from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.parameters.parameters import LossSums, Parameters, added
 from equipoise.learners.reward_parts import RewardParts
 from equipoise.learners.scaling import scaling
-from equipoise.learners.steps import NonFiniteUpdate, Numbers, Step, StepInProgress, either
+from equipoise.learners.steps import NonFiniteUpdate, Numbers, Step, StepInProgress, checked, either
 from equipoise.learners.target import Target
 from equipoise.learners.transfer import transfer
 from equipoise.nets.precision import autocast, backward
@@ -281,11 +281,12 @@ class Learner:
     def _loss(self, group: str, part: Batch, step: StepInProgress) -> LossOutput | None:
         loss, progress = self._execution.loss, step.numbers.progress
         with self._autocast:
-            return self.parameters.compute(
+            out = self.parameters.compute(
                 lambda: loss(
                     self.net, self._target_net, part, group=group, step=progress, rng=self.rng
                 )
             )
+        return checked(out, self.algorithm)
 
     @property
     def _target_net(self) -> Any:

@@ -30,6 +30,12 @@ def minibatches(
         yield from shuffled(batch, count, rng)
         return
     rows, streams = batch.data.shape
+    for target in tree.leaves(batch.targets):
+        if target.shape[:2] != (rows, streams):
+            raise ValueError(
+                f"expected targets() to return tensors [T, B, ...], here [{rows}, {streams}, ...], "
+                f"which minibatches are cut from, got {list(target.shape)}"
+            )
     total = rows * streams if by_rows else streams
     order = torch.randperm(total, generator=rng, device=rng.device)
     for part in order.tensor_split(count):

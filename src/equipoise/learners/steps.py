@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from equipoise.errors import Final
+from equipoise.types import LossOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,27 @@ class StepInProgress:
 
     def ends(self, now: Tensor) -> None:
         self.ended = now if self.ended is None else self.ended | now
+
+
+def checked(out: object, algorithm: object) -> LossOutput | None:
+    """Return what an algorithm's loss returned; TypeError if a user's loss returned another type,
+    or metrics that are no pairs.
+    """
+    where = f"{type(algorithm).__name__}.loss()"
+    if out is None:
+        return None
+    if not isinstance(out, LossOutput):
+        raise TypeError(
+            f"expected {where} to return a LossOutput or None, got {type(out).__name__}"
+        )
+    metrics: Mapping[str, object] = out.metrics  # a user's, whatever its annotation says
+    for name, value in metrics.items():
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise TypeError(
+                f"{where}: expected metrics[{name!r}] to be (sum, count), got "
+                f"{type(value).__name__}"
+            )
+    return out
 
 
 class NonFiniteUpdate(Final, RuntimeError):

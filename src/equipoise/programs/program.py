@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import math
+import os
 import pkgutil
 from collections.abc import Collection, Mapping
 from typing import Any, get_args
@@ -92,9 +93,14 @@ def _outside(name: str) -> type[Algorithm]:
         value: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise ValueError(
-            f"algorithm {name!r}: expected an importable module, got {error}.{looked()}"
+            f"algorithm {name!r}: expected an importable module, got "
+            f"{error}.{_as_module(name)}{looked()}"
         ) from error
     except Exception as error:  # the module of a user may raise anything
+        if meant := _as_module(name):
+            raise ValueError(
+                f"algorithm {name!r}: expected a module, got a path.{meant}"
+            ) from error
         raise ValueError(
             f"algorithm {name!r}: expected a module that can be imported, got {raised(error)}"
         ) from error
@@ -111,8 +117,33 @@ def _outside(name: str) -> type[Algorithm]:
             f"algorithm {name!r}: expected a concrete subclass of equipoise.types.Algorithm, got "
             f"{_not_one(value)}"
         )
+    if lost := _no_fields(value):
+        raise ValueError(
+            f"algorithm {name!r}: expected @dataclass(frozen=True, kw_only=True) above the class, "
+            f"got none, so {', '.join(lost)} would be no setting"
+        )
     cls: type[Algorithm] = value
     return cls
+
+
+def _no_fields(cls: type[Any]) -> list[str]:
+    """Annotated names of a class, or a base, that are no fields since a decorator is missing."""
+    return [
+        name
+        for base in cls.__mro__
+        if issubclass(base, Learns)
+        for name, kind in inspect.get_annotations(base).items()
+        if name not in cls.__dataclass_fields__ and "ClassVar" not in str(kind)
+    ]
+
+
+def _as_module(name: str) -> str:
+    """The hint for a path of a file in place of a module; "" for a module."""
+    module, _, qualname = name.partition(":")
+    if not (module.endswith(".py") or module.startswith(".") or os.sep in module):
+        return ""
+    named = module.removesuffix(".py").strip(f".{os.sep}").replace(os.sep, ".")
+    return f" Write the module as an import does: {named}:{qualname}."
 
 
 def _not_one(value: object) -> str:

@@ -86,6 +86,11 @@ def parts_of(names: Sequence[str]) -> list[RewardPart]:
             raise ValueError(
                 f"rewards.parts: expected {name}() to be a RewardPart, got {type(part).__name__}"
             )
+        if type(part).state is not RewardPart.state and type(part).load is RewardPart.load:
+            raise ValueError(
+                f"rewards.parts: expected {name} to have a method load, since it has a state, got "
+                "none: a resume would begin with another state"
+            )
         parts.append(part)
     check_names([*(part.name for part in parts), SCALE])
     return parts

@@ -216,7 +216,11 @@ class Run:
             raise error
         if hopeless:
             raise WorkerFailed(
-                error.worker, f"{error.reason}, {hopeless}", error.traceback_text, death=error.death
+                error.worker,
+                f"{error.reason}, {hopeless}",
+                error.traceback_text,
+                death=error.death,
+                cause=error.cause,
             ) from error
         self._end(attempt)
         self._source = self._files.newest_whole(self._damaged)

@@ -78,7 +78,7 @@ class Envs(Source):
         obs_row = observation_spec(spec.observation)
         state = net.initial_state(1)
         with torch.inference_mode():
-            action, behaviour, after = algorithm.act(
+            acted = algorithm.act(
                 net,
                 tree.torch_views(tree.zeros(tree.prepend(obs_row, 1))),
                 torch.ones(1, dtype=torch.bool),
@@ -88,6 +88,13 @@ class Envs(Source):
                 ),
                 noise=torch.full((1, noise.columns), 0.5),
             )
+        if not isinstance(acted, tuple) or len(acted) != 3:
+            got = f"a tuple of {len(acted)}" if isinstance(acted, tuple) else type(acted).__name__
+            raise ValueError(
+                f"expected {type(algorithm).__name__}.act() to return action, behaviour, state, "
+                f"got {got}"
+            )
+        action, behaviour, after = acted
         wanted, got = tree.spec(state), tree.spec(after)
         if wanted != got:
             raise ValueError(
