@@ -48,7 +48,7 @@ def test_the_line_of_a_mistake_is_the_users_and_not_the_library_s() -> None:
     with pytest.raises(TypeError) as refused:
 
         @dataclass
-        class Derived(Base):
+        class Derived(Base):  # type: ignore[misc]  # the mistake
             two: int = 2
 
     assert "non-frozen" in raised(refused.value)
