@@ -25,13 +25,13 @@ from equipoise.console.picture import (
     clock,
     line_parts,
     number,
-    short,
     site_lines,
     sparkline,
     took,
 )
 from equipoise.console.terminal import View, look_command, print_summary, safe
 from equipoise.record.report import Evaluating, SiteStats
+from equipoise.record.ring import short
 from equipoise.types import EnvFactory
 from tests.cli.samples import BALANCE, VERDICT, evaluation, program, report, summary
 

@@ -41,7 +41,6 @@ from equipoise.console.picture import (
     info_rows,
     line_parts,
     number,
-    short,
     site_lines,
     spread,
     took,
@@ -59,6 +58,7 @@ from equipoise.console.place import (
 from equipoise.files import read_json
 from equipoise.record.paths import CAPSULES
 from equipoise.record.report import Evaluating, Report, SiteStats, repeated
+from equipoise.record.ring import short
 from equipoise.record.series import lag_name
 from equipoise.sources.source import source_of
 from equipoise.types import Program
