@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from equipoise.cli.cluster import cluster_settings
-from equipoise.runtime.cluster.placing import read_cluster
+from equipoise.programs.cluster import read_cluster
 
 KUBERAY = Path(__file__).parents[2] / "deploy" / "kuberay"
 SCHEMA = KUBERAY / "schema" / "ray.io_v1.json"

@@ -17,9 +17,9 @@ from ray_machines import STORE, Machines, accounted, machines, of_runs, until
 from equipoise import api
 from equipoise.balance.model import HOME
 from equipoise.errors import WorkerFailed
+from equipoise.programs.cluster import Cluster
 from equipoise.record.directory import RunDirectory
 from equipoise.record.measured import measured
-from equipoise.runtime.cluster.placing import Cluster
 from tests.runtime.relay import Relays
 from tests.runtime.test_cluster import PROGRAMS
 

@@ -11,17 +11,17 @@ import pytest
 
 from equipoise import api
 from equipoise.api import training
+from equipoise.facts import facts
 from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.plan import plan_run
+from equipoise.programs.cluster import Cluster, read_cluster
 from equipoise.runtime.cluster.placing import (
     Cell,
-    Cluster,
     Node,
     cells,
     check_inference,
     deal,
     placed,
-    read_cluster,
 )
 from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS
@@ -177,6 +177,12 @@ def test_a_machine_that_will_be_taken_away_gets_nothing() -> None:
     assert placed({"site 0": 6, "site 1": 1}, there, Cluster()) == {"site 0": "n1"}
 
 
+def test_the_help_and_the_page_have_each_setting_of_a_cluster() -> None:
+    page = (Path(__file__).parents[2] / "docs/cluster.md").read_text()
+    for name, fact in facts(Cluster).items():
+        assert fact.help and (f"--cluster {name}=" in page or f"--{name} " in page), name
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -188,8 +194,8 @@ def test_a_machine_that_will_be_taken_away_gets_nothing() -> None:
             {"labels": "tier"},
             "cluster.labels: expected KEY=VALUE, with commas between several, got 'tier'",
         ),
-        ({"home_actors": "-1"}, "cluster.home_actors: expected 0 or more, got -1"),
-        ({"link_deadline_s": "1"}, "cluster.link_deadline_s: expected at least 2.0"),
+        ({"home_actors": "-1"}, "cluster.home_actors: expected at least 0, got -1"),
+        ({"link_deadline_s": "1"}, "cluster.link_deadline_s: expected at least 2, got 1.0"),
         ({"homeactors": "1"}, "did you mean 'home_actors'?"),
     ],
 )

@@ -7,34 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
+from equipoise.console.options import described, option_of
+from equipoise.facts import facts
+from equipoise.programs.cluster import Cluster
 from equipoise.types import WHERE
 
-Address = Annotated[
-    str | None,
-    typer.Option(
-        metavar="auto|HOST:PORT|local",
-        help="Which Ray cluster, with --on ray. auto: the one that RAY_ADDRESS names, or that runs "
-        "on this machine. HOST:PORT: "
-        "the one whose head is there. local (default): a new one on this machine, for this run "
-        "alone.",
-        rich_help_panel=WHERE,
-    ),
-]
+FIELDS = dict(facts(Cluster))
+ADDRESS = FIELDS.pop("address")
+Address = Annotated[str | None, option_of(ADDRESS)]
 ClusterSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--cluster",
         metavar="KEY=VALUE",
-        help="How a run is placed, with --on ray; as often as you like. home_actors=N: so many "
-        "actors on this machine, with "
-        "the learner. labels=KEY=VALUE: only machines with that Ray label get actors. "
-        "autoscale=true: wait for machines that "
-        "are added. inference_at=home: with --inference central, this machine acts for the envs "
-        "that others step. "
-        "learners_at=actors, shards_at=actors: learners, or a replay's shards, go to the machines "
-        "of their actors. "
-        "link_deadline_s=5: when a silent machine counts as gone. They may change on a resume "
-        "(docs/cluster.md).",
+        help="How a run is placed, with --on ray; as often as you like. "
+        + " ".join(f"{name}: {described(one)}." for name, one in FIELDS.items())
+        + " They may change on a resume (docs/cluster.md).",
         rich_help_panel=WHERE,
     ),
 ]

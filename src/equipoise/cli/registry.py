@@ -16,9 +16,9 @@ import typer
 from equipoise.cli.app import Debug, app
 from equipoise.console.help import Sections, fail, plain_errors
 from equipoise.console.mistakes import OneLineErrors
-from equipoise.console.options import read_fields
+from equipoise.console.options import field_options, read_fields
 from equipoise.console.place import printable
-from equipoise.serving.settings import CPU_S, MEMORY, Settings
+from equipoise.serving.settings import TRIAL, Settings
 
 PLACE = Path("registry")
 SHOWN = 10  # versions and records that 'show' prints, the newest ones
@@ -107,6 +107,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
   equipoise registry add artifact cartpole
   equipoise registry add artifact cartpole --alias champion --reason "475 in evaluation\"""",
 )
+@field_options(Settings, only=TRIAL)
 def add(
     artifact: Annotated[
         Path, typer.Argument(metavar="ARTIFACT", help="The folder that 'equipoise export' wrote.")
@@ -119,15 +120,10 @@ def add(
         ),
     ] = None,
     reason: Reason = "",
-    trial_time: Annotated[
-        str, typer.Option(metavar="S", help="Processor time of the trial.")
-    ] = f"{CPU_S:g}",
-    trial_memory: Annotated[str, typer.Option(metavar="BYTES", help="Memory of the trial.")] = str(
-        MEMORY
-    ),
     as_json: Json = False,
     at: At = PLACE,
     debug: Debug = False,
+    **given: Any,
 ) -> None:
     """Copy an artifact into the registry, as a version of NAME.
 
@@ -141,7 +137,7 @@ def add(
 
         if alias is not None:
             check_alias(alias)
-        limits = read_fields(Settings, {"trial_time": trial_time, "trial_memory": trial_memory})
+        limits = read_fields(Settings, given)
         to = Registry(at, create=True)
         trial = Trial(cpu_s=limits["trial_s"], memory=limits["trial_memory"])
         try:

@@ -115,39 +115,48 @@ def _set(help_: str) -> inspect.Parameter:
     )
 
 
-def _option(name: str, fact: Fact) -> inspect.Parameter:
+def option_of(fact: Fact) -> typer.models.OptionInfo:
+    """The option of a setting with a ``Flag``, without its default."""
     assert fact.flag is not None
-    option = typer.Option(
-        f"--{name}", metavar=fact.flag.metavar, help=fact.help, rich_help_panel=fact.flag.section
+    option: typer.models.OptionInfo = typer.Option(
+        f"--{_name(fact)}",
+        metavar=fact.flag.metavar,
+        help=fact.help,
+        rich_help_panel=fact.flag.section or None,
     )
-    kind = Annotated[str | None, option]
+    return option
+
+
+def _option(name: str, fact: Fact) -> inspect.Parameter:
+    kind = Annotated[str | None, option_of(fact)]
     return inspect.Parameter(
         name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind
     )
 
 
-def field_options(*classes: type[object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with an option for each field with a ``Flag``, which it takes as keywords for
-    ``read_fields``.
+def field_options(
+    *classes: type[object], only: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with an option for each field with a ``Flag``, or those of ``only``, which it takes
+    as keywords for ``read_fields``.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        first, *own = (
-            one
+        own = [
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             for one in signature.parameters.values()
             if one.kind is not inspect.Parameter.VAR_KEYWORD
-        )
+        ]
         made = [
             _field_option(fact)
             for cls in classes
             for fact in facts(cls).values()
-            if fact.flag is not None
+            if fact.flag is not None and (not only or fact.name in only)
         ]
-        return with_parameters(
-            command,
-            [first, *made, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)],
-        )
+        arguments = [one for one in own if _section(one) < 0]
+        others = [one for one in own if _section(one) >= 0]
+        return with_parameters(command, [*arguments, *made, *others])
 
     return decorate
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from equipoise import phases
 from equipoise.hints import install
 from equipoise.plans.blueprint import Blueprint
-from equipoise.runtime.cluster.placing import read_cluster
+from equipoise.programs.cluster import read_cluster
 from equipoise.runtime.messages import Cut, Message
 from equipoise.runtime.stats import RunStats
 from equipoise.types import On, WeightStore

@@ -28,11 +28,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from equipoise.errors import WorkerFailed
 from equipoise.plans.blueprint import Blueprint
 from equipoise.private.ray import draining
+from equipoise.programs.cluster import Cluster
 from equipoise.programs.limits import check_processes
 from equipoise.runtime.cluster import host
 from equipoise.runtime.cluster.host import SiteJob
 from equipoise.runtime.cluster.placing import (
-    Cluster,
     Node,
     cells,
     check_inference,

@@ -10,12 +10,11 @@ and goes to another machine when its own is lost.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_type_hints
+from dataclasses import dataclass, field
 
 from equipoise.hints import hint
 from equipoise.plans.blueprint import Blueprint
-from equipoise.programs.settings import convert
+from equipoise.programs.cluster import At, Cluster
 from equipoise.workers.kind import (
     KeepingKind,
     LearningKind,
@@ -24,66 +23,6 @@ from equipoise.workers.kind import (
     ServingKind,
     SteppingKind,
 )
-
-At = Literal["actors", "home"]
-LEAST_DEADLINE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """The settings of a cluster. They are no part of a Program, and may change on a resume."""
-
-    # "auto": where RAY_ADDRESS says, or the one that runs here; HOST:PORT; "local": one of its own
-    address: str = "local"
-    # actors on the learner's machine; None: as many as it has free cores for
-    home_actors: int | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)  # that a machine of actors must have
-    # wait for machines that an autoscaler adds, instead of refusing what has no room
-    autoscale: bool = False
-    # on which machines central inference acts: those of the actors, or home
-    inference_at: At = "actors"
-    # where learners beside the first are: at home, or each with the actors that feed it
-    learners_at: At = "home"
-    # where the shards of a replay are: at home, or each with the actors that feed it
-    shards_at: At = "home"
-    link_deadline_s: float = 5.0  # after which a machine that says nothing counts as gone
-
-
-def read_cluster(given: Mapping[str, Any]) -> Cluster:
-    """Read settings of a cluster, given as texts or as values; ValueError in one line."""
-    kinds = {one.name: get_type_hints(Cluster)[one.name] for one in fields(Cluster)}
-    values = {}
-    for name, value in given.items():
-        if name not in kinds:
-            raise ValueError(f"cluster: got the unknown setting {name!r}{hint(name, kinds)}")
-        if name == "labels" and isinstance(value, str):
-            value = _labels(value)
-        values[name] = convert(
-            value, dict[str, str] if name == "labels" else kinds[name], f"cluster.{name}"
-        )
-    made = Cluster(**values)
-    if made.home_actors is not None and made.home_actors < 0:
-        raise ValueError(f"cluster.home_actors: expected 0 or more, got {made.home_actors}")
-    if made.link_deadline_s < LEAST_DEADLINE_S:
-        raise ValueError(
-            f"cluster.link_deadline_s: expected at least {LEAST_DEADLINE_S}, since a beat comes "
-            "twice a second, got "
-            f"{made.link_deadline_s}"
-        )
-    return made
-
-
-def _labels(text: str) -> dict[str, str]:
-    """Read KEY=VALUE, with commas between several."""
-    found = {}
-    for one in text.split(","):
-        key, equals, value = (part.strip() for part in one.partition("="))
-        if not (key and equals and value):
-            raise ValueError(
-                f"cluster.labels: expected KEY=VALUE, with commas between several, got {text!r}"
-            )
-        found[key] = value
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

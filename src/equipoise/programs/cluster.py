@@ -1,0 +1,83 @@
+"""Settings of a cluster, which ``--cluster`` and a run from Python take by name. They are no part
+of a Program, and may change on a resume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from equipoise.facts import Flag, Help, Range, facts
+from equipoise.hints import hint
+from equipoise.programs.ranges import beyond
+from equipoise.programs.settings import convert
+from equipoise.types import WHERE
+
+At = Literal["actors", "home"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """How a run is placed on the machines of a Ray cluster. *Home* is the learner's machine."""
+
+    address: Annotated[
+        str,
+        Help(
+            "Which Ray cluster, with --on ray. auto: the one that RAY_ADDRESS names, or that runs "
+            "on this machine. HOST:PORT: the one whose head is there. local (default): a new one "
+            "on this machine, for this run alone."
+        ),
+        Flag(WHERE, "auto|HOST:PORT|local"),
+    ] = "local"
+    home_actors: Annotated[
+        Annotated[int, Range(0)] | None,
+        Help("actors on this machine, with the learner; none: as many as fit"),
+    ] = None
+    labels: Annotated[
+        Mapping[str, str],
+        Help("Ray labels that a machine of actors must have, as KEY=VALUE,KEY=VALUE"),
+    ] = field(default_factory=dict)
+    autoscale: Annotated[bool, Help("wait for machines that an autoscaler adds")] = False
+    inference_at: Annotated[At, Help("with --inference central, where actions are chosen")] = (
+        "actors"
+    )
+    learners_at: Annotated[
+        At, Help("where further learners are; actors: with the actors that feed them")
+    ] = "home"
+    shards_at: Annotated[
+        At, Help("where a replay's shards are; actors: with the actors that feed them")
+    ] = "home"
+    # a machine says twice a second that it is there
+    link_deadline_s: Annotated[
+        float, Range(2), Help("seconds after which a silent machine counts as gone")
+    ] = 5.0
+
+
+def read_cluster(given: Mapping[str, Any]) -> Cluster:
+    """Read settings of a cluster, given as texts or as values; ValueError in one line."""
+    known = facts(Cluster)
+    values = {}
+    for name, value in given.items():
+        where = f"cluster.{name}"
+        if name not in known:
+            raise ValueError(f"cluster: got the unknown setting {name!r}{hint(name, known)}")
+        if name == "labels" and isinstance(value, str):
+            value = _labels(value)
+        values[name] = convert(value, known[name].kind, where)
+        for number, limit in beyond(values[name], known[name].annotated):
+            raise ValueError(f"{where}: expected {limit}, got {number}")
+    return Cluster(**values)
+
+
+def _labels(text: str) -> dict[str, str]:
+    """Read KEY=VALUE, with commas between several."""
+    found = {}
+    for one in text.split(","):
+        key, equals, value = (part.strip() for part in one.partition("="))
+        if not (key and equals and value):
+            raise ValueError(
+                f"cluster.labels: expected KEY=VALUE, with commas between several, got {text!r}"
+            )
+        found[key] = value
+    return found
