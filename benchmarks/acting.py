@@ -31,11 +31,11 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from equipoise.actors.forward.choice import Acts
 from equipoise.actors.forward.forward import FORWARDS
 from equipoise.actors.forward.rounding import errors
 from equipoise.algorithms.ppo import PPO
 from equipoise.tree import ArraySpec
+from equipoise.tuning.forward import Acts
 from equipoise.types import EnvSpec
 
 NETS: dict[str, tuple[PPO, tuple[int, ...], str]] = {

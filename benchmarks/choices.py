@@ -6,7 +6,7 @@ is measured after it.
         [--starts 1] [--json FILE] [--page FILE.md]
 
 A case is a recipe, with a lag of 1 where it is in lockstep. ``auto`` chooses as ``equipoise train``
-does with ``--precision auto --threads auto`` (``run/choices.py``), ``--starts`` times. Then each
+does with ``--precision auto --threads auto`` (``tuning/choices.py``), ``--starts`` times. Then each
 precision with each number of threads is measured as a whole run in ``--turns`` turns of
 ``--seconds``. ``--isa``: the whole again in a child in which oneDNN may use these instructions at
 most, in place of another processor. ``--json`` adds the lines to a file; ``--page`` writes the
@@ -30,9 +30,9 @@ import torch
 from equipoise import api
 from equipoise.cores import usable
 from equipoise.programs.fields import alter
-from equipoise.run import choices, measure
-from equipoise.run.session import Interrupt
-from equipoise.run.updates import Way
+from equipoise.runtime.session import Interrupt
+from equipoise.tuning import choices, runs
+from equipoise.tuning.updates import Way
 from equipoise.types import Program
 
 CASES = {
@@ -88,7 +88,7 @@ def line(case: str, a: argparse.Namespace) -> dict[str, Any]:
     )
     grid = {str(way): way.of(choices.usual(made)) for way in ways}
     with Interrupt() as interrupt:
-        race = measure.raced(
+        race = runs.raced(
             grid,
             interrupt,
             until=time.monotonic() + LONGEST_S,

@@ -7,7 +7,7 @@ of streams.
 
 Two actors of IMPALA at no bound of lag, CartPole for the MLP and Pong for the images
 (``nature-slow``: sixteen, whose envs show images, cost nothing and sleep 5 ms a step), whose
-learner learns from what they make (``run/measure.py``): local and central take turns, ``--turns``
+learner learns from what they make (``tuning/runs.py``): local and central take turns, ``--turns``
 in all within ``--seconds``, not counting how long they take to the first updates. The median of the
 turns counts as true. Then ``auto`` chooses, by its own shorter measurement.
 
@@ -30,8 +30,9 @@ from rows import PRECISION
 
 from equipoise.algorithms.impala import IMPALA
 from equipoise.programs.fields import alter
-from equipoise.run import choices, measure
-from equipoise.run.session import Interrupt
+from equipoise.runtime.session import Interrupt
+from equipoise.tuning import choices
+from equipoise.tuning.runs import raced
 from equipoise.types import (
     EnvFactory,
     EnvSource,
@@ -85,7 +86,7 @@ def line(net: str, streams: int, *, seconds: float, turns: int) -> dict[str, Any
     made = program(net, streams)
     runs = {kind: alter(made, inference=kind) for kind in KINDS}
     with Interrupt() as interrupt:
-        race = measure.raced(
+        race = raced(
             runs,
             interrupt,
             until=time.monotonic() + LONGEST_S,

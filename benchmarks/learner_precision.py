@@ -7,7 +7,7 @@ operation by operation.
 
 A sample is one row of a batch, learned from for all epochs. Batches are random rows in the shapes
 of the recipe. All ways are there at once and take turns, A B A B; a way's figure is the median of
-its rounds. ``auto`` is the precision that a run takes where nobody says one (``run/choices.py``),
+its rounds. ``auto`` is the precision that a run takes if none is given (``tuning/choices.py``),
 at these threads. ``graphs`` in a way: updates as CUDA graphs. ``--isa``: the whole again in a child
 in which oneDNN may use these instructions at most, in place of another processor.
 
@@ -32,8 +32,8 @@ from equipoise import api
 from equipoise.learners.execution import chosen
 from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
-from equipoise.run import choices
-from equipoise.run.updates import random_batch
+from equipoise.tuning import choices
+from equipoise.tuning.updates import random_batch
 from equipoise.types import Batch, Program, learning
 
 ISA = "ONEDNN_MAX_CPU_ISA"

@@ -38,10 +38,10 @@ from equipoise.actors.worker import ActorWorker
 from equipoise.clock import Clock
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.plans.plan import plan_run
-from equipoise.run import choice
 from equipoise.runtime import build
 from equipoise.runtime.ipc import Heap
 from equipoise.runtime.site import LocalSite
+from equipoise.tuning import forward
 from equipoise.types import Tick
 from equipoise.workers.actor import ActorKind
 from equipoise.workers.kind import Member
@@ -85,7 +85,7 @@ class Actor:
         )
         blue = plan_run(made)
         # the faster one, as in a run
-        blue = replace(blue, forward=choice.forward_of(blue, choice.forwards(blue)))
+        blue = replace(blue, forward=forward.forward_of(blue, forward.forwards(blue)))
         kind = ActorKind()
         self.shared, board, _ = build.lay_out(blue, [kind], Heap, LocalChannel)
         self.queue, title = self.shared.queues[0], Member(kind, 0).title

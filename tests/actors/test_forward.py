@@ -13,8 +13,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from equipoise import tree
-from equipoise.actors.forward import choice
-from equipoise.actors.forward.choice import Acts, choose
 from equipoise.actors.forward.forward import Forward, LeanForward, can_round
 from equipoise.actors.forward.lean import Refused
 from equipoise.actors.forward.rounding import EVERY, KEPT, Rounding, errors, kind_of, told
@@ -31,6 +29,8 @@ from equipoise.experience.layout import RowSpec
 from equipoise.nets.compiled import pays
 from equipoise.nets.quantize import dequantize, layer_weights, quantize
 from equipoise.tree import ArraySpec
+from equipoise.tuning import forward as choice
+from equipoise.tuning.forward import Acts, choose
 from equipoise.types import EnvSpec
 
 OBS, SIX, BOX = (
@@ -317,8 +317,8 @@ def test_the_faster_one_is_chosen(
     )
     found = choose(acts_of(PPO()), max_lag=1, compiled=False)
     assert (
-        found.forward == faster
-        and found.torch_us == pytest.approx(took[0] * 1e6)
+        found.value == faster
+        and found.measured["torch"] == pytest.approx(took[0] * 1e6)
         and "8 streams" in found.why
     )
 
@@ -328,7 +328,7 @@ def test_what_is_not_chosen_by_measurement() -> None:
     assert "compiled" in choose(acts_of(PPO()), max_lag=1, compiled=True).why
     assert "medium" in choose(acts_of(PPO(), precision="medium"), max_lag=1, compiled=False).why
     found = choose(acts_of(PPO()), max_lag=0, compiled=False)
-    assert found.forward == "torch" and found.torch_us is None
+    assert found.value == "torch" and not found.measured
     net = acts_of(PPO()).net
     assert not pays(net) and not pays(nn.Linear(1, 1))
     net.torso = nn.Conv2d(1, 1, 1)
@@ -359,7 +359,7 @@ def test_what_a_recording_would_get_wrong_is_left_to_torch(torso: nn.Module, why
     acts.net.torso, acts.net.value_torso = torso, None
     acts.net.policy_head = nn.Linear(5, 6)
     found = choose(acts, max_lag=None, compiled=False)
-    assert found.forward == "torch" and why in found.why
+    assert found.value == "torch" and why in found.why
 
 
 def test_a_check_finds_one_weight_that_is_not_refreshed() -> None:

@@ -54,7 +54,7 @@ class FakeRun:
 @pytest.fixture
 def api(monkeypatch):
     # what a busy machine would decide
-    monkeypatch.setattr("equipoise.api.sizing.measured", lambda program: None)
+    monkeypatch.setattr("equipoise.tuning.sizing.measured", lambda program: None)
     fake = SimpleNamespace(asked={}, run=FakeRun(), refuse=None, made=program())
 
     def made_program(env, algorithm, *, settings, recipe, **fields):
@@ -652,7 +652,7 @@ def test_a_resume_that_cannot_be_says_why(api):
 
 
 def test_a_preempted_run_has_an_exit_code_of_its_own(api):
-    from equipoise.run.session import Preempted
+    from equipoise.runtime.session import Preempted
 
     api.run = FakeRun(end=Preempted(), status="interrupted")
     assert run("train", "CartPole-v1", "--quiet").exit_code == 143

@@ -19,7 +19,7 @@ from equipoise import api
 from equipoise.cli import app
 from equipoise.programs.config_file import read_config, write_config
 from equipoise.record.directory import RunDirectory
-from equipoise.run.choice import read_choices
+from equipoise.tuning.choice import read_choices
 
 TINY = (
     "--steps",

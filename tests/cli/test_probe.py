@@ -11,7 +11,7 @@ from equipoise.api import probing
 from equipoise.balance.remedies import Remedy
 from equipoise.cli import app
 from equipoise.errors import WorkerFailed
-from equipoise.run.measure import Raced
+from equipoise.tuning.race import Race
 from tests.cli.samples import short_run
 
 pytestmark = pytest.mark.timeout(300)
@@ -38,7 +38,7 @@ def test_on_a_busy_machine_nothing_is_tried_unless_the_time_is_said(run, monkeyp
 
     def raced(programs, interrupt, *, until, **_):
         given.append(until - time.monotonic())
-        return Raced(rates={probing.NOW: [100.0], "--max-lag 1": []})
+        return Race(rates={probing.NOW: [100.0], "--max-lag 1": []})
 
     monkeypatch.setattr(probing, "raced", raced)
     code, said = asked(run, "--seconds", 40)
@@ -80,8 +80,8 @@ def test_it_tries_the_settings_among_the_remedies(run, monkeypatch):
         )
         if "--actors 4" in programs:
             failed = {"--actors 4": WorkerFailed("actor 3", "no memory")}
-            return Raced(rates={probing.NOW: [100.0, 90.0], "--actors 4": []}, failed=failed)
-        return Raced(rates={probing.NOW: [100.0, 90.0], "--max-lag 1": [150.0, 160.0]})
+            return Race(rates={probing.NOW: [100.0, 90.0], "--actors 4": []}, failed=failed)
+        return Race(rates={probing.NOW: [100.0, 90.0], "--max-lag 1": [150.0, 160.0]})
 
     monkeypatch.setattr(probing, "raced", raced)
     found = probing.probe(run)
@@ -109,7 +109,7 @@ def test_what_cannot_be_tried_is_said(run, monkeypatch, tmp_path):
     assert code == 0 and "nothing was tried" in said
     monkeypatch.setattr(probing, "remedies", lambda known, allowed: [remedy("--max-lag 1", 1.8)])
     monkeypatch.setattr(
-        probing, "raced", lambda *_, **__: Raced(rates={probing.NOW: [0.0], "--max-lag 1": []})
+        probing, "raced", lambda *_, **__: Race(rates={probing.NOW: [0.0], "--max-lag 1": []})
     )
     code, said = asked(run)
     assert code == 2 and "expected a run that learns within" in said

@@ -239,7 +239,7 @@ def copied(value: Any) -> Any:
 
 def trained(said: dict[str, Any], mask: str, out: Path) -> Outcome:
     from equipoise import api
-    from equipoise.api import sizing
+    from equipoise.tuning import sizing
 
     outcome, batches, book = Outcome(), Batches(), env_law.new_book()
     try:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from equipoise import tree
-from equipoise.api import sizing
 from equipoise.envs import final, loop, masks, spaces, values
 from equipoise.envs.check import info_probe, probe
 from equipoise.envs.check.drawn import Drawn
 from equipoise.envs.failures import row_checks
 from equipoise.envs.families import joint
+from equipoise.tuning import sizing
 from tests.outside.harness import Planted
 
 

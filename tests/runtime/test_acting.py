@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.actors.forward.choice import Choice
 from equipoise.programs.fields import alter
 from equipoise.programs.refusals import check
-from equipoise.run import choice as acting
+from equipoise.tuning import forward as acting
+from equipoise.tuning.choice import Choice
 from equipoise.types import Program
 
 
@@ -56,7 +56,7 @@ def test_a_resume_acts_as_the_run_did(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         acting,
         "choose",
-        lambda *_, **__: Choice(forward="lean", why="told so", torch_us=2.0, lean_us=1.0),
+        lambda *_, **__: Choice(value="lean", why="told so", measured={"torch": 2.0, "lean": 1.0}),
     )
     run, _, summary = ran(made(max_lag=1, checkpoint_every=2048), tmp_path / "run")
     told = run["choices"]["forward"]
@@ -66,9 +66,7 @@ def test_a_resume_acts_as_the_run_did(tmp_path: Path, monkeypatch: pytest.Monkey
         {"torch": 2.0, "lean": 1.0},
     )
     assert summary["acting"]["forward"] == {"main": "lean"}
-    monkeypatch.setattr(
-        acting, "choose", lambda *_, **__: Choice(forward="torch", why="asked again")
-    )
+    monkeypatch.setattr(acting, "choose", lambda *_, **__: Choice(value="torch", why="asked again"))
     with api.resume(tmp_path / "run", on="serial", steps=6144) as going:
         list(going)
     assert json.loads((tmp_path / "run/run.json").read_text())["choices"] == run["choices"]

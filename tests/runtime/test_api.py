@@ -387,7 +387,7 @@ def test_an_evaluation_plays_a_changed_env(tmp_path: Any) -> None:
 
 
 def test_an_atari_game_without_a_recipe_is_told_of() -> None:
-    from equipoise.api.sizing import untuned
+    from equipoise.tuning.sizing import untuned
 
     assert "no recipe for ALE/Breakout-v5 with ppo" in untuned(
         api.program("ALE/Breakout-v5", "ppo")

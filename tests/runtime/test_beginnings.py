@@ -23,7 +23,7 @@ from equipoise.programs.config_file import write_config
 from equipoise.programs.fields import alter
 from equipoise.record.checkpoint import Source
 from equipoise.record.directory import RunDirectory
-from equipoise.run.choices import settled
+from equipoise.tuning.choices import settled
 from equipoise.types import Program
 
 PACKAGE = str(Path(equipoise.__file__).parent)

@@ -21,9 +21,9 @@ from equipoise.programs.fields import alter
 from equipoise.programs.program import from_json, to_json
 from equipoise.programs.refusals import check, check_resume
 from equipoise.programs.settings import apply_settings
-from equipoise.run import choice, choices, measure, updates
-from equipoise.run.session import Interrupt
-from equipoise.run.updates import Took, Way
+from equipoise.runtime.session import Interrupt
+from equipoise.tuning import choice, choices, race, runs, updates
+from equipoise.tuning.updates import Took, Way
 from equipoise.types import Program, learning
 
 FP32, FP32_2 = Way(), Way(threads=2)
@@ -118,7 +118,7 @@ def test_in_lockstep_and_on_one_thread_the_usual_values_hold(
     on: str, options: Any, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(updates, "timed", refuse)
-    monkeypatch.setattr(measure, "raced", refuse)
+    monkeypatch.setattr(runs, "raced", refuse)
     told: list[str] = []
     given = alter(wide(), actors="auto", inference="auto", **options)
     made, record = choices.settled(given, on=on, asked=["actors"], tell=told.append)
@@ -171,7 +171,7 @@ def races(rates: dict[str, float], seen: list[Any]) -> Any:
 
     def raced(programs: Any, interrupt: Any, *, until: float, tell: Any) -> Any:
         seen.append((list(programs), until - time.monotonic()))
-        return measure.Raced(rates={label: [rates[label]] for label in programs})
+        return race.Race(rates={label: [rates[label]] for label in programs})
 
     return raced
 
@@ -214,7 +214,7 @@ def test_updates_narrow_what_whole_runs_decide(
     monkeypatch.setattr(choices, "ways_of", lambda program, names: WAYS)
     monkeypatch.setattr(updates, "timed", timings(took, timed_for))
     monkeypatch.setattr(
-        measure, "raced", races({str(way): rate for way, rate in rates.items()}, raced)
+        runs, "raced", races({str(way): rate for way, rate in rates.items()}, raced)
     )
     made, record = choices.settled(wide(), on="process")
     assert (made.placement.precision, made.placement.threads) == (taken.precision, taken.threads)
@@ -240,8 +240,8 @@ def test_where_there_is_time_for_one_run_alone_updates_decide(
     monkeypatch.setattr(choices, "usable", lambda: 4)
     monkeypatch.setattr(choices, "ways_of", lambda program, names: WAYS)
     monkeypatch.setattr(updates, "timed", timings(took, []))
-    late = measure.Raced(rates={str(BF16_2): [9.0], str(BF16): []}, left_out=[str(BF16)])
-    monkeypatch.setattr(measure, "raced", lambda *_, **__: late)
+    late = race.Race(rates={str(BF16_2): [9.0], str(BF16): []}, left_out=[str(BF16)])
+    monkeypatch.setattr(runs, "raced", lambda *_, **__: late)
     made, record = choices.settled(wide(), on="process")
     assert (made.placement.precision, made.placement.threads) == ("bf16", 1), (
         "they are within a tie of updates"
@@ -274,7 +274,7 @@ def test_all_settings_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         updates, "timed", timings(dict.fromkeys(WAYS, 0.1) | {BF16: 0.01}, timed_for)
     )
     monkeypatch.setattr(choices, "ways_of", lambda program, names: WAYS)
-    monkeypatch.setattr(measure, "raced", races(rates, raced))
+    monkeypatch.setattr(runs, "raced", races(rates, raced))
     made, record = choices.settled(alter(wide(), inference="auto", actors="auto"), on="process")
     place = made.placement
     assert (place.precision, place.inference, place.actors) == ("bf16", "central", 2)
@@ -289,14 +289,13 @@ def test_all_settings_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ties_go_to_the_most_usual() -> None:
     order = ["fp32", "medium", "bf16"]
     assert (
-        choices.most_usual({"fp32": 100.0, "medium": 104.0, "bf16": 103.0}, order, tie=1.05)
-        == "fp32"
+        race.most_usual({"fp32": 100.0, "medium": 104.0, "bf16": 103.0}, order, tie=1.05) == "fp32"
     )
     assert (
-        choices.most_usual({"fp32": 100.0, "medium": 118.0, "bf16": 120.0}, order, tie=1.05)
+        race.most_usual({"fp32": 100.0, "medium": 118.0, "bf16": 120.0}, order, tie=1.05)
         == "medium"
     )
-    assert choices.most_usual({"medium": 1.0, "bf16": 2.0}, order, tie=1.05) == "bf16"
+    assert race.most_usual({"medium": 1.0, "bf16": 2.0}, order, tie=1.05) == "bf16"
 
 
 def test_a_shortlist_is_short_and_begins_with_the_best_guess() -> None:
@@ -360,9 +359,9 @@ def test_a_race_stops_where_the_next_turn_would_not_fit(monkeypatch: pytest.Monk
         now.at += 7.0
         return {"a": 100.0, "b": 95.0, "c": 10.0}[blue]
 
-    monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: now.at))
-    monkeypatch.setattr(measure, "rate", rate)
-    monkeypatch.setattr(measure, "_blueprint", lambda program, place: program)
+    monkeypatch.setattr(race, "time", SimpleNamespace(monotonic=lambda: now.at))
+    monkeypatch.setattr(runs, "rate", rate)
+    monkeypatch.setattr(runs, "_blueprint", lambda program, place: program)
     place = SimpleNamespace(placement=SimpleNamespace(inference="local"))
     programs: Any = {}
 
@@ -370,16 +369,16 @@ def test_a_race_stops_where_the_next_turn_would_not_fit(monkeypatch: pytest.Monk
         placement = place.placement
 
     programs = {name: Named(name) for name in "abc"}
-    race = measure.raced(programs, Interrupt(), until=36.0)
+    found = runs.raced(programs, Interrupt(), until=36.0)
     assert began == ["a", "b", "c", "a", "b"] and now.at == 35.0, (
         "c is far behind; a sixth turn would be too long"
     )
-    assert race.best == {"a": 100.0, "b": 95.0, "c": 10.0} and not race.left_out
+    assert found.best == {"a": 100.0, "b": 95.0, "c": 10.0} and not found.left_out
     began.clear()
     now.at = 0.0
-    race = measure.raced(programs, Interrupt(), until=12.0)
-    assert began == ["a"] and race.left_out == ["b", "c"]
-    assert race.said == "a made 100 steps/s, there was no time to try b, c"
+    found = runs.raced(programs, Interrupt(), until=12.0)
+    assert began == ["a"] and found.left_out == ["b", "c"]
+    assert runs.outcome(found) == "a made 100 steps/s, there was no time to try b, c"
 
 
 # ----------------------------------------------------------------------------------------- a resume

@@ -9,8 +9,8 @@ import pytest
 
 from equipoise import api
 from equipoise.cli import app
-from equipoise.run import choices, updates
-from equipoise.run.updates import Took
+from equipoise.tuning import choices, updates
+from equipoise.tuning.updates import Took
 from equipoise.types import Program
 from tests.runtime.pixels import PixelCatch
 
@@ -57,7 +57,7 @@ def test_a_run_that_it_cannot_shorten_is_refused_with_the_figures(
     cached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured(monkeypatch, cached=cached)
-    monkeypatch.setattr("equipoise.run.compiling.usable", lambda: 2)
+    monkeypatch.setattr("equipoise.tuning.compiling.usable", lambda: 2)
     # what an earlier run left costs its imports; else 26 s of the torso and 30 s of the loss
     cost = "6" if cached else "56"
     with pytest.raises(
@@ -71,7 +71,7 @@ def test_a_run_that_it_may_shorten_is_told_how_long_it_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     measured(monkeypatch)
-    monkeypatch.setattr("equipoise.run.compiling.usable", lambda: 1)
+    monkeypatch.setattr("equipoise.tuning.compiling.usable", lambda: 1)
     text, record = judged(pixels(steps=10**7))
     assert "about 52 s before the first step and about 30 s before the first update" in text, (
         "two actors share a core"

@@ -17,9 +17,10 @@ import pytest
 from equipoise import api
 from equipoise.errors import WorkerFailed
 from equipoise.programs.fields import alter
-from equipoise.run import choices, measure
-from equipoise.run.session import Interrupt
 from equipoise.runtime.process import forkserver
+from equipoise.runtime.session import Interrupt
+from equipoise.tuning import choices, runs
+from equipoise.tuning.race import Race
 from tests.conftest import children, descendants
 from tests.runtime.resuming import command
 from tests.runtime.ruling import program
@@ -98,7 +99,7 @@ def test_a_server_of_env_workers_lives_on_only_where_they_come(
     max_lag: int, rates: dict[str, float], inference: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        measure, "rate", lambda blue, *_, **__: rates[blue.program.placement.inference]
+        runs, "rate", lambda blue, *_, **__: rates[blue.program.placement.inference]
     )
     others = forkserver.pids() - {forkserver.pid_of_envs()}
     forkserver.prepare(central=True)  # as the command line does, before it knows
@@ -116,7 +117,7 @@ def test_a_server_of_env_workers_lives_on_only_where_they_come(
 def test_what_failed_is_not_taken_where_the_other_came_to_nothing_in_time(gone: str) -> None:
     failed = WorkerFailed("learner", "was killed", "")
     other = "central" if gone == "local" else "local"
-    race = measure.Raced(rates={gone: [], other: [0.0, 0.0]}, failed={gone: failed})
+    race = Race(rates={gone: [], other: [0.0, 0.0]}, failed={gone: failed})
     choice = choices.taken(race, ["local", "central"])
     assert choice.value == other and choice.why.startswith(f"{gone} failed: ")
 
@@ -133,7 +134,7 @@ def test_what_failed_is_not_taken_where_the_other_came_to_nothing_in_time(gone: 
 )
 def test_more_learners_are_taken_where_they_pay(rates: dict[Any, float], taken: int) -> None:
     choice = choices.taken(
-        measure.Raced(rates={str(value): [0.0, rate] for value, rate in rates.items()}), list(rates)
+        Race(rates={str(value): [0.0, rate] for value, rate in rates.items()}), list(rates)
     )
     assert choice.value == taken and choice.measured == {
         str(value): rate for value, rate in rates.items() if rate
@@ -192,10 +193,10 @@ class Turns:
 def test_a_rate_is_over_whole_updates(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A moment of it would say anything from 0 to 100."""
     run = Turns(None)
-    monkeypatch.setattr(measure, "ProcessRuntime", lambda blue: run)
-    monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: run.at))
+    monkeypatch.setattr(runs, "ProcessRuntime", lambda blue: run)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: run.at))
     blue: Any = SimpleNamespace(program=SimpleNamespace(placement=SimpleNamespace(group_envs=1)))
-    assert measure.rate(blue, Interrupt(), seconds, until=1e6) == pytest.approx(25.0, rel=0.02)
+    assert runs.rate(blue, Interrupt(), seconds, until=1e6) == pytest.approx(25.0, rel=0.02)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says which signals are ignored")

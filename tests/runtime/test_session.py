@@ -15,7 +15,7 @@ import pytest
 
 from equipoise import api
 from equipoise.run.run import Run
-from equipoise.run.session import SESSION, Interrupt, Preempted
+from equipoise.runtime.session import SESSION, Interrupt, Preempted
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
@@ -143,7 +143,7 @@ if __name__ == "__main__":
     class Bad:
         def close(self):
             raise RuntimeError("it would not close")
-    from equipoise.run.session import SESSION
+    from equipoise.runtime.session import SESSION
     kept.append(Bad())
     SESSION.close_at_exit(kept[-1])
 """  # noqa: E501

@@ -11,8 +11,8 @@ import pytest
 
 from equipoise import api
 from equipoise.algorithms.ppo import PPO
-from equipoise.api import sizing
-from equipoise.api.sizing import Pace, fitted, measured
+from equipoise.tuning import sizing
+from equipoise.tuning.sizing import Pace, fitted, measured
 from equipoise.types import Policy, Program
 
 ENV = "tests.envs.starting:Waiting"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.actors.forward.choice import Choice
+from equipoise.tuning.choice import Choice
 
 LOCAL: dict[str, Any] = {"settings": []}
 CENTRAL: dict[str, Any] = {"settings": ["optimizer.name=rmsprop"], "inference": "central"}
@@ -34,8 +34,8 @@ def test_neither_acts_nor_updates_import_the_compiler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "equipoise.run.choice.choose",
-        lambda *_, **__: Choice(forward=forward, why="the test says so"),
+        "equipoise.tuning.forward.choose",
+        lambda *_, **__: Choice(value=forward, why="the test says so"),
     )
     (notes := tmp_path / "notes").mkdir()
     settings = [*options["settings"], f"algorithm.path={notes}"]

@@ -10,7 +10,7 @@ import torch
 from equipoise import api
 from equipoise.nets.vision import Vision
 from equipoise.plans.roles import network
-from equipoise.run import compiling
+from equipoise.tuning import compiling
 from equipoise.types import (
     EnvFactory,
     EnvSource,

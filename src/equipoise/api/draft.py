@@ -18,7 +18,6 @@ from typing import Any, Literal
 import numpy as np
 
 from equipoise import recipes
-from equipoise.api.sizing import cut
 from equipoise.facts import AUTO, facts
 from equipoise.hints import hint
 from equipoise.language.tasks import BUILT_IN
@@ -41,6 +40,7 @@ from equipoise.programs.settings import (
     pairs,
     setting_types,
 )
+from equipoise.tuning.sizing import cut
 from equipoise.types import (
     Algorithm,
     EnvFactory,

@@ -12,8 +12,8 @@ from equipoise.cores import busy, usable
 from equipoise.programs.refusals import check
 from equipoise.record.directory import RunDirectory
 from equipoise.record.measured import measured
-from equipoise.run.measure import raced
-from equipoise.run.session import Interrupt
+from equipoise.runtime.session import Interrupt
+from equipoise.tuning.runs import raced
 from equipoise.types import Program
 
 __all__ = ["Probed", "probe"]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from equipoise.api.draft import read_fields
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import program
-from equipoise.api.sizing import fitted
 from equipoise.facts import AUTO, facts
 from equipoise.files import is_url
 from equipoise.plans.beginning import Fresh, FromWeights, Resumed
@@ -33,12 +32,13 @@ from equipoise.record.checkpoint import EXAMS, Source
 from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.mirror import fetch, holds
 from equipoise.record.report import all_made, step_of
-from equipoise.run import choice
 from equipoise.run.beginnings import Services
-from equipoise.run.choices import settled, usual
 from equipoise.run.governing import check_on
 from equipoise.run.run import Run
 from equipoise.run.starting import connected
+from equipoise.tuning import choice
+from equipoise.tuning.choices import settled, usual
+from equipoise.tuning.sizing import fitted
 from equipoise.types import On, Placement, Program
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.files import json_bytes, write_atomic
-from equipoise.run.session import Preempted
+from equipoise.runtime.session import Preempted
 
 if TYPE_CHECKING:
     from equipoise.record.listing import RunRow

@@ -33,7 +33,7 @@ def show(
     from equipoise.envs.infos import NoNumber
     from equipoise.errors import CannotStart, WorkerFailed, spoken
     from equipoise.record.directory import LOGS
-    from equipoise.run.session import Preempted
+    from equipoise.runtime.session import Preempted
 
     failed: WorkerFailed | None = None
     said = ""

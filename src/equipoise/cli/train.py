@@ -203,13 +203,13 @@ def train(
                 # The server imports torch beside this process, which does so next.
                 prepare(central=options["inference"] in ("central", "auto"))
             from equipoise import api
-            from equipoise.api.sizing import fitted
             from equipoise.api.training import Order, asked_for, like_its_source, run_of
             from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
             from equipoise.record.prometheus import Endpoint, read_address
-            from equipoise.run.choice import read_choices
-            from equipoise.run.choices import settled
+            from equipoise.tuning.choice import read_choices
+            from equipoise.tuning.choices import settled
+            from equipoise.tuning.sizing import fitted
 
             all_settings = (*(settings or ()), *more)
             if config is not None:

@@ -86,7 +86,7 @@ def leaving() -> Iterator[None]:
 
 
 def _leave(*_: object) -> NoReturn:
-    from equipoise.run.session import Preempted
+    from equipoise.runtime.session import Preempted
 
     raise Preempted
 
@@ -100,7 +100,7 @@ def plain_errors(command: str, debug: bool) -> Iterator[None]:
         with leaving():
             yield
     except KeyboardInterrupt as stop:
-        from equipoise.run.session import Preempted
+        from equipoise.runtime.session import Preempted
 
         fail("interrupted", command, 143 if isinstance(stop, Preempted) else 130)
     except (ValueError, OSError, ImportError) as error:

@@ -16,8 +16,9 @@ from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.program import differences
 from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.report import step_of
-from equipoise.run import choice
 from equipoise.sources.source import source_of
+from equipoise.tuning import choice
+from equipoise.tuning.forward import forwards
 from equipoise.types import On
 from equipoise.workers.kind import Kind
 from equipoise.workers.kinds import KINDS
@@ -66,7 +67,7 @@ def _made(blue: Blueprint, out: Path | None, services: Services) -> Opened:
     program = blue.program
     metrics = program.source.reported
     warnings = unseen(program.env, metrics, seed=program.schedule.seed) if metrics else []
-    forward = choice.forwards(blue)
+    forward = forwards(blue)
     said: dict[str, Any] = {"env_notes": list(blue.notes)}
     if services.mirror is not None:
         said["mirror"] = services.mirror
@@ -88,7 +89,7 @@ def _gone_on(blue: Blueprint, beginning: Resumed, services: Services) -> Opened:
     source_of(program).check_same(files.run, blue.dataset, blue.spec)
     changes = differences(files.program, program)
     known = choice.kept(files.run.get(choice.KEY, {}), changes)
-    forward = choice.forwards(blue, known)
+    forward = forwards(blue, known)
     files.go_on(
         program,
         on=services.on,

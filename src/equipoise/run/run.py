@@ -20,21 +20,22 @@ from equipoise.plans.beginning import Beginning
 from equipoise.plans.plan import plan_run
 from equipoise.programs.limits import check_processes
 from equipoise.record.report import Report, step_of
-from equipoise.run import beginnings, choice
+from equipoise.run import beginnings
 from equipoise.run.attempt import Attempt
 from equipoise.run.beginnings import Services
-from equipoise.run.choices import usual
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.governing import Governing
 from equipoise.run.keeping import Checkpointing
 from equipoise.run.outside import Worlds
 from equipoise.run.reporter import Reporter
 from equipoise.run.saving import RunState, doubts, one_line, promise
-from equipoise.run.session import SESSION, Interrupt
 from equipoise.run.starting import Runtime, start
 from equipoise.runtime.messages import Cut, Message, Note, Offered, Record
 from equipoise.runtime.process import forkserver
+from equipoise.runtime.session import SESSION, Interrupt
 from equipoise.sources.source import source_of
+from equipoise.tuning import forward
+from equipoise.tuning.choices import usual
 from equipoise.types import Program
 
 SLICE_S = 0.05  # the driver's attention span
@@ -83,7 +84,7 @@ class Run:
             resume=None,
             directory=str(self._files.checkpoints.absolute()),
             capsules=str(self._files.capsules.absolute()),
-            forward=choice.forward_of(blue, opened.forward),
+            forward=forward.forward_of(blue, opened.forward),
             logs=self._files.logs,
         )
         self._inbox: deque[Message] = deque()

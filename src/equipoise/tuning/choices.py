@@ -8,7 +8,7 @@ in all:
 2. The learner's update alone is timed by device, precision and threads (``updates.py``). Where no
    way is clearly faster than the usual one, that is taken.
 3. The few ways that are left, and the values of every other setting, are measured as whole runs in
-   turns (``measure.py``).
+   turns (``runs.py``).
 
 The most usual of values that are near each other is taken, so that noise does not decide. What was
 taken and why stands in the run's record (``choice.py``).
@@ -17,7 +17,7 @@ taken and why stands in the run's record (``choice.py``).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
@@ -30,11 +30,12 @@ from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
 from equipoise.programs.limits import check_devices, check_processes
 from equipoise.programs.refusals import check
-from equipoise.run import compiling, measure, updates
-from equipoise.run.choice import Choice, record
-from equipoise.run.session import Interrupt
-from equipoise.run.updates import Took, Way
 from equipoise.runtime.process import forkserver
+from equipoise.runtime.session import Interrupt
+from equipoise.tuning import compiling, runs, updates
+from equipoise.tuning.choice import Choice, record
+from equipoise.tuning.race import Race, most_usual
+from equipoise.tuning.updates import Took, Way
 from equipoise.types import PRECISIONS, Inference, Program, learning
 
 BUDGET_S = 30.0  # at most, for all settings of a run together
@@ -201,7 +202,7 @@ class _Search:
         if (
             self._on == "ray"
             or not self._program.actors
-            or until - time.monotonic() < measure.FIRST_S * len(taken)
+            or until - time.monotonic() < runs.FIRST_S * len(taken)
         ):
             quickest = most_usual(alone, ways, tie=ALONE)
             return all_of(quickest, why=alone_said(took, quickest, first), **by_update)
@@ -211,12 +212,12 @@ class _Search:
         if not race.best or (len(race.best) == 1 and race.left_out):  # nothing was beside it
             alive = {way: alone[way] for way in taken if str(way) not in race.failed}
             quickest = most_usual(alive, ways, tie=ALONE)
-            said = f"{alone_said(took, quickest, first)}; {race.said}"
+            said = f"{alone_said(took, quickest, first)}; {runs.outcome(race)}"
             return all_of(quickest, why=said, **by_update | {"left_out": (*late, *race.left_out)})
         label = most_usual(race.best, [str(way) for way in ways], tie=TIE)
         return all_of(
             next(way for way in ways if str(way) == label),
-            why=race.said,
+            why=runs.outcome(race),
             measured=_rounded(race.best),
             unit="steps/s",
             left_out=(*late, *race.left_out),
@@ -236,28 +237,26 @@ class _Search:
             raise race.failed[str(values[0])]
         return taken(race, values)
 
-    def _raced(
-        self, programs: Mapping[str, Program], names: Sequence[str], until: float
-    ) -> measure.Raced:
+    def _raced(self, programs: Mapping[str, Program], names: Sequence[str], until: float) -> Race:
         self._tell(
             f"{' and '.join(names)}: {', '.join(programs)} are measured as whole runs in turns, "
             "for "
             f"{max(until - time.monotonic(), 0.0):.0f} s at most"
         )
         what = " and ".join(names)
-        return measure.raced(
+        return runs.raced(
             programs, self._interrupt, until=until, tell=lambda text: self._tell(f"{what}: {text}")
         )
 
 
-def taken(race: measure.Raced, values: Sequence[Any]) -> Choice:
+def taken(race: Race, values: Sequence[Any]) -> Choice:
     """The value that a race decides for; the usual one, which is the first, where none learned."""
     by_label, best = {str(value): value for value in values}, race.best
     alive = [str(value) for value in values if str(value) not in race.failed]
     label = most_usual(best, list(by_label), tie=TIE) if best else alive[0]
     return Choice(
         value=by_label[label],
-        why=race.said,
+        why=runs.outcome(race),
         measured=_rounded(best),
         unit="steps/s",
         left_out=tuple(race.left_out),
@@ -269,14 +268,6 @@ def _rounded(rates: Mapping[str, float]) -> dict[str, float]:
 
 
 # ------------------------------------------------------------------------ which are tried and taken
-
-
-def most_usual(rates: Mapping[T, float], order: Iterable[T], *, tie: float) -> T:
-    """The first in ``order``, from the most usual on, that is as fast as the fastest but for a
-    factor of ``tie``.
-    """
-    best = max(rates.values())
-    return next(one for one in order if one in rates and rates[one] * tie >= best)
 
 
 def alone_said(took: Mapping[Way, Took], taken: Way, first: Way) -> str:

@@ -19,10 +19,10 @@ from equipoise.cores import usable
 from equipoise.nets.compiled import pays
 from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.plan import plan_run
-from equipoise.run import updates
-from equipoise.run.choice import Choice
-from equipoise.run.session import Interrupt
-from equipoise.run.updates import Took, Way
+from equipoise.runtime.session import Interrupt
+from equipoise.tuning import updates
+from equipoise.tuning.choice import Choice
+from equipoise.tuning.updates import Took, Way
 from equipoise.types import Program
 
 TORSO, LOSS, CACHED = 6.5, 7.5, 1.5  # measured with torch 2.9: Nature CNN, one thread, g++ 12

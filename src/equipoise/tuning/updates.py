@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,7 +24,6 @@ import torch
 from torch import nn
 
 from equipoise import tree
-from equipoise.actors.forward.choice import Acts, choose
 from equipoise.actors.forward.forward import Forward
 from equipoise.experience.layout import trajectory_specs
 from equipoise.learners.learner import Learner
@@ -31,9 +31,11 @@ from equipoise.nets.threads import one_thread
 from equipoise.plans.blueprint import Blueprint
 from equipoise.private.torch import import_compiler
 from equipoise.programs.fields import alter
-from equipoise.run.session import Interrupt
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.main_module import WithMain, hidden, shipped
+from equipoise.runtime.session import Interrupt
+from equipoise.tuning.forward import Acts, choose
+from equipoise.tuning.race import race
 from equipoise.types import Batch, Precision, Program, Trajectory, learning
 
 SPAN_S = 0.2  # of one timing, but at least so many minibatches, or one whole update
@@ -148,13 +150,12 @@ def _main(given: tuple[Blueprint, tuple[Way, ...], float], pipe: Connection) -> 
     blue, ways, until = given
     with contextlib.suppress(BrokenPipeError):  # the driver has heard enough
         try:
-            for number, took in _timings(blue, ways, until):
-                pipe.send((number, took))
+            _race(blue, ways, until, pipe)
         except Exception as error:  # whatever an algorithm raises that is given random rows
             pipe.send(f"{type(error).__name__}: {error}")
 
 
-def _timings(blue: Blueprint, ways: Sequence[Way], until: float) -> Iterator[tuple[int, Took]]:
+def _race(blue: Blueprint, ways: Sequence[Way], until: float, pipe: Connection) -> None:
     with one_thread():
         nets = {name: blue.network(name) for name in blue.learns}
         batches = {name: random_batch(blue, name, net) for name, net in nets.items()}
@@ -162,31 +163,26 @@ def _timings(blue: Blueprint, ways: Sequence[Way], until: float) -> Iterator[tup
             one: _act_s(blue, one, nets) for one in dict.fromkeys(way.precision for way in ways)
         }
     compiler_s, cached = _compiler() if blue.program.placement.compile else (0.0, False)
-    found: dict[int, float] = {}
-    for turn in range(TURNS):
-        for number, way in enumerate(ways):
-            if time.monotonic() > until:
-                return
-            if turn and found[number] > FAR * min(found.values()):
-                continue
-            made = replace(blue, program=way.of(blue.program))
-            torch.set_num_threads(way.threads)
-            seconds = 0.0
-            for name, net in nets.items():
-                learner = made.learner(name, copy.deepcopy(net))
-                if turn == 0:
-                    update_s(learner, batches[name], span_s=0.0)  # it allocates, and picks kernels
-                seconds += update_s(learner, batches[name])
-            found[number] = seconds
-            yield (
-                number,
-                Took(
-                    update_s=seconds,
-                    act_s=acts[way.precision],
-                    compiler_s=compiler_s,
-                    cached=cached,
-                ),
-            )
+    warm = set[Way]()
+
+    def turn(number: int, way: Way) -> float:
+        made = replace(blue, program=way.of(blue.program))
+        torch.set_num_threads(way.threads)
+        seconds = 0.0
+        for name, net in nets.items():
+            learner = made.learner(name, copy.deepcopy(net))
+            if way not in warm:
+                update_s(learner, batches[name], span_s=0.0)  # it allocates, and picks kernels
+            seconds += update_s(learner, batches[name])
+        warm.add(way)
+        took = Took(
+            update_s=seconds, act_s=acts[way.precision], compiler_s=compiler_s, cached=cached
+        )
+        pipe.send((number, took))
+        return 1.0 / seconds
+
+    candidates = {str(way): partial(turn, number, way) for number, way in enumerate(ways)}
+    race(candidates, turns=TURNS, until=until, far=FAR)
 
 
 def _compiler() -> tuple[float, bool]:
@@ -254,8 +250,8 @@ def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module])
             central=place.inference == "central",
             partial=bool(place.partial_streams),
         )
-        if chosen.torch_us is not None and chosen.lean_us is not None:
-            seconds += min(chosen.torch_us, chosen.lean_us) * 1e-6
+        if chosen.measured:
+            seconds += min(chosen.measured.values()) * 1e-6
             continue
         forward = acts.make(Forward)
         row, took = acts.row(forward, 1), list[float]()

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from equipoise.errors import WorkerFailed
 from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
-from equipoise.run import choice
-from equipoise.run.session import Interrupt
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.process import ProcessRuntime
+from equipoise.runtime.session import Interrupt
+from equipoise.tuning.forward import forward_of, forwards
+from equipoise.tuning.race import Race, race
 from equipoise.types import Program, learning
 
 TURN_S, TURNS = 1.25, 2  # seconds of a turn, and turns of each run: changing load should not decide
@@ -33,39 +35,17 @@ ROWS = 50_000  # of a replay, at most
 Tell = Callable[[str], object]
 
 
-@dataclass(slots=True, kw_only=True)
-class Raced:
-    """What came of some runs, by their labels."""
-
-    # steps/s of each turn; 0 where there were no two updates
-    rates: dict[str, list[float]] = field(default_factory=dict)
-    failed: dict[str, WorkerFailed] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)  # runs that there was no time to try
-
-    @property
-    def best(self) -> dict[str, float]:
-        """Steps/s of each run that learned: its better turn, since other load can only have slowed
-        the others.
-        """
-        found = {
-            label: max(rates)
-            for label, rates in self.rates.items()
-            if label not in self.failed and rates
-        }
-        return {label: rate for label, rate in found.items() if rate}
-
-    @property
-    def said(self) -> str:
-        """What came of each, in words."""
-        gone = [f"{label} failed: {error.reason}" for label, error in self.failed.items()]
-        gone += [
-            f"{label} did not come to two updates in time"
-            for label, rates in self.rates.items()
-            if rates and not max(rates) and label not in self.failed
-        ]
-        made = [f"{label} made {rate:,.0f} steps/s" for label, rate in self.best.items()]
-        late = [f"there was no time to try {', '.join(self.left_out)}"] if self.left_out else []
-        return ", ".join([*gone, *made, *late])
+def outcome(race: Race) -> str:
+    """What came of each run, in words."""
+    gone = [f"{label} failed: {error.reason}" for label, error in race.failed.items()]
+    gone += [
+        f"{label} did not come to two updates in time"
+        for label, rates in race.rates.items()
+        if rates and not max(rates) and label not in race.failed
+    ]
+    made = [f"{label} made {rate:,.0f} steps/s" for label, rate in race.best.items()]
+    late = [f"there was no time to try {', '.join(race.left_out)}"] if race.left_out else []
+    return ", ".join([*gone, *made, *late])
 
 
 def raced(
@@ -77,63 +57,32 @@ def raced(
     turns: int = TURNS,
     far: float = FAR,
     tell: Tell = lambda text: None,
-) -> Raced:
-    """Measure runs in turns, the first one first, until ``until`` (``time.monotonic``): what no
-    longer fits is not tried.
+) -> Race:
+    """Measure the steps/s of runs in turns, the first one first, until ``until``
+    (``time.monotonic``): what no longer fits is not tried.
 
     A run that the fastest one beats by more than ``far`` has no second turn.
     """
     forkserver.prepare(
         central=any(one.placement.inference == "central" for one in programs.values())
     )
-    race, clock = Raced(rates={label: [] for label in programs}), _Clock(until)
+    blues: dict[str, Blueprint] = {}
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
-        blues: dict[str, Blueprint] = {}
-        for turn in range(turns):
-            for number, label in enumerate(_still(race, programs, turn, far)):
-                if not clock.fits():
-                    race.left_out += [label] if not turn else []
-                    continue
-                with clock:
-                    interrupt.check()
-                    try:
-                        if label not in blues:
-                            blues[label] = _blueprint(programs[label], Path(place) / str(number))
-                        race.rates[label].append(
-                            rate(blues[label], interrupt, turn_s, until=until - MARGIN_S)
-                        )
-                        tell(f"{label} makes {race.rates[label][-1]:,.0f} steps/s")
-                    except WorkerFailed as error:
-                        interrupt.check()  # an interrupt may have ended a worker before it began
-                        race.failed[label] = error
-    return race
 
+        def turn(label: str) -> float:
+            interrupt.check()
+            try:
+                if label not in blues:
+                    blues[label] = _blueprint(programs[label], Path(place) / str(len(blues)))
+                found = rate(blues[label], interrupt, turn_s, until=until - MARGIN_S)
+            except WorkerFailed:
+                interrupt.check()  # an interrupt may have ended a worker before it began
+                raise
+            tell(f"{label} makes {found:,.0f} steps/s")
+            return found
 
-def _still(race: Raced, programs: Mapping[str, Program], turn: int, far: float) -> Sequence[str]:
-    """The runs that have a turn: at first all, then those that may still be the fastest."""
-    if turn == 0:
-        return list(programs)
-    best = race.best
-    close = [label for label, made in best.items() if made * far >= max(best.values())]
-    return close if len(close) > 1 else []
-
-
-class _Clock:
-    """The time that is left, and what a turn costs: as much as the dearest so far."""
-
-    def __init__(self, until: float) -> None:
-        self._until, self._cost_s, self._began = until, FIRST_S, 0.0
-        self._turns = 0
-
-    def fits(self) -> bool:
-        return time.monotonic() + self._cost_s <= self._until
-
-    def __enter__(self) -> None:
-        self._began = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        took = time.monotonic() - self._began
-        self._cost_s, self._turns = max(took, self._cost_s if self._turns else 0.0), self._turns + 1
+        candidates = {label: partial(turn, label) for label in programs}
+        return race(candidates, turns=turns, until=until, far=far, first_s=FIRST_S)
 
 
 def _blueprint(program: Program, place: Path) -> Blueprint:
@@ -143,7 +92,7 @@ def _blueprint(program: Program, place: Path) -> Blueprint:
         alter(program, evaluate_episodes=0, evaluate_every=None, stop_at=None, checkpoint_every=0)
     )
     blue = plan_run(made)
-    forward = choice.forward_of(blue, choice.forwards(blue))
+    forward = forward_of(blue, forwards(blue))
     return replace(
         blue,
         directory=str(place),

@@ -1,20 +1,25 @@
-"""The choice of an actor's forward: the faster one on this machine, measured for a moment before a
-run begins.
+"""The choice of how each policy acts: an actor's faster forward on this machine, measured for a
+moment before a run begins.
 """
 
 from __future__ import annotations
 
-import statistics
+import dataclasses
 import time
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from equipoise import tree
-from equipoise.actors.forward.forward import Forward, LeanForward, Row
+from equipoise.actors.forward.forward import FORWARDS, Forward, LeanForward, Row, can_round
 from equipoise.actors.forward.lean import Refused
+from equipoise.nets.compiled import pays
 from equipoise.nets.threads import one_thread
+from equipoise.plans.blueprint import Blueprint
+from equipoise.plans.roles import network
+from equipoise.tuning.choice import FORWARD, Choice, Known
+from equipoise.tuning.race import most_usual, race
 from equipoise.types import ActingPrecision, Algorithm, Array, Precision, Tree
 
 ROUNDS = 7  # rounds in which both take turns
@@ -23,14 +28,6 @@ LONGEST_S = 0.5  # after this time two rounds are enough
 GAIN = 0.97  # lean is chosen below this share of torch's time
 TOLERANCE = 1e-3
 EQUAL = 0.99  # share of numbers that have to be equal in a check
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    forward: Literal["torch", "lean"]
-    why: str
-    torch_us: float | None = None  # time of one row of all streams of an actor
-    lean_us: float | None = None
 
 
 class Acts:
@@ -86,50 +83,47 @@ def choose(
     """
     if central:
         return Choice(
-            forward="torch", why="central inference acts for another number of rows each time"
+            value="torch", why="central inference acts for another number of rows each time"
         )
     if partial:
-        return Choice(
-            forward="torch", why="partial_streams act for another number of rows each time"
-        )
+        return Choice(value="torch", why="partial_streams act for another number of rows each time")
     if max_lag == 0:
         return Choice(
-            forward="torch",
+            value="torch",
             why="max_lag=0 gives the same bits each time, so nothing is chosen by measurement",
         )
     if compiled:
-        return Choice(forward="torch", why="the torso is compiled")
+        return Choice(value="torch", why="the torso is compiled")
     if acts.precision == "medium":
-        return Choice(forward="torch", why="precision=medium is a mode of torch's products")
+        return Choice(value="torch", why="precision=medium is a mode of torch's products")
     try:
         with one_thread():  # as in an actor
             return _measured(acts)
     except Refused as why:
-        return Choice(forward="torch", why=f"lean cannot be had, since {why}")
+        return Choice(value="torch", why=f"lean cannot be had, since {why}")
 
 
 def _measured(acts: Acts) -> Choice:
     by_torch, lean = acts.make(Forward), acts.make(LeanForward)
     lean(acts.row(lean, 0), acts.state)  # records it
     check(by_torch, lean, acts)
-    begun = time.perf_counter()
-    calls = [(one, acts.row(one, 1)) for one in (by_torch, lean)]
-    counts = [
-        max(int(ROUND_S / max(_seconds(one, at, acts.state, 3), 1e-6)), 1) for one, at in calls
-    ]
-    took: tuple[list[float], list[float]] = ([], [])
-    for n in range(ROUNDS):
-        for (one, at), count, mine in zip(calls, counts, took, strict=True):
-            mine.append(_seconds(one, at, acts.state, count))
-        if n and time.perf_counter() - begun > LONGEST_S:
-            break
-    torch_us, lean_us = (statistics.median(mine) * 1e6 for mine in took)
-    faster: Literal["torch", "lean"] = "lean" if lean_us < GAIN * torch_us else "torch"
-    why = (
-        f"a row of {acts.streams} streams takes {lean_us:,.0f} us lean and {torch_us:,.0f} us by "
-        "torch"
+    until = time.monotonic() + LONGEST_S
+
+    def candidate(one: Forward) -> Callable[[], float]:
+        at = acts.row(one, 1)
+        calls = max(int(ROUND_S / max(_seconds(one, at, acts.state, 3), 1e-6)), 1)
+        return lambda: 1.0 / max(_seconds(one, at, acts.state, calls), 1e-9)
+
+    candidates = {"torch": candidate(by_torch), "lean": candidate(lean)}
+    rates = race(candidates, turns=ROUNDS, least=2, until=until).median
+    took = {label: 1e6 / rate for label, rate in rates.items()}
+    return Choice(
+        value=most_usual(rates, candidates, tie=1.0 / GAIN),
+        why=f"a row of {acts.streams} streams takes {took['lean']:,.0f} us lean and "
+        f"{took['torch']:,.0f} us by torch",
+        measured=took,
+        unit="us for a row of an actor's streams",
     )
-    return Choice(forward=faster, why=why, torch_us=torch_us, lean_us=lean_us)
 
 
 def check(by_torch: Forward, lean: Forward, acts: Acts) -> None:
@@ -160,3 +154,56 @@ def _seconds(forward: Forward, row: Row, state: Tree, calls: int) -> float:
     for _ in range(calls):
         state = forward(row, state)
     return (time.thread_time() - begun) / calls
+
+
+def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str, Any]]:
+    """Choose how each policy acts -> the record; ``known``: the choices that a resume keeps.
+
+    ValueError where the weights cannot be rounded as the program says.
+    """
+    program, kept_ones, found = blue.program, known or {}, {}
+    for policy, role in (
+        blue.roles.items() if program.actors and program.source.played is not None else ()
+    ):
+        net, name = network(program, blue.spec, policy), _name(blue, policy)
+        if blue.rolls_out:
+            can_round(net, program.placement.acting_precision)
+            found[name] = dataclasses.asdict(
+                Choice(value="torch", why="the env is on the policy's device")
+            )
+            continue
+        can_round(net, program.placement.acting_precision)
+        if kept_ones.get(name, {}).get("value") in FORWARDS:
+            found[name] = kept_ones[name]
+            continue
+        acts = Acts(
+            role.algorithm,
+            net,
+            row=role.row,
+            streams=program.placement.envs_per_actor * len(role.places),
+            noise_columns=role.noise.columns,
+            precision=program.placement.precision,
+            acting=program.placement.acting_precision,
+        )
+        chosen = choose(
+            acts,
+            max_lag=program.placement.max_lag,
+            compiled=program.placement.compile and pays(net),
+            central=program.placement.inference == "central",
+            partial=bool(program.placement.partial_streams),
+        )
+        found[name] = dataclasses.asdict(chosen)
+    return found
+
+
+def forward_of(blue: Blueprint, found: Known) -> dict[str, str]:
+    """{policy: a key of ``FORWARDS``} of a record."""
+    return {
+        policy: found[name]["value"]
+        for policy in blue.roles
+        if (name := _name(blue, policy)) in found
+    }
+
+
+def _name(blue: Blueprint, policy: str) -> str:
+    return FORWARD if len(blue.roles) == 1 else f"{FORWARD}.{policy}"
