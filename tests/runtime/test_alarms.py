@@ -131,6 +131,7 @@ def test_a_planted_fault_is_named_with_its_owner_within_a_minute(name: str, tmp_
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("on", ["process", "serial"])
+@pytest.mark.thorough
 def test_a_loss_that_is_not_finite_is_an_alarm_of_the_run_that_it_ends(
     on: Any, tmp_path: Path
 ) -> None:

@@ -206,6 +206,7 @@ def test_of_the_shortest_run_the_last_report_says_what_the_summary_says(
     }
 
 
+@pytest.mark.thorough
 def test_a_long_first_update_is_work_and_ctrl_c_does_not_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def test_rows_prove_themselves_in_serial(
     ("target", "max_lag"),
     [(VECTORISATIONS[0], 0), (VECTORISATIONS[1], 4), (VECTORISATIONS[0], None)],
 )
+@pytest.mark.thorough
 def test_rows_prove_themselves_in_processes(
     target: str, max_lag: int | None, tmp_path: Path
 ) -> None:
@@ -291,6 +292,7 @@ def test_weights_stay_on_a_gpu(laid_out: list[Shared], tmp_path: Path) -> None:
     assert go_on(tmp_path / "run", steps=20_480)["env_steps"] == 20_480
 
 
+@pytest.mark.thorough
 def test_a_run_with_weights_on_a_device_survives(device: list[Shared], tmp_path: Path) -> None:
     """An inference worker that was killed has a successor, which attaches to what its learner has;
     and evaluations are of weights on the host.
@@ -438,6 +440,7 @@ def test_a_resumed_run_whose_workers_die_at_once_proves_its_rows(tmp_path: Path)
     }
 
 
+@pytest.mark.thorough
 def test_an_env_worker_has_no_torch_in_its_memory(tmp_path: Path) -> None:
     found: dict[str, bool] = {}
     with api.train(central(ruled(steps=10_000_000)), out=tmp_path / "run") as going:

@@ -55,6 +55,7 @@ def ran(
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("algorithm", "env"), ALGORITHMS)
+@pytest.mark.thorough
 def test_serial_and_process_agree_to_the_bit(algorithm: str, env: str, tmp_path: Path) -> None:
     steps = 1024 if algorithm == "sac" else 4096  # 64 updates, each slower than those of the others
     found = {

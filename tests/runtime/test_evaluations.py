@@ -93,6 +93,7 @@ def serial(tmp_path: Path) -> list[tuple[int, int, float]]:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("queued", [1, 16])
+@pytest.mark.thorough
 def test_processes_make_the_same_evaluations_as_one_thread(
     tmp_path: Path, serial: list[Any], queued: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,6 +168,7 @@ def test_what_is_not_a_number_never_reaches_a_weight(
 
 
 @pytest.mark.parametrize("on", ["serial", "process"])
+@pytest.mark.thorough
 def test_by_default_it_ends_the_run_and_says_where(on: Any, tmp_path: Path) -> None:
     run = faulty("nan", on, tmp_path / "run")
     said = r"Faulty.*, stream \d: obs: expected a finite number, got nan at \[1\]"
@@ -216,6 +217,7 @@ def run_params(run: Any) -> Any:
         ),
     ],
 )
+@pytest.mark.thorough
 def test_a_worker_that_dies_again_and_again_ends_the_run(
     how: str, settings: list[str], said: str, tmp_path: Path
 ) -> None:
@@ -431,6 +433,7 @@ def test_a_killed_driver_leaves_no_worker(script: Any, deadline: Any) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_workers_carry_names(tmp_path: Path, deadline: Any) -> None:
     run = api.train("CartPole-v1", "impala", out=tmp_path / "run", steps=10_000_000)
     next(run)

@@ -141,6 +141,7 @@ def test_processes_are_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the kernel does not tell")
+@pytest.mark.thorough
 def test_a_run_tells_the_usage_of_its_processes(tmp_path: Path) -> None:
     run = api.train("CartPole-v1", "impala", on="process", actors=1, out=tmp_path / "run", **TINY)
     *_, last = list(run)
