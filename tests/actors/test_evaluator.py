@@ -69,8 +69,7 @@ def evaluate(
         envs=streams,
         episodes=episodes,
         seed=seed,
-        deterministic=deterministic,
-        step=step,
+        step=None if deterministic else step,
     )
     while not exam.done:
         exam.tick()

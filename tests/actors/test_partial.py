@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from equipoise import api, tree
-from equipoise.actors.agent import LocalAgent
+from equipoise.actors.agent import Acting, LocalAgent, Streams
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.forward import Forward
 from equipoise.actors.partial import PartialActor, PartialAgent
@@ -155,16 +155,16 @@ def actor(
     agent = PartialAgent(
         answers=answers,
         row={"action": role.row.action, "behaviour": role.row.behaviour},
-        forward=Forward(**forward_parts(blue, "main")),
+        acting=Acting(
+            forward=Forward(**forward_parts(blue, "main")),
+            weights=store.handle(),
+            noise=role.noise,
+            seed=3,
+        ),
         experience=places,
-        weights=store.handle(),
         episodes=Episodes(B, Heap("", tree.nbytes(Episodes.layout()))),
-        streams=np.arange(B),
-        total_streams=B,
-        envs=B,
+        streams=Streams(numbers=np.arange(B), total=B, envs=B),
         unroll=blue.unroll,
-        noise=role.noise,
-        seed=3,
         clock=Clock(PARTS),
     )
     made: Any = PartialEnv(env, "main")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 from equipoise import tree
-from equipoise.actors.agent import LocalAgent
+from equipoise.actors.agent import Acting, LocalAgent, Streams
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.evaluator import Evaluator
 from equipoise.actors.forward.forward import Forward, LeanForward
@@ -96,9 +96,7 @@ def played(request: pytest.FixtureRequest) -> Any:
     spec = env.spec.policies["main"]
     net: Any = algorithm.network(spec)
     policy = FixedPolicy(algorithm=algorithm, net=net, noise=noise_of(algorithm, net, spec.action))
-    exam = Evaluator(
-        {"main": policy}, env, envs=STREAMS, episodes=1000, seed=SEED, deterministic=False
-    )
+    exam = Evaluator({"main": policy}, env, envs=STREAMS, episodes=1000, seed=SEED, step=0)
     for _ in range(ROWS):
         exam.tick()
     exam.close()
@@ -156,16 +154,11 @@ def agent_of(policy: FixedPolicy, spec: EnvSpec, kind: type[Forward]) -> LocalAg
     )
     weights: Any = Fixed(net)
     return LocalAgent(
-        forward=kind(algorithm, net),
-        weights=weights,
+        acting=Acting(forward=kind(algorithm, net), weights=weights, noise=policy.noise, seed=SEED),
         experience=Discard(row, ROWS // 3, STREAMS),
         episodes=Episodes(STREAMS, Heap(tree.nbytes(Episodes.layout()))),
-        streams=streams,
-        total_streams=STREAMS,
-        envs=STREAMS,
+        streams=Streams(numbers=streams, total=STREAMS, envs=STREAMS),
         unroll=ROWS // 3,
-        noise=policy.noise,
-        seed=SEED,
         clock=Clock(PARTS),
     )
 

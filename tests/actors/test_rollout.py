@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from equipoise import api, tree
+from equipoise.actors.agent import Acting, Streams
 from equipoise.actors.capture import Capture, Compiled, Graphed, Plainly
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.forward import Forward
-from equipoise.actors.rollout import PARTS, Rollout
+from equipoise.actors.rollout import PARTS, Rollout, Stepped
 from equipoise.clock import Clock
 from equipoise.device_envs.cartpole import CartPole
 from equipoise.device_envs.device_env import NextStep
@@ -88,19 +89,22 @@ def rollout(
     store.publish(0, tree.named_tensors(net))
     device = torch.device("cpu")
     made = Rollout(
-        env or make_device_env("cartpole", {"max_episode_steps": 30}, streams=B),
-        name="device:cartpole",
-        forward=Forward(**forward_parts(blue, "main")),
+        Stepped(
+            env=env or make_device_env("cartpole", {"max_episode_steps": 30}, streams=B),
+            name="device:cartpole",
+            seed=5,
+            observation=role.row.obs,
+        ),
+        acting=Acting(
+            forward=Forward(**forward_parts(blue, "main")),
+            weights=store.handle(),
+            noise=role.noise,
+            seed=3,
+        ),
         places=Staged(places, role.row, T, B, device, lambda: None) if staged else places,
-        weights=store.handle(),
         episodes=Episodes(B, Heap("", tree.nbytes(Episodes.layout()))),
-        streams=np.arange(B),
-        total_streams=B,
+        streams=Streams(numbers=np.arange(B), total=B, envs=B),
         unroll=T,
-        noise=role.noise,
-        seed=3,
-        env_seed=5,
-        observation=role.row.obs,
         clock=Clock(PARTS),
         capture=capture,
     )

@@ -16,7 +16,7 @@ import torch
 from equipoise import tree
 from equipoise.learners import learner as learners
 from equipoise.learners.learner import Learner
-from equipoise.learners.meeting import Together
+from equipoise.learners.meeting import Seat, Together
 from equipoise.learners.minibatch import minibatches
 from equipoise.learners.parameters.flat import Flat
 from equipoise.record import statefile
@@ -45,8 +45,7 @@ def together(size: int, work: Callable[[int, Any], Any]) -> list[Any]:
         try:
             made = Together(
                 words,
-                rank,
-                size,
+                Seat(rank=rank, size=size),
                 ring=_nothing,
                 pulse=go_on,
                 dump=statefile.dump,

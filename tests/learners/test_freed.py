@@ -10,7 +10,7 @@ import pytest
 
 from equipoise import tree
 from equipoise.learners.learner import Learner
-from equipoise.learners.meeting import Together
+from equipoise.learners.meeting import Seat, Together
 from equipoise.learners.pool import ALONE
 from equipoise.learners.worker import LearnerWorker, PolicyLearner
 from tests.experience.test_take_over import begun, marks
@@ -49,13 +49,11 @@ def test_a_batch_that_nobody_learned_from_is_not_thrown_away(max_lag: int | None
         line.learner = line.attach()
         meeting = Together(
             words,
-            1,
-            2,
+            Seat(rank=1, size=2, fresh=True),
             ring=lambda: None,
             pulse=lambda: None,
             dump=lambda state: b"",
             parse=lambda data: None,
-            fresh=True,
         )
         meeting.pool = ALONE
         learner = Learner(

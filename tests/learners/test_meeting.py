@@ -14,7 +14,7 @@ import torch
 from equipoise import tree
 from equipoise.learners.addresses import Addresses
 from equipoise.learners.learner import Learner
-from equipoise.learners.meeting import ADDRESS, Together
+from equipoise.learners.meeting import ADDRESS, Seat, Together
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.pool import ALONE, LearnerLost
 from equipoise.learners.worker import LearnerWorker, PolicyLearner
@@ -37,13 +37,11 @@ def meetings(
     made = [
         Together(
             words,
-            rank,
-            size,
+            Seat(rank=rank, size=size, first=firsts[rank]),
             ring=lambda rank=rank: rung.append(rank),  # type: ignore[misc]
             pulse=_nothing,
             dump=lambda state: b"",
             parse=lambda data: None,
-            first=firsts[rank],
             **options,
         )
         for rank in range(size)
@@ -133,13 +131,11 @@ def test_what_all_have_made_is_the_least_that_anybody_has() -> None:
     for rank in range(3):
         made = Together(
             words,
-            rank,
-            3,
+            Seat(rank=rank, size=3, fresh=rank == 1),
             ring=_nothing,
             pulse=_nothing,
             dump=lambda state: b"",
             parse=lambda data: None,
-            fresh=rank == 1,
         )
         assert made.broken
         assert made.rejoin() == 4

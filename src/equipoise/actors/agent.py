@@ -4,6 +4,7 @@ it happens.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -20,6 +21,26 @@ from equipoise.clock import Clock
 from equipoise.types import Array, Places, Slot, Tick, TimeStep, Trajectory, Tree, WeightStore
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acting:
+    """How a policy acts: its network, where new weights are, and what is drawn with which noise."""
+
+    forward: Forward
+    weights: WeightStore
+    noise: Noise
+    seed: int
+    rounding: Rounding | None = None  # takes the measured effect of rounded weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """Streams of one policy, and how many the whole run has of all policies."""
+
+    numbers: NDArray[np.int64]
+    total: int
+    envs: int  # of the whole run
+
+
 class LocalAgent:
     """``Agent`` of one fixed set of streams; an unroll is ``unroll`` rows of all of them.
 
@@ -32,32 +53,21 @@ class LocalAgent:
     def __init__(
         self,
         *,
-        forward: Forward,
+        acting: Acting,
         experience: Places,
-        weights: WeightStore,
         episodes: Episodes,
-        streams: NDArray[np.int64],
-        total_streams: int,
-        envs: int,
+        streams: Streams,
         unroll: int,
-        noise: Noise,
-        seed: int,
         clock: Clock,
-        rounding: Rounding | None = None,
     ) -> None:
-        """``total_streams``, ``envs``: counts of the whole run, other policies' agents included.
-        ``forward`` and ``weights`` may be shared with other agents.
-
-        ``rounding``: takes the measured effect of rounded weights.
-        """
-        self._forward, self.net, self._experience = forward, forward.net, experience
-        self._rounding, self._clock = rounding, clock
-        self._weights, self._episodes = weights, episodes
-        self.streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
-        self._envs = envs
-        self._noise = noise
-        self._start = np.zeros(len(streams), np.int64)
-        self._state: Tree = forward.initial_state(len(streams))
+        """``acting``: its forward and weights may be shared with other agents."""
+        self._forward, self.net, self._experience = acting.forward, acting.forward.net, experience
+        self._weights, self._noise, self._seed = acting.weights, acting.noise, acting.seed
+        self._rounding, self._clock, self._episodes = acting.rounding, clock, episodes
+        self.streams, self._total, self._envs = streams.numbers, streams.total, streams.envs
+        self._unroll = unroll
+        self._start = np.zeros(len(self.streams), np.int64)
+        self._state: Tree = self._forward.initial_state(len(self.streams))
         # {"obs", "first"}: the row that opens the next unroll
         self._carry: dict[str, Tree] | None = None
         self._slot: Slot | None = None

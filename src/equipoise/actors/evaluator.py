@@ -38,13 +38,12 @@ class Evaluator:
         envs: int,
         episodes: int,
         seed: int,
-        deterministic: bool = True,
-        step: int = 0,
+        step: int | None = None,
         recorder: Recorder | None = None,
         metrics: Sequence[str] = (),
     ) -> None:
-        """``policies`` by name, as ``env`` deals its streams; ``step`` of training, for policies
-        that explore.
+        """``policies`` by name, as ``env`` deals its streams. ``step``: of training, as at which
+        policies explore; None: they take the likeliest actions.
 
         ``recorder`` gets the episodes that count, of an env with one agent. ``metrics``: the names
         of the columns of ``TimeStep.info``, which such an env alone has.
@@ -59,9 +58,9 @@ class Evaluator:
             playing = Playing(
                 policy,
                 agent_streams(np.arange(envs), agents, places),
-                deterministic=deterministic,
+                deterministic=step is None,
                 seed=seed,
-                step=step,
+                step=step or 0,
                 total_streams=envs * agents,
             )
             self._sides[name] = _Side(

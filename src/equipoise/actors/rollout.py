@@ -12,19 +12,18 @@ streams' row numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise import schema, tree
+from equipoise.actors.agent import Acting, Streams
 from equipoise.actors.capture import Capture, Plainly
 from equipoise.actors.episodes import Episodes
-from equipoise.actors.forward.forward import Forward, Row
-from equipoise.actors.forward.noise import Noise
-from equipoise.actors.forward.rounding import Rounding, errors
+from equipoise.actors.forward.forward import Row
+from equipoise.actors.forward.rounding import errors
 from equipoise.clock import Clock
 from equipoise.device_envs.counter import key_of
 from equipoise.device_envs.device_env import Bounds, DeviceEnv, check, check_state, streams_on
@@ -37,7 +36,6 @@ from equipoise.types import (
     TimeStep,
     Trajectory,
     Tree,
-    WeightStore,
 )
 
 # as an actor's: "env" is the unroll with the acting, "write" the statistics
@@ -68,6 +66,17 @@ class Unrolled:
         ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """A device env, and how it begins and is checked."""
+
+    env: DeviceEnv
+    name: str  # for errors
+    seed: int
+    observation: Tree  # the specs of one stream's
+    note: Callable[[str], object] = lambda text: None  # takes what a person has to know
+
+
 class Rollout:
     """``Worker`` of one env of B streams and one policy."""
 
@@ -75,57 +84,35 @@ class Rollout:
 
     def __init__(
         self,
-        env: DeviceEnv,
+        stepped: Stepped,
         *,
-        name: str,
-        forward: Forward,
+        acting: Acting,
         places: Places,
-        weights: WeightStore,
         episodes: Episodes,
-        streams: NDArray[np.int64],
-        total_streams: int,
+        streams: Streams,
         unroll: int,
-        noise: Noise,
-        seed: int,
-        env_seed: int,
-        observation: Tree,
         clock: Clock,
-        rounding: Rounding | None = None,
         capture: Capture | None = None,
-        note: Callable[[str], object] = lambda text: None,
     ) -> None:
-        """``name``: of the env, for errors. ``seed``: of the actions. ``observation``: the specs of
-        one stream's.
-
-        ``capture``: how an unroll is done; None: operation by operation. ``note`` is told what a
-        person has to know.
-        """
-        self.env, self.net, self._name = env, forward.net, name
-        self._forward, self._places, self._weights, self._episodes = (
-            forward,
-            places,
-            weights,
-            episodes,
-        )
-        self._clock, self._rounding, self._capture, self._note = (
-            clock,
-            rounding,
-            capture or Plainly(),
-            note,
-        )
-        self._numbers, self._total, self._unroll = streams, total_streams, unroll
-        self._noise, self._key = noise, key_of(seed)
+        """``capture``: how an unroll is done; None: operation by operation."""
+        self.env, self._name, forward = stepped.env, stepped.name, acting.forward
+        self._forward, self.net, self._weights = forward, forward.net, acting.weights
+        self._noise, self._key, self._rounding = acting.noise, key_of(acting.seed), acting.rounding
+        self._places, self._episodes, self._clock = places, episodes, clock
+        self._capture = Plainly() if capture is None else capture
+        self._numbers, self._total, self._unroll = streams.numbers, streams.total, unroll
         device = forward.device
-        self._streams, self._bounds = streams_on(streams, device), Bounds(env.action, device)
+        self._streams = streams_on(self._numbers, device)
+        self._bounds = Bounds(self.env.action, device)
         with torch.inference_mode():
-            state, ts = env.reset(env_seed, self._streams)
-        check(name, ts, observation, self._streams)
-        self._observation = observation
+            state, ts = self.env.reset(stepped.seed, self._streams)
+        check(self._name, ts, stepped.observation, self._streams)
+        self._observation, self._note = stepped.observation, stepped.note
         self._checked = False  # the rows of a step
         self._start = torch.zeros_like(self._streams)
         self._state: dict[str, Tree] = {
             "env": state,
-            "recurrent": forward.initial_state(len(streams)),
+            "recurrent": forward.initial_state(len(self._numbers)),
         }
         self._state = tree.map(torch.clone, self._state)
         self._step = self._capture.step(self._pure)

@@ -111,8 +111,7 @@ def evaluate(
         loaded.policies,
         episodes=episodes,
         seed=derive_seed(seed, "evaluate"),
-        deterministic=deterministic,
-        step=step,
+        step=None if deterministic else step,
     )
     try:
         check_env_fits(program, exam, loaded)
@@ -219,8 +218,7 @@ def collect(
         loaded.policies,
         episodes=episodes,
         seed=derive_seed(seed, "collect"),
-        deterministic=deterministic,
-        step=step,
+        step=None if deterministic else step,
         recorder=recorder,
     )
 

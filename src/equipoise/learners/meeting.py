@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -123,55 +124,55 @@ class Solo:
         raise RuntimeError("a learner alone has no successor")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A learner's place among the others."""
+
+    rank: int
+    size: int  # learners of the run
+    first: int = 0  # the first learner of this machine, which publishes here
+    address: str = "127.0.0.1"  # of this machine, for the others
+    fresh: bool = False  # the successor of a learner that died
+
+
 class Together:
     """The meeting of several learners."""
 
     def __init__(
         self,
         words: Any,
-        rank: int,
-        size: int,
+        seat: Seat,
         *,
         ring: Callable[[], object],
         pulse: Callable[[], object],
         at_once: Callable[[int, int, Callable[[], object]], bool] | None = None,
-        fresh: bool = False,
         dump: Callable[[Tree], bytes],
         parse: Callable[[bytes], Tree],
         summed: Callable[[float], object] = lambda seconds: None,
-        address: str = "127.0.0.1",
-        first: int = 0,
     ) -> None:
         """``words``: views of ``specs``. ``ring`` wakes the other learners, ``pulse`` tells the
         driver that this one lives.
 
         ``at_once`` runs the works of workers that take turns in one thread; None: each learner has
         a process of its own. ``summed`` is called with the seconds that the others kept a sum
-        waiting. ``fresh``: this is the successor of a learner that died. ``dump``, ``parse``: a
-        state as bytes, and back. ``address``: of this machine, for the others. ``first``: the first
-        learner of this machine, which publishes here.
+        waiting. ``dump``, ``parse``: a state as bytes, and back.
         """
         # not every build of torch has what it needs
         from equipoise.learners.addresses import Addresses
 
-        self._words, self._rank, self._size, self._ring, self._pulse = (
-            words,
-            rank,
-            size,
-            ring,
-            pulse,
-        )
-        self._at_once, self._dump, self._parse, self._first = at_once, dump, parse, first
+        self._words, self._ring, self._pulse = words, ring, pulse
+        self._rank, self._size, self._first = seat.rank, seat.size, seat.first
+        self._at_once, self._dump, self._parse = at_once, dump, parse
         self._told = time.monotonic()
         # Where a learner was lost before this one began, it meets the others as they meet again.
-        self._life, self._lost = (-1, True) if fresh or words["life"][0] else (0, False)
+        self._life, self._lost = (-1, True) if seat.fresh or words["life"][0] else (0, False)
         self.pool: Learners = Group(
             Addresses(words, self._wait_for),
-            rank,
-            size,
+            seat.rank,
+            seat.size,
             look=self._look,
             summed=summed,
-            address=address,
+            address=seat.address,
         )
 
     @staticmethod

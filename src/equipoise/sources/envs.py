@@ -190,14 +190,13 @@ def evaluator(
     episodes: int,
     seed: int,
     failures: Failures | None = None,
-    deterministic: bool = True,
-    step: int = 0,
+    step: int | None = None,
     recorder: Recorder | None = None,
 ) -> Evaluator:
     """Fresh envs that share no seed with training nor with another ``seed``; all policies play
     together.
 
-    ``step`` of training: how much is explored where the policies are not deterministic.
+    ``step``: of training, as at which policies explore; None: they take the likeliest actions.
     ``failures``: what an env's failure costs; None: as the program says, and no capsule is written.
     """
     envs = 1 if program.outside else min(episodes, STREAMS)  # one world more than training has
@@ -210,7 +209,6 @@ def evaluator(
         envs=envs,
         episodes=episodes,
         seed=seed,
-        deterministic=deterministic,
         step=step,
         recorder=recorder,
         metrics=metrics,

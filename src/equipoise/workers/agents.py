@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from equipoise import tree
-from equipoise.actors.agent import LocalAgent
+from equipoise.actors.agent import Acting, LocalAgent, Streams
 from equipoise.actors.forward.forward import FORWARDS, Forward
 from equipoise.actors.partial import PartialAgent
 from equipoise.actors.routed import PolicySlot, RoutedAgent, SharedBlock
@@ -88,19 +88,21 @@ def _agent(
     kind: Callable[..., LocalAgent] = (
         partial(PartialAgent, answers=answers, row=row) if answers else LocalAgent
     )
+    make_forward = FORWARDS[blue.forward.get(name, "torch")]
+    envs = program.actors * program.placement.envs_per_actor
     return kind(
-        forward=forward or FORWARDS[blue.forward.get(name, "torch")](**forward_parts(blue, name)),
-        weights=weights or memory.actor_weights.handle(),
+        acting=Acting(
+            forward=forward or make_forward(**forward_parts(blue, name)),
+            weights=weights or memory.actor_weights.handle(),
+            noise=role.noise,
+            seed=derive_seed(program.schedule.seed, "actions"),
+            rounding=memory.rounding[group] if memory.rounding else None,
+        ),
         experience=Discard(role.row, blue.unroll, len(streams)) if places is None else places,
         episodes=memory.episodes[group],
-        streams=streams,
-        total_streams=program.actors * program.placement.envs_per_actor * len(blue.spec.env.agents),
-        envs=program.actors * program.placement.envs_per_actor,
+        streams=Streams(numbers=streams, total=envs * len(blue.spec.env.agents), envs=envs),
         unroll=blue.unroll,
-        noise=role.noise,
-        seed=derive_seed(program.schedule.seed, "actions"),
         clock=clock,
-        rounding=memory.rounding[group] if memory.rounding else None,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from equipoise.actors.inference.central import PARTS, InferenceWorker
+from equipoise.actors.inference.central import PARTS, Batching, InferenceWorker
 from equipoise.actors.inference.joint import JointForward
 from equipoise.workers.agents import agents, forward_parts
 from equipoise.workers.kind import (
@@ -55,9 +55,11 @@ class InferenceKind(ServingKind, WritingKind, ExchangingKind, Wakes, Waits):
             shared.exchange,
             first=groups.start,
             ring=lambda group: bells[group - groups.start](),
-            alone=program.placement.max_lag == 0,
-            most=program.placement.inference_batch,
-            wait_s=program.placement.inference_wait_ms / 1000,
+            batching=Batching(
+                alone=program.placement.max_lag == 0,
+                most=program.placement.inference_batch,
+                wait_s=program.placement.inference_wait_ms / 1000,
+            ),
             clock=site.clock,
         )
         if job.life:

@@ -19,7 +19,7 @@ from equipoise.learners.encoding import Encoding
 from equipoise.learners.execution import chosen
 from equipoise.learners.lags import Lags
 from equipoise.learners.learner import Learner
-from equipoise.learners.meeting import Meeting, Solo, Together
+from equipoise.learners.meeting import Meeting, Seat, Solo, Together
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
 from equipoise.publishing import publish
@@ -159,17 +159,19 @@ class LearnerKind(LearningKind, OwnsMemory, Wakes, Threaded):
 
         return Together(
             job.shared.own[self.name].views,
-            job.index,
-            blue.learners,
+            Seat(
+                rank=job.index,
+                size=blue.learners,
+                first=min(job.shared.queues),
+                address=blue.address,
+                fresh=job.life > 0,
+            ),
             ring=ring,
             pulse=site.pulse,
             at_once=site.at_once,
             summed=partial(site.clock.add, "all-reduce"),
-            fresh=job.life > 0,
             dump=statefile.dump,
             parse=statefile.parse,
-            address=blue.address,
-            first=min(job.shared.queues),
         )
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from equipoise.actors.agent import Acting, Streams
 from equipoise.actors.capture import capture
 from equipoise.actors.forward.forward import Forward
-from equipoise.actors.rollout import PARTS, Rollout
+from equipoise.actors.rollout import PARTS, Rollout, Stepped
 from equipoise.actors.routed import PolicySlot, SharedBlock
 from equipoise.device_envs.naming import make_device_env
 from equipoise.experience.staged import Staged
@@ -63,29 +64,33 @@ class RolloutKind(SteppingKind, WritingKind, Threaded):
                 forward.device,
                 partial(site.note, said),
             )
+        envs = program.actors * program.placement.envs_per_actor
         worker = Rollout(
-            env,
-            name=target,
-            forward=forward,
+            Stepped(
+                env=env,
+                name=target,
+                seed=env_seed(blue, shared, index, job.life),
+                observation=role.row.obs,
+                note=site.note,
+            ),
+            acting=Acting(
+                forward=forward,
+                weights=memory.actor_weights.handle(),
+                noise=role.noise,
+                seed=derive_seed(program.schedule.seed, "actions"),
+                rounding=memory.rounding[index] if memory.rounding else None,
+            ),
             places=places,
-            weights=memory.actor_weights.handle(),
             episodes=memory.episodes[index],
-            streams=streams,
-            total_streams=program.actors * program.placement.envs_per_actor,
+            streams=Streams(numbers=streams, total=envs, envs=envs),
             unroll=blue.unroll,
-            noise=role.noise,
-            seed=derive_seed(program.schedule.seed, "actions"),
-            env_seed=env_seed(blue, shared, index, job.life),
-            observation=role.row.obs,
             clock=site.clock,
-            rounding=memory.rounding[index] if memory.rounding else None,
             capture=capture(
                 forward.device,
                 compile_rows=program.placement.compile,
                 note=site.note,
                 pure=env.exact and getattr(env, "traceable", True),
             ),
-            note=site.note,
         )
         if job.life:
             worker.continue_after_gap()

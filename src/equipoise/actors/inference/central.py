@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +25,16 @@ from equipoise.types import StateReader, StateWriter, Tick
 
 # "gather": the rows of several groups side by side
 PARTS = ("write", "fetch", "gather", "act", "answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """Which groups of envs an inference worker acts for together."""
+
+    # each by itself, so that no result depends on which group is fast
+    alone: bool = False
+    most: int = 0  # streams of a policy in one batch; 0: all
+    wait_s: float = 0.0  # the longest wait until half of the groups have answered
 
 
 class InferenceWorker:
@@ -44,16 +55,10 @@ class InferenceWorker:
         first: int,
         ring: Callable[[int], object],
         clock: Clock,
-        alone: bool = False,
-        most: int = 0,
-        wait_s: float = 0.0,
+        batching: Batching,
     ) -> None:
         """``forwards`` by policy; ``agents``: one a group, with all policies. ``ring``: wake the
-        env worker of a group for its actions. ``alone``: act for each group by itself, so that no
-        result depends on which group is fast. ``most``: most streams of a policy in one batch; 0:
-        all.
-
-        ``wait_s``: the longest wait until half of the groups have answered.
+        env worker of a group for its actions.
         """
         self._forwards, self.agents, self.first = dict(forwards), list(agents), first
         mine = slice(first, first + len(agents))
@@ -65,13 +70,7 @@ class InferenceWorker:
         ]
         self._actions = [exchange.actions(first + i) for i in range(len(self.agents))]
         self._widest = max(len(streams) for streams in self.agents[0].streams.values())
-        self._ring, self._alone, self._most, self._wait_s, self._clock = (
-            ring,
-            alone,
-            most,
-            wait_s,
-            clock,
-        )
+        self._ring, self._batching, self._clock = ring, batching, clock
         self._observed = [False] * len(self.agents)  # True: the agent has seen the newest rows
         self._restored = [False] * len(self.agents)  # brought back by a resume and not answered yet
         self._waits_until = 0.0  # end of the wait for more groups; 0: not waiting
@@ -119,12 +118,17 @@ class InferenceWorker:
         """Is waiting for more groups worth while? Half of them are stepped while this worker acts
         for the other half.
         """
-        if not self._wait_s or self._alone or not stepping or ready >= len(self.agents) // 2:
+        if (
+            not self._batching.wait_s
+            or self._batching.alone
+            or not stepping
+            or ready >= len(self.agents) // 2
+        ):
             self._waits_until = 0.0
             return False
         now = time.perf_counter()
         if not self._waits_until:
-            self._waits_until = now + self._wait_s
+            self._waits_until = now + self._batching.wait_s
         if now >= self._waits_until:
             self._waits_until = 0.0
             return False
@@ -132,13 +136,13 @@ class InferenceWorker:
         return True
 
     def _batches(self, ready: list[int]) -> list[list[int]]:
-        if self._alone or len(ready) == 1:
+        if self._batching.alone or len(ready) == 1:
             return [[i] for i in ready]
         # exploration of some algorithms changes over time
         alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}
         for i in ready:
             alike.setdefault(self.agents[i].explores, []).append(i)
-        groups = max(self._most // self._widest, 1) if self._most else len(ready)
+        groups = max(self._batching.most // self._widest, 1) if self._batching.most else len(ready)
         return [
             them[i : i + groups] for them in alike.values() for i in range(0, len(them), groups)
         ]
