@@ -8,6 +8,10 @@ PYTEST := $(BIN)/python -m pytest
 TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1 )))
 PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 
+# Containers set it. Without bytecode every process of the tests compiles the package again, and each
+# of pytest's workers rewrites the assertions of all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-jax test-chaos test-bench test-browser test-clients fuzz fuzz-envs bench bench-peers bench-replay bench-off-policy bench-serving envpool dist lock clean
 

@@ -619,7 +619,7 @@ def test_resume_passes_on_what_is_to_change(api):
     assert api.asked == {
         "directory": Path("runs/old"),
         "on": "serial",
-        "settings": ("algorithm.entropy=0",),
+        "settings": ["algorithm.entropy=0"],
         "fields": {"steps": 2000},
         "cluster": {},
     }

@@ -117,12 +117,12 @@ def test_a_module_that_cannot_be_imported_names_the_reward(
     monkeypatch.syspath_prepend(tmp_path)
     for name, code, said in (
         ("lacking", "import nosuchpackage", "ModuleNotFoundError: No module named 'nosuchpackage'"),
-        ("broken", "def f(:", "SyntaxError"),
+        ("broken", "def f(:", "SyntaxError: "),
         ("quitting", "raise SystemExit(3)", "SystemExit: 3"),
         ("odd", "1 / 0", "ZeroDivisionError"),
     ):
         (tmp_path / f"{name}_reward.py").write_text(code)
-        with pytest.raises(ValueError, match=f"reward '{name}_reward:f': {said}"):
+        with pytest.raises(ValueError, match=f"reward '{name}_reward:f': .*{said}"):
             load(f"{name}_reward:f")
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from equipoise.facts import Flag, Help, Range, facts
 from equipoise.hints import hint
 from equipoise.programs.ranges import beyond
-from equipoise.programs.settings import convert
 from equipoise.types import WHERE
 
 At = Literal["actors", "home"]
@@ -56,6 +55,8 @@ class Cluster:
 
 def read_cluster(given: Mapping[str, Any]) -> Cluster:
     """Read settings of a cluster, given as texts or as values; ValueError in one line."""
+    from equipoise.programs.settings import convert  # gymnasium: not for the help of a command
+
     known = facts(Cluster)
     values = {}
     for name, value in given.items():
