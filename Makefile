@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1 )))
 PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 
-# Containers set it. Without bytecode every process of the tests compiles the package again, and each
+# Containers set PYTHONDONTWRITEBYTECODE. Without bytecode every process of the tests compiles the package again, and each
 # of pytest's workers rewrites the assertions of all tests.
 unexport PYTHONDONTWRITEBYTECODE
 

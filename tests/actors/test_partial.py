@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from equipoise import api, tree
-from equipoise.actors.agent import Acting, LocalAgent, Streams
+from equipoise.actors.agent import ActingParts, LocalAgent, StreamNumbers
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.forward import Forward
 from equipoise.actors.partial import PartialActor, PartialAgent
@@ -155,7 +155,7 @@ def actor(
     agent = PartialAgent(
         answers=answers,
         row={"action": role.row.action, "behaviour": role.row.behaviour},
-        acting=Acting(
+        acting=ActingParts(
             forward=Forward(**forward_parts(blue, "main")),
             weights=store.handle(),
             noise=role.noise,
@@ -163,7 +163,7 @@ def actor(
         ),
         experience=places,
         episodes=Episodes(B, Heap("", tree.nbytes(Episodes.layout()))),
-        streams=Streams(numbers=np.arange(B), total=B, envs=B),
+        streams=StreamNumbers(numbers=np.arange(B), total=B, envs=B),
         unroll=blue.unroll,
         clock=Clock(PARTS),
     )

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 from equipoise import tree
-from equipoise.actors.agent import Acting, LocalAgent, Streams
+from equipoise.actors.agent import ActingParts, LocalAgent, StreamNumbers
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.evaluator import Evaluator
 from equipoise.actors.forward.forward import Forward, LeanForward
@@ -154,10 +154,12 @@ def agent_of(policy: FixedPolicy, spec: EnvSpec, kind: type[Forward]) -> LocalAg
     )
     weights: Any = Fixed(net)
     return LocalAgent(
-        acting=Acting(forward=kind(algorithm, net), weights=weights, noise=policy.noise, seed=SEED),
+        acting=ActingParts(
+            forward=kind(algorithm, net), weights=weights, noise=policy.noise, seed=SEED
+        ),
         experience=Discard(row, ROWS // 3, STREAMS),
         episodes=Episodes(STREAMS, Heap(tree.nbytes(Episodes.layout()))),
-        streams=Streams(numbers=streams, total=STREAMS, envs=STREAMS),
+        streams=StreamNumbers(numbers=streams, total=STREAMS, envs=STREAMS),
         unroll=ROWS // 3,
         clock=Clock(PARTS),
     )

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from equipoise import api, tree
-from equipoise.actors.agent import Acting, Streams
+from equipoise.actors.agent import ActingParts, StreamNumbers
 from equipoise.actors.capture import Capture, Compiled, Graphed, Plainly
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.forward import Forward
-from equipoise.actors.rollout import PARTS, Rollout, Stepped
+from equipoise.actors.rollout import PARTS, Rollout, SteppedEnv
 from equipoise.clock import Clock
 from equipoise.device_envs.cartpole import CartPole
 from equipoise.device_envs.device_env import NextStep
@@ -89,13 +89,13 @@ def rollout(
     store.publish(0, tree.named_tensors(net))
     device = torch.device("cpu")
     made = Rollout(
-        Stepped(
+        SteppedEnv(
             env=env or make_device_env("cartpole", {"max_episode_steps": 30}, streams=B),
             name="device:cartpole",
             seed=5,
             observation=role.row.obs,
         ),
-        acting=Acting(
+        acting=ActingParts(
             forward=Forward(**forward_parts(blue, "main")),
             weights=store.handle(),
             noise=role.noise,
@@ -103,7 +103,7 @@ def rollout(
         ),
         places=Staged(places, role.row, T, B, device, lambda: None) if staged else places,
         episodes=Episodes(B, Heap("", tree.nbytes(Episodes.layout()))),
-        streams=Streams(numbers=np.arange(B), total=B, envs=B),
+        streams=StreamNumbers(numbers=np.arange(B), total=B, envs=B),
         unroll=T,
         clock=Clock(PARTS),
         capture=capture,

@@ -95,6 +95,9 @@ OF_A_USER = {
     "my_device_envs.py",
     "my_package/envs.py",
     "my_algorithms.py",
+    "my_bonus.py",
+    "my_family.py",
+    "my_variants.py",
     "numpy.py",
     "torch/multiprocessing/reductions.py",
 }

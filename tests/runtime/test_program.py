@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import pytest
@@ -54,6 +54,10 @@ class Toy(Algorithm):
     def act(self, net, obs, first, state, *, explore, noise): ...
     def best(self, net, obs, first, state): ...
     def loss(self, net, target_net, batch, *, group, step, rng): ...
+
+
+class Overridden(PPO):
+    clip: float = 0.5  # without a decorator it stays what PPO says
 
 
 class Undecorated(Toy):
@@ -285,6 +289,8 @@ def test_an_algorithm_of_ones_own():
             f"{__name__}:Undecorated",
             r"expected @dataclass\(frozen=True, kw_only=True\) above the class, .* so tricks would",
         ),
+        (f"{__name__}:Overridden", "got none, so clip would have no effect"),
+        ("../lib/mine.py:Mine", "Run the command in the folder of the file, and write mine:Mine."),
         (
             "my_package/mine.py:Mine",
             "Write the module as an import does: my_package.mine:Mine. Modules are looked for in",
@@ -317,6 +323,17 @@ def test_an_algorithm_whose_module_fails_is_told_with_its_line(text, said, tmp_p
         match=f"algorithm '{name}:A': expected a module that can be imported, got {said}",
     ):
         algorithm_class(f"{name}:A")
+
+
+@dataclass(frozen=True)
+class Marked(Toy):
+    _: KW_ONLY  # no setting
+    tricks: int = 3
+
+
+def test_a_mark_in_a_dataclass_is_no_setting():
+    made = api.program("CartPole-v1", f"{__name__}:Marked")
+    assert cast("Marked", made.policies["main"].algorithm).tricks == 3
 
 
 @dataclass(frozen=True, kw_only=True)

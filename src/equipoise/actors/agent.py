@@ -22,8 +22,8 @@ from equipoise.types import Array, Places, Slot, Tick, TimeStep, Trajectory, Tre
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acting:
-    """How a policy acts: its network, where new weights are, and what is drawn with which noise."""
+class ActingParts:
+    """How a policy acts: its forward, the source of new weights, its noise and the seed."""
 
     forward: Forward
     weights: WeightStore
@@ -33,7 +33,7 @@ class Acting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
+class StreamNumbers:
     """Streams of one policy, and how many the whole run has of all policies."""
 
     numbers: NDArray[np.int64]
@@ -53,10 +53,10 @@ class LocalAgent:
     def __init__(
         self,
         *,
-        acting: Acting,
+        acting: ActingParts,
         experience: Places,
         episodes: Episodes,
-        streams: Streams,
+        streams: StreamNumbers,
         unroll: int,
         clock: Clock,
     ) -> None:

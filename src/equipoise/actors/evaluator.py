@@ -42,8 +42,8 @@ class Evaluator:
         recorder: Recorder | None = None,
         metrics: Sequence[str] = (),
     ) -> None:
-        """``policies`` by name, as ``env`` deals its streams. ``step``: of training, as at which
-        policies explore; None: they take the likeliest actions.
+        """``policies`` by name, as ``env`` deals its streams. ``step``: the training
+        step whose exploration the policies use; None: they take the likeliest actions.
 
         ``recorder`` gets the episodes that count, of an env with one agent. ``metrics``: the names
         of the columns of ``TimeStep.info``, which such an env alone has.

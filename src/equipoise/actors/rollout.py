@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from equipoise import schema, tree
-from equipoise.actors.agent import Acting, Streams
+from equipoise.actors.agent import ActingParts, StreamNumbers
 from equipoise.actors.capture import Capture, Plainly
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.forward import Row
@@ -67,7 +67,7 @@ class Unrolled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
+class SteppedEnv:
     """A device env, and how it begins and is checked."""
 
     env: DeviceEnv
@@ -84,12 +84,12 @@ class Rollout:
 
     def __init__(
         self,
-        stepped: Stepped,
+        stepped: SteppedEnv,
         *,
-        acting: Acting,
+        acting: ActingParts,
         places: Places,
         episodes: Episodes,
-        streams: Streams,
+        streams: StreamNumbers,
         unroll: int,
         clock: Clock,
         capture: Capture | None = None,

@@ -62,16 +62,16 @@ NOTHING_YET = Verdict("Too early to say", "no env was stepped")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How a run is set up, as far as the rules ask; a number that is not known is None."""
+    """How a run is set up, as far as the rules ask."""
 
-    max_lag: int | None = 0
-    cores: int | None = None  # that the workers may use
+    max_lag: int | None = 0  # None: no bound
+    cores: int | None = None  # that the workers may use; None: not known
     # the workers take turns (the serial runtime): none waits, and the question is where time goes
     one_thread: bool = False
     offline: bool = False  # there are no actors
-    threads: int | None = None  # of the learner
+    threads: int | None = None  # of the learner; None: not known
     paid: int | None = None  # updates that a round of a replay's rows pays for; None: no replay
-    envs: int | None = None  # of an actor
+    envs: int | None = None  # of an actor; None: not known
 
 
 def verdict(
@@ -88,7 +88,8 @@ def verdict(
     wait for the learner.
 
     ``cause`` and ``advice``: what the model found (``remedies.py``), in place of what the rules
-    say. Where other processes have the cores it is the rules', since no model knows those.
+    say. If other processes use the cores, the advice of the rules stays: the model does not see
+    them.
     """
     found, cores = _finding(balance, setup, cause), setup.cores
     of_others = found.cause == "CPU-bound" and cores is not None and _used(balance) < OURS * cores

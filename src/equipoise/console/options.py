@@ -60,7 +60,7 @@ def settings_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command with an option for each setting that has a flag; ``resume``: for those that a run
     may change as it goes on; ``only``: for those with these keys. ``change``: the help of
-    ``--set``, for all others; "": the command has its own.
+    ``--set``, which takes every other setting; "": the command declares ``--set`` itself.
 
     The command takes them as keywords, as texts, None where an option was not given. Options are
     grouped by their sections.

@@ -31,7 +31,8 @@ def minibatches(
         return
     rows, streams = batch.data.shape
     for target in tree.leaves(batch.targets):
-        if target.shape[:2] != (rows, streams):
+        shape = target.shape
+        if len(shape) < 2 or shape[1] != streams or (by_rows and shape[0] < rows):
             raise ValueError(
                 f"expected targets() to return tensors [T, B, ...], here [{rows}, {streams}, ...], "
                 f"which minibatches are cut from, got {list(target.shape)}"

@@ -14,6 +14,7 @@ from equipoise.nets.distributions import (
     SquashedGaussian,
     action_dims,
 )
+from equipoise.nets.heads import HeadOptions
 from equipoise.nets.joint import Joint
 from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.torso import MLP, encode, encoded_size
@@ -28,6 +29,7 @@ __all__ = [
     "CoreOptions",
     "DiagonalGaussian",
     "Distribution",
+    "HeadOptions",
     "Joint",
     "MultiCategorical",
     "Policy",

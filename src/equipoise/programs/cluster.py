@@ -47,7 +47,7 @@ class Cluster:
     shards_at: Annotated[
         At, Help("where a replay's shards are; actors: with the actors that feed them")
     ] = "home"
-    # a machine says twice a second that it is there
+    # a machine sends a beat twice a second
     link_deadline_s: Annotated[
         float, Range(2), Help("seconds after which a silent machine counts as gone")
     ] = 5.0

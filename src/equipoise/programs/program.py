@@ -120,20 +120,20 @@ def _outside(name: str) -> type[Algorithm]:
     if lost := _no_fields(value):
         raise ValueError(
             f"algorithm {name!r}: expected @dataclass(frozen=True, kw_only=True) above the class, "
-            f"got none, so {', '.join(lost)} would be no setting"
+            f"got none, so {', '.join(lost)} would have no effect"
         )
     cls: type[Algorithm] = value
     return cls
 
 
 def _no_fields(cls: type[Any]) -> list[str]:
-    """Annotated names of a class, or a base, that are no fields since a decorator is missing."""
+    """Annotated names of a class, or a base, that have no effect since a decorator is missing."""
     return [
         name
         for base in cls.__mro__
-        if issubclass(base, Learns)
+        if issubclass(base, Learns) and "__dataclass_fields__" not in vars(base)
         for name, kind in inspect.get_annotations(base).items()
-        if name not in cls.__dataclass_fields__ and "ClassVar" not in str(kind)
+        if "ClassVar" not in str(kind)
     ]
 
 
@@ -142,6 +142,9 @@ def _as_module(name: str) -> str:
     module, _, qualname = name.partition(":")
     if not (module.endswith(".py") or module.startswith(".") or os.sep in module):
         return ""
+    if module.startswith(("..", os.sep)):
+        file = os.path.basename(module).removesuffix(".py")
+        return f" Run the command in the folder of the file, and write {file}:{qualname}."
     named = module.removesuffix(".py").strip(f".{os.sep}").replace(os.sep, ".")
     return f" Write the module as an import does: {named}:{qualname}."
 

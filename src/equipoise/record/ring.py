@@ -95,7 +95,7 @@ class Arrow:
         """The words beside the arrow, each with its kind: "flow", or the state of workers that
         wait.
         """
-        from rich.filesize import decimal  # not before a page or a terminal shows it
+        from rich.filesize import decimal  # here, so that "import equipoise" loads no rich
 
         flows = [self.name] if self.name else []
         flows += [] if self.updates_per_s is None else [f"{self.updates_per_s:,.1f} updates/s"]

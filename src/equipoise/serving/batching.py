@@ -33,8 +33,8 @@ ONE = {flag: np.array([flag]) for flag in (False, True)}
 
 
 class Turn(NamedTuple):
-    """Where in which episode a request stands. ``stream``, ``step``: of the first row; those of a
-    batch are streams of their own.
+    """The position of a request in its episode. ``stream`` and ``step`` are those of its first row;
+    each row of a batch has a stream of its own.
     """
 
     stream: int

@@ -16,7 +16,7 @@ Backend = Literal["onnx", "torch"]
 Count = Annotated[int, Range(1, 2e9)]
 Amount = Annotated[float, Range(0, 1e9, above=True)]
 CPU_S = 20.0  # seconds of processor time of a trial, without its imports
-TRIAL = ("trial_s", "trial_memory")  # fields that "registry add" has as well
+TRIAL = ("trial_s", "trial_memory")  # fields that "registry add" also has
 MEMORY = 1 << 30  # bytes that a trial may take, without its imports
 
 

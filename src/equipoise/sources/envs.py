@@ -196,7 +196,8 @@ def evaluator(
     """Fresh envs that share no seed with training nor with another ``seed``; all policies play
     together.
 
-    ``step``: of training, as at which policies explore; None: they take the likeliest actions.
+    ``step``: the training step whose exploration the policies use; None: they take the likeliest
+    actions.
     ``failures``: what an env's failure costs; None: as the program says, and no capsule is written.
     """
     envs = 1 if program.outside else min(episodes, STREAMS)  # one world more than training has

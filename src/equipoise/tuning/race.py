@@ -33,7 +33,7 @@ class Race:
 
     @property
     def best(self) -> dict[str, float]:
-        """The better turn of each candidate, since other load can only have slowed the others."""
+        """The best turn of each candidate: other load can only slow a turn down."""
         return self._by(max)
 
     @property
@@ -45,7 +45,7 @@ class Race:
         alive = {label: rates for label, rates in self.rates.items() if label not in self.failed}
         return {label: rate for label, rates in alive.items() if rates and (rate := of(rates))}
 
-    def close(self, far: float) -> list[str]:
+    def contenders(self, far: float) -> list[str]:
         """The candidates that may still be the fastest; none if the fastest is clear."""
         best = self.best
         found = [label for label, rate in best.items() if rate * far >= max(best.values())]
@@ -63,13 +63,13 @@ def race(
 ) -> Race:
     """Measure candidates in turns, the first one first; each call is one turn and returns its rate.
 
-    ``until``: by ``time.monotonic``, after ``least`` turns of each. ``first_s``: what the first
-    turn is taken to last; each later one is taken to last as long as the longest before it. 0: a
-    turn begins whenever the time is not over.
+    ``until``: by ``time.monotonic``, after ``least`` turns of each. ``first_s``: assumed
+    seconds of the first turn; each later turn is assumed to last as long as the longest before it.
+    0: no assumption, so a turn begins if ``until`` has not passed.
     """
     found, longest_s = Race(rates={label: [] for label in candidates}), 0.0
     for turn in range(turns):
-        for label in found.close(far) if turn else candidates:
+        for label in found.contenders(far) if turn else candidates:
             began = time.monotonic()
             if turn >= least and began + ((longest_s or first_s) if first_s else 0.0) > until:
                 found.left_out += [] if turn else [label]
@@ -83,8 +83,8 @@ def race(
 
 
 def most_usual(rates: Mapping[T, float], order: Iterable[T], *, tie: float) -> T:
-    """The first in ``order``, from the most usual on, that is as fast as the fastest but for a
-    factor of ``tie``.
+    """Return the first candidate of ``order`` (the most usual first) whose rate times ``tie``
+    reaches the best rate.
     """
     best = max(rates.values())
     return next(one for one in order if one in rates and rates[one] * tie >= best)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from equipoise import tree
-from equipoise.actors.agent import Acting, LocalAgent, Streams
+from equipoise.actors.agent import ActingParts, LocalAgent, StreamNumbers
 from equipoise.actors.forward.forward import FORWARDS, Forward
 from equipoise.actors.partial import PartialAgent
 from equipoise.actors.routed import PolicySlot, RoutedAgent, SharedBlock
@@ -91,7 +91,7 @@ def _agent(
     make_forward = FORWARDS[blue.forward.get(name, "torch")]
     envs = program.actors * program.placement.envs_per_actor
     return kind(
-        acting=Acting(
+        acting=ActingParts(
             forward=forward or make_forward(**forward_parts(blue, name)),
             weights=weights or memory.actor_weights.handle(),
             noise=role.noise,
@@ -100,7 +100,7 @@ def _agent(
         ),
         experience=Discard(role.row, blue.unroll, len(streams)) if places is None else places,
         episodes=memory.episodes[group],
-        streams=Streams(numbers=streams, total=envs * len(blue.spec.env.agents), envs=envs),
+        streams=StreamNumbers(numbers=streams, total=envs * len(blue.spec.env.agents), envs=envs),
         unroll=blue.unroll,
         clock=clock,
     )

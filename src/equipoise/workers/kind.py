@@ -120,7 +120,7 @@ class Kind(ABC):
 
 
 class BeginsAnew:
-    """A replacement begins anew. One of another kind loads the checkpoint again if the worker
+    """A replacement never loads the checkpoint. Without this trait, it loads it again if the worker
     before it died without progress.
     """
 
@@ -228,7 +228,7 @@ class Wakes(ABC):
 
 
 class Waits:
-    """A doorbell is not all that a worker waits for."""
+    """Waits for more than its doorbell."""
 
     def listens(self, worker: Any) -> tuple[int, ...]:
         """File descriptors that wake the worker when they become readable, as its doorbell does."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from equipoise.actors.agent import Acting, Streams
+from equipoise.actors.agent import ActingParts, StreamNumbers
 from equipoise.actors.capture import capture
 from equipoise.actors.forward.forward import Forward
-from equipoise.actors.rollout import PARTS, Rollout, Stepped
+from equipoise.actors.rollout import PARTS, Rollout, SteppedEnv
 from equipoise.actors.routed import PolicySlot, SharedBlock
 from equipoise.device_envs.naming import make_device_env
 from equipoise.experience.staged import Staged
@@ -66,14 +66,14 @@ class RolloutKind(SteppingKind, WritingKind, Threaded):
             )
         envs = program.actors * program.placement.envs_per_actor
         worker = Rollout(
-            Stepped(
+            SteppedEnv(
                 env=env,
                 name=target,
                 seed=env_seed(blue, shared, index, job.life),
                 observation=role.row.obs,
                 note=site.note,
             ),
-            acting=Acting(
+            acting=ActingParts(
                 forward=forward,
                 weights=memory.actor_weights.handle(),
                 noise=role.noise,
@@ -82,7 +82,7 @@ class RolloutKind(SteppingKind, WritingKind, Threaded):
             ),
             places=places,
             episodes=memory.episodes[index],
-            streams=Streams(numbers=streams, total=envs, envs=envs),
+            streams=StreamNumbers(numbers=streams, total=envs, envs=envs),
             unroll=blue.unroll,
             clock=site.clock,
             capture=capture(

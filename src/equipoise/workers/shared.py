@@ -41,7 +41,7 @@ class PolicyMemory:
 
 class KindMemory:
     """Memory that the workers of one kind share with the driver: ``views`` by the specs that
-    ``Kind.memory`` asked for.
+    ``OwnsMemory.memory`` asked for.
     """
 
     def __init__(self, specs: Tree, memory: Memory) -> None:
@@ -65,7 +65,7 @@ class Shared:
     # away from home: one a learner, for the rows that go to it over the network
     outbound: Sequence[Outbound] = ()
     waiting: Waiting | None = None  # away from home, beside shards: blocks that wait for them
-    # by kind of worker: what ``Kind.memory`` asked for
+    # by kind of worker: what ``OwnsMemory.memory`` asked for
     own: Mapping[str, KindMemory] = field(default_factory=dict)
 
     @property

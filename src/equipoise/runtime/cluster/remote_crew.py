@@ -65,14 +65,12 @@ class Nodes(Protocol):
 
     @property
     def address(self) -> str: ...  # of this machine, for the others
+    # seconds after which a silent machine counts as gone
     @property
-    def silent_s(
-        self,
-    ) -> float: ...  # after which a machine that says nothing counts as gone
+    def silent_s(self) -> float: ...
     def start(self, job: SiteJob) -> None: ...  # of a site; where it ran before, that is over
-    def ended(
-        self,
-    ) -> Mapping[str, str]: ...  # sites that have ended since the last call, and how
+    # sites that have ended since the last call, and how
+    def ended(self) -> Mapping[str, str]: ...
     # sites that no machine has room for, and the cores that each needs
     def waits(self) -> Mapping[str, int]: ...
     # the machine of a site, in short; empty while it has none
@@ -117,7 +115,7 @@ class RemoteCrew:
         """``sites``: the titles of the workers of each.
         Workers that are named nowhere work at home.
         """
-        self._members, self._nodes, self._here = crew(blue, kinds), nodes, tuple(kinds)
+        self._members, self._nodes, self._kinds = crew(blue, kinds), nodes, tuple(kinds)
         self._sites = {name: self._site(blue, name, titles) for name, titles in sites.items()}
         self.away = {title for titles in sites.values() for title in titles}
         apart = any(_of(LearningKind, site.members) for site in self._sites.values())
@@ -144,8 +142,8 @@ class RemoteCrew:
         self._proxy = ProxyKind(self.home, self._members, self._orders)
         for site in self._sites.values():
             self._expect(site)
-        # of home: the proxy is one of them if there are sites
-        self.kinds = (*kinds, self._proxy) if self._sites else self._here
+        # kinds of home: with sites, the proxy is one of them
+        self.kinds = (*kinds, self._proxy) if self._sites else self._kinds
 
     def start(
         self, local: Crew, shared: Shared, board: Board, queues: Queues, cuts: CutCoordinator
@@ -204,7 +202,7 @@ class RemoteCrew:
                 name=site.expected.name,
                 incarnation=site.expected.incarnation,
                 blueprint=replace(blue, resume=source),
-                kinds=self._here,
+                kinds=self._kinds,
                 members=self._members,
                 titles=titles,
                 home=self.home,

@@ -116,7 +116,8 @@ class Queues:
     def reconcile(self) -> None:
         """Look for what dead workers held, until every queue is certain of it."""
         if not self.certain:
-            certain = [queue.reconcile() for queue in self.by_learner.values()]  # each looks on
+            # a list, so that no queue is skipped
+            certain = [queue.reconcile() for queue in self.by_learner.values()]
             self.certain = all(certain)
 
 

@@ -39,7 +39,9 @@ def shared_device(blue: Blueprint) -> Share | None:
 
 
 class Workers(Protocol):
-    """The workers of a run, as the runtime sees them: a ``Crew``, or also those of machines."""
+    """The workers of a run, as the runtime sees them: a ``Crew``, or a ``RemoteCrew`` that also has
+    those of other machines.
+    """
 
     # wait at most ``timeout_s`` -> what workers said or that they died, by title
     def poll(self, timeout_s: float) -> Iterable[tuple[str, Message | Died]]: ...
@@ -71,7 +73,7 @@ class ProcessRuntime:
     def __init__(
         self, blue: Blueprint, kinds: Sequence[Kind] = KINDS, remote: RemoteWorkers | None = None
     ) -> None:
-        """``remote``: with it the run is also on other machines."""
+        """``remote``: the workers on other machines; None: all work here."""
         members = crew(blue, kinds)
         self._blue, self._members = blue, members
         self._out: list[Message] = []
