@@ -293,6 +293,7 @@ def test_an_exported_policy_takes_and_gives_every_key(exported: Path) -> None:
     tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), model.action(raw, 0), action)
 
 
+@pytest.mark.thorough
 def test_a_server_takes_and_gives_every_key(exported: Path, tmp_path: Path) -> None:
     registry = Registry(tmp_path / "registry", create=True)
     registry.alias("odd", "champion", registry.add(exported, "odd"))

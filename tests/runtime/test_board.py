@@ -193,6 +193,7 @@ def test_what_a_worker_was_given_for_a_long_piece_of_work_is_not_taken_back(cloc
 
 
 @pytest.mark.parametrize("on", ["serial", "process"])
+@pytest.mark.thorough
 def test_of_the_shortest_run_the_last_report_says_what_the_summary_says(
     on: Any, tmp_path: Path
 ) -> None:

@@ -453,6 +453,7 @@ def test_an_env_worker_has_no_torch_in_its_memory(tmp_path: Path) -> None:
     assert found == {"actor 0": False, "inference 0": True}
 
 
+@pytest.mark.thorough
 def test_an_env_that_fails_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
     made = api.program(
         "tests.runtime.failing:Failing",
