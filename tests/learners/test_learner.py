@@ -357,6 +357,9 @@ def test_what_a_loss_returns_is_looked_at() -> None:
     pair = (torch.zeros(()), torch.ones(()))
     out = LossOutput(loss=pair[0], count=pair[1], metrics={"x": pair})
     assert checked(out, object()) is out and checked(None, object()) is None
+    number: Any = 1
+    with pytest.raises(TypeError, match=r"object.loss\(\): expected count to be a tensor, got int"):
+        checked(LossOutput(loss=pair[0], count=number), object())
     with pytest.raises(
         TypeError, match=r"object.loss\(\) to return a LossOutput or None, got Tensor"
     ):

@@ -191,11 +191,16 @@ def test_the_help_and_the_page_have_each_setting_of_a_cluster() -> None:
             "cluster.inference_at: expected one of 'actors', 'home', got 'learner'",
         ),
         (
+            {"labels": "tier=spot,tier=fast"},
+            "cluster.labels: expected each label once, got 'tier' twice",
+        ),
+        ({"link_deadline_s": "inf"}, "cluster.link_deadline_s: expected 2 to 3600, got inf"),
+        (
             {"labels": "tier"},
             "cluster.labels: expected KEY=VALUE, with commas between several, got 'tier'",
         ),
         ({"home_actors": "-1"}, "cluster.home_actors: expected at least 0, got -1"),
-        ({"link_deadline_s": "1"}, "cluster.link_deadline_s: expected at least 2, got 1.0"),
+        ({"link_deadline_s": "1"}, "cluster.link_deadline_s: expected 2 to 3600, got 1.0"),
         ({"homeactors": "1"}, "did you mean 'home_actors'?"),
     ],
 )

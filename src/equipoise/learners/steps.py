@@ -59,7 +59,7 @@ class StepInProgress:
 
 def checked(out: object, algorithm: object) -> LossOutput | None:
     """Return what an algorithm's loss returned; TypeError if a user's loss returned another type,
-    or metrics that are no pairs.
+    sums that are no tensors, or metrics that are no pairs.
     """
     where = f"{type(algorithm).__name__}.loss()"
     if out is None:
@@ -68,6 +68,10 @@ def checked(out: object, algorithm: object) -> LossOutput | None:
         raise TypeError(
             f"expected {where} to return a LossOutput or None, got {type(out).__name__}"
         )
+    sums: Mapping[str, object] = {"loss": out.loss, "count": out.count}  # a user's
+    for name, value in sums.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{where}: expected {name} to be a tensor, got {type(value).__name__}")
     metrics: Mapping[str, object] = out.metrics  # a user's, whatever its annotation says
     for name, value in metrics.items():
         if not isinstance(value, tuple) or len(value) != 2:

@@ -49,7 +49,7 @@ class Cluster:
     ] = "home"
     # a machine sends a beat twice a second
     link_deadline_s: Annotated[
-        float, Range(2), Help("seconds after which a silent machine counts as gone")
+        float, Range(2, 3600), Help("seconds after which a silent machine counts as gone")
     ] = 5.0
 
 
@@ -80,5 +80,7 @@ def _labels(text: str) -> dict[str, str]:
             raise ValueError(
                 f"cluster.labels: expected KEY=VALUE, with commas between several, got {text!r}"
             )
+        if key in found:
+            raise ValueError(f"cluster.labels: expected each label once, got {key!r} twice")
         found[key] = value
     return found
