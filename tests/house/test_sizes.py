@@ -9,7 +9,6 @@ SOURCE = Path(__file__).parents[2] / "src/equipoise"
 LINES = 600
 ALONE = {
     "edge.py": 925,  # the one file that every artifact brings along, so that a robot needs no other
-    "programs/peer_names.py": 650,  # tables of names, a line each
 }
 
 

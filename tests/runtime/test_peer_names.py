@@ -10,12 +10,9 @@ from collections import Counter
 from equipoise import api
 from equipoise.console.options import flags
 from equipoise.programs.peer_names import (
-    PEER_ALGORITHMS,
-    PEER_NAMES,
-    PEER_OPTIONS,
-    PEER_WORDS,
     algorithm_of_peer,
     key_of_peer,
+    peer_names,
     words_of_peer,
 )
 from equipoise.programs.program import algorithm_names
@@ -31,16 +28,19 @@ def settable(algorithm: str) -> set[str]:
 
 def test_every_key_of_the_table_is_a_setting_of_ours() -> None:
     known = set().union(*(settable(name) for name in NAMES))
-    keys = {
-        one.partition(";")[0].partition("?")[0] for keys in PEER_NAMES for one in keys.split("|")
-    }
+    keys = {one.key for one in peer_names().settings}
     assert {key for key in keys if not key.startswith("env.")} <= known
 
 
 def test_a_name_stands_once_and_is_none_of_ours() -> None:
-    tables = (PEER_NAMES, PEER_OPTIONS, PEER_WORDS)
-    names = Counter(name for table in tables for names in table.values() for name in names)
+    found = peer_names()
+    # a name may be of several settings: of the first that the program has
+    names = Counter({name for one in found.settings for name in one.names})
+    for table in (found.options, found.words):
+        names.update(name for names in table.values() for name in names)
     assert [name for name, times in names.items() if times > 1] == []
+    pairs = [(one.key, name) for one in found.settings for name in one.names]
+    assert len(pairs) == len(set(pairs))
     options = {name.replace("-", "_") for name in flags()}
     assert not options & names.keys()
 
@@ -53,10 +53,10 @@ def test_what_the_algorithm_has_not_is_not_said() -> None:
 
 def test_what_is_said_of_algorithms_names_ours_and_their_settings() -> None:
     known, settings = set(algorithm_names()), set().union(*(settable(name) for name in NAMES))
-    for said, names in PEER_ALGORITHMS.items():
+    for said, names in peer_names().algorithms.items():
         assert set(re.findall(r"'(\w+)'", said)) <= known and not set(names) & known, said
         assert set(re.findall(r"(?:algorithm|replay)\.\w+", said)) <= settings, said
-    times = Counter(name for names in PEER_ALGORITHMS.values() for name in names)
+    times = Counter(name for names in peer_names().algorithms.values() for name in names)
     assert max(times.values()) == 1
 
 

@@ -89,7 +89,7 @@ def _reason(error: Any) -> str:
     """The message of a usage error, with the nearest option or command where a name was unknown."""
     from equipoise.console.options import peer_option, setting_named
     from equipoise.hints import hint, nearest, sentence
-    from equipoise.programs.peer_names import PEER_COMMANDS
+    from equipoise.programs.peer_names import command_of_peer
 
     command = error.ctx.command if error.ctx is not None else None
     message: str = error.format_message()
@@ -124,7 +124,7 @@ def _reason(error: Any) -> str:
 
         if name in algorithm_names():
             return f"no such command {name!r}; it is an algorithm: 'train ENV --algorithm {name}'."
-        here = PEER_COMMANDS.get(name)
+        here = command_of_peer(name)
         return (
             "no such command "
             f"{name!r}{f'; it is {here!r} here.' if here else hint(name, list(command.commands))}"
