@@ -42,7 +42,7 @@ ORT_TYPES = {"float": "float32", "double": "float64"}
 LONGEST = 1000  # characters of an error that is printed
 KEPT = 256  # batch sizes whose constant inputs are kept
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
 # ------------------------------------------------------------------------------------- the artifact
@@ -267,7 +267,7 @@ class Reader:
     def __init__(
         self,
         observation: Any,
-        rows: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]],
+        rows: Mapping[str, tuple[tuple[int, ...], np.dtype]],
         masks: list[tuple[str, Array]],
     ) -> None:
         """``observation``: the space as JSON, without what matters only of a Box. ``rows``: shape
@@ -455,7 +455,7 @@ def choices(name: str, mask: Any, action: Any) -> Iterator[tuple[str, Array]]:
         yield from choices(f"{name}/{escaped(key)}", one, part)
 
 
-def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str) -> Array:
+def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype, place: str) -> Array:
     try:
         x = np.asarray(value)
     # RuntimeError: of a tensor with a gradient

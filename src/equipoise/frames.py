@@ -113,7 +113,7 @@ class Splitter:
         return len(self._kept)
 
 
-def array(value: Any, place: str) -> np.ndarray[Any, Any]:
+def array(value: Any, place: str) -> np.ndarray:
     """Read an array map, a number, or nested lists of numbers; a map's array is a read-only view of
     its bytes.
     """
@@ -133,7 +133,7 @@ def array(value: Any, place: str) -> np.ndarray[Any, Any]:
     return read
 
 
-def _mapped(value: Mapping[str, Any], place: str) -> np.ndarray[Any, Any]:
+def _mapped(value: Mapping[str, Any], place: str) -> np.ndarray:
     if value.keys() != {"dtype", "shape", "data"}:
         raise BadFrame(
             f"{place}: expected an array of the keys dtype, shape and data, got "

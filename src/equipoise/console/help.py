@@ -46,7 +46,7 @@ class Sections(TyperCommand):
         """
         return [BRACES.sub(r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+    def format_epilog(self, ctx: object, formatter: Any) -> None:
         """As it is written: examples must not be wrapped."""
         if self.epilog:
             formatter.write(f"\n{self.epilog}\n")

@@ -62,7 +62,7 @@ class NotebookView:
                 *self._notes, view(report, self._program, self._history, on=self._on, width=WIDTH)
             )
 
-    def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
+    def summarise(self, summary: Mapping[str, object], directory: Path) -> None:
         """Draw the result in place of the picture."""
         console = _console()
         look, play = look_command(self._program, directory), play_command(self._program)

@@ -28,7 +28,7 @@ def in_colour() -> bool:
     return not os.environ.get("NO_COLOR")
 
 
-def is_live(stream: Any) -> bool:
+def is_live(stream: object) -> bool:
     """Can lines of this stream be drawn over, with somebody there to see it?"""
     return is_terminal(stream) and os.environ.get("TERM") != "dumb" and not in_ci()
 

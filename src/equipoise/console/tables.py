@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.text import Text
 
@@ -114,7 +113,7 @@ def runs_table(found: Sequence[RunRow], *, width: int | None) -> list[Text]:
 
 def _settings(found: Sequence[RunRow]) -> list[str]:
     """The settings that runs of one env and algorithm differ in, but for the seed: a sweep's."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[Mapping[str, object]]] = {}
     for row in found:
         groups.setdefault((row.env, row.algorithm), []).append(row.settings)
     keys = dict.fromkeys(

@@ -23,8 +23,8 @@ LONGEST = 10_000  # steps of an episode; an env without a time limit must not fi
 
 
 def record(
-    env: EnvFactory | str | Callable[..., Any],
-    act: Callable[[Any], Any],
+    env: EnvFactory | str | Callable[..., object],
+    act: Callable[[object], object],
     path: str | Path,
     *,
     episodes: int = 1,
@@ -65,7 +65,7 @@ def _av() -> Any:
     return av
 
 
-def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
+def _make(env: EnvFactory | str | Callable[..., object], seed: int) -> SyncEnv:
     """Make one stream, as for evaluation, that renders to arrays."""
     if not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
         # else pygame looks for a screen, and complains
@@ -135,7 +135,7 @@ def draws(env: EnvFactory) -> bool:
     if env.on_device or target.startswith((REMOTE, "envpool:", making.PETTINGZOO)):
         return False
     try:
-        found: Any = making.resolve(target)
+        found: object = making.resolve(target)
         if isinstance(found, Game):
             return True
         entry = found.entry_point if isinstance(found, Registered) else found
@@ -155,7 +155,7 @@ def _drawn(made: Any) -> Any:
     return made.envs[0] if hasattr(made, "envs") else made.env
 
 
-def _frame(made: SyncEnv) -> Any:
+def _frame(made: SyncEnv) -> object:
     frame = _drawn(made).render()
     # a vector env of one
     return frame[0] if isinstance(frame, tuple | list) and len(frame) == 1 else frame
@@ -165,7 +165,7 @@ def _fps(made: SyncEnv) -> int:
     return max(round(_drawn(made).metadata.get("render_fps") or FPS), 1)
 
 
-def _batch(action: Any) -> Tree:
+def _batch(action: object) -> Tree:
     """Turn an env's own action into a tree of one row."""
     if isinstance(action, tuple):
         return {str(i): _batch(part) for i, part in enumerate(action)}
@@ -176,7 +176,7 @@ def _batch(action: Any) -> Tree:
 
 def _play(
     made: SyncEnv,
-    act: Callable[[Any], Any],
+    act: Callable[[object], object],
     writer: _Writer,
     episodes: int,
     begin: Callable[[], object] | None,

@@ -12,7 +12,7 @@ import numpy as np
 
 from equipoise.serving.settings import Backend
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
 class Model(Protocol):
@@ -24,11 +24,11 @@ class Model(Protocol):
     spec: Any
     propensity: str
 
-    def read(self, obs: Any) -> tuple[dict[str, Array], bool]: ...
+    def read(self, obs: object) -> tuple[dict[str, Array], bool]: ...
 
     def initial(self, count: int) -> dict[str, Array]: ...
 
-    def draw(self, seed: int, streams: Any, rows: Any) -> Array: ...
+    def draw(self, seed: int, streams: object, rows: object) -> Array: ...
 
     def run(
         self,
@@ -39,7 +39,7 @@ class Model(Protocol):
         deterministic: Array,
     ) -> tuple[dict[str, Array], Array | None, dict[str, Array]]: ...
 
-    def action(self, raw: Mapping[str, Array], row: int | None = None) -> Any: ...
+    def action(self, raw: Mapping[str, Array], row: int | None = None) -> object: ...
 
 
 def load(

@@ -24,9 +24,9 @@ from equipoise.serving.shield import not_finite
 from equipoise.serving.version import Version
 
 log = logging.getLogger("equipoise.serving")
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 # action as JSON has it, propensity, deterministic, why the shield chose
-Choice = tuple[Any, float | None, bool, str | None]
+Choice = tuple[object, float | None, bool, str | None]
 SHADOW_S = 0.01  # shadow rows are gathered for this long
 SHADOWS = 4096  # shadow rows that may wait
 ONE = {flag: np.array([flag]) for flag in (False, True)}

@@ -74,7 +74,7 @@ class TooMuch(ValueError):
     """The error of a body with more than the bounds allow."""
 
 
-def shown(value: Any, most: int = 80) -> str:
+def shown(value: object, most: int = 80) -> str:
     """A value for a sentence, shortened."""
     return shortened(
         repr(value[: most + 1] if isinstance(value, str | bytes | list) else value), most
@@ -173,7 +173,7 @@ def check_msgpack(body: bytes) -> None:
                 )
 
 
-def numbers(value: list[Any]) -> Any:
+def numbers(value: list[Any]) -> object:
     """Return a list of numbers as it is, and of a list with texts the first text alone.
 
     NumPy would make an array in which each element is as long as the longest text.
@@ -189,7 +189,7 @@ def numbers(value: list[Any]) -> Any:
     return value
 
 
-def unsayable(value: Any) -> str | None:
+def unsayable(value: object) -> str | None:
     """The first part of a value that JSON does not have (nan, an infinity, bytes), shortened; None
     if it has all.
     """

@@ -32,7 +32,7 @@ class Refused(Exception):
         self.status, self.sentence = status, bounds.sentence(sentence)
         super().__init__(self.sentence)
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         return {"error": self.sentence}
 
 
@@ -45,7 +45,7 @@ class Act(msgspec.Struct, forbid_unknown_fields=True):
     says nothing more. ``deadline_ms`` counts from the arrival of the request.
     """
 
-    obs: Any
+    obs: object
     session: Name | None = None
     first: bool = False
     done: bool = False
@@ -81,7 +81,7 @@ class Outcome(msgspec.Struct, forbid_unknown_fields=True):
 
     id: Name
     reward: float | None = None
-    data: Any = None
+    data: object = None
     time: float | None = None
 
 
@@ -208,7 +208,7 @@ def codec(content_type: bytes | None) -> Codec:
     )
 
 
-def arrays(value: Any, place: str = "obs") -> Any:
+def arrays(value: object, place: str = "obs") -> object:
     """An observation with its array maps as arrays; Refused (400) for a map that is none, and for
     keys beyond the bounds.
     """

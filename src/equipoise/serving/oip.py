@@ -29,7 +29,7 @@ from equipoise.serving.service import Service
 from equipoise.serving.version import Version
 from equipoise.serving.waiting import Answer
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 Read = Callable[[dict[bytes, bytes], Any], Awaitable[bytes]]
 KINDS = {
     "BOOL": "bool",
@@ -207,7 +207,7 @@ def kind(path: str) -> str:
 
 
 async def _decide(
-    service: Service, version: Version, obs: Any, given: Parameters, named: bool
+    service: Service, version: Version, obs: object, given: Parameters, named: bool
 ) -> list[Decision]:
     session, episode = str(given.sequence_id) if given.sequence_id else None, None
     if session is not None and not given.sequence_start:
@@ -340,7 +340,7 @@ def _tensors(inputs: list[Input], rest: memoryview) -> dict[str, Array]:
     return found
 
 
-def _array(data: Any) -> Array:
+def _array(data: object) -> Array:
     try:
         return np.asarray(data)
     except ValueError:  # NumPy's sentence on lists of different lengths
@@ -349,7 +349,7 @@ def _array(data: Any) -> Array:
         ) from None
 
 
-def _whole(x: Array, dtype: np.dtype[Any]) -> Array:
+def _whole(x: Array, dtype: np.dtype) -> Array:
     limits = np.iinfo(dtype)
     if x.size and not limits.min <= int(x.min()) <= int(x.max()) <= limits.max:
         raise ValueError(
@@ -358,7 +358,7 @@ def _whole(x: Array, dtype: np.dtype[Any]) -> Array:
     return x.astype(dtype)
 
 
-def _obs(version: Version, tensors: Mapping[str, Array]) -> Any:
+def _obs(version: Version, tensors: Mapping[str, Array]) -> object:
     """The observation of the tensors' names."""
     if tensors.keys() != version.rows.keys():
         raise Refused(
@@ -407,7 +407,7 @@ def _answer(
     for output in wanted:
         kind, shape = kinds[output.name]
         x = np.array([_value(decision, output.name) for decision in decisions], KINDS[kind])
-        one: dict[str, Any] = {
+        one: dict[str, object] = {
             "name": output.name,
             "datatype": kind,
             "shape": [len(decisions), *shape],
@@ -419,7 +419,7 @@ def _answer(
         else:
             one["data"] = x.reshape(-1).tolist()
         said.append(one)
-    parameters: dict[str, Any] = {"decision_id": ",".join(decision.id for decision in decisions)}
+    parameters: dict[str, object] = {"decision_id": ",".join(decision.id for decision in decisions)}
     if any(decision.fallback for decision in decisions):
         parameters["fallback"] = ",".join(decision.fallback or "" for decision in decisions)
     answer = {
@@ -440,7 +440,7 @@ def _answer(
     )
 
 
-def _value(decision: Decision, name: str) -> Any:
+def _value(decision: Decision, name: str) -> object:
     if name == "propensity":
         return -1.0 if decision.propensity is None else decision.propensity
     value = decision.action
@@ -449,5 +449,5 @@ def _value(decision: Decision, name: str) -> Any:
     return value
 
 
-def _json(said: Any, status: int = 200) -> Response:
+def _json(said: object, status: int = 200) -> Response:
     return Response(messages.json.encode(said), status, media_type="application/json")

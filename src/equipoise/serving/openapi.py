@@ -160,7 +160,7 @@ def schema(space: Any) -> Schema:
     return number
 
 
-def _number(dtype: np.dtype[Any]) -> Schema:
+def _number(dtype: np.dtype) -> Schema:
     if dtype.kind == "f":
         most = float(np.finfo(dtype).max)
         return {"type": "number", "minimum": -most, "maximum": most}

@@ -112,7 +112,7 @@ class Service:
         if request.done and name is not None:
             self.sessions.end(name)
 
-    def read(self, version: Version, obs: Any) -> tuple[Mapping[str, Any], bool]:
+    def read(self, version: Version, obs: object) -> tuple[Mapping[str, Any], bool]:
         """The rows of an observation; Refused (400) with the path,
         what was expected and what came.
         """

@@ -22,7 +22,7 @@ import numpy as np
 from equipoise.edge import branches, choices, path_of
 from equipoise.serving.settings import Rules
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 REASONS = ("outside", "limits", "not-finite", "failed", "deadline", "unlogged")
 
 
@@ -40,7 +40,7 @@ class Shield:
         self._action = policy["action"]
         # per array of a mask: its name, and where each choice begins
         self.masks: list[tuple[str, list[int]]] = []
-        found: Any = policy["observation"]
+        found: object = policy["observation"]
         for key in policy["mask"]:
             found = (branches(found) or {})[key]
         if policy["mask"]:
@@ -70,14 +70,14 @@ class Shield:
         any_of_them: Array = np.stack([one.any(axis=1) for one in found]).max(axis=0)
         return any_of_them
 
-    def beyond(self, action: Any) -> bool:
+    def beyond(self, action: object) -> bool:
         """Is an action, as ``env.step`` takes it, out of the user's limits?"""
         low, high = self._limits
         return (low is not None and bool(np.any(action < low))) or (
             high is not None and bool(np.any(action > high))
         )
 
-    def safe(self, rows: Mapping[str, Array], row: int) -> Any:
+    def safe(self, rows: Mapping[str, Array], row: int) -> object:
         """The safe action for a row, as JSON has it."""
         if self.rules.safe is not None:
             return self.rules.safe
@@ -122,7 +122,7 @@ def _bounds(quantiles: Mapping[str, Any], margin: float | None) -> dict[str, tup
     return found
 
 
-def _limit(value: Any, action: Mapping[str, Any], name: str) -> Array | None:
+def _limit(value: object, action: Mapping[str, Any], name: str) -> Array | None:
     if value is None:
         return None
     if action["type"] != "Box":
@@ -139,7 +139,7 @@ def _limit(value: Any, action: Mapping[str, Any], name: str) -> Array | None:
     return limit
 
 
-def _like(value: Any, action: Mapping[str, Any], place: str) -> None:
+def _like(value: object, action: Mapping[str, object], place: str) -> None:
     """ValueError where a value is no action of this space."""
     if (inner := branches(action)) is not None:
         keyed = (
@@ -172,7 +172,7 @@ def _like(value: Any, action: Mapping[str, Any], place: str) -> None:
         )
 
 
-def _ends(action: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[Array, Array]:
+def _ends(action: Mapping[str, object], shape: tuple[int, ...]) -> tuple[Array, Array]:
     """The lowest and the highest action of a space without parts."""
     kind = action["type"]
     if kind == "Box":
@@ -199,7 +199,7 @@ def _shape(action: Mapping[str, Any]) -> tuple[int, ...]:
     )
 
 
-def middle(action: Mapping[str, Any], firsts: Iterator[int]) -> Any:
+def middle(action: Mapping[str, Any], firsts: Iterator[int]) -> object:
     """The middle of a space, as JSON has it; ``firsts``: the values of its choices, instead of
     their lowest ones.
     """

@@ -48,7 +48,7 @@ INSERTS = {
     "shadows": "INSERT INTO shadows VALUES (?, ?, ?, ?, ?)",
 }
 # Table, records, their size in records, and who is told whether they are written.
-Group = tuple[str, tuple[tuple[Any, ...], ...], int, Callable[[bool], None] | None]
+Group = tuple[str, tuple[tuple[object, ...], ...], int, Callable[[bool], None] | None]
 
 
 class Store:
@@ -268,7 +268,7 @@ class Store:
         with contextlib.suppress(sqlite3.Error):
             file.close()
 
-    def _row(self, table: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _row(self, table: str, values: tuple[Any, ...]) -> tuple[object, ...]:
         """The values as SQLite takes them: an action as JSON, an observation (a tree of arrays) as
         the body of a frame.
         """

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from equipoise.nets.precision import autocast
 from equipoise.record import playable
 
 SPEC, WEIGHTS = "spec.json", "weights.safetensors"
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
 class TorchModel(Artifact):

@@ -169,7 +169,7 @@ def _lower(what: int, to: int) -> None:
 
 def main() -> None:
     """Try the version that stdin names; end if stdin is closed without one."""
-    said: dict[str, Any]
+    said: dict[str, object]
     asked: dict[str, Any] = {"memory": MEMORY}
     try:
         from equipoise.serving.version import Version

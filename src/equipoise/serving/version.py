@@ -14,7 +14,7 @@ from equipoise.serving.backend import Model
 from equipoise.serving.settings import Rules
 from equipoise.serving.shield import Shield, middle, not_finite
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 INLINE_S = 1e-4  # a run of one row below this is done in the event loop: a thread would cost more
 INLINE_BATCH_S = 1e-3  # and so must be a run of a whole batch
 TIMED = 15  # runs that are timed, or
@@ -172,7 +172,7 @@ class Version:
         return min(took)
 
 
-def _leaves(space: Any, place: str) -> Iterator[tuple[str, Any]]:
+def _leaves(space: object, place: str) -> Iterator[tuple[str, Any]]:
     """The parts of a space that have no parts, by the names of their arrays."""
     inner = branches(space)
     if inner is None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -45,7 +45,7 @@ OTHERS_S = 5.0  # longest wait for the others after that
 class Source(Protocol):
     """What the server asks of a registry."""
 
-    def revision(self, name: str) -> Any: ...
+    def revision(self, name: str) -> object: ...
 
     def aliases(self, name: str) -> Mapping[str, str]: ...
 
@@ -169,7 +169,7 @@ class Versions:
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         assert self.trial is not None
-        told: Any = None
+        told: object = None
         while not self._stop.is_set():
             unread, moved = None, False
             try:
@@ -357,7 +357,7 @@ def other_spaces(one: Version, other: Version, whose: str) -> str | None:
     return None
 
 
-def _spaces(spaces: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
+def _spaces(spaces: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> str:
     return ", ".join(f"{name}: {dtype} {list(shape)}" for name, (shape, dtype) in spaces.items())
 
 

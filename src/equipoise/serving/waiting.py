@@ -44,10 +44,10 @@ class Answer:
     __slots__ = ("_given", "_waiting")
 
     def __init__(self) -> None:
-        self._given: Any = None
+        self._given: object = None
         self._waiting: asyncio.Future[None] | None = None
 
-    def __call__(self, given: Any) -> None:
+    def __call__(self, given: object) -> None:
         self._given = given
         if self._waiting is not None and not self._waiting.done():  # done: the caller has left
             self._waiting.set_result(None)
