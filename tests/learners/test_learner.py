@@ -354,7 +354,7 @@ def test_the_norm_of_a_long_gradient_is_exact(size: int) -> None:
 
 
 def test_what_a_loss_returns_is_looked_at() -> None:
-    pair = (torch.zeros(()), torch.ones(()))
+    pair = (torch.zeros((), requires_grad=True), torch.ones(()))
     out = LossOutput(loss=pair[0], count=pair[1], metrics={"x": pair})
     assert checked(out, object()) is out and checked(None, object()) is None
     number: Any = 1
@@ -364,6 +364,9 @@ def test_what_a_loss_returns_is_looked_at() -> None:
         TypeError, match=r"object.loss\(\) to return a LossOutput or None, got Tensor"
     ):
         checked(pair[0], object())
+    for loss in (pair[1], pair[0].expand(2)):
+        with pytest.raises(ValueError, match=r"object.loss\(\): expected loss to be a sum \[\]"):
+            checked(LossOutput(loss=loss, count=pair[1]), object())
     wrong: Any
     for wrong in (3.0, pair[0]):
         with pytest.raises(TypeError, match=r"metrics\['x'\] to be \(sum, count\)"):

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,16 @@ def test_a_constant_is_marked_as_torch_marks_it() -> None:
     assert private.constant_when_compiled(mine) is mine
     torch.compiler.assume_constant_result(theirs)
     assert vars(mine) == vars(theirs) != {}
+
+
+def test_changes_in_place_are_counted_by_all_views_of_a_memory() -> None:
+    whole = torch.from_numpy(np.zeros((2, 3), np.float32))
+    row = whole[1]
+    before = private.changes(whole), private.changes(row)
+    row + 1
+    assert (private.changes(whole), private.changes(row)) == before
+    row.add_(1)
+    assert private.changes(whole) > before[0] and private.changes(row) > before[1]
 
 
 def test_marking_a_constant_does_not_import_the_compiler() -> None:

@@ -308,10 +308,10 @@ class Faulty(RewardPart):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (lambda reward: None, r"expected a tensor of float \[\d+, \d+\], got NoneType"),
+        (lambda reward: None, r"expected a tensor of float \[\d+, \d+\] on cpu, got NoneType"),
         (
             lambda reward: reward[0],
-            r"expected a tensor of float \[\d+, \d+\], got torch.float32 \[\d+\]",
+            r"expected a tensor of float \[\d+, \d+\] on cpu, got torch.float32 \[\d+\]",
         ),
         (lambda reward: reward.long(), "got torch.int64"),
         (lambda reward: reward.numpy(), "got ndarray"),
@@ -340,7 +340,7 @@ class Forgetful(RewardPart):
 
 def test_a_part_with_a_state_and_without_load_is_refused() -> None:
     with pytest.raises(ValueError, match="to have a method load, since it has a state, got none"):
-        parts_of([f"{__name__}:Forgetful"])
+        parts_of([f"{__name__}:Forgetful"], PPO())
 
 
 @pytest.mark.parametrize(
@@ -353,4 +353,4 @@ def test_a_part_whose_module_fails_is_told_with_its_line(
     (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=f"expected a module that can be imported, got {said}"):
-        parts_of([f"{name}:A"])
+        parts_of([f"{name}:A"], PPO())

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise import schema
+from equipoise import schema, tree
 from equipoise.errors import RewardsFailed
 from equipoise.hints import raised
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.pool import LearnerLost, Learners
-from equipoise.rewards.part import RewardPart, check_names
+from equipoise.learners.steps import checked
+from equipoise.private.torch import changes
+from equipoise.rewards.part import RewardPart, check_names, check_state
 from equipoise.types import Learns, Trajectory, Tree
 
 
@@ -37,6 +39,7 @@ class RewardParts:
                 self._networks[part.name] = Flat(pool)
                 self._networks[part.name].hold(part.net.to(device), _all, part.optimizer)
         self.follow(algorithm)
+        self._schemas = {part.name: part.schema() for part in parts}
 
     def follow(self, algorithm: Learns) -> None:
         """Read what the rewards need of the algorithm; ValueError if a part cannot work with it."""
@@ -60,19 +63,24 @@ class RewardParts:
         """
         if part is self._parts[-1]:
             return part.rewards(data)
-        with _told(part, "rewards"):
+        with _told(part, "rewards"), unchanged(data):
             found: object = part.rewards(data)
             if (
                 not isinstance(found, Tensor)
                 or found.shape != data.reward.shape
+                or found.device != data.reward.device
+                or found.layout is not torch.strided
                 or not found.is_floating_point()
             ):
                 got = (
-                    f"{found.dtype} {list(found.shape)}"
+                    f"{found.dtype} {list(found.shape)}, {found.layout} on {found.device}"
                     if isinstance(found, Tensor)
                     else type(found).__name__
                 )
-                raise TypeError(f"expected a tensor of float {list(data.reward.shape)}, got {got}")
+                raise TypeError(
+                    f"expected a tensor of float {list(data.reward.shape)} on "
+                    f"{data.reward.device}, got {got}"
+                )
             if found.device.type == "cpu" and not (finite := found.isfinite()).all():
                 row, stream = (~finite).nonzero()[0].tolist()
                 raise ValueError(
@@ -92,7 +100,7 @@ class RewardParts:
                 data = replace(data, reward=given)
                 if (network := self._networks.get(part.name)) is not None:
                     seen |= self._step(part, network, data, progress)
-                with _told(part, "absorb"):
+                with _told(part, "absorb"), unchanged(data):
                     part.absorb(data, self._pool)
                 part.version += 1
         return seen
@@ -102,8 +110,8 @@ class RewardParts:
     ) -> dict[str, Tensor]:
         with torch.enable_grad():
             network.begin("net", 1)
-            with _told(part, "loss"):
-                out = part.loss(data)
+            with _told(part, "loss"), unchanged(data):
+                out = checked(part.loss(data), part)
             if out is None:
                 return {}
             loss = network.backward("net", out, None, lambda loss: loss.backward())  # type: ignore[no-untyped-call]
@@ -123,8 +131,13 @@ class RewardParts:
         )
 
     def _of(self, part: RewardPart) -> dict[str, Tree]:
+        """RewardsFailed if the state cannot be saved, or could not be loaded again."""
         network = self._networks.get(part.name)
-        return {"own": part.state(), "version": part.version} | (
+        with _told(part, "state"):
+            own = part.state()
+            check_state(own)
+            schema.check(own, self._schemas[part.name], "state")
+        return {"own": own, "version": part.version} | (
             {} if network is None else {"net": network.state("net")}
         )
 
@@ -135,7 +148,7 @@ class RewardParts:
         for part in others:
             network = self._networks.get(part.name)
             net = {} if network is None else {"net": schema.like(network.state("net"), finite=True)}
-            parts[part.name] = {"own": part.schema(), "version": schema.count(), **net}
+            parts[part.name] = {"own": self._schemas[part.name], "version": schema.count(), **net}
         return {last.name: last.schema()} | ({"parts": parts} if others else {})
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -144,7 +157,8 @@ class RewardParts:
         last.load(state[last.name])
         for part in others:
             saved = state["parts"][part.name]
-            part.load(saved["own"])
+            with _told(part, "load"):
+                part.load(saved["own"])
             part.version = saved["version"]
             if part.name in self._networks:
                 self._networks[part.name].load("net", saved["net"])
@@ -163,5 +177,17 @@ def _told(part: RewardPart, method: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def unchanged(data: Trajectory) -> Iterator[None]:
+    """RuntimeError if a tensor of ``data`` was changed in place: the algorithm learns from it."""
+    fields = {name: getattr(data, name) for name in Trajectory.__slots__}
+    tensors = {path: leaf for path, leaf in tree.items(fields) if isinstance(leaf, Tensor)}
+    before = {path: changes(leaf) for path, leaf in tensors.items()}
+    yield
+    for path, leaf in tensors.items():
+        if changes(leaf) != before[path]:
+            raise RuntimeError(f"expected data to stay as it is, got data.{path} changed in place")
+
+
 def _all(net: nn.Module) -> dict[str, list[nn.Parameter]]:
-    return {"net": list(net.parameters())}
+    return {"net": [one for one in net.parameters() if one.requires_grad]}

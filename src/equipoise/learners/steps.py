@@ -59,7 +59,7 @@ class StepInProgress:
 
 def checked(out: object, algorithm: object) -> LossOutput | None:
     """Return what an algorithm's loss returned; TypeError if a user's loss returned another type,
-    sums that are no tensors, or metrics that are no pairs.
+    sums that are no tensors or have no gradient, or metrics that are no pairs.
     """
     where = f"{type(algorithm).__name__}.loss()"
     if out is None:
@@ -72,6 +72,11 @@ def checked(out: object, algorithm: object) -> LossOutput | None:
     for name, value in sums.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{where}: expected {name} to be a tensor, got {type(value).__name__}")
+    if out.loss.ndim or not out.loss.requires_grad:
+        raise ValueError(
+            f"{where}: expected loss to be a sum [] that depends on parameters that learn, got "
+            f"{list(out.loss.shape)} {'with' if out.loss.requires_grad else 'without'} a gradient"
+        )
     metrics: Mapping[str, object] = out.metrics  # a user's, whatever its annotation says
     for name, value in metrics.items():
         if not isinstance(value, tuple) or len(value) != 2:

@@ -69,7 +69,7 @@ def new_learner(
         net,
         optimizer=policy.optimizer,
         rewards=policy.rewards,
-        parts=parts_of(policy.rewards.parts),
+        parts=parts_of(policy.rewards.parts, policy.algorithm),
         device=device,
         precision=program.placement.precision,
         schedule_updates=schedule_updates,

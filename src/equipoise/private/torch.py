@@ -19,6 +19,7 @@ __all__ = [
     "DispatchMode",
     "attention",
     "attention_backward",
+    "changes",
     "constant_when_compiled",
     "cuda_handle",
     "gloo",
@@ -46,6 +47,15 @@ def constant_when_compiled(function: F) -> F:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def changes(tensor: Tensor) -> int:
+    """How often a tensor, or another view of its memory, was changed in place.
+
+    Tried: 2.13. If it is gone: a part of the rewards that changes its data is not found out
+    (``unchanged`` in learners/reward_parts.py).
+    """
+    return tensor._version
 
 
 def when_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> None:

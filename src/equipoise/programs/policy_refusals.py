@@ -64,7 +64,7 @@ def _rewards_problems(policy: Policy) -> list[str]:
         from equipoise.rewards.part import parts_of  # it loads torch
 
         try:
-            parts_of(rewards.parts)
+            parts_of(rewards.parts, policy.algorithm)
         except ValueError as error:
             problems.append(str(error))
     if not policy.algorithm.reads_rewards and rewards != Rewards():

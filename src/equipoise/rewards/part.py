@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -71,8 +72,10 @@ class RewardPart(Protocol):
         return
 
 
-def parts_of(names: Sequence[str]) -> list[RewardPart]:
-    """Make the parts that ``module:Class`` names; ValueError for what is no part, or raises."""
+def parts_of(names: Sequence[str], algorithm: Learns) -> list[RewardPart]:
+    """Make the parts that ``module:Class`` names; ValueError for what is no part, or raises, or
+    could not learn, be saved and be resumed.
+    """
     parts: list[RewardPart] = []
     for name in names:
         make = called(name, "rewards.parts")
@@ -86,14 +89,67 @@ def parts_of(names: Sequence[str]) -> list[RewardPart]:
             raise ValueError(
                 f"rewards.parts: expected {name}() to be a RewardPart, got {type(part).__name__}"
             )
-        if type(part).state is not RewardPart.state and type(part).load is RewardPart.load:
-            raise ValueError(
-                f"rewards.parts: expected {name} to have a method load, since it has a state, got "
-                "none: a resume would begin with another state"
-            )
+        check_part(part, name)
+        try:
+            part.follow(algorithm)
+            check_state(state := part.state())
+            schema.check(state, part.schema(), "state")
+        except Exception as error:
+            raise ValueError(f"rewards.parts: {name}: {raised(error)}") from error
         parts.append(part)
     check_names([*(part.name for part in parts), SCALE])
     return parts
+
+
+def check_part(part: RewardPart, name: str) -> None:
+    """ValueError if the attributes of a part are none that a learner can work with."""
+    net: object = part.net  # those of a user, whatever the annotations say
+    optimizer: object = part.optimizer
+    version: object = part.version
+    if net is not None and not (
+        isinstance(net, nn.Module) and any(one.requires_grad for one in net.parameters())
+    ):
+        raise ValueError(
+            f"rewards.parts: expected {name}.net to be a torch.nn.Module with parameters that "
+            f"require gradients, got {type(net).__name__}"
+        )
+    if (net is not None) != (type(part).loss is not RewardPart.loss):
+        raise ValueError(
+            f"rewards.parts: expected {name} to have a net and a method loss, or neither, got "
+            f"only {'a loss' if net is None else 'a net'}"
+        )
+    if not isinstance(optimizer, Optimizer):
+        raise ValueError(
+            f"rewards.parts: expected {name}.optimizer to be an equipoise.types.Optimizer, got "
+            f"{type(optimizer).__name__}"
+        )
+    if type(version) is not int:
+        raise ValueError(
+            f"rewards.parts: expected {name}.version to be a whole number, which the learner "
+            f"counts up, got {type(version).__name__}"
+        )
+    if type(part).state is not RewardPart.state and type(part).load is RewardPart.load:
+        raise ValueError(
+            f"rewards.parts: expected {name} to have a method load, since it has a state, got "
+            "none: a resume would begin with another state"
+        )
+
+
+def check_state(state: object, where: str = "state") -> None:
+    """TypeError if a checkpoint cannot hold the state of a part."""
+    leaf = isinstance(state, str | bool | int | float | np.ndarray | None)
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            if not isinstance(key, str):
+                raise TypeError(f"{where}: expected texts as keys, got {key!r}")
+            check_state(value, f"{where}.{key}")
+    elif where == "state" or not (
+        leaf or (isinstance(state, Tensor) and state.layout is torch.strided)
+    ):
+        raise TypeError(
+            f"{where}: expected a dict of tensors, arrays, numbers and texts, got "
+            f"{type(state).__name__}"
+        )
 
 
 def check_names(names: Sequence[str]) -> None:
