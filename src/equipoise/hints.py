@@ -113,6 +113,25 @@ def raised(error: BaseException) -> str:
     return f"{type(error).__name__}: {said(error)} ({at.filename}, line {at.lineno})"
 
 
+def trace(error: BaseException) -> str:
+    """The traceback of an error from the first line of a user's code on; the whole one where no
+    line is a user's.
+    """
+    told = traceback.TracebackException.from_exception(error)
+    told.stack = traceback.StackSummary.from_list(_from_a_user(told.stack) or told.stack)
+    return "".join(told.format())
+
+
+def in_code_of_a_user(error: BaseException) -> bool:
+    """Was an error raised in a user's code, or in what that called?"""
+    return bool(_from_a_user(traceback.extract_tb(error.__traceback__)))
+
+
+def _from_a_user(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    first = next((i for i, at in enumerate(frames) if _of_a_user(at.filename)), len(frames))
+    return frames[first:]
+
+
 def _of_a_user(file: str) -> bool:
     """Is it a file outside Python, this package and the installed packages?"""
     path = Path(file)

@@ -32,6 +32,7 @@ def show(
     from equipoise.envs.failures.row_checks import WrongValue
     from equipoise.envs.infos import NoNumber
     from equipoise.errors import CannotStart, WorkerFailed, spoken
+    from equipoise.hints import in_code_of_a_user, raised, trace
     from equipoise.record.directory import LOGS
     from equipoise.runtime.session import Preempted
 
@@ -68,9 +69,12 @@ def show(
         said = str(error)
     except CannotStart as error:
         fail(str(error), f"equipoise {command}")
-    except (RuntimeError, ArithmeticError) as error:  # on serial
+    except Exception as error:  # on serial: a user's code may raise anything
         if not (said := spoken(error)):
-            raise
+            if not in_code_of_a_user(error):
+                raise
+            print(f"\n{trace(error)}".rstrip(), file=sys.stderr)
+            said = raised(error)
     if run.summary is not None:
         view.summarise(run.summary, run.directory)
         interrupted = interrupted or run.summary["status"] == "interrupted"

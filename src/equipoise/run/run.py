@@ -88,6 +88,7 @@ class Run:
             logs=self._files.logs,
         )
         self._inbox: deque[Message] = deque()
+        self._told = ""  # the traceback of the last note
         self._governing = Governing(self._blue, self._kinds, self._files.path)
         self._keeping = Checkpointing(self._blue, self._files)
         self._known = RunState(steps=program.schedule.steps, directory=self._files.path)
@@ -229,7 +230,9 @@ class Run:
             time.monotonic() if self._source else attempt.reporter.began
         )
         self._files.rewind(0 if self._source is None else step_of(self._source.meta), self._source)
-        said = f"\n{error.traceback_text.rstrip()}" if error.traceback_text else ""
+        # once: a mistake in an algorithm fails in each attempt
+        text = error.traceback_text.rstrip()
+        said, self._told = "" if text in ("", self._told) else f"\n{text}", text
         reporter.note(
             f"warning: {error.worker} {error.reason}; the run goes on from step "
             f"{reporter.step:,}{said}"

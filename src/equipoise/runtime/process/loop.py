@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from setproctitle import setproctitle
 from equipoise import memory
 from equipoise.cores import usable
 from equipoise.errors import Final
+from equipoise.hints import trace
 from equipoise.runtime.board import Board, Meter
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.runtime.messages import Failed, Note, to_json
@@ -87,7 +87,7 @@ def live(duty: Duty, work: Callable[[], object]) -> None:
         with contextlib.suppress(OSError):
             failed = Failed(
                 error=type(error).__qualname__,
-                text=traceback.format_exc(),
+                text=trace(error),
                 final=isinstance(error, Final),
                 said=str(error),
             )
