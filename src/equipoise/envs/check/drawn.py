@@ -19,9 +19,7 @@ from equipoise.types import TimeStep, Tree
 
 
 class Drawn:
-    """At most ``count`` actions for an env of one stream; an env of several agents gets one for
-    each of them.
-    """
+    """At most ``count`` actions for an env of one stream, with one for each agent."""
 
     def __init__(self, env: SyncEnv, count: int, seed: int) -> None:
         one: Any = env.envs[0] if isinstance(env, LoopEnv) else None

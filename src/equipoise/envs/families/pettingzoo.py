@@ -38,9 +38,8 @@ def deal(
 ) -> dict[str, tuple[int, ...]]:
     """{policy: the places of its agents among ``agents``}, in the order of ``policies``.
 
-    An agent goes where its name says in ``route``, else where the first pattern ("archer_*") says
-    that fits it, else to "main" or the only policy. ValueError for an agent without a policy, a
-    policy without an agent, a route without an agent.
+    An agent goes by its name in ``route``, else by the first pattern ("archer_*") that fits, else
+    to "main" or the only policy. ValueError for an idle agent, policy or route.
     """
     given: dict[str, list[int]] = {policy: [] for policy in policies}
     used = set()
@@ -72,9 +71,7 @@ def deal(
 
 
 def dealt(env: SyncEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> DealtEnv:
-    """Deal the agents of an env that ``make`` made to policies; ValueError where one agent has
-    several policies.
-    """
+    """Deal an env's agents to policies; ValueError where one agent has several policies."""
     if isinstance(env, LoopEnv) and isinstance(env.envs[0], Joint):
         with wrong.explained(env.origin[0].target):
             return PettingZooEnv(env, policies=policies, route=route)
@@ -146,9 +143,7 @@ class Side:
 
 
 class PettingZooEnv:
-    """``DealtEnv`` of the parallel envs of ``loop``. The agents of one policy need the same spaces;
-    two policies may differ.
-    """
+    """``DealtEnv`` of parallel envs; the agents of one policy need the same spaces."""
 
     def __init__(self, loop: LoopEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> None:
         self.loop = loop
