@@ -61,7 +61,7 @@ MISSING = object()
 # imported for a device env alone, since it loads torch
 DEVICE_ENVS = "equipoise.device_envs.vector:vector"
 # (prefixes of ids, the module that registers them, the function that makes them)
-FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (
+FAMILIES: tuple[tuple[tuple[str, ...], str, Callable[[str], atari.Game | minigrid.Grid]], ...] = (
     (("ALE/",), "ale_py", atari.Game),
     (minigrid.PREFIXES, "minigrid", minigrid.Grid),
 )
@@ -173,7 +173,7 @@ def parallel(name: str, **kwargs: object) -> object:
         raise wrong.unknown("PettingZoo env", name, known, f" in {PETTINGZOO}{name}") from error
 
 
-def resolve(target: str) -> Registered | Callable[..., Any]:
+def resolve(target: str) -> Registered | Callable[..., object]:
     """Find what a target names; ValueError with the nearest name if there is none."""
     module, _, name = target.rpartition(":")
     if not module:
@@ -265,8 +265,8 @@ def make_registered(
 
 def make_called(
     target: str,
-    function: Callable[..., Any],
-    kwargs: dict[str, Any],
+    function: Callable[..., object],
+    kwargs: dict[str, object],
     offer: dict[str, Any],
     *,
     python: bool,
@@ -352,7 +352,7 @@ def loop(
 
 
 def offered(
-    accepted: Mapping[str, Any] | None, kwargs: Mapping[str, Any], offer: Mapping[str, Any]
+    accepted: Mapping[str, object] | None, kwargs: Mapping[str, object], offer: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Select from ``offer`` the arguments that the signature names and the user did not give."""
     return {
@@ -378,7 +378,7 @@ def handed_on(found: object) -> list[str]:
     return sorted((names | {*GYMNASIUM_ARGUMENTS}) - {"**", "args", "kwargs"})
 
 
-def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
+def parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter] | None:
     """The named parameters, with "**" if it takes any; None if there is no signature."""
     try:
         signature = inspect.signature(function)

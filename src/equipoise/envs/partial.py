@@ -128,14 +128,15 @@ class ThreadedEnv:
         ts, _ = timestep(observation_spec(self.spec.observation), streams)
         told = self.envs[0].ts.info
         info = None if told is None else np.full((len(streams), told.shape[1]), np.nan)
-        self.ts: Any = replace(ts, answered=np.zeros(len(streams), np.bool_), info=info)
+        self._answered = np.zeros(len(streams), np.bool_)
+        self.ts = replace(ts, answered=self._answered, info=info)
         self._said = [
             self.ts.reward,
             self.ts.terminated,
             self.ts.truncated,
             self.ts.first,
             self.ts.valid,
-            self.ts.answered,
+            self._answered,
         ]
         self._copies = [list(_copies(self.ts, i, env.ts)) for i, env in enumerate(self.envs)]
         self._places = {int(stream): i for i, stream in enumerate(streams)}
@@ -208,10 +209,10 @@ class ThreadedEnv:
                 raise error
             for to, of in self._copies[i]:
                 np.copyto(to, of)
-            self.ts.answered[i] = True
+            self._answered[i] = True
             self._under_way -= 1
         self._wanted = min(self._answers, self._under_way)
-        return self.ts  # type: ignore[no-any-return]
+        return self.ts
 
     def _wait(self, wanted: int, wait_ms: float | None) -> bool:
         """Wait for so many answers -> are they there?"""

@@ -28,7 +28,7 @@ from equipoise.learners.learner import cut_by_rows
 from equipoise.seeds import derive_seed
 from equipoise.sources.source import Source
 from equipoise.tree import ArraySpec
-from equipoise.types import Algorithm, EnvSpec, Policy, Program, RunSpec, learning
+from equipoise.types import Algorithm, EnvSpec, Policy, Program, RunSpec, Tree, learning
 
 STREAMS = 100  # envs of an evaluation, at most
 LITTLE = 0.05  # of the greatest entropy of discrete actions
@@ -230,5 +230,5 @@ def _alone(spec: RunSpec, setting: str) -> None:
         )
 
 
-def _one(batch: Any) -> Any:
+def _one(batch: Tree) -> Tree:
     return tree.map(lambda s: ArraySpec(s.shape[1:], s.dtype), tree.spec(batch))

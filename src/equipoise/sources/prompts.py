@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.language import models, tasks
 from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
@@ -71,7 +71,7 @@ class Text:
         """
 
         @lru_cache(8)
-        def shuffled(turn: int, refills: int) -> Any:
+        def shuffled(turn: int, refills: int) -> NDArray[np.int64]:
             name = f"prompts {turn}" + (f", refill {refills}" if refills else "")
             return np.random.default_rng(derive_seed(seed, name)).permutation(len(self.train))
 
@@ -153,7 +153,7 @@ def _tokens(
     examples: Sequence[Example],
     tokenizer: Tokenizer,
     room: int,
-    template: Mapping[str, Any],
+    template: Mapping[str, object],
     notes: list[str],
 ) -> Prompts:
     """The prompts that fit; how many do not, and the first of these, is added to ``notes``."""

@@ -29,7 +29,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -222,7 +222,6 @@ def cause_of(kind: Kind, key: str | None, error: BaseException) -> str:
 
 
 def to_json(capsule: Capsule) -> dict[str, object]:
-    start = capsule.start
     env = {
         "target": capsule.env.target,
         "kwargs": dict(capsule.env.kwargs),
@@ -236,13 +235,7 @@ def to_json(capsule: Capsule) -> dict[str, object]:
         "streams": list(capsule.streams),
         "stream": capsule.stream,
         "seed": capsule.seed,
-        "start": {
-            "kind": start.kind,
-            "seed": start.seed,
-            "generator": start.generator,
-            "resets": start.resets,
-            "born": start.born,
-        },
+        "start": asdict(capsule.start),
         "kind": capsule.kind,
         "error": capsule.error,
         "message": capsule.message,

@@ -9,7 +9,7 @@ episode to episode, so its tasks cannot be told apart without them. One Python e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -96,7 +96,7 @@ class Seen(gymnasium.Wrapper):
                 grid.get_frame, highlight=not own and grid.highlight, tile_size=tile, agent_pov=own
             )
         if self._tables is not None:
-            size: Any = (*image.shape[:2], sum(KINDS))
+            size = (*image.shape[:2], sum(KINDS))
             image = spaces.Box(np.zeros(size, np.uint8), np.ones(size, np.uint8), dtype=np.uint8)
         self.observation_space = spaces.Dict({"direction": given["direction"], "image": image})
 
@@ -108,7 +108,7 @@ class Seen(gymnasium.Wrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._seen(obs), reward, terminated, truncated, info
 
-    def _seen(self, obs: Any) -> dict[str, object]:
+    def _seen(self, obs: Mapping[str, Array]) -> dict[str, object]:
         image = obs["image"] if self._draw is None else self._draw()
         if self._tables is not None:
             image = np.concatenate(

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 
@@ -147,7 +146,8 @@ class PettingZooEnv:
 
     def __init__(self, loop: LoopEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> None:
         self.loop = loop
-        joint: Any = loop.envs[0]
+        joint = loop.envs[0]
+        assert isinstance(joint, Joint)
         dealt = deal(joint.names, policies, route)
         self.sides = {policy: self._side(joint, policy, places) for policy, places in dealt.items()}
         specs = {policy: self._spec(joint, places) for policy, places in dealt.items()}

@@ -99,7 +99,7 @@ class Turns(Around):
             agent: _first_alone(env.action_space(agent)) for agent in self.possible_agents
         }
 
-    def observation_space(self, agent: Hashable) -> Any:
+    def observation_space(self, agent: Hashable) -> spaces.Space[object]:
         return self._spaces[agent]
 
     def reset(
@@ -262,7 +262,7 @@ class Seats(Around):
         return {self._player.get(seat, seat): value for seat, value in by_seat.items()}
 
 
-def seated(make: Callable[[], Any], seats: str) -> Callable[[], Any]:
+def seated(make: Callable[[], Any], seats: object) -> Callable[[], Any]:
     """Return ``make`` with its seats dealt by ``seats``; ValueError for an unknown word."""
     if seats not in get_args(Seating):
         raise ValueError(f"seats: expected one of {', '.join(get_args(Seating))}, got {seats!r}")
