@@ -69,7 +69,7 @@ def make_partial(
             env.watch(metrics)
         return env
     one = replace(factory, target=f"python:{target.removeprefix('python:')}")
-    rule = None if failures is None else Together.of(failures)
+    rule = None if failures is None else LockedFailures.of(failures)
     envs = list[SyncEnv]()
     try:
         for stream in np.asarray(streams, np.int64):
@@ -86,13 +86,13 @@ def make_partial(
 
 
 @dataclass(slots=True, kw_only=True)
-class Together(Failures):
+class LockedFailures(Failures):
     """The rule for the failures of envs that are stepped by several threads."""
 
     lock: AbstractContextManager[bool] = field(default_factory=threading.RLock)
 
     @classmethod
-    def of(cls, rule: Failures) -> Together:
+    def of(cls, rule: Failures) -> LockedFailures:
         """The same rule without the time of resets, which several threads share."""
         return cls(
             on_nonfinite=rule.on_nonfinite,

@@ -87,7 +87,7 @@ def parallel_rules(found: Findings, joint: Joint, clock: Clock, step_s: float) -
         for i, space in enumerate(joint.actions.values()):
             space.seed(i)  # the test draws from them
         try:
-            parallel_api_test(Told(joint.env, clock), num_cycles=cycles)
+            parallel_api_test(AnnouncedEnv(joint.env, clock), num_cycles=cycles)
         except AssertionError as error:
             if traceback.extract_tb(error.__traceback__)[-1].name == "parallel_api_test":
                 _broken(found, error)
@@ -131,7 +131,9 @@ def _broken(found: Findings, error: AssertionError) -> None:
 
 def _raised(found: Findings, error: Exception, joint: Joint) -> None:
     method = (
-        "reset" if any(frame.name.endswith("Told.reset") for frame in of_error(error)) else "step"
+        "reset"
+        if any(frame.name.endswith("AnnouncedEnv.reset") for frame in of_error(error))
+        else "step"
     )
     mild = isinstance(error, TypeError) and "options" in str(error)  # training gives none
     seen = f"{words(error)} ({line_of(error, joint, method)})"
@@ -154,7 +156,7 @@ def _state(error: AssertionError) -> str:
     return ", ".join(f"{name} {keys}" for name, keys in shown.items())
 
 
-class Told:
+class AnnouncedEnv:
     """A parallel env that announces its calls, and has what PettingZoo's base class has."""
 
     def __init__(self, env: Any, clock: Clock) -> None:

@@ -128,7 +128,7 @@ class SingleEnv:
 
 
 @dataclass(slots=True)
-class Side:
+class PolicyRows:
     """The rows of one policy: n agents of each of E envs, env by env."""
 
     ts: TimeStep  # a TimeStep of arrays [E n, ...]
@@ -171,7 +171,7 @@ class PettingZooEnv:
             places=places,
         )
 
-    def _side(self, joint: Joint, policy: str, places: tuple[int, ...]) -> Side:
+    def _side(self, joint: Joint, policy: str, places: tuple[int, ...]) -> PolicyRows:
         names = [joint.names[place] for place in places]
         for what, of in (("observation", joint.observations), ("action", joint.actions)):
             for name in names[1:]:
@@ -193,7 +193,7 @@ class PettingZooEnv:
                 for x, y in zip(to, source, strict=True)
             ]
         columns = [np.arange(joint.numbers)[joint.parts[place][0]] for place in places]
-        return Side(
+        return PolicyRows(
             ts=ts,
             form=ActionForm(joint.actions[names[0]], len(streams)),
             columns=np.stack(columns),

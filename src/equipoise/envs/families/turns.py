@@ -52,7 +52,7 @@ def turns_of(env: object) -> str:
     return ""
 
 
-class Around:
+class AgentsWrapper:
     """A parallel env around another env, with its agents, spaces and pictures."""
 
     def __init__(self, env: Any) -> None:
@@ -78,7 +78,7 @@ class Around:
         return str(self.env)
 
 
-class Turns(Around):
+class Turns(AgentsWrapper):
     """A parallel env of an AEC env: each step is one move, and waiting agents see it happen.
 
     An observation with an ``action_mask`` keeps its space; any other becomes {"obs", "action_mask"}
@@ -214,7 +214,7 @@ def _like(mask: Tree, flat: Tree) -> Tree:
     return tuple(_like(part, of) for part, of in zip(mask, parts, strict=True))
 
 
-class Seats(Around):
+class Seats(AgentsWrapper):
     """A parallel env whose agents change seats by each episode's seed.
 
     ``possible_agents`` are players with the names of the seats: a policy learns from every seat.
